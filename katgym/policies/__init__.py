@@ -1,0 +1,1 @@
+"""Policies: whatever plays an env, from scripts to language models."""

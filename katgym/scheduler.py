@@ -1,0 +1,365 @@
+"""Runs the tool calls of one turn: parallel stages, barriers, one result per call, in call order.
+
+Calls run in declared order; a maximal run of calls to parallel tools is one concurrent stage, any
+other call is a stage of its own and thereby a barrier. A tool's error is its result, and its
+siblings go on; `InfrastructureError` cancels them and leaves `run_calls`.
+
+A timeout ends the wait, not always the work: a coroutine is cancelled, but one that swallows the
+cancellation, and any thread, is abandoned and keeps what it holds until it returns by itself.
+
+Not here: which tools exist (`tool.py`); what an env does with the results (`env.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from katgym.errors import InfrastructureError, ToolError, UsageError, unknown_name
+from katgym.messages import Message, ToolCallMessage
+from katgym.tool import Tool
+
+logger = logging.getLogger(__name__)
+
+
+class ToolErrorKind(StrEnum):
+    """Why a call has an error result."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_JSON = "bad_json"
+    BAD_ARGUMENTS = "bad_arguments"
+    MALFORMED = "malformed"
+    TIMEOUT = "timeout"
+    TURN_TIMEOUT = "turn_timeout"
+    OVER_CAP = "over_cap"
+    TOOL_ERROR = "tool_error"
+    EXCEPTION = "exception"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of one turn's tool calls."""
+
+    max_calls_per_turn: int = 32
+    """Calls beyond this are refused with an error result each."""
+    tool_timeout_s: float = 30.0
+    """Wall seconds for one call of a tool that names no timeout of its own."""
+    turn_timeout_s: float = 300.0
+    """Wall seconds for all calls of one turn."""
+    max_output_bytes: int = 16_384
+    """UTF-8 bytes kept of one result, head and tail; the number left out is written between."""
+    grace_s: float = 1.0
+    """Wall seconds a cancelled coroutine gets to end before it is abandoned."""
+
+    def __post_init__(self) -> None:
+        for name in ("tool_timeout_s", "turn_timeout_s", "grace_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
+        if self.max_calls_per_turn < 1:
+            raise UsageError(f"max_calls_per_turn is >= 1, got {self.max_calls_per_turn!r}")
+        if self.max_output_bytes < 64:
+            raise UsageError(f"max_output_bytes is >= 64, got {self.max_output_bytes!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """The one answer to one call.
+
+    Times are `time.perf_counter()` seconds on the machine that ran the call; `stage` counts the
+    turn's stages from 0, and calls of equal stage overlapped.
+    """
+
+    call_id: str
+    name: str
+    content: str
+    error: ToolErrorKind | None = None
+    stage: int = 0
+    called_s: float = 0.0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    num_bytes_omitted: int = 0
+
+    def to_message(self) -> Message:
+        """Return the tool message for the policy."""
+        return {
+            "role": "tool",
+            "tool_call_id": self.call_id,
+            "name": self.name,
+            "content": self.content,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Runnable:
+    """A call that passed every check: what to run, and where its result belongs."""
+
+    index: int
+    call_id: str
+    tool: Tool
+    arguments: dict[str, Any]
+
+
+def truncate_output(text: str, max_bytes: int) -> tuple[str, int]:
+    """Keep head and tail of `text` within `max_bytes` of UTF-8, return it and the bytes left out.
+
+    The note between the two halves is not counted; no character is cut in half.
+    """
+    data = text.encode("utf-8", "replace")
+    if len(data) <= max_bytes:
+        return data.decode("utf-8"), 0
+    head = data[: max_bytes - max_bytes // 2].decode("utf-8", "ignore")
+    tail = data[len(data) - max_bytes // 2 :].decode("utf-8", "ignore")
+    omitted = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {omitted} bytes left out ...]\n{tail}", omitted
+
+
+def check_call(
+    tools: Mapping[str, Tool], call: ToolCallMessage
+) -> tuple[Tool, dict[str, Any]] | tuple[ToolErrorKind, str]:
+    """Return the tool and its converted arguments, or the error kind and its text."""
+    if "error" in call:
+        return ToolErrorKind.MALFORMED, f"This tool call could not be read: {call['error']}"
+    name = call["function"]["name"]
+    found = tools.get(name)
+    if found is None:
+        return ToolErrorKind.UNKNOWN_TOOL, unknown_name("tool", name, tools)
+    text = call["function"]["arguments"]
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as e:
+        return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are not valid JSON: {e}"
+    if not isinstance(arguments, dict):
+        kind = type(arguments).__name__
+        return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are a JSON object, not {kind}"
+    problem = found.argument_error(arguments)
+    if problem is not None:
+        return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {problem}"
+    try:
+        return found, found.convert(arguments)
+    except (msgspec.ValidationError, TypeError, ValueError) as e:
+        return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {e}"
+
+
+async def run_calls(
+    tools: Mapping[str, Tool],
+    calls: Sequence[ToolCallMessage],
+    config: SchedulerConfig,
+    *,
+    owner: object = None,
+) -> list[ToolResult]:
+    """Run one turn's calls and return exactly one result per call, in call order.
+
+    `owner` is passed as `self` to tools that are methods. Call ids have to differ
+    (`normalize_action` sees to it). Raises `InfrastructureError` when a tool does; nothing that
+    was started keeps running then, apart from what the module header says.
+    """
+    called = time.perf_counter()
+    deadline = called + config.turn_timeout_s
+    results: dict[int, ToolResult] = {}
+    stages: list[list[_Runnable]] = []
+    is_open = False  # whether the last stage still takes parallel calls
+    for index, call in enumerate(calls):
+        checked: tuple[Any, Any]
+        if index >= config.max_calls_per_turn:
+            limit = config.max_calls_per_turn
+            text = f"Refused: call {index + 1} of a turn that may hold {limit} calls."
+            checked = (ToolErrorKind.OVER_CAP, text)
+        else:
+            checked = check_call(tools, call)
+        known = tools.get(call["function"]["name"])
+        is_parallel = known is not None and known.is_parallel
+        joins = is_parallel and is_open
+        if isinstance(checked[0], ToolErrorKind):
+            now = time.perf_counter()
+            results[index] = ToolResult(
+                call_id=call["id"],
+                name=call["function"]["name"],
+                content=truncate_output(checked[1], config.max_output_bytes)[0],
+                error=checked[0],
+                stage=len(stages) - 1 if joins else len(stages),
+                called_s=called,
+                started_s=now,
+                ended_s=now,
+            )
+            if not joins:
+                stages.append([])
+                is_open = is_parallel
+            continue
+        tool, arguments = checked
+        runnable = _Runnable(index, call["id"], tool, arguments)
+        if joins:
+            stages[-1].append(runnable)
+        else:
+            stages.append([runnable])
+        is_open = is_parallel
+    for number, stage in enumerate(stages):
+        if stage:
+            outcome = await _run_stage(stage, number, called, deadline, config, owner)
+            results.update(outcome)
+    return [results[index] for index in range(len(calls))]
+
+
+async def _run_stage(
+    stage: Sequence[_Runnable],
+    number: int,
+    called: float,
+    deadline: float,
+    config: SchedulerConfig,
+    owner: object,
+) -> dict[int, ToolResult]:
+    """Run the calls of one stage at the same time; wait for all, or until their limits."""
+    results: dict[int, ToolResult] = {}
+    start = time.perf_counter()
+    if start >= deadline:
+        for item in stage:
+            text = f"Not started: the turn's {config.turn_timeout_s:g} s were used up."
+            results[item.index] = _result(
+                item, text, ToolErrorKind.TURN_TIMEOUT, number, called, start, config
+            )
+        return results
+    loop = asyncio.get_running_loop()
+    ended: dict[int, float] = {}
+    waiting: dict[asyncio.Future[Any], tuple[_Runnable, float]] = {}
+    for item in stage:
+        own = item.tool.timeout_s if item.tool.timeout_s is not None else config.tool_timeout_s
+        future = _start(loop, item, owner, ended)
+        waiting[future] = (item, min(start + own, deadline))
+    try:
+        while waiting:
+            next_deadline = min(limit for _, limit in waiting.values())
+            timeout = max(0.0, next_deadline - time.perf_counter())
+            done, _ = await asyncio.wait(
+                waiting, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION
+            )
+            for future in done:
+                item, _ = waiting.pop(future)
+                content, error = _outcome(future, item)
+                results[item.index] = _result(
+                    item, content, error, number, called, start, config, ended.get(item.index)
+                )
+            now = time.perf_counter()
+            late = [future for future, (_, limit) in waiting.items() if limit <= now]
+            for future in late:
+                item, limit = waiting.pop(future)
+                await _cancel([future], config.grace_s)
+                is_turn = limit >= deadline
+                text = f"Timed out after {limit - start:.3g} s."
+                kind = ToolErrorKind.TURN_TIMEOUT if is_turn else ToolErrorKind.TIMEOUT
+                results[item.index] = _result(item, text, kind, number, called, start, config)
+    finally:
+        if waiting:
+            await _cancel(list(waiting), config.grace_s)
+    return results
+
+
+def _outcome(future: asyncio.Future[Any], item: _Runnable) -> tuple[str, ToolErrorKind | None]:
+    """Return a finished call's text and error kind; raises what cancels the rollout."""
+    if future.cancelled():
+        return "The tool was cancelled.", ToolErrorKind.EXCEPTION
+    error = future.exception()
+    if error is None:
+        return _to_text(future.result()), None
+    if isinstance(error, InfrastructureError | MemoryError):
+        raise error
+    if isinstance(error, ToolError):
+        return str(error) or type(error).__name__, ToolErrorKind.TOOL_ERROR
+    if not isinstance(error, Exception):
+        raise error
+    logger.warning("tool %r raised", item.tool.name, exc_info=error)
+    return f"{type(error).__name__}: {error}", ToolErrorKind.EXCEPTION
+
+
+def _result(
+    item: _Runnable,
+    content: str,
+    error: ToolErrorKind | None,
+    stage: int,
+    called: float,
+    started: float,
+    config: SchedulerConfig,
+    ended: float | None = None,
+) -> ToolResult:
+    text, omitted = truncate_output(content, config.max_output_bytes)
+    return ToolResult(
+        call_id=item.call_id,
+        name=item.tool.name,
+        content=text,
+        error=error,
+        stage=stage,
+        called_s=called,
+        started_s=started,
+        ended_s=time.perf_counter() if ended is None else ended,
+        num_bytes_omitted=omitted,
+    )
+
+
+def _to_text(value: object) -> str:
+    """A `str` as it is, None as empty, anything else as JSON (or its str)."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError):
+        return str(value)
+
+
+async def _cancel(futures: Sequence[asyncio.Future[Any]], grace_s: float) -> None:
+    """Cancel and wait `grace_s`; a coroutine that does not end by then is abandoned."""
+    for future in futures:
+        future.cancel()
+    _, stuck = await asyncio.wait(futures, timeout=grace_s)
+    for future in stuck:
+        logger.warning("a tool ignored its cancellation and was abandoned: %r", future)
+    for future in futures:
+        if future.done() and not future.cancelled():
+            future.exception()  # marks it retrieved
+
+
+def _start(
+    loop: asyncio.AbstractEventLoop, item: _Runnable, owner: object, ended: dict[int, float]
+) -> asyncio.Future[Any]:
+    """Start one call: a task for a coroutine function, a daemon thread for a plain one."""
+    arguments = (owner,) if item.tool.takes_self else ()
+    if item.tool.is_async:
+        task = loop.create_task(item.tool.fn(*arguments, **item.arguments))
+        task.add_done_callback(lambda _: ended.setdefault(item.index, time.perf_counter()))
+        return task
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(value: object, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(value) if error is None else future.set_exception(error)
+
+    def work() -> None:
+        value: object = None
+        error: BaseException | None = None
+        try:
+            value = context.run(item.tool.fn, *arguments, **item.arguments)
+        except BaseException as e:  # carried to the event loop, where `_outcome` sorts it
+            error = RuntimeError(f"{type(e).__name__}: {e}") if _is_special(e) else e
+        ended.setdefault(item.index, time.perf_counter())
+        try:
+            loop.call_soon_threadsafe(deliver, value, error)
+        except RuntimeError:  # the loop is closed: nobody waits for this call any more
+            logger.debug("tool %r ended after its event loop", item.tool.name)
+
+    threading.Thread(target=work, name=f"katgym-tool-{item.tool.name}", daemon=True).start()
+    return future
+
+
+def _is_special(error: BaseException) -> bool:
+    """Exceptions a future cannot carry, or that would stop the loop if re-raised there."""
+    return isinstance(error, StopIteration) or not isinstance(error, Exception)

@@ -1,0 +1,143 @@
+"""A task and collections of tasks, with stable ids and content hashes.
+
+Not here: the env that plays a task (`env.py`); reading files of tasks (each domain does).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+
+from katgym.errors import UnknownNameError, UsageError, unknown_name
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One problem with its data.
+
+    `task_id` never changes once published; `prompt`, `answer` and `data` hold JSON values only,
+    and their hash is `sha256`. `answer` and `data` are for the env and its scorers: the policy
+    sees what the env's opening shows.
+
+    Example:
+        Task(task_id="train-000003", prompt="What is 2 + 2?", answer="4", data={"level": 1})
+    """
+
+    task_id: str
+    prompt: str = ""
+    answer: Any = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    split: str = "train"
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex sha256 of the task's content as canonical JSON (sorted keys, no spaces)."""
+        content = {"prompt": self.prompt, "answer": self.answer, "data": dict(self.data)}
+        try:
+            text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        except TypeError as e:
+            raise UsageError(f"task {self.task_id!r} holds a value that is not JSON: {e}") from e
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class TaskSet(Sequence[Task]):
+    """The tasks of one split, in a fixed order, found by index or by id.
+
+    Raises `UsageError` when two tasks share an id.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, split: str = "train") -> None:
+        self.split = split
+        self._tasks = tuple(tasks)
+        self._by_id = {task.task_id: task for task in self._tasks}
+        if len(self._by_id) != len(self._tasks):
+            seen: set[str] = set()
+            twice = next(t.task_id for t in self._tasks if t.task_id in seen or seen.add(t.task_id))
+            raise UsageError(f"task id {twice!r} occurs twice in split {split!r}")
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        return self._tasks[index]
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self[i] for i in range(len(self)))
+
+    def get(self, task_id: str) -> Task:
+        """Return the task with this id; `UnknownNameError` names the nearest ids."""
+        try:
+            return self._by_id[task_id]
+        except KeyError:
+            raise UnknownNameError(
+                unknown_name(f"task id in split {self.split!r}", task_id, self._by_id)
+            ) from None
+
+
+class ProceduralTaskSet(TaskSet):
+    """Tasks made on demand: task `i` depends on `(split, i)` and nothing else.
+
+    `make_task(rng, index)` returns a `Task`; its `task_id` and `split` are set here to
+    `{prefix}{split}-{index:06d}`. `rng` is seeded from the split's name and the index, so splits
+    never share a stream.
+    """
+
+    def __init__(
+        self,
+        make_task: Callable[[np.random.Generator, int], Task],
+        *,
+        size: int,
+        split: str = "train",
+        prefix: str = "",
+    ) -> None:
+        self.split = split
+        self._make_task = make_task
+        self._size = size
+        self._prefix = prefix
+        self._pattern = re.compile(re.escape(f"{prefix}{split}-") + r"(\d{6,})")
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._size))]
+        if not -self._size <= index < self._size:
+            raise IndexError(f"task index {index} is outside 0..{self._size - 1}")
+        index %= self._size
+        stream = int.from_bytes(hashlib.sha256(self.split.encode()).digest()[:8], "little")
+        made = self._make_task(np.random.default_rng([stream, index]), index)
+        return Task(
+            task_id=f"{self._prefix}{self.split}-{index:06d}",
+            prompt=made.prompt,
+            answer=made.answer,
+            data=made.data,
+            split=self.split,
+        )
+
+    def get(self, task_id: str) -> Task:
+        match = self._pattern.fullmatch(task_id)
+        if match is None or int(match[1]) >= self._size:
+            first, last = (f"{self._prefix}{self.split}-{i:06d}" for i in (0, self._size - 1))
+            raise UnknownNameError(
+                f"unknown task id {task_id!r} in split {self.split!r}."
+                f" Known: {first!r} to {last!r}."
+            )
+        return self[int(match[1])]

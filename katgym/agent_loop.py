@@ -1,0 +1,167 @@
+"""The agent loop: one policy plays one episode, and everything that happened is recorded.
+
+`run_rollout` reads top to bottom: reset, turns, end. Not here: many episodes at once (`engine.py`),
+several seats (`match.py`), the policy's tokens (`rendering.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from katgym.env import Env
+from katgym.errors import ContextLengthError, MissingDependencyError, UsageError
+from katgym.failure import FailureKind, RolloutStatus
+from katgym.limits import Limits
+from katgym.policies.base import EpisodeContext, Policy, Sampling, Session
+from katgym.recorder import Recorder, classify
+from katgym.reward import Reward
+from katgym.rollout import Rollout
+from katgym.seeding import derive_seed
+
+CALLER_ERRORS = (UsageError, MissingDependencyError, NotImplementedError)
+"""Mistakes of the caller (unknown task, env without an oracle): raised, never made a rollout."""
+
+
+async def run_rollout(
+    env: Env | str,
+    policy: Policy | str,
+    *,
+    seed: int | None = None,
+    task_id: str | None = None,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    split: str | None = None,
+    attempt: int = 0,
+) -> Rollout:
+    """Play one episode and return its whole record.
+
+    env: an env (also one wrapped by `gymnasium.make`) or an id; what is made here is closed here.
+    policy: a policy or its URI; likewise.
+    seed: fixes the env's episode and, with `attempt`, the sampling. Attempts of one seed meet the
+        same episode and differ in what is sampled; None draws both afresh.
+    task_id: plays this task of the split; None lets the seed choose.
+
+    A failure of policy or infrastructure becomes the rollout's status and an invalid reward. Raises
+    `UsageError` for mistakes of the caller, and whatever cancelled it.
+    """
+    player = resolve_policy(policy)
+    made = isinstance(env, str)
+    playground = resolve_env(env)
+    limits, sampling = limits or Limits(), sampling or Sampling()
+    options = {"task_id": task_id, "split": split, "max_turns": limits.max_turns}
+    recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt)
+    context = EpisodeContext(
+        env=playground,
+        tools=playground.tools,
+        sampling=sampling,
+        seed=None if seed is None else derive_seed("sampling", seed, attempt),
+        max_context_tokens=limits.max_context_tokens,
+    )
+    try:
+        return await play(recorder, context, limits, {k: v for k, v in options.items() if v})
+    finally:
+        if made:
+            await playground.aclose()
+        if player is not policy:
+            await player.aclose()
+
+
+async def play(
+    recorder: Recorder, context: EpisodeContext, limits: Limits, options: dict[str, Any]
+) -> Rollout:
+    """Play the episode that `recorder` and `context` describe."""
+    env, policy = recorder.env, recorder.policy
+    session: Session | None = None
+    blamed = FailureKind.ENV_ERROR  # whose bug an unknown exception is
+    status, cut = RolloutStatus.TRUNCATED, None
+    clock = asyncio.timeout(limits.timeout_s)
+    try:
+        async with clock:
+            # 1. Reset.
+            observation, _ = await env.areset(seed=recorder.seed, options=options)
+            recorder.messages += observation
+            context = replace(context, tools=env.tools)
+            blamed = FailureKind.POLICY_BUG
+            session = policy.start(context)
+
+            # 2. Turns: the policy answers, the env runs the tool calls and replies.
+            while cut is None:
+                max_tokens = token_budget(limits, context.sampling, recorder)
+                if max_tokens == 0:
+                    cut = FailureKind.MAX_TOKENS
+                    break
+                recorder.begin_turn()
+                completion = await session.complete(recorder.messages, max_tokens=max_tokens)
+                message = recorder.completed(completion)
+                blamed = FailureKind.ENV_ERROR
+                observation, _, terminated, truncated, _ = await env.astep(message)
+                recorder.stepped(observation, env.last_tool_results)
+                blamed = FailureKind.POLICY_BUG
+                if terminated or truncated:
+                    status = RolloutStatus.TERMINATED if terminated else RolloutStatus.TRUNCATED
+                    break
+    except ContextLengthError:
+        cut = FailureKind.CONTEXT_LENGTH
+    except CALLER_ERRORS:
+        raise
+    except Exception as error:  # the rollout's boundary: a failure is a status
+        if not (isinstance(error, TimeoutError) and clock.expired()):
+            return recorder.failed(context, error, classify(error, default=blamed))
+        cut = FailureKind.EPISODE_TIMEOUT
+    finally:
+        if session is not None:
+            await session.aclose()
+        if cut is None:
+            await env.aclose()
+
+    # 3. End: the env has graded itself, unless a budget outside it cut the episode short.
+    if cut is None:
+        assert env.last_reward is not None
+        return _conclude(recorder, context, status, env.last_reward)
+    try:
+        if not env.is_running or not recorder.messages:
+            error = TimeoutError("reset or grading did not end within the episode's time")
+            return recorder.failed(context, error, FailureKind.INFRASTRUCTURE_ERROR)
+        return _conclude(recorder, context, status, await env.atruncate(cut))
+    finally:
+        await env.aclose()
+
+
+def _conclude(
+    recorder: Recorder, context: EpisodeContext, status: RolloutStatus, reward: Reward
+) -> Rollout:
+    """An episode whose grading broke has failed, however it ended."""
+    status = status if reward.is_valid else RolloutStatus.FAILED
+    return recorder.rollout(context, status=status, reward=reward)
+
+
+def token_budget(limits: Limits, sampling: Sampling, recorder: Recorder) -> int:
+    """Tokens the next completion may have; 0 when the episode's budget is used up."""
+    if limits.max_tokens is None:
+        return sampling.max_tokens
+    return max(0, min(sampling.max_tokens, limits.max_tokens - recorder.num_completion_tokens))
+
+
+def resolve_env(env: Env | str) -> Env:
+    """Return the katgym env behind an id, an env, or Gymnasium's wrappers around one."""
+    if isinstance(env, str):
+        from katgym.registry import make  # noqa: PLC0415 - the registry imports envs
+
+        return make(env)
+    inner = getattr(env, "unwrapped", env)
+    if not isinstance(inner, Env):
+        raise UsageError(f"env is a katgym.Env or the id of one, got {env!r}")
+    return inner
+
+
+def resolve_policy(policy: Policy | str) -> Policy:
+    """Return the policy behind a URI, or the policy itself."""
+    if isinstance(policy, str):
+        from katgym.policies.uri import policy as make_policy  # noqa: PLC0415 - needs the plugins
+
+        return make_policy(policy)
+    if not isinstance(policy, Policy):
+        raise UsageError(f"policy is a katgym Policy or its URI, got {policy!r}")
+    return policy

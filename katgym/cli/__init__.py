@@ -1,0 +1,1 @@
+"""The `katgym` command: one module per subcommand."""

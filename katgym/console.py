@@ -1,0 +1,38 @@
+"""The one module that prints: consoles for results (stdout) and for everything else (stderr)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+stdout = Console(highlight=False)
+"""Results: tables, paths, text a user may pipe on."""
+stderr = Console(stderr=True, highlight=False)
+"""Progress, warnings, errors."""
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON on standard output, unwrapped, for other programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_error(message: str) -> None:
+    """Print an error for the user, on standard error."""
+    stderr.print(f"[bold red]error:[/] {_escape(message)}", soft_wrap=True)
+
+
+def show_logs(*, is_verbose: bool = False) -> None:
+    """Send katgym's log records to standard error: warnings, or everything when verbose."""
+    handler = RichHandler(console=stderr, show_path=False, show_time=is_verbose, markup=False)
+    logger = logging.getLogger("katgym")
+    logger.handlers = [handler]
+    logger.setLevel(logging.DEBUG if is_verbose else logging.WARNING)
+    logger.propagate = False
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")

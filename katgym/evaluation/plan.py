@@ -1,0 +1,179 @@
+"""What an evaluation will play: envs with their arguments, tasks, attempts, seeds.
+
+The plan of a configuration is the same in every process, so that a second run of the same command
+finds what the first one finished. Not here: playing it (`run.py`), keeping it (`store.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from katgym.engine import RolloutRequest
+from katgym.env import Env
+from katgym.errors import UsageError
+from katgym.limits import Limits
+from katgym.policies.base import Sampling
+from katgym.registry import make
+from katgym.seeding import derive_seed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """One evaluation; everything but `max_concurrency` and `max_retries` is its identity."""
+
+    envs: tuple[str, ...]
+    """Env ids, each with optional arguments: `katgym/Arithmetic-v0?level=3`."""
+    policy: str
+    """Policy URI."""
+    num_tasks: int = 100
+    """Tasks per env; all of them if the split has fewer."""
+    group_size: int = 1
+    """Attempts per task."""
+    seed: int = 0
+    """Chooses the tasks and seeds env and sampling of every rollout."""
+    split: str = "test"
+    sampling: Sampling = field(default_factory=Sampling)
+    limits: Limits = field(default_factory=Limits)
+    max_concurrency: int = 16
+    max_retries: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_tasks", "group_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is >= 1, got {getattr(self, name)!r}")
+        if not self.envs:
+            raise UsageError("an evaluation needs at least one env; `katgym envs` lists them")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEnv:
+    """One env of the plan, with the tasks chosen for it."""
+
+    env: Env
+    env_id: str
+    kwargs: Mapping[str, Any]
+    task_sha256: Mapping[str, str]
+    """Chosen task ids with their content hashes, in playing order."""
+
+    def lock(self) -> dict[str, Any]:
+        """Return what `lock.json` says of this env."""
+        hashes = json.dumps(sorted(self.task_sha256.items())).encode()
+        return {
+            "env_id": self.env_id,
+            "kwargs": dict(self.kwargs),
+            "plugin_version": self.env.plugin_version,
+            "max_turns": self.env.max_turns,
+            "num_tasks": len(self.task_sha256),
+            "tasks_sha256": hashlib.sha256(hashes).hexdigest(),
+            "tasks": dict(self.task_sha256),
+            "tools": [tool.to_openai() for tool in self.env.tools.values()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every rollout of an evaluation, in order."""
+
+    config: EvalConfig
+    envs: tuple[PlannedEnv, ...]
+
+    @classmethod
+    def of(cls, config: EvalConfig) -> Plan:
+        """Make the envs and choose their tasks; raises `UsageError` for what cannot be played."""
+        planned = tuple(_plan_env(text, config) for text in config.envs)
+        ids = [item.env_id for item in planned]
+        for env_id in ids:
+            if ids.count(env_id) > 1:
+                raise UsageError(
+                    f"env {env_id!r} is named twice; give each set of arguments its own run"
+                )
+        return cls(config, planned)
+
+    def __len__(self) -> int:
+        return sum(len(item.task_sha256) for item in self.envs) * self.config.group_size
+
+    def requests(self) -> Iterator[RolloutRequest]:
+        """Yield all rollouts, attempts of one task behind each other.
+
+        Attempts share the env's seed, so that they meet the same episode.
+        """
+        for item in self.envs:
+            for task_id in item.task_sha256:
+                for attempt in range(self.config.group_size):
+                    yield RolloutRequest(
+                        make_env=item.env.clone,
+                        seed=derive_seed("env", self.config.seed, item.env_id, task_id),
+                        task_id=task_id,
+                        split=self.config.split,
+                        attempt=attempt,
+                        key=rollout_key(item.env_id, task_id, attempt),
+                    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what has to be equal for two runs to be one: goes into `lock.json`."""
+        config = self.config
+        return {
+            "policy": config.policy,
+            "split": config.split,
+            "seed": config.seed,
+            "group_size": config.group_size,
+            "sampling": asdict(config.sampling),
+            "limits": asdict(config.limits),
+            "envs": [item.lock() for item in self.envs],
+        }
+
+
+def rollout_key(env_id: str, task_id: str, attempt: int) -> str:
+    """Return what names one rollout within a run."""
+    return f"{env_id} {task_id} {attempt}"
+
+
+def parse_env(text: str) -> tuple[str, dict[str, Any]]:
+    """Split `id?name=value&...` into the id and keyword arguments; values are JSON or text.
+
+    Example:
+        >>> parse_env("katgym/OpenSpiel-v0?game=tic_tac_toe&max_turns=9")
+        ('katgym/OpenSpiel-v0', {'game': 'tic_tac_toe', 'max_turns': 9})
+    """
+    env_id, mark, query = text.partition("?")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(mark))
+    except ValueError as e:
+        raise UsageError(f"env {text!r}: arguments have the form ?name=value&name=value") from e
+    return env_id, {name: _json_or_text(value) for name, value in pairs}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _plan_env(text: str, config: EvalConfig) -> PlannedEnv:
+    env_id, kwargs = parse_env(text)
+    env = make(env_id, **kwargs)
+    if len(env.seats) > 1:
+        raise UsageError(
+            f"env {text!r} has {len(env.seats)} seats; `katgym eval` plays one."
+            " Use katgym.run_match, or another opponent."
+        )
+    tasks = env.tasks(config.split)
+    if len(tasks) < config.num_tasks:
+        logger.warning("%s has %d tasks in split %r: all are played", text, len(tasks), config.split)
+    rng = np.random.default_rng(derive_seed("tasks", config.seed, env_id))
+    count = min(config.num_tasks, len(tasks))
+    chosen = rng.choice(len(tasks), size=count, replace=False)
+    return PlannedEnv(
+        env, env_id, kwargs, {t.task_id: t.sha256 for t in (tasks[int(i)] for i in sorted(chosen))}
+    )

@@ -1,0 +1,176 @@
+"""Several policies in one episode, one per seat: self-play and head-to-head.
+
+The env says whose turn it is (`env.seat`); each seat has its own conversation, session and
+rollout, and all share one `episode_id`. Not here: the single-seat loop (`agent_loop.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Mapping
+
+from katgym.agent_loop import CALLER_ERRORS, resolve_env, resolve_policy, token_budget
+from katgym.env import Env
+from katgym.errors import ContextLengthError, UnknownNameError, UsageError, unknown_name
+from katgym.failure import FailureKind, RolloutStatus
+from katgym.limits import Limits
+from katgym.policies.base import EpisodeContext, Policy, Sampling, Session
+from katgym.recorder import Recorder, classify
+from katgym.reward import Reward
+from katgym.rollout import Rollout
+from katgym.seeding import derive_seed
+
+
+async def run_match(
+    env: Env | str,
+    policies: Mapping[str, Policy | str],
+    *,
+    seed: int | None = None,
+    task_id: str | None = None,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    shuffle_seats: bool = False,
+) -> dict[str, Rollout]:
+    """Play one episode with a policy per seat and return a rollout per seat.
+
+    policies: seat -> policy or URI, for exactly the env's seats. With `shuffle_seats=True` the keys
+        are any names for the players, and `seed` decides who sits where; the result's keys are
+        still seats, and `rollout.policy` says who played.
+
+    A budget that runs out for one seat truncates the episode for all; a failure of one policy
+    makes every seat's reward invalid, as the game was never decided.
+    """
+    playground = resolve_env(env)
+    limits, sampling = limits or Limits(), sampling or Sampling()
+    seating = _seat(playground, policies, seed, shuffle_seats)
+    players = {seat: resolve_policy(policy) for seat, policy in seating.items()}
+    episode_id = uuid.uuid4().hex
+    recorders = {
+        seat: Recorder(env=playground, policy=player, seed=seed, episode_id=episode_id)
+        for seat, player in players.items()
+    }
+    contexts = {
+        seat: EpisodeContext(
+            env=playground,
+            tools=playground.tools,
+            sampling=sampling,
+            seed=None if seed is None else derive_seed("sampling", seed, seat),
+            seat=seat,
+            max_context_tokens=limits.max_context_tokens,
+        )
+        for seat in players
+    }
+    options = {"task_id": task_id, "max_turns": limits.max_turns}
+    match = _Match(playground, recorders, contexts, limits)
+    try:
+        return await match.play({k: v for k, v in options.items() if v})
+    finally:
+        await playground.aclose()
+        for seat, player in players.items():
+            if player is not seating[seat]:
+                await player.aclose()
+
+
+class _Match:
+    """One match in progress."""
+
+    def __init__(
+        self,
+        env: Env,
+        recorders: Mapping[str, Recorder],
+        contexts: Mapping[str, EpisodeContext],
+        limits: Limits,
+    ) -> None:
+        self.env = env
+        self.recorders = recorders
+        self.contexts = contexts
+        self.limits = limits
+        self.sessions: dict[str, Session] = {}
+
+    async def play(self, options: dict[str, object]) -> dict[str, Rollout]:
+        """Reset, let the seats take turns, and conclude for all of them."""
+        env, seat = self.env, ""
+        status = RolloutStatus.TRUNCATED
+        clock = asyncio.timeout(self.limits.timeout_s)
+        blamed, cut = FailureKind.ENV_ERROR, None
+        try:
+            async with clock:
+                recorder = next(iter(self.recorders.values()))
+                observation, _ = await env.areset(seed=recorder.seed, options=options)
+                self.recorders[env.seat].messages += observation
+                while True:
+                    seat = env.seat
+                    recorder, context = self.recorders[seat], self.contexts[seat]
+                    max_tokens = token_budget(self.limits, context.sampling, recorder)
+                    if max_tokens == 0:
+                        cut = FailureKind.MAX_TOKENS
+                        break
+                    blamed = FailureKind.POLICY_BUG
+                    if seat not in self.sessions:
+                        self.sessions[seat] = recorder.policy.start(context)
+                    recorder.begin_turn()
+                    session = self.sessions[seat]
+                    completion = await session.complete(recorder.messages, max_tokens=max_tokens)
+                    message = recorder.completed(completion)
+                    blamed = FailureKind.ENV_ERROR
+                    observation, _, terminated, truncated, _ = await env.astep(message)
+                    recorder.stepped((), env.last_tool_results)
+                    self.recorders[env.seat].messages += observation
+                    if terminated or truncated:
+                        status = RolloutStatus.TERMINATED if terminated else status
+                        break
+        except ContextLengthError:
+            cut = FailureKind.CONTEXT_LENGTH
+        except CALLER_ERRORS:
+            raise
+        except Exception as error:  # the match's boundary: a failure is a status
+            if not (isinstance(error, TimeoutError) and clock.expired()):
+                kind = classify(error, default=blamed)
+                return {s: r.failed(self.contexts[s], error, kind) for s, r in self._seats()}
+            cut = FailureKind.EPISODE_TIMEOUT
+        finally:
+            for session in self.sessions.values():
+                await session.aclose()
+        if cut is not None:
+            if not env.is_running or not seat:
+                timeout = TimeoutError("reset or grading did not end within the match's time")
+                kind = FailureKind.INFRASTRUCTURE_ERROR
+                return {s: r.failed(self.contexts[s], timeout, kind) for s, r in self._seats()}
+            await env.atruncate(cut)
+        return self._conclude(status, env.seat_rewards())
+
+    def _seats(self) -> list[tuple[str, Recorder]]:
+        return list(self.recorders.items())
+
+    def _conclude(
+        self, status: RolloutStatus, rewards: Mapping[str, Reward]
+    ) -> dict[str, Rollout]:
+        return {
+            seat: recorder.rollout(
+                self.contexts[seat],
+                status=status if rewards[seat].is_valid else RolloutStatus.FAILED,
+                reward=rewards[seat],
+            )
+            for seat, recorder in self.recorders.items()
+        }
+
+
+def _seat(
+    env: Env, policies: Mapping[str, Policy | str], seed: int | None, shuffle: bool
+) -> dict[str, Policy | str]:
+    """Return seat -> policy, checked or shuffled."""
+    if len(policies) != len(env.seats):
+        raise UsageError(
+            f"this env has {len(env.seats)} seats ({', '.join(env.seats)}),"
+            f" got {len(policies)} policies: {', '.join(map(repr, policies))}"
+        )
+    if shuffle:
+        players = list(policies.values())
+        random.Random(None if seed is None else derive_seed("seats", seed)).shuffle(players)
+        return dict(zip(env.seats, players, strict=True))
+    for seat in policies:
+        if seat not in env.seats:
+            raise UnknownNameError(unknown_name("seat", seat, env.seats))
+    return {seat: policies[seat] for seat in env.seats}

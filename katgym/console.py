@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
 
-stdout = Console(highlight=False)
+_FILE_WIDTH = 160
+"""Columns when the output is no terminal, so that tables in files and pipes are not squeezed."""
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _FILE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)
+
+
+stdout = _console(stderr=False)
 """Results: tables, paths, text a user may pipe on."""
-stderr = Console(stderr=True, highlight=False)
+stderr = _console(stderr=True)
 """Progress, warnings, errors."""
 
 

@@ -6,9 +6,10 @@ Not here: one episode (`agent_loop.py`); writing results to disk (`evaluation/ru
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from katgym.agent_loop import resolve_env, resolve_policy, run_rollout
@@ -72,29 +73,32 @@ class RolloutEngine:
 
     async def run(
         self, requests: Iterable[RolloutRequest]
-    ) -> AsyncIterator[tuple[RolloutRequest, Rollout]]:
+    ) -> AsyncGenerator[tuple[RolloutRequest, Rollout], None]:
         """Yield each request with its rollout, in the order they finish.
 
-        Requests are drawn as places become free, so an endless iterable is fine. Leaving the loop
-        early (or cancelling it) cancels what is still running and waits for its clean-up. An
-        exception (a mistake of the caller) stops everything and is raised.
+        Those that finish together come in the order of their requests. Requests are drawn as places
+        become free, so an endless iterable is fine. Closing the iterator (or cancelling its task)
+        cancels what is still running and waits for its clean-up; a bare `break` leaves that to
+        the event loop, so leave early under `contextlib.aclosing`. An exception (a mistake of
+        the caller) stops everything and is raised.
         """
         waiting: Iterator[RolloutRequest] = iter(requests)
-        running: dict[asyncio.Task[Rollout], RolloutRequest] = {}
+        running: dict[asyncio.Task[Rollout], tuple[int, RolloutRequest]] = {}
+        count = itertools.count()
 
         def fill() -> None:
             while len(running) < self.config.max_concurrency:
                 request = next(waiting, None)
                 if request is None:
                     return
-                running[asyncio.create_task(self._play(request))] = request
+                running[asyncio.create_task(self._play(request))] = (next(count), request)
 
         try:
             fill()
             while running:
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    request = running.pop(task)
+                for task in sorted(done, key=lambda task: running[task][0]):
+                    _, request = running.pop(task)
                     rollout = task.result()
                     fill()
                     yield request, rollout

@@ -95,12 +95,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
     """
     names = sorted({str(k) for k in known})
     text = f"unknown {kind} {name!r}."
-    lowered: dict[str, str] = {}
-    for candidate in names:
-        lowered.setdefault(candidate.lower(), candidate)
-    near = difflib.get_close_matches(str(name).lower(), list(lowered), n=3, cutoff=0.6)
+    near = _nearest(str(name), names)
     if near:
-        text += " Did you mean " + " or ".join(repr(lowered[n]) for n in near) + "?"
+        text += " Did you mean " + " or ".join(repr(other) for other in near) + "?"
     elif names:
         shown = ", ".join(repr(n) for n in names[:12])
         more = f", and {len(names) - 12} more" if len(names) > 12 else ""
@@ -108,3 +105,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
     else:
         text += f" There is no {kind} at all."
     return f"{text} {hint}" if hint else text
+
+
+def _nearest(name: str, names: list[str]) -> list[str]:
+    """Return the names most like `name`, ignoring case: the best, and those about as good."""
+    ratios = [
+        (difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio(), other)
+        for other in names
+    ]
+    best = max((ratio for ratio, _ in ratios), default=0.0)
+    near = [(ratio, other) for ratio, other in ratios if ratio >= max(0.6, best - 0.05)]
+    return [other for _, other in sorted(near, key=lambda pair: (-pair[0], pair[1]))[:3]]

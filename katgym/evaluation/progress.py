@@ -1,7 +1,7 @@
 """What a running evaluation shows: rollouts done, reward with interval, invalid, tokens/s, ETA.
 
 A live table on a terminal, one plain line every few seconds elsewhere. Not here: the numbers of
-record (`summary.py`); the interval shown is mean +/- 1.96 standard errors clustered by task.
+record (`summary.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from katgym.evaluation.plan import Plan
-from katgym.evaluation.statistics import clustered_standard_error
+from katgym.evaluation.statistics import mean, t_interval
 from katgym.evaluation.store import RunStore, read_jsonl
 from katgym.rollout import Rollout
 
@@ -31,10 +31,10 @@ class _EnvProgress:
         """Return mean and interval, or a dash."""
         if not self.rewards:
             return "-"
-        mean = sum(value for _, value in self.rewards) / len(self.rewards)
-        if len({task for task, _ in self.rewards}) < 2:
-            return f"{mean:.3f}"
-        return f"{mean:.3f} ± {1.96 * clustered_standard_error(self.rewards):.3f}"
+        interval = t_interval(self.rewards)
+        if interval is None:
+            return f"{mean(self.rewards):.3f}"
+        return f"{mean(self.rewards):.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 class EvalProgress:

@@ -1,0 +1,117 @@
+"""Every subcommand: help with an example, JSON, exit codes."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from katgym.cli.main import COMMANDS, main
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name, capsys):
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "example:" in out
+    assert f"katgym {name}" in out
+
+
+def test_unknown_command_suggests_the_nearest(capsys):
+    assert main(["evla"]) == 2
+    assert "Did you mean 'eval'?" in capsys.readouterr().err
+    assert main([]) == 2
+    assert main(["--version"]) == 0
+
+
+def test_unknown_option_exits_2(capsys):
+    assert main(["envs", "--jsn"]) == 2
+    assert "--jsn" in capsys.readouterr().err
+
+
+def test_envs_lists_the_built_in_domains_as_json(capsys):
+    assert main(["envs", "--json"]) == 0
+    envs = {env["id"]: env for env in json.loads(capsys.readouterr().out)}
+    assert {
+        "katgym/Arithmetic-v0",
+        "katgym/Chess-v0",
+        "katgym/MathProblems-v0",
+        "katgym/OpenSpiel-v0",
+        "katgym/TreasureHunt-v0",
+    } <= set(envs)
+    arithmetic = envs["katgym/Arithmetic-v0"]
+    assert arithmetic["tools"] == ["calculator"]
+    assert arithmetic["splits"] == ["train", "validation", "test"]
+    assert arithmetic["plugin"] == "katgym.math"
+    assert arithmetic["description"]
+    assert all(env["error"] is None for env in envs.values())
+
+
+def test_envs_describes_one_and_suggests_for_a_typo(capsys):
+    assert main(["envs", "katgym/Chess-v0"]) == 0
+    assert "katgym/Chess-v0" in capsys.readouterr().out
+    assert main(["envs", "katgym/Ches-v0"]) == 2
+    assert "Did you mean 'katgym/Chess-v0'?" in capsys.readouterr().err
+
+
+def test_plugins_lists_the_built_in_ones(capsys):
+    assert main(["plugins", "--json"]) == 0
+    found = {info["name"]: info for info in json.loads(capsys.readouterr().out)}
+    assert found["katgym.math"]["status"] == "loaded"
+    assert found["katgym.games"]["env_ids"]
+
+
+def test_doctor_names_what_works_and_how_to_get_the_rest(capsys):
+    assert main(["doctor", "--json"]) == 0
+    findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+    assert findings["core"]["is_working"]
+    assert all(f["is_working"] or f["fix"] or f["name"] == "GPU" for f in findings.values())
+    assert main(["doctor"]) == 0
+
+
+def test_check_passes_for_a_built_in_env(capsys):
+    assert main(["check", "katgym/Arithmetic-v0", "--tasks", "5", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {c["status"] for c in report["checks"]} <= {"passed", "skipped"}
+
+
+def test_play_takes_tool_calls_and_answers_from_standard_input(monkeypatch, capsys):
+    moves = [
+        '/tool calculator {"expression": "6*7"}',
+        "/tool calculator",
+        "/tool",
+        "/send",
+        "/oracle",
+        "42",
+    ]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(moves) + "\n"))
+    assert main(["play", "katgym/Arithmetic-v0?level=1", "--seed", "3"]) == 0
+    captured = capsys.readouterr()
+    assert "calculator: 42" in captured.out
+    assert "reward:" in captured.out
+    assert "a tool call has the form" in captured.err
+
+
+def test_play_left_early_exits_1(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/quit\n"))
+    assert main(["play", "katgym/Arithmetic-v0"]) == 1
+    assert "left before the end" in capsys.readouterr().out
+
+
+def test_compare_view_and_leaderboard_read_runs(tmp_path, capsys):
+    runs = []
+    for policy in ("oracle", "noop"):
+        runs.append(str(tmp_path / policy))
+        options = ["--policy", policy, "--tasks", "6", "--out", runs[-1]]
+        assert main(["eval", "katgym/Arithmetic-v0", *options]) == 0
+    capsys.readouterr()
+    assert main(["compare", *runs, "--json"]) == 0
+    assert "katgym/Arithmetic-v0" in capsys.readouterr().out
+    assert main(["view", runs[0], "--limit", "1"]) == 0
+    assert "reward 1" in capsys.readouterr().out
+    assert main(["leaderboard", *runs, "--out", str(tmp_path / "board")]) == 0
+    written = {p.name for p in (tmp_path / "board").iterdir()}
+    assert {"leaderboard.md", "leaderboard.html"} <= written
+    assert "oracle" in (tmp_path / "board" / "leaderboard.md").read_text()
+    assert main(["compare", runs[0], str(tmp_path)]) == 2
+    assert "holds no lock.json" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""`katgym eval` as a user meets it: results, resume after kill -9, Ctrl-C, wrong use."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from katgym.cli.main import main
+
+ARITHMETIC = "katgym/Arithmetic-v0"
+DRIVER = """
+import sys, asyncio
+import katgym
+from katgym.policies import oracle
+from katgym.cli.main import main
+
+played = open(sys.argv[1], "a", buffering=1)
+start = oracle.OraclePolicy.start
+
+class Slow(katgym.Policy):
+    name = "oracle"
+    inner = oracle.OraclePolicy()
+    def start(self, context):
+        session = self.inner.start(context)
+        complete = session.complete
+        async def slow(messages, *, max_tokens):
+            await asyncio.sleep(0.05)
+            return await complete(messages, max_tokens=max_tokens)
+        session.complete = slow
+        return session
+
+import katgym.evaluation.run as run
+run.make_policy = lambda uri: Slow()
+from katgym.evaluation.store import RunStore
+append = RunStore.append
+def traced(self, rollouts):
+    append(self, rollouts)
+    for r in rollouts:
+        played.write(f"{r.task_id} {r.attempt}\\n")
+RunStore.append = traced
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def command(out: Path, *extra: str) -> list[str]:
+    options = ["--policy", "oracle", "--tasks", "30", "--group-size", "2", "--concurrency", "4"]
+    return ["eval", ARITHMETIC, *options, "--out", str(out), *extra]
+
+
+def start(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Start an evaluation with a slowed-down oracle in a process of its own."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER)
+    args = [sys.executable, str(driver), str(tmp_path / "played"), *command(tmp_path / "run")]
+    return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_lines(path: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, f"{path} did not reach {count} lines"
+        time.sleep(0.01)
+
+
+def test_eval_writes_every_rollout_once_and_a_summary(tmp_path, capsys):
+    assert main(command(tmp_path / "run", "--json")) == 0
+    lines = [json.loads(x) for x in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    assert len({(x["task_id"], x["attempt"]) for x in lines}) == len(lines) == 60
+    assert {x["reward"]["value"] for x in lines} == {1.0}
+    keys = {"env_id", "task_id", "attempt", "seed", "reward", "status", "num_turns", "messages"}
+    assert keys | {"num_tool_calls", "tokens"} <= set(lines[0])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_the_same_command_again_plays_nothing(tmp_path, capsys):
+    assert main(command(tmp_path / "run")) == 0
+    before = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+    assert main(command(tmp_path / "run")) == 0
+    assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == before
+    assert "60 rollouts" in capsys.readouterr().out
+
+
+def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
+    for count in (1, 9, 25):
+        process = start(tmp_path)
+        try:
+            wait_for_lines(tmp_path / "run" / "rollouts.jsonl", count)
+        finally:
+            process.kill()
+            process.communicate()
+        whole = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+        assert whole.endswith(b"\n")
+    last = start(tmp_path)
+    _, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors.decode()
+    lines = [json.loads(x) for x in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
+    pairs = [(x["task_id"], x["attempt"]) for x in lines]
+    assert len(pairs) == len(set(pairs)) == 60
+    # what was reported as stored was stored once and never played again
+    reported = (tmp_path / "played").read_text().splitlines()
+    assert len(reported) == len(set(reported))
+
+
+def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
+    process = start(tmp_path)
+    wait_for_lines(tmp_path / "run" / "rollouts.jsonl", 3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors.decode()
+    text = errors.decode()
+    assert "Traceback" not in text
+    assert "The same command continues there." in " ".join(text.split())
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())
+    stopped = len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines())
+    assert 3 <= stopped < 60
+    again = start(tmp_path)
+    again.communicate(timeout=120)
+    assert again.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v0'?"),
+        ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
+        ([ARITHMETIC, "--policy", "oracle", "--split", "tests"], "unknown split 'tests'"),
+        ([f"{ARITHMETIC}?lvel=1", "--policy", "oracle"], "Did you mean 'level'?"),
+        ([ARITHMETIC, "--policy", "oracle", "--tasks", "0"], "num_tasks is >= 1, got 0"),
+        ([ARITHMETIC, ARITHMETIC, "--policy", "oracle"], "is named twice"),
+        (["katgym/OpenSpiel-v0?game=tic_tac_toe&opponent=self", "--policy", "oracle"], "2 seats"),
+        ([ARITHMETIC, "--policy", "oracle", "--concurrency", "0"], "max_concurrency is >= 1"),
+        ([ARITHMETIC, "--policy", "oracle", "--temperature", "-1"], "temperature is >= 0"),
+    ],
+)
+def test_wrong_use_exits_2_and_says_what_to_do(tmp_path, capsys, arguments, text):
+    out = tmp_path / "run"
+    assert main(["eval", *arguments, "--out", str(out)]) == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+    assert not (out / "rollouts.jsonl").exists() or not (out / "rollouts.jsonl").read_text()
+
+
+def test_a_server_that_is_down_gives_typed_invalid_rollouts_and_exit_1(tmp_path, capsys):
+    out = tmp_path / "run"
+    uri = "openai:http://127.0.0.1:9/v1#model?max_retries=0"
+    options = ["--tasks", "3", "--retries", "0", "--out", str(out)]
+    os.environ.setdefault("OPENAI_API_KEY", "unused")
+    assert main(["eval", ARITHMETIC, "--policy", uri, *options]) == 1
+    lines = [json.loads(x) for x in (out / "failures.jsonl").read_text().splitlines()]
+    assert {x["reward"]["failure_kind"] for x in lines} == {"policy_unavailable"}
+    assert {x["reward"]["value"] for x in lines} == {None}
+    assert (out / "rollouts.jsonl").read_text() == ""
+    assert "3 rollouts have no valid reward" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from katgym.evaluation.leaderboard import (
+    EnvLock,
+    Leaderboard,
+    LeaderboardEntry,
+    LeaderboardSection,
+    Measure,
+    build_leaderboard,
+    mover_mean,
+)
+from katgym.evaluation.leaderboard_text import (
+    detail_columns,
+    leaderboard_markdown,
+    leaderboard_table,
+    rank_text,
+)
+from katgym.evaluation.statistics import Interval, wilson_interval
+from katgym.evaluation.summary import summarize
+
+Make = Callable[..., dict[str, Any]]
+TOY = "katgym/Toy-v0"
+
+
+def _entry(
+    make_line: Make,
+    name: str,
+    num_successes: int,
+    *,
+    envs: tuple[str, ...] = (TOY,),
+    tasks: str = "aa",
+    seed: int = 7,
+    num_tasks: int = 40,
+    **lock: Any,
+) -> LeaderboardEntry:
+    """Return a run with one attempt at each task, of which the first succeed."""
+    lines = [
+        make_line(f"t{i}", float(i < num_successes), env_id=env_id, seed=seed)
+        for env_id in envs
+        for i in range(num_tasks)
+    ]
+    return LeaderboardEntry(
+        run_name=name,
+        policy=f"vllm:http://host#{name}",
+        date="2026-03-01",
+        katgym_version="0.1.0",
+        sampling={"temperature": 0.6},
+        env_locks={
+            env_id: EnvLock(plugin_version=lock.get("plugin_version", "1.0"), tasks_sha256=tasks)
+            for env_id in envs
+        },
+        summary=summarize(lines, **{k: v for k, v in lock.items() if k != "plugin_version"}),
+    )
+
+
+def _names(section: LeaderboardSection) -> list[list[tuple[str, str]]]:
+    return [[(r.entry.run_name, rank_text(r)) for r in g.rows] for g in section.groups]
+
+
+def _table(board: Leaderboard) -> str:
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(leaderboard_table(board))
+    return console.export_text()
+
+
+def test_orders_by_value_with_the_ranks_that_intervals_leave_open(make_line: Make) -> None:
+    # 95% Wilson intervals of 38, 33, 31 and 5 of 40: [.83, .99], [.68, .91], [.63, .88], [.05, .26]
+    runs = [("d", 5), ("b", 33), ("a", 38), ("c", 31)]
+    board = build_leaderboard([_entry(make_line, name, count) for name, count in runs])
+    assert _names(board.sections[0]) == [[("a", "1–3"), ("b", "1–3"), ("c", "1–3"), ("d", "4")]]
+    assert board.sections[0].warnings == ()
+    assert board.overall is None
+
+
+def test_single_run_has_no_rank(make_line: Make) -> None:
+    board = build_leaderboard([_entry(make_line, "a", 3)])
+    assert _names(board.sections[0]) == [[("a", "–")]]
+
+
+def test_different_task_sets_are_never_in_one_order(make_line: Make) -> None:
+    runs = [
+        _entry(make_line, "low", 2),
+        _entry(make_line, "other", 40, tasks="bb"),
+        _entry(make_line, "high", 39),
+    ]
+    section = build_leaderboard(runs).sections[0]
+    assert _names(section) == [[("high", "1"), ("low", "2")], [("other", "–")]]
+    assert section.warnings == (
+        "The runs were made on 2 different sets of tasks. Each set is ranked on its own; values of"
+        " different sets do not compare.",
+    )
+    assert section.groups[0].label.startswith("Tasks aa")
+
+
+def test_part_of_a_task_set_is_another_set(make_line: Make) -> None:
+    runs = [_entry(make_line, "all", 40), _entry(make_line, "some", 10, num_tasks=10)]
+    assert len(build_leaderboard(runs).sections[0].groups) == 2
+
+
+def test_other_differences_are_warned_about(make_line: Make) -> None:
+    runs = [
+        _entry(make_line, "a", 10),
+        _entry(make_line, "b", 20, seed=8, plugin_version="2.0", success_threshold=0.5),
+    ]
+    section = build_leaderboard(runs).sections[0]
+    assert section.warnings == (
+        "Env seeds differ between a, b: the episodes are not the same.",
+        "Success thresholds differ between a, b.",
+        "Plugin versions differ between a, b.",
+    )
+
+
+def test_overall_weighs_envs_the_same_and_leaves_incomplete_runs_out(make_line: Make) -> None:
+    envs = (TOY, "katgym/Words-v0")
+    runs = [_entry(make_line, "a", 30, envs=envs), _entry(make_line, "b", 10)]
+    overall = build_leaderboard(runs).overall
+    assert overall is not None
+    assert overall.warnings == ("b is left out: it has no result for katgym/Words-v0.",)
+    (row,) = overall.groups[0].rows
+    one = wilson_interval(0.75, 40)
+    assert row.value == 0.75
+    assert row.interval is not None
+    assert row.interval.low == pytest.approx(0.75 - (0.75 - one.low) / 2**0.5)
+    assert row.interval.high == pytest.approx(0.75 + (one.high - 0.75) / 2**0.5)
+    assert (row.num_tasks, row.num_rollouts) == (80, 80)
+
+
+def test_mover_by_hand() -> None:
+    value, interval = mover_mean(
+        [(0.5, Interval(low=0.2, high=0.6)), (0.9, Interval(low=0.5, high=0.9))]
+    )
+    # low = 0.7 - sqrt(0.3**2 + 0.4**2) / 2, high = 0.7 + sqrt(0.1**2 + 0) / 2
+    assert value == pytest.approx(0.7)
+    assert (interval.low, interval.high) == pytest.approx((0.45, 0.75))
+
+
+def test_run_without_valid_rollouts_comes_last_and_unranked(make_line: Make) -> None:
+    lines = [make_line(f"t{i}", None) for i in range(40)]
+    broken = _entry(make_line, "broken", 0)
+    broken = LeaderboardEntry(
+        run_name="broken",
+        policy="p",
+        date="2026-03-01",
+        katgym_version="0.1.0",
+        sampling={},
+        env_locks=broken.env_locks,
+        summary=summarize(lines),
+    )
+    board = build_leaderboard([broken, _entry(make_line, "a", 0), _entry(make_line, "b", 40)])
+    assert _names(board.sections[0]) == [[("b", "1"), ("a", "2"), ("broken", "–")]]
+    assert "40" in _table(board)
+
+
+def test_measure_mean_reward_ranks_by_t_intervals(make_line: Make) -> None:
+    board = build_leaderboard([_entry(make_line, "a", 30)], measure=Measure.MEAN_REWARD)
+    (row,) = board.sections[0].groups[0].rows
+    assert row.interval == row.envs[0].t_interval
+    assert "t intervals with standard errors clustered by task (CR1)" in board.method
+    assert "Success" in detail_columns(board, board.sections[0].groups[0])
+
+
+def test_pass_k_columns_have_one_k_for_all_rows(make_line: Make) -> None:
+    def entry(name: str, num_attempts: int) -> LeaderboardEntry:
+        lines = [make_line(f"t{i}", float(i < 3), k) for i in range(6) for k in range(num_attempts)]
+        return LeaderboardEntry(
+            run_name=name,
+            policy="p",
+            date="2026-03-01",
+            katgym_version="0.1.0",
+            sampling={},
+            env_locks={TOY: EnvLock(plugin_version="1", tasks_sha256="aa")},
+            summary=summarize(lines),
+        )
+
+    board = build_leaderboard([entry("four", 4), entry("two", 2)])
+    columns = detail_columns(board, board.sections[0].groups[0])
+    assert columns["pass@2"] == ["0.500", "0.500"]
+    assert "pass^4" not in columns
+
+
+def test_entries_are_checked(make_line: Make) -> None:
+    with pytest.raises(ValueError, match="needs at least one run"):
+        build_leaderboard([])
+    run = _entry(make_line, "a", 1)
+    with pytest.raises(ValueError, match="run name 'a' occurs twice"):
+        build_leaderboard([run, run])
+    with pytest.raises(ValueError, match=r"intervals have levels \[0.9, 0.95\]"):
+        build_leaderboard([run, _entry(make_line, "b", 1, level=0.9)])
+    with pytest.raises(ValueError, match="run 'x' has no lock for env 'katgym/Toy-v0'"):
+        LeaderboardEntry(
+            run_name="x",
+            policy="p",
+            date="",
+            katgym_version="0",
+            sampling={},
+            env_locks={},
+            summary=run.summary,
+        )
+
+
+def test_entry_from_a_lock(make_line: Make) -> None:
+    summary = _entry(make_line, "a", 1).summary
+    lock = {
+        "created": "2026-03-04T05:06:07+00:00",
+        "katgym_version": "0.1.0",
+        "policy": "oracle",
+        "sampling": {"temperature": 1.0},
+        "envs": [{"env_id": TOY, "plugin_version": "1.0", "tasks_sha256": "aa"}],
+    }
+    entry = LeaderboardEntry.from_lock("run", lock, summary)
+    assert (entry.date, entry.policy) == ("2026-03-04", "oracle")
+    assert entry.env_locks == {TOY: EnvLock(plugin_version="1.0", tasks_sha256="aa")}
+    assert LeaderboardEntry.from_lock("run", lock, summary, date="2026").date == "2026"
+    del lock["policy"]
+    with pytest.raises(ValueError, match="lock of run 'run' lacks 'policy'"):
+        LeaderboardEntry.from_lock("run", lock, summary)
+
+
+def test_terminal_shows_counts_method_and_warnings(make_line: Make) -> None:
+    text = _table(
+        build_leaderboard(
+            [_entry(make_line, "[red]a", 30), _entry(make_line, "b", 3, tasks="bb")], title="Board"
+        )
+    )
+    assert "[red]a" in text
+    assert "75.0%" in text
+    assert "warning: The runs were made on 2 different sets of tasks." in text
+    assert "Wilson score intervals" in text
+
+
+def test_comparable_runs_are_said_to_be(make_line: Make) -> None:
+    text = _table(build_leaderboard([_entry(make_line, "a", 30), _entry(make_line, "b", 3)]))
+    assert "All 2 runs played the same 40 tasks with the same env seeds." in text
+
+
+def test_markdown_escapes_and_keeps_columns(make_line: Make) -> None:
+    board = build_leaderboard(
+        [_entry(make_line, "a|b<script>\n*x*", 30), _entry(make_line, "plain", 10)]
+    )
+    text = leaderboard_markdown(board)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    table = rows[:4]
+    assert {row.replace("\\|", "").count("|") for row in table} == {table[0].count("|")}
+    assert r"a\|b\<script\> \*x\*" in table[2]
+    assert "<script>" not in text
+    assert "| 1 |" in table[2]
+    assert "## Runs" in text

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints, overload
 
 import jsonschema
 import msgspec
@@ -53,6 +54,9 @@ class Tool:
     timeout_s: float | None = None
     takes_self: bool = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # nothing cached
+
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"tool name {self.name!r} does not match [a-zA-Z0-9_-]{{1,64}}")
@@ -70,8 +74,9 @@ class Tool:
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether `fn` is a coroutine function."""
-        return inspect.iscoroutinefunction(self.fn)
+        """Whether `fn` is a coroutine function, or an object called like one."""
+        call = self.fn if inspect.isroutine(self.fn) else getattr(self.fn, "__call__", None)  # noqa: B004 - the method itself is inspected
+        return inspect.iscoroutinefunction(self.fn) or inspect.iscoroutinefunction(call)
 
     @cached_property
     def validator(self) -> jsonschema.Draft202012Validator:
@@ -81,8 +86,10 @@ class Tool:
     @cached_property
     def converters(self) -> Mapping[str, Any]:
         """Argument name -> type, for those whose Python value differs from its JSON value."""
-        hints = _hints(self.fn)
-        return {k: t for k, t in hints.items() if k != "return" and t not in _PLAIN and t is not Any}
+        hints = _hints(self.fn) if inspect.isroutine(self.fn) else {}
+        return {
+            k: t for k, t in hints.items() if k != "return" and t not in _PLAIN and t is not Any
+        }
 
     @cached_property
     def simple_types(self) -> Mapping[str, type] | None:
@@ -121,7 +128,11 @@ class Tool:
         )
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments of the annotated types (enums, dataclasses, tuples, ...)."""
+        """Return keyword arguments of the annotated types (enums, dataclasses, tuples, ...).
+
+        JSON has one kind of number: `2.0` fits an `int` and arrives as 2, `2` arrives at a `float`
+        as 2.0.
+        """
         if not self.converters:
             return dict(arguments)
         return {
@@ -196,7 +207,7 @@ class Tool:
         )
 
 
-_PLAIN = (str, int, float, bool, type(None), dict, list)
+_PLAIN = (str, bool, type(None), dict, list)
 _SIMPLE: Mapping[object, type] = {
     "string": str,
     "integer": int,
@@ -206,13 +217,19 @@ _SIMPLE: Mapping[object, type] = {
 }
 
 
+@overload
+def tool(fn: F) -> F: ...
+@overload
+def tool(
+    *, parallel: bool = False, timeout_s: float | None = None, name: str | None = None
+) -> Callable[[F], F]: ...
 def tool(
     fn: F | None = None,
     *,
     parallel: bool = False,
     timeout_s: float | None = None,
     name: str | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Mark an env's method as a tool; usable as `@tool` and `@tool(parallel=True)`.
 
     parallel: the call may overlap with other parallel calls of the same turn. Leave it False for
@@ -263,6 +280,11 @@ def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) 
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"tool {name!r}: *{parameter.name} cannot be described to a policy")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UsageError(
+                f"tool {name!r}: argument {parameter.name!r} is positional-only; tools are called"
+                " with keywords"
+            )
         if parameter.name not in hints:
             raise UsageError(f"tool {name!r}: argument {parameter.name!r} needs a type hint")
         try:
@@ -279,7 +301,7 @@ def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) 
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         else:
-            schema = {**schema, "default": msgspec.to_builtins(parameter.default)}
+            schema = {**schema, "default": _default(parameter, name)}
         properties[parameter.name] = schema
     result: dict[str, Any] = {
         "type": "object",
@@ -292,11 +314,22 @@ def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) 
     return result
 
 
+def _default(parameter: inspect.Parameter, name: str) -> Any:
+    try:
+        return msgspec.to_builtins(parameter.default)
+    except TypeError as e:
+        raise UsageError(
+            f"tool {name!r}: the default of {parameter.name!r} is not JSON: {parameter.default!r}"
+        ) from e
+
+
 def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
     """Split a Google-style docstring into the description and one text per argument."""
     head, _, block = doc.partition("\nArgs:\n")
     if not block and doc.startswith("Args:\n"):
         head, block = "", doc.removeprefix("Args:\n")
+        if not block.startswith(" "):  # `inspect.getdoc` took it for the text's own margin
+            block = textwrap.indent(block, "    ")
     descriptions: dict[str, str] = {}
     current = ""
     for line in block.splitlines():

@@ -1,0 +1,1 @@
+"""The built-in domains of katgym, registered like any plugin."""

@@ -1,0 +1,1 @@
+"""`katgym/Chess-v0`: proven mate puzzles and whole games."""

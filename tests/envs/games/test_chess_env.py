@@ -1,0 +1,309 @@
+"""Chess puzzles are proven, any mating line is accepted, games follow the rules."""
+
+import random
+from collections import Counter
+
+import chess
+import pytest
+from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, evaluate, search
+from katgym_envs.games.chess_game.env import ChessEnv, parse_move, puzzles
+from katgym_envs.games.chess_game.make_puzzles import make_puzzles
+from katgym_envs.games.chess_game.mate import (
+    is_mate_in,
+    keeps_mate,
+    key_moves,
+    longest_defence,
+    mate_distance,
+)
+from katgym_envs.games.moves import IllegalMoveError
+
+import katgym
+from katgym.errors import UnknownNameError, UsageError
+
+BACK_RANK = "6k1/5ppp/8/8/8/8/8/R3K2R w - - 0 1"  # Ra8#
+LADDER = "4k3/8/R7/1R6/8/8/8/4K3 w - - 0 1"  # Rb7 and Ra8#
+
+
+def play(move):
+    return katgym.assistant("", [("play", {"move": move})])
+
+
+def finish(env, action_of):
+    while True:
+        _, reward, terminated, truncated, info = env.step(action_of(env))
+        if terminated or truncated:
+            return reward, info
+
+
+def check_proof(puzzle):
+    """Prove a puzzle: no shorter mate, and exactly the stored first moves keep it."""
+    board = chess.Board(puzzle["fen"])
+    assert board.is_valid()
+    assert not is_mate_in(board, puzzle["mate_in"] - 1)
+    assert [m.uci() for m in key_moves(board, puzzle["mate_in"])] == puzzle["key_moves"]
+    assert puzzle["key_moves"]
+
+
+# ---- proofs and puzzles
+
+
+def test_the_search_knows_hand_made_mates():
+    assert [m.uci() for m in key_moves(chess.Board(BACK_RANK), 1)] == ["a1a8"]
+    board = chess.Board(LADDER)
+    assert not is_mate_in(board, 1)
+    assert mate_distance(board, 3) == 2
+    assert keeps_mate(board, chess.Move.from_uci("b5b7"), 2)
+    assert not keeps_mate(board, chess.Move.from_uci("e1e2"), 2)
+    assert not is_mate_in(chess.Board(), 2)
+    assert not is_mate_in(chess.Board(BACK_RANK), 0)
+
+
+def test_stalemate_is_no_mate():
+    board = chess.Board("7k/8/6K1/8/8/8/8/5Q2 w - - 0 1")
+    assert not keeps_mate(board, chess.Move.from_uci("f1f7"), 2)
+    assert is_mate_in(board, 1)
+
+
+def test_the_defence_is_the_longest():
+    board = chess.Board(LADDER)
+    board.push_uci("b5b7")
+    distances = {}
+    for reply in list(board.legal_moves):
+        board.push(reply)
+        distances[reply] = mate_distance(board, 2)
+        board.pop()
+    assert distances[longest_defence(board, 2)] == max(distances.values())
+
+
+def test_there_are_enough_different_puzzles_of_every_length_and_split():
+    counts = Counter((p["split"], p["mate_in"]) for p in puzzles())
+    assert len(puzzles()) == 180
+    assert counts == {
+        (split, n): number
+        for n in (1, 2, 3)
+        for split, number in (("train", 36), ("validation", 12), ("test", 12))
+    }
+    assert len({p["puzzle_id"] for p in puzzles()}) == 180
+    positions = set()
+    for puzzle in puzzles():
+        board = chess.Board(puzzle["fen"])
+        positions.add(min(board.epd(), board.mirror().epd()))
+    assert len(positions) == 180
+
+
+@pytest.mark.parametrize("index", range(0, 180, 9))
+def test_every_ninth_puzzle_is_proven(index):
+    check_proof(puzzles()[index])
+
+
+@pytest.mark.slow
+def test_every_puzzle_is_proven():
+    for puzzle in puzzles():
+        check_proof(puzzle)
+
+
+def test_the_generator_repeats_itself():
+    first, again = (make_puzzles(3, seed=5, lengths=(1,)) for _ in range(2))
+    assert first == again
+    assert [puzzle["mate_in"] for puzzle in first] == [1, 1, 1]
+    for puzzle in first:
+        check_proof(puzzle)
+
+
+@pytest.mark.slow
+def test_the_generator_writes_the_committed_puzzles():
+    made = make_puzzles(10, seed=0)  # fewer are the first of more
+    ids = {puzzle["puzzle_id"] for puzzle in made}
+    assert made == [puzzle for puzzle in puzzles() if puzzle["puzzle_id"] in ids]
+    assert len(ids) == 30
+
+
+# ---- mate mode
+
+
+def test_the_oracle_solves_every_puzzle_in_its_number_of_moves():
+    env = ChessEnv()
+    num_played = 0
+    for split in env.splits:
+        for task in env.tasks(split):
+            env.reset(options={"split": split, "task_id": task.task_id})
+            reward, info = finish(env, ChessEnv.oracle_action)
+            assert (reward, info["end_reason"]) == (1.0, "checkmate")
+            assert info["num_turns"] <= task.data["mate_in"]
+            num_played += 1
+    assert num_played == 180
+
+
+def test_the_longest_defence_makes_the_oracle_use_all_moves():
+    env = ChessEnv(mate_in=3)
+    lengths = []
+    for task in env.tasks()[:10]:
+        env.reset(options={"task_id": task.task_id})
+        lengths.append(finish(env, ChessEnv.oracle_action)[1]["num_turns"])
+    assert lengths == [3] * 10
+
+
+def test_every_key_move_is_accepted_and_no_other():
+    env = ChessEnv(mate_in=2)
+    for task in [task for task in env.tasks() if len(task.answer) > 1][:4]:
+        board = chess.Board(task.data["fen"])
+        for move in board.legal_moves:
+            env.reset(options={"task_id": task.task_id})
+            observation, reward, terminated, *_ = env.step(play(move.uci()))
+            assert terminated == (move.uci() not in task.answer)
+            assert reward == 0.0
+            assert ("You failed." in observation[0]["content"]) == terminated
+
+
+def test_random_moves_seldom_solve_puzzles():
+    env = ChessEnv(mate_in=3)
+    rng = random.Random(0)
+    rewards = []
+    for seed in range(20):
+        env.reset(seed=seed)
+        rewards.append(finish(env, lambda env: env.random_action(rng))[0])
+    assert sum(rewards) <= 2
+
+
+def test_a_puzzle_starts_with_the_side_the_board_and_the_number_of_moves():
+    env = ChessEnv(mate_in=2, split="test")
+    observation, _ = env.reset(options={"task_id": "m2-005"})
+    text = observation[0]["content"]
+    assert "in at most 2 moves against any defence" in text
+    assert f"FEN: {env.task.data['fen']}" in text
+    assert "  a b c d e f g h" in text
+
+
+# ---- moves
+
+
+@pytest.mark.parametrize("text", ["Ra8#", "Ra8", "a1a8", "ra8", " A1A8. ", "move: Ra8!"])
+def test_moves_are_read_in_san_and_uci(text):
+    assert parse_move(chess.Board(BACK_RANK), text) == chess.Move.from_uci("a1a8")
+
+
+@pytest.mark.parametrize("text", ["O-O", "0-0", "e1g1", "o-o"])
+def test_castling_is_read_in_every_spelling(text):
+    board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
+    assert parse_move(board, text) == chess.Move.from_uci("e1g1")
+
+
+def test_a_bishop_is_told_from_a_pawn_by_case():
+    board = chess.Board("4k3/8/8/8/8/2n5/1P1B4/4K3 w - - 0 1")
+    assert parse_move(board, "bxc3").uci() == "b2c3"
+    assert parse_move(board, "Bxc3").uci() == "d2c3"
+    with pytest.raises(IllegalMoveError, match="fits several moves"):
+        parse_move(board, "BXC3")
+
+
+def test_legal_moves_are_listed_in_both_notations():
+    env = ChessEnv(mode="game")
+    task = next(task for task in env.tasks() if task.data["colour"] == "white")
+    env.reset(options={"task_id": task.task_id})
+    observation, *_ = env.step(katgym.assistant("", [("legal_moves", {})] * 2))
+    assert observation[0]["content"].startswith("a3 (a2a3) | a4 (a2a4) | Na3 (b1a3) | ")
+    assert observation[0]["content"].count("|") == 19
+    assert [result.stage for result in env.last_tool_results] == [0, 0]
+
+
+def test_illegal_moves_are_counted_and_lose_in_the_end():
+    env = ChessEnv(mode="game", max_retries=1)
+    env.reset(seed=0)
+    observation, *_ = env.step(play("e2e5"))
+    assert observation[0]["content"].startswith("'e2e5' is not a legal move.\nLegal moves (20): ")
+    assert observation[0]["content"].endswith("Try again: 1 try left before you lose.")
+    _, reward, terminated, _, info = env.step("Ke9")
+    assert (reward, terminated, info["end_reason"]) == (0.0, True, "illegal_move")
+
+
+# ---- whole games
+
+
+def test_the_oracle_beats_a_random_opponent_as_white_and_black():
+    env = ChessEnv(mode="game")
+    colours = set()
+    for seed in range(6):
+        env.reset(seed=seed)
+        colours.add(env.task.data["colour"])
+        assert finish(env, ChessEnv.oracle_action)[0] == 1.0
+    assert colours == {"white", "black"}
+
+
+@pytest.mark.slow
+def test_the_oracle_beats_a_random_opponent_in_100_games():
+    env = ChessEnv(mode="game")
+    rewards = []
+    for seed in range(100):
+        env.reset(seed=seed)
+        rewards.append(finish(env, ChessEnv.oracle_action)[0])
+    assert sum(rewards) >= 99
+
+
+@pytest.mark.slow
+def test_the_oracle_scores_above_half_against_the_engine():
+    env = ChessEnv(mode="game", opponent="alphabeta", depth=1)
+    rewards = []
+    for seed in range(10):
+        env.reset(seed=seed)
+        rewards.append(finish(env, ChessEnv.oracle_action)[0])
+    assert sum(rewards) >= 7
+
+
+def test_random_games_end_and_pay_0_a_half_or_1():
+    env = ChessEnv(mode="game")
+    rewards = set()
+    for seed in range(2):
+        env.reset(seed=seed)
+        rng = random.Random(seed)
+        rewards.add(finish(env, lambda env, rng=rng: env.random_action(rng))[0])
+    assert rewards <= {0.0, 0.5, 1.0}
+
+
+def test_a_stalemate_pays_a_half():
+    env = ChessEnv(mode="game")
+    env.reset(seed=0)
+    env.board = chess.Board("7k/8/6K1/8/8/8/8/5Q2 w - - 0 1")
+    env.colour = chess.WHITE
+    observation, reward, terminated, _, info = env.step(play("f1f7"))
+    assert (reward, terminated, info["end_reason"]) == (0.5, True, "stalemate")
+    assert observation[0]["content"] == "You played Qf7.\nThe game is a draw: stalemate."
+
+
+def test_an_unfinished_game_scores_0():
+    env = ChessEnv(mode="game", max_turns=2)
+    env.reset(seed=0)
+    reward, info = finish(env, ChessEnv.oracle_action)
+    assert (reward, info["reward"]["failure_kind"]) == (0.0, "max_turns")
+
+
+def test_the_engine_mates_takes_and_counts():
+    player = AlphaBetaPlayer(1, seed=0)
+    assert player.choose(chess.Board(BACK_RANK)).uci() == "a1a8"
+    hanging = chess.Board("4k3/8/8/3q4/8/2N5/8/4K3 w - - 0 1")
+    assert player.choose(hanging).uci() == "c3d5"
+    assert evaluate(chess.Board()) == 0
+    assert search(chess.Board("7k/8/6K1/8/8/8/8/5Q2 w - - 0 1"), 1, -(10**6), 10**6) == 100_000
+    assert hanging.fen() == "4k3/8/8/3q4/8/2N5/8/4K3 w - - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        ({"mode": "mates"}, "unknown mode 'mates'. Did you mean 'mate'?"),
+        ({"mate_in": 4}, "mate_in is 1, 2, 3 or None, got 4"),
+        ({"mode": "game", "mate_in": 2}, "mate_in=2 is for mode='mate', this is mode='game'"),
+        ({"opponent": "random"}, "opponent='random' is for mode='game', this is mode='mate'"),
+        ({"mode": "game", "opponent": "stockfish"}, "unknown opponent 'stockfish'. Known: "),
+        ({"mode": "game", "depth": 2}, "depth=2 is for mode='game', opponent='alphabeta'"),
+        (
+            {"mode": "game", "opponent": "alphabeta", "depth": 9},
+            "depth is an int from 1 to 4, got 9",
+        ),
+        ({"illegal_move": "los"}, "unknown illegal_move 'los'. Did you mean 'loss'?"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_is_allowed(kwargs, text):
+    with pytest.raises(UsageError) as caught:
+        ChessEnv(**kwargs)
+    assert str(caught.value).startswith(text)
+    assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")

@@ -1,0 +1,202 @@
+"""Hunts have one solution that reasoning finds; high levels need parallel calls."""
+
+import itertools
+import re
+
+import pytest
+from katgym_envs.games.treasure_hunt.env import TreasureHuntEnv
+from katgym_envs.games.treasure_hunt.hunt import FEATURES, LEVELS, chest_text, fits
+
+import katgym
+from katgym.errors import UsageError
+
+NOTE = re.compile(r"A note with the (\w+) seal: (.*)")
+FACT = re.compile(
+    r"the treasure is (not )?in a(?: chest made of (\w+)| chest with the mark of the (\w+)|"
+    r" (\w+) chest)\."
+)
+
+
+def finish(env, action_of):
+    """Play until the end; return the reward and the info."""
+    while True:
+        _, reward, terminated, truncated, info = env.step(action_of(env))
+        if terminated or truncated:
+            return reward, info
+
+
+def one_call_a_turn(env):
+    action = env.oracle_action()
+    name, arguments = (action["tool_calls"][0]["function"][k] for k in ("name", "arguments"))
+    action["tool_calls"] = action["tool_calls"][:1]
+    assert name in ("inspect", "open_chest")
+    assert arguments
+    return action
+
+
+class Reader:
+    """Solves hunts from the messages alone: looks everywhere, follows true notes, reasons."""
+
+    def __init__(self, opening):
+        rooms = re.search(r"Places:\n(.*?)\n\n", opening, re.DOTALL)[1]
+        self.todo = [p for line in rooms.splitlines() for p in line.split(": ")[1].split(", ")]
+        self.chests = dict(re.findall(r"- chest (\d+): (.*)", opening))
+        self.has_false_notes = "false trails" in opening
+
+    def act(self):
+        if self.todo:
+            calls, self.todo = [("inspect", {"place": p}) for p in self.todo], []
+            return katgym.assistant("", calls)
+        (number,) = self.chests
+        return katgym.assistant("", [("open_chest", {"number": int(number)})])
+
+    def read(self, observation):
+        for message in observation:
+            note = NOTE.fullmatch(message["content"])
+            if note is None or note[1] != "owl":
+                assert note is None or self.has_false_notes
+                continue
+            locker = re.search(r"locker \d+", note[2])
+            if locker:
+                self.todo.append(locker[0])
+                continue
+            is_not, *values = FACT.fullmatch(note[2]).groups()
+            (value,) = [v for v in values if v]
+            self.chests = {
+                n: text
+                for n, text in self.chests.items()
+                if (value in re.findall(r"\w+", text)) != bool(is_not)
+            }
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_oracle_opens_the_right_chest_on_100_tasks(level):
+    env = TreasureHuntEnv(level=level)
+    for task in env.tasks()[:100]:
+        env.reset(options={"task_id": task.task_id})
+        reward, info = finish(env, TreasureHuntEnv.oracle_action)
+        assert reward == 1.0
+        assert info["reward"]["components"]["facts_read"]["score"] == 1.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_reader_of_the_messages_solves_every_hunt_in_its_turns(level):
+    env = TreasureHuntEnv(level=level)
+    for task in env.tasks("test")[:20]:
+        observation, _ = env.reset(options={"task_id": task.task_id, "split": "test"})
+        reader, is_over = Reader(observation[0]["content"]), False
+        while not is_over:
+            observation, reward, terminated, truncated, _ = env.step(reader.act())
+            reader.read(observation)
+            is_over = terminated or truncated
+        assert reward == 1.0
+        assert env.num_turns <= LEVELS[level].max_turns - (1 if level >= 6 else 0)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
+def test_low_levels_leave_turns_for_one_call_at_a_time(level):
+    env = TreasureHuntEnv(level=level)
+    for seed in range(20):
+        env.reset(seed=seed)
+        assert finish(env, one_call_a_turn)[0] == 1.0
+
+
+@pytest.mark.parametrize("level", [6, 7, 8, 9, 10])
+def test_high_levels_cannot_be_met_by_one_call_at_a_time(level):
+    env = TreasureHuntEnv(level=level)
+    for seed in range(20):
+        env.reset(seed=seed)
+        reward, info = finish(env, one_call_a_turn)
+        assert (reward, info["end_reason"]) == (0.0, "max_turns")
+    assert LEVELS[level].num_facts * LEVELS[level].depth + 1 > LEVELS[level].max_turns
+
+
+def test_200_hunts_have_one_solution_and_need_every_fact():
+    for level, index in itertools.product(LEVELS, range(20)):
+        data = TreasureHuntEnv(level=level).tasks()[index].data
+        facts = [tuple(fact) for fact in data["facts"]]
+        possible = [n for n, c in enumerate(data["chests"], 1) if fits(c, facts)]
+        assert possible == [data["treasure"]]
+        for left_out in range(len(facts)):
+            rest = facts[:left_out] + facts[left_out + 1 :]
+            assert sum(fits(chest, rest) for chest in data["chests"]) >= 2
+
+
+def test_chests_and_notes_of_a_hunt_differ():
+    for level in LEVELS:
+        data = TreasureHuntEnv(level=level).tasks()[0].data
+        assert len({chest_text(c) for c in data["chests"]}) == len(data["chests"])
+        assert len(data["chests"]) == LEVELS[level].num_chests
+        assert len({place for trail in data["trails"] for place in trail}) == (
+            LEVELS[level].num_facts * LEVELS[level].depth
+        )
+
+
+def test_hunts_of_different_levels_and_splits_differ():
+    hashes = {
+        TreasureHuntEnv(level=level).tasks(split)[0].sha256
+        for level in LEVELS
+        for split in ("train", "validation", "test")
+    }
+    assert len(hashes) == 30
+
+
+def test_inspecting_in_any_order_reads_the_same():
+    env = TreasureHuntEnv(level=3)
+    env.reset(seed=0)
+    places = sorted(env._places)
+    texts = []
+    for order in (places, places[::-1]):
+        env.reset(seed=0)
+        calls = katgym.assistant("", [("inspect", {"place": p}) for p in order])
+        observation, *_ = env.step(calls)
+        texts.append(dict(zip(order, (m["content"] for m in observation), strict=True)))
+        assert {result.stage for result in env.last_tool_results} == {0}
+    assert texts[0] == texts[1]
+
+
+def test_an_unknown_place_is_answered_with_the_known_ones():
+    env = TreasureHuntEnv()
+    env.reset(seed=0)
+    observation, *_ = env.step(katgym.assistant("", [("inspect", {"place": "moon"})]))
+    assert observation[0]["content"] == (
+        f"There is no place 'moon'. Places: {', '.join(sorted(env._places))}."
+    )
+
+
+def test_a_chest_named_in_plain_text_is_opened():
+    env = TreasureHuntEnv()
+    env.reset(seed=0)
+    text = f"The note says so.\nI open chest {env.task.answer}."
+    observation, reward, terminated, *_ = env.step(text)
+    assert (reward, terminated) == (1.0, True)
+    assert observation[0]["content"] == "The treasure is here!"
+
+
+def test_two_chests_in_plain_text_open_none():
+    env = TreasureHuntEnv()
+    env.reset(seed=0)
+    observation, _, terminated, *_ = env.step("chest 1 or chest 2")
+    assert not terminated
+    assert "Turns left: 6." in observation[0]["content"]
+
+
+def test_the_wrong_chest_ends_the_hunt_without_reward():
+    env = TreasureHuntEnv()
+    env.reset(seed=0)
+    wrong = env.task.answer % len(env.task.data["chests"]) + 1
+    actions = [("open_chest", {"number": wrong}), ("open_chest", {"number": env.task.answer})]
+    observation, reward, terminated, *_ = env.step(katgym.assistant("", actions))
+    assert (reward, terminated) == (0.0, True)
+    assert observation[1]["content"] == "The hunt is over: one chest was opened already."
+
+
+@pytest.mark.parametrize("level", [0, 11, 99, True, "3", 1.5])
+def test_an_unknown_level_names_the_allowed_ones(level):
+    with pytest.raises(UsageError, match=r"level is an int from 1 to 10, got "):
+        TreasureHuntEnv(level=level)
+
+
+def test_features_can_be_told_apart_by_their_words():
+    words = [value for values in FEATURES.values() for value in values]
+    assert len(set(words)) == len(words)

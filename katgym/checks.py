@@ -134,21 +134,23 @@ async def _check_opening(subject: _Subject) -> str:
 
 
 async def _check_oracle(subject: _Subject) -> str:
-    """The gold solution earns the maximum of the rubric."""
+    """The gold solution earns the maximum of the rubric, or what the env promises."""
     env = subject.fresh()
-    highest = _max_value(env)
+    least, name = env.oracle_minimum(), "the env's oracle_minimum()"
+    if least is None:
+        least, name = _max_value(env), "the rubric's maximum"
     for seed in range(subject.num_tasks):
         value = await _play(env, seed, _oracle)
-        if len(env.seats) == 1 and value < highest - EPSILON:
+        if len(env.seats) == 1 and value < least - EPSILON:
             raise _Failed(
-                f"seed {seed}, task {env.task.task_id!r}: the oracle earns {value:g}, the rubric's"
-                f" maximum is {highest:g}"
+                f"seed {seed}, task {env.task.task_id!r}: the oracle earns {value:g}, {name} is"
+                f" {least:g}"
             )
     if len(env.seats) > 1:
         return (
             f"{subject.num_tasks} episodes played to their end; {len(env.seats)} seats share them"
         )
-    return f"{highest:g} on each of {subject.num_tasks} seeds"
+    return f"at least {least:g} on each of {subject.num_tasks} seeds"
 
 
 async def _check_floor(subject: _Subject) -> str:

@@ -75,9 +75,7 @@ class MoveEnv(katgym.Env):
         self.check_may_move()
         return await self._try_move(move)
 
-    async def reply(  # type: ignore[override]  # Env awaits what reply returns
-        self, message: Message
-    ) -> Sequence[Message]:
+    async def reply(self, message: Message) -> Sequence[Message]:
         """Take the last line of the message as the move."""
         try:
             text = await self._try_move(last_line(message["content"]))

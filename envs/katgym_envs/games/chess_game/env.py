@@ -197,6 +197,10 @@ class ChessEnv(MoveEnv):
             return self.move_action(str(self.task.answer[0]))
         return self.move_action(key_moves(self.board, self.moves_left)[0].uci())
 
+    def oracle_minimum(self) -> float | None:
+        """Return nothing for puzzles, which are proven; a whole game can be lost."""
+        return 0.0 if self.mode == "game" else None
+
     def random_action(self, rng: random.Random) -> Action:
         """Play any legal move."""
         moves = sorted(move.uci() for move in self.board.legal_moves)

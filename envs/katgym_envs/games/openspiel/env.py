@@ -22,9 +22,11 @@ from katgym_envs.games.moves import MoveEnv, list_moves, match_move
 from katgym_envs.games.openspiel.catalogue import load_game
 from katgym_envs.games.openspiel.rules import RULES
 from katgym_envs.games.openspiel.search import (
+    EXACT_GAMES,
     Player,
     RandomPlayer,
     check_search,
+    exact_player,
     oracle_player,
     search_player,
 )
@@ -303,6 +305,19 @@ class OpenSpielEnv(MoveEnv):
         return rewards
 
     # ---- built-in policies
+
+    def oracle_minimum(self) -> float | None:
+        """Return the share of the game's value, where that is proven; else the least there is.
+
+        Chance and an opponent's luck can cost more than the value of a game with chance nodes.
+        """
+        lowest, highest = self.game.min_utility(), self.game.max_utility()
+        kind = self.game.get_type()
+        is_proven = kind.short_name in EXACT_GAMES and self.game_text == kind.short_name
+        if not is_proven or kind.chance_mode != pyspiel.GameType.ChanceMode.DETERMINISTIC:
+            return 0.0
+        values = exact_player(self.game_text).value(self.game.new_initial_state())
+        return float((min(values) - lowest) / (highest - lowest))
 
     def oracle_action(self) -> Action:
         """Play exactly in the smallest games, else by a long search that sees everything."""

@@ -1,0 +1,1 @@
+"""The mathematics domain: procedural arithmetic, written problems, and the answer verifier."""

@@ -1,0 +1,1 @@
+"""Arithmetic-v0: procedural expressions in ten levels, with an exact calculator as the tool."""

@@ -1,0 +1,24 @@
+"""Registers the mathematics envs; imports none of them.
+
+Not here: the envs (`arithmetic/`, `problems/`), the verifier (`verifier/`).
+"""
+
+from __future__ import annotations
+
+from katgym.hookspecs import RegisterEnv, hookimpl
+
+
+@hookimpl
+def katgym_register_envs(register: RegisterEnv) -> None:
+    """Register `katgym/Arithmetic-v0` and `katgym/MathProblems-v0`."""
+    register(
+        "katgym/Arithmetic-v0",
+        entry_point="katgym_envs.math.arithmetic.env:ArithmeticEnv",
+        description="Exact expressions in ten levels, with a calculator that runs in parallel.",
+    )
+    register(
+        "katgym/MathProblems-v0",
+        entry_point="katgym_envs.math.problems.env:MathProblemsEnv",
+        description="Written mathematics problems, shipped or your own, graded by the verifier.",
+        extra="math",
+    )

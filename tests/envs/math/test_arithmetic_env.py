@@ -1,0 +1,433 @@
+"""The arithmetic env: calculator, answer reading, tasks and whole episodes."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from katgym_envs.math.arithmetic.answer import read_answer
+from katgym_envs.math.arithmetic.calculator import MAX_DIGITS, calculate
+from katgym_envs.math.arithmetic.env import ArithmeticEnv
+from katgym_envs.math.arithmetic.expression import Binary, Literal, evaluate, render
+from katgym_envs.math.arithmetic.generator import LEVELS, split_of, task_set
+
+import katgym
+from katgym.errors import ToolError, UsageError
+
+
+def play_oracle(env, seed):
+    env.reset(seed=seed)
+    while True:
+        _, reward, terminated, truncated, _ = env.step(env.oracle_action())
+        if terminated or truncated:
+            return reward
+
+
+# ---- calculator
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("2 + 3 * 4", Fraction(14)),
+        ("(2 + 3) * 4", Fraction(20)),
+        ("1 - 2 - 3", Fraction(-4)),
+        ("2**3**2", Fraction(512)),
+        ("-2**2", Fraction(-4)),
+        ("(-2)**2", Fraction(4)),
+        ("2**-1", Fraction(1, 2)),
+        ("7 // -2", Fraction(-4)),
+        ("7 % -2", Fraction(-1)),
+        ("0.1 + 0.2", Fraction(3, 10)),
+        (".5 * 4", Fraction(2)),
+        ("7 / 3", Fraction(7, 3)),
+        ("--3", Fraction(3)),
+        ("007", Fraction(7)),
+    ],
+)
+def test_calculator_computes_exactly(expression, value):
+    assert calculate(expression) == value
+
+
+expressions = st.recursive(
+    st.integers(-99, 99).map(Literal),
+    lambda inner: (
+        st.builds(Binary, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inner, inner)
+        | st.builds(Binary, st.just("**"), inner, st.integers(-3, 3).map(Literal))
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(expressions)
+def test_calculator_agrees_with_the_tree_it_was_rendered_from(tree):
+    text = render(tree)
+    try:
+        expected = evaluate(tree)
+    except ZeroDivisionError:
+        with pytest.raises(ToolError, match="division by zero at position"):
+            calculate(text)
+        return
+    try:
+        value = calculate(text)
+    except ToolError as e:
+        assert f"more than {MAX_DIGITS} digits" in str(e) or len(text) > 200
+        return
+    assert value == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(expressions)
+def test_rendered_text_means_to_python_what_it_means_to_the_calculator(tree):
+    text = render(tree)
+    try:
+        evaluate(tree)
+    except ZeroDivisionError:
+        return
+    names = {"F": Fraction}
+    python = eval(_with_fractions(text), {"__builtins__": {}}, names)  # our own rendering
+    assert python == evaluate(tree)
+
+
+def _with_fractions(text):
+    return re.sub(
+        r"\d+", lambda m: m[0] if text[: m.start()].endswith("**") else f"F({m[0]})", text
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="0123456789+-*/%(). e_٣,^", max_size=60) | st.text(max_size=60))
+def test_any_text_gives_a_fraction_or_a_tool_error(text):
+    try:
+        assert isinstance(calculate(text), Fraction)
+    except ToolError as e:
+        assert str(e)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("1 + 4 / 0", "division by zero at position 7"),
+        ("5 % (2 - 2)", "division by zero at position 3"),
+        ("0**-1", "division by zero at position 2"),
+        ("", "the expression is empty"),
+        ("(1 + 2", "the '(' at position 1 is never closed"),
+        ("1 + 2)", "unexpected ')' at position 6: expected an operator"),
+        ("1 +", "the expression ends at position 4: expected a number or '('"),
+        ("1 2", "unexpected '2' at position 3: expected an operator"),
+        ("(1 2)", "unexpected '2' at position 4: expected an operator or ')'"),
+        ("2^3", "unexpected character '^' at position 2: write '**'"),
+        ("1,000", "unexpected character ',' at position 2: write numbers without separators"),
+        ("2**0.5", "an exponent is an integer, got 1/2 at position 2"),
+        ("1**1001", "an exponent lies within ±1000, got 1001 at position 2"),
+        ("9**9**9", "the power at position 2 has more than 200 digits"),
+        ("10**100 * 10**100", "the result at position 9 has more than 200 digits"),
+        (
+            "1" * 201,
+            "the expression has 201 characters, allowed are 200. Split it into several calls.",
+        ),
+        ("-" * 100 + "1", "nested deeper than 24 levels at position 25"),
+    ],
+)
+def test_calculator_says_what_is_wrong_and_where(expression, text):
+    with pytest.raises(ToolError) as caught:
+        calculate(expression)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "__import__('os').system('id')",
+        "9**9**9",
+        "9**9**9**9",
+        "1e999",
+        "(" * 10_000 + "1" + ")" * 10_000,
+        "(" * 200,
+        "٣ + ٤",
+        "２ + ２",
+        "1\u00a0+ 1",
+        "inf",
+        "nan",
+        "0x10",
+        "1_000",
+        "2**-999**9",
+        "\x00",
+    ],
+)
+def test_hostile_expressions_are_refused_within_ten_milliseconds(expression):
+    start = time.perf_counter()
+    with pytest.raises(ToolError):
+        calculate(expression)
+    assert time.perf_counter() - start < 0.01
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    ("message", "value"),
+    [
+        ("42", 42),
+        ("$-42$.", -42),
+        ("Answer: 42", 42),
+        ("**Answer:** 1,234.50", Fraction(2469, 2)),
+        ("First 6 * 7.\nThe answer is 42.", 42),
+        ("The answer is obtained by adding.\nAnswer: 42", 42),
+        ("Answer:\n42", 42),
+        ("Answer: 7/3", Fraction(7, 3)),
+        (r"Answer: -\frac{7}{3}", Fraction(-7, 3)),
+        (r"\boxed{\frac{14}{6}}", Fraction(7, 3)),
+        (r"The answer is 6 * 7 = \boxed{42}.", 42),
+        (r"\boxed{42}" + "\nAnswer: 42", 42),
+        ("It could be 41.\nAnswer: 42", 42),
+        ("Answer: −5", -5),
+        ("The sum equals 42.", 42),
+    ],
+)
+def test_a_committed_answer_is_read(message, value):
+    assert read_answer(message) == value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "",
+        "41 or 42",
+        "41 42",
+        "Answer: 41 or 42",
+        "Answer: 42 or 41",
+        "Answer: 42\nOr maybe 41.",
+        "Answer: 41\nAnswer: 42",
+        "Answer: 41\n" + r"\boxed{42}",
+        r"\boxed{41} \boxed{42}",
+        r"\boxed{41 or 42}",
+        r"\boxed{42} but possibly 41",
+        "The result is not 42",
+        "the answer is not 42",
+        "x is 41 or is 42",
+        "Answer: 42%",
+        "Answer: 1e3",
+        "Answer: 12,34",
+        "Answer: 40 + 2",
+        "Answer: 7/0",
+        "Answer: ٤٢",
+        "Answer: " + "9" * 5_000,
+        "Answer: inf",
+    ],
+)
+def test_hedges_and_non_numbers_are_no_answer(message):
+    assert read_answer(message) is None
+
+
+@pytest.mark.parametrize(
+    "unit", ["is ", "- ", "= ", "1 / ", r"\boxed{", "{}", "answer:", "9", "1,111", r"\frac{", " \n"]
+)
+def test_reading_stays_fast_on_long_repetitive_messages(unit):
+    message = unit * (200_000 // len(unit)) + "x"
+    start = time.perf_counter()
+    read_answer(message)
+    assert time.perf_counter() - start < 2.0
+
+
+@given(st.fractions(max_denominator=10**6))
+def test_every_fraction_is_read_back(value):
+    assert read_answer(f"Answer: {value}") == value
+    assert read_answer(rf"so \boxed{{{value}}}") == value
+
+
+# ---- tasks
+
+
+@pytest.mark.parametrize("level", [None, *LEVELS])
+def test_gold_answers_are_what_the_calculator_computes(level):
+    for split in ArithmeticEnv.splits:
+        for task in task_set(split, level)[:10]:
+            assert calculate(task.data["expression"]) == Fraction(task.answer)
+
+
+def test_splits_share_no_expression():
+    seen = {}
+    for split, num_tasks in (("train", 2_000), ("validation", 500), ("test", 500)):
+        tasks = [task_set(split)[index] for index in range(num_tasks)]
+        seen[split] = {task.data["expression"] for task in tasks}
+        assert {split_of(expression) for expression in seen[split]} == {split}
+        assert {task.split for task in tasks} == {split}
+    assert not seen["train"] & (seen["validation"] | seen["test"])
+    assert not seen["validation"] & seen["test"]
+    assert len(seen["train"]) > 1_900
+
+
+def test_mixed_levels_take_turns_and_ids_carry_the_level():
+    tasks = task_set("train")
+    assert [task.data["level"] for task in tasks[:20]] == [*range(1, 11), *range(1, 11)]
+    assert tasks[11].task_id == "mix-train-000011"
+    assert task_set("test", 3)[12].task_id == "L03-test-000012"
+    assert task_set("test", 3).get("L03-test-000012").data["level"] == 3
+
+
+def test_levels_hold_what_they_promise():
+    for number, level in LEVELS.items():
+        for task in task_set("train", number)[:30]:
+            value = Fraction(task.answer)
+            assert len(task.data["parts"]) == level.num_parts
+            assert (value.denominator > 1) == (level.max_denominator > 1)
+            assert len(task.data["expression"]) <= 180
+
+
+def test_published_tasks_never_change():
+    shas = {n: task_set("test", n)[0].sha256[:12] for n in LEVELS}
+    assert shas == PUBLISHED
+
+
+PUBLISHED = {
+    1: "dabd5be84796",
+    2: "29b16da20a36",
+    3: "6551d865aab2",
+    4: "29becb4f55a8",
+    5: "9747ff67e265",
+    6: "372f3f0cf2bd",
+    7: "ab0c88db2934",
+    8: "6921c8f9e9c7",
+    9: "0b172f964160",
+    10: "6bde0cf9c7ec",
+}
+
+
+@pytest.mark.parametrize("level", [0, 11, True, "3", 2.5])
+def test_an_impossible_level_is_refused(level):
+    with pytest.raises(UsageError) as caught:
+        ArithmeticEnv(level=level)
+    expected = f"level is an int from 1 to 10, or None to mix; got {level!r}"
+    assert str(caught.value) == expected
+
+
+# ---- episodes
+
+
+@pytest.mark.parametrize("level", [None, *LEVELS])
+def test_oracle_scores_the_maximum(level):
+    env = ArithmeticEnv(level=level)
+    assert [play_oracle(env, seed) for seed in range(100)] == [1.0] * 100
+
+
+@pytest.mark.parametrize("max_turns", [1, 2, 3])
+def test_oracle_scores_the_maximum_with_few_turns(max_turns):
+    env = ArithmeticEnv(level=10, max_turns=max_turns)
+    assert play_oracle(env, 0) == 1.0
+
+
+def test_oracle_computes_the_parts_of_level_ten_in_one_parallel_stage():
+    env = ArithmeticEnv(level=10)
+    env.reset(seed=5)
+    env.step(env.oracle_action())
+    assert [result.stage for result in env.last_tool_results] == [0, 0, 0, 0]
+    parts = env.task.data["parts"]
+    assert [r.content for r in env.last_tool_results] == [str(calculate(p)) for p in parts]
+
+
+def test_noop_and_garbage_score_zero():
+    env = ArithmeticEnv()
+    for seed in range(20):
+        env.reset(seed=seed)
+        gold = Fraction(env.task.answer)
+        for text in ("", "hello", f"{gold} or {gold + 1}", f"Answer: {gold + 1}", "Answer: x"):
+            env.reset(seed=seed)
+            _, reward, terminated, truncated, info = env.step(text)
+            assert (reward, terminated, truncated) == (0.0, True, False)
+            assert info["reward"]["components"]["correct"]["score"] == 0.0
+
+
+def test_an_answer_in_another_form_counts_by_value():
+    env = ArithmeticEnv(level=2)
+    env.reset(seed=0)
+    gold = int(env.task.answer)
+    assert env.step(rf"\boxed{{\frac{{{2 * gold}}}{{2}}}}")[1] == 1.0
+
+
+def test_a_number_in_a_tool_call_is_no_answer():
+    env = ArithmeticEnv(max_turns=2)
+    env.reset(seed=0)
+    call = katgym.assistant(
+        f"Answer: {env.task.answer}", [("calculator", {"expression": env.task.answer})]
+    )
+    env.step(call)
+    _, reward, terminated, truncated, info = env.step(call)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["end_reason"] == "max_turns"
+
+
+def test_a_failing_call_leaves_its_siblings_alone():
+    env = ArithmeticEnv()
+    env.reset(seed=0)
+    calls = [("calculator", {"expression": e}) for e in ("1 / 0", "6 * 7", "2 +")]
+    observation, *_ = env.step(katgym.assistant("", calls))
+    assert [m["content"] for m in observation] == [
+        "division by zero at position 3",
+        "42",
+        "the expression ends at position 4: expected a number or '('",
+    ]
+
+
+def test_gymnasium_checker_passes_without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(ArithmeticEnv(), skip_render_check=True)
+        check_env(ArithmeticEnv(level=10), skip_render_check=True)
+
+
+def episode_text(seed):
+    """One oracle episode as text, to compare across threads and processes."""
+    env = ArithmeticEnv()
+    observation, info = env.reset(seed=seed)
+    steps = [json.dumps([observation, info])]
+    while True:
+        step = env.step(env.oracle_action())
+        steps.append(json.dumps(step))
+        if step[2] or step[3]:
+            return "\n".join(steps)
+
+
+def test_same_seed_same_episode_in_64_threads():
+    alone = [episode_text(seed) for seed in (0, 7)] * 32
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(episode_text, [0, 7] * 32)) == alone
+
+
+def test_same_seed_same_episode_in_another_process():
+    code = (
+        "from katgym_envs.math.arithmetic.env import ArithmeticEnv\n"
+        "env = ArithmeticEnv(); env.reset(seed=7)\n"
+        "print(env.task.task_id, env.task.sha256)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = ArithmeticEnv()
+    env.reset(seed=7)
+    assert done.stdout.split() == [env.task.task_id, env.task.sha256]
+
+
+def test_concurrent_episodes_of_one_loop_do_not_mix():
+    async def play(seed):
+        env = ArithmeticEnv(level=9)
+        await env.areset(seed=seed)
+        while True:
+            _, reward, terminated, truncated, _ = await env.astep(env.oracle_action())
+            if terminated or truncated:
+                return env.task.task_id, reward
+
+    async def main():
+        return await asyncio.gather(*(play(seed) for seed in [*range(16), *range(16)]))
+
+    results = asyncio.run(main())
+    assert results[:16] == results[16:]
+    assert {reward for _, reward in results} == {1.0}

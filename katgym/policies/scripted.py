@@ -1,0 +1,100 @@
+"""`scripted:FILE`: plays the actions written in a file; for demos, fixtures and replays.
+
+FILE holds one action per turn, as JSON Lines or as one JSON list: a string, or an assistant
+message. A JSON object maps task ids to such lists. Past the end the message is empty.
+
+    "First I look."
+    {"content": "", "tool_calls": [{"function": {"name": "look", "arguments": {}}}]}
+
+Not here: doubles for tests in Python (`katgym.testing.ScriptedPolicy`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from katgym.errors import UsageError, unknown_name
+from katgym.messages import Message, assistant, normalize_action
+from katgym.policies.base import Completion, EpisodeContext, Policy, Session
+
+Script = list[Message]
+
+
+class ScriptedFilePolicy(Policy):
+    """Plays one script in every episode, or one per task id."""
+
+    def __init__(self, script: Script | Mapping[str, Script], *, name: str = "scripted") -> None:
+        self.name = name
+        self._script = script
+
+    def start(self, context: EpisodeContext) -> ScriptedFileSession:
+        if isinstance(self._script, list):
+            return ScriptedFileSession(self._script)
+        task_id = context.env.task.task_id
+        if task_id not in self._script:
+            raise UsageError(unknown_name(f"task id in {self.name!r}", task_id, self._script))
+        return ScriptedFileSession(self._script[task_id])
+
+
+class ScriptedFileSession(Session):
+    """One episode: the next action, whatever the messages are."""
+
+    def __init__(self, script: Script) -> None:
+        self._rest = iter(script)
+
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int) -> Completion:
+        return Completion(message=next(self._rest, assistant()))
+
+
+def load_script(path: Path) -> Script | dict[str, Script]:
+    """Read a script file; `UsageError` names the line of what cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"cannot read the script {str(path)!r}: {e}") from e
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return _load_lines(path, text)
+    if isinstance(whole, list):
+        return [_action(item, f"{path}: action {i}") for i, item in enumerate(whole, 1)]
+    if isinstance(whole, dict) and not {"role", "content", "tool_calls"} & whole.keys():
+        return {
+            task_id: _actions(items, f"{path}: {task_id!r}") for task_id, items in whole.items()
+        }
+    return [_action(whole, f"{path}:1")]
+
+
+def from_uri(rest: str) -> ScriptedFilePolicy:
+    """Return the policy of `scripted:{rest}`."""
+    if not rest:
+        raise UsageError("the policy URI ends too early; its form is scripted:FILE")
+    return ScriptedFilePolicy(load_script(Path(rest).expanduser()), name=f"scripted:{rest}")
+
+
+def _load_lines(path: Path, text: str) -> Script:
+    script = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as e:
+            raise UsageError(f"{path}:{number}: not JSON ({e}): {line!r:.100}") from e
+        script.append(_action(value, f"{path}:{number}"))
+    return script
+
+
+def _actions(items: object, where: str) -> Script:
+    if not isinstance(items, list):
+        raise UsageError(f"{where}: a list of actions is needed, got {items!r:.100}")
+    return [_action(item, f"{where}: action {i}") for i, item in enumerate(items, 1)]
+
+
+def _action(value: object, where: str) -> Message:
+    try:
+        return normalize_action(value)
+    except UsageError as e:
+        raise UsageError(f"{where}: {e}") from e

@@ -1,0 +1,228 @@
+"""Fixtures: tokenizers of 270 tokens, a model of two tiny layers, contexts, a policy of given ids.
+
+Not here: the real language model (`test_smollm2.py`).
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import katgym
+from katgym.policies.base import EpisodeContext, Sampling
+from katgym.tool import Tool
+
+pytest.importorskip("renderers", reason="needs the extra 'hf'")
+torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
+pytest.importorskip("transformers", reason="needs the extra 'hf'")
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402 - after the skips
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+
+from katgym.policies.token_policy import Generated, TokenPolicy  # noqa: E402
+
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\n"
+    "You are small.<|im_end|>\n{% endif %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    "<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN_TOKENS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+QWEN_TOKENS += ["<think>", "</think>"]
+
+
+def make_tokenizer(extra: Sequence[str] = ()) -> Any:
+    """Return a byte-level tokenizer: one token per byte, plus the control tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    tokenizer.add_tokens(list(extra))
+    tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """Plain ChatML: calls are text."""
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer() -> Any:
+    """The control tokens that the typed Qwen3 renderer needs."""
+    return make_tokenizer(QWEN_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def model() -> Any:
+    """Two random layers with grouped heads, fp32."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=288,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        eos_token_id=None,
+        bos_token_id=None,
+        initializer_range=0.3,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def model_directory(model: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model and the plain tokenizer as files."""
+    path = tmp_path_factory.mktemp("tiny-model")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def search(query: str) -> str:
+    """Look something up.
+
+    Args:
+        query: what to look for
+    """
+    return query
+
+
+class OneTask(katgym.Env):
+    """An env with nothing in it, for contexts."""
+
+    def load_tasks(self, split: str) -> list[katgym.Task]:
+        return [katgym.Task(task_id=f"{split}-0", prompt="Hi.")]
+
+
+def make_context(*, has_tools: bool = True, seed: int | None = 7, **kwargs: Any) -> EpisodeContext:
+    """Return a context with the tool `search`."""
+    made = Tool.from_function(search)
+    return EpisodeContext(
+        env=OneTask(),
+        tools={made.name: made} if has_tools else {},
+        seed=seed,
+        sampling=kwargs.pop("sampling", Sampling()),
+        **kwargs,
+    )
+
+
+class GivenAnswers(TokenPolicy):
+    """A token policy that answers given texts (control tokens spelled out) or given results."""
+
+    name = "given"
+    max_context_tokens = 10_000
+
+    def __init__(self, tokenizer: Any, renderer: Any, answers: Sequence[Any]) -> None:
+        self.tokenizer = tokenizer
+        self.renderer = renderer
+        self.vocab_size = len(tokenizer)
+        self.answers = list(answers)
+        self.calls: list[dict[str, Any]] = []
+
+    async def generate(self, prompt_ids: Sequence[int], **kwargs: Any) -> Generated:
+        self.calls.append({"prompt_ids": list(prompt_ids), **kwargs})
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Generated):
+            return answer
+        ids = self.tokenizer.encode(answer, add_special_tokens=False)[: kwargs["max_tokens"]]
+        reason = "stop" if ids[-1] == self.tokenizer.eos_token_id else "length"
+        logprobs = [-0.5] * len(ids)
+        return Generated(token_ids=ids, policy_logprobs=logprobs, finish_reason=reason)
+
+
+@pytest.fixture
+def context() -> Any:
+    """`make_context`, for tests that cannot import this module."""
+    return make_context
+
+
+@pytest.fixture
+def given_answers() -> type[GivenAnswers]:
+    """The class `GivenAnswers`."""
+    return GivenAnswers
+
+
+class FakeServer:
+    """A real HTTP server on localhost; `script` holds one answer per request, the last repeats.
+
+    An answer is (status, body) or (status, body, headers); a body that is no str is sent as
+    JSON. A number before it is how many seconds to wait.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[Any] = []
+        self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.answer({})
+
+            def do_POST(self) -> None:
+                length = int(self.headers["content-length"])
+                self.answer(json.loads(self.rfile.read(length)))
+
+            def answer(self, body: dict[str, Any]) -> None:
+                fake.requests.append((self.path, body, dict(self.headers.items())))
+                step = fake.script.pop(0) if len(fake.script) > 1 else fake.script[0]
+                step = step(body) if callable(step) else step
+                if isinstance(step[0], float):
+                    time.sleep(step[0])
+                    step = step[1:]
+                status, content, *headers = step
+                data = (content if isinstance(content, str) else json.dumps(content)).encode()
+                try:
+                    self.send_response(status)
+                    for key, value in (headers[0] if headers else {}).items():
+                        self.send_header(key, value)
+                    self.send_header("content-length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass  # the client gave up waiting, as it should
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """A `FakeServer` with nothing in its script."""
+    made = FakeServer()
+    yield made
+    made.close()

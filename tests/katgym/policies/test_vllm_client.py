@@ -1,0 +1,225 @@
+"""The vLLM client against a real HTTP server that misbehaves in every known way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from katgym.errors import PolicyError, UnknownNameError, UsageError
+from katgym.policies.base import Sampling
+from katgym.policies.http_retry import HttpClient, RetryConfig
+from katgym.policies.vllm_client import VllmConfig, VllmPolicy, from_uri
+
+FAST = RetryConfig(timeout_s=0.3, max_retries=2, base_pause_s=0.01)
+
+
+def answer(ids=(5, 6), logprobs=(-0.5, -0.25), reason="stop", **extra):
+    choice = {"token_ids": list(ids), "finish_reason": reason, **extra}
+    choice["logprobs"] = None if logprobs is None else {"token_logprobs": list(logprobs)}
+    return {"choices": [choice]}
+
+
+@pytest.fixture
+def make_policy(server, tokenizer):
+    def make(url=""):
+        http = HttpClient(base_url=url or server.url, retry=FAST)
+        policy = VllmPolicy(http, "tiny", tokenizer, name="vllm:test", config=VllmConfig())
+        policy.max_context_tokens = 100
+        return policy
+
+    return make
+
+
+def generate(policy, *, sampling=None, max_tokens=2):
+    async def run():
+        try:
+            generated = await policy.generate(
+                [1, 2, 3],
+                sampling=sampling or Sampling(),
+                max_tokens=max_tokens,
+                seed=4,
+                session_id="abc",
+            )
+            return policy.check(generated, max_tokens=max_tokens)
+        finally:
+            await policy.aclose()
+
+    return asyncio.run(run())
+
+
+def fail(policy, **kwargs):
+    with pytest.raises(PolicyError) as caught:
+        generate(policy, **kwargs)
+    return caught.value.kind, str(caught.value)
+
+
+def test_sends_ids_and_reads_ids(server, make_policy):
+    server.script = [(200, answer(reason="length"))]
+    policy = make_policy()
+    policy.policy_version = 3
+    generated = generate(policy)
+    assert (generated.token_ids, generated.policy_logprobs) == ([5, 6], [-0.5, -0.25])
+    assert (generated.finish_reason, generated.policy_version) == ("length", 3)
+    path, body, headers = server.requests[0]
+    assert path == "/v1/completions"
+    assert body["prompt"] == [1, 2, 3]
+    assert (body["seed"], body["max_tokens"], body["return_token_ids"]) == (4, 2, True)
+    assert body["stop_token_ids"] == policy.renderer.get_stop_token_ids()
+    assert headers["X-Session-ID"] == "abc"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_passing_failure_is_tried_again(server, make_policy, status):
+    server.script = [(status, "busy"), (status, "busy"), (200, answer())]
+    assert generate(make_policy()).token_ids == [5, 6]
+    assert len(server.requests) == 3
+
+
+def test_a_lasting_failure_is_given_up(server, make_policy):
+    server.script = [(500, "engine died")]
+    kind, text = fail(make_policy())
+    assert kind == "policy_unavailable"
+    assert text == f"{server.url}/v1/completions answered 500: engine died"
+    assert len(server.requests) == 3
+
+
+def test_a_server_that_is_down(make_policy):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kind, text = fail(make_policy(f"http://127.0.0.1:{port}"))
+    assert kind == "policy_unavailable"
+    assert "cannot reach" in text
+
+
+def test_a_slow_server(server, make_policy):
+    server.script = [(0.8, 200, answer())]
+    kind, text = fail(make_policy())
+    assert (kind, len(server.requests)) == ("policy_timeout", 1)
+    assert "did not answer within 0.3 s" in text
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "text"),
+    [
+        ("<html>", "policy_bad_response", "answered no JSON: '<html>'"),
+        ([1], "policy_bad_response", "the answer has no"),
+        ({"choices": []}, "policy_bad_response", "the answer has no"),
+        (
+            {"choices": [{"text": "hi", "logprobs": None, "finish_reason": "stop"}]},
+            "policy_bad_response",
+            "it needs vLLM >= 0.10.2",
+        ),
+        (answer(logprobs=None), "policy_no_logprobs", "without log-probabilities"),
+        (answer(logprobs=(-1.0,)), "policy_bad_response", "1 log-probabilities for 2 tokens"),
+        (answer(ids=(5, "x")), "policy_bad_response", "token id 'x'"),
+        (answer(ids=(5, 6, 7), logprobs=(-1.0,) * 3), "policy_bad_response", "at most 2"),
+        (answer(ids=()), "policy_bad_response", "no token at all"),
+    ],
+)
+def test_an_unusable_answer(server, make_policy, reply, kind, text):
+    server.script = [(200, reply)]
+    got, message = fail(make_policy())
+    assert got == kind
+    assert text in message
+    assert len(server.requests) == 1
+
+
+def test_a_refused_request_is_not_repeated(server, make_policy):
+    server.script = [(400, "max_tokens is too large")]
+    kind, text = fail(make_policy())
+    assert (kind, len(server.requests)) == ("policy_rejected", 1)
+    assert "refused the request with 400: max_tokens is too large" in text
+
+
+def probed(depends_on_temperature):
+    def reply(body):
+        scale = body["temperature"] if depends_on_temperature else 1.0
+        extra = answer()["choices"][0]
+        extra["logprobs"]["top_logprobs"] = [{"a": -1.0 * scale}]
+        return 200, {"choices": [extra]}
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("is_processed", "sampling", "is_fine"),
+    [
+        (True, Sampling(temperature=0.5), True),
+        (False, Sampling(temperature=0.5), False),
+        (True, Sampling(top_p=0.9), False),
+        (False, Sampling(top_p=0.9), True),
+        (False, Sampling(temperature=0.0), True),
+    ],
+)
+def test_wrong_logprob_modes_are_refused(server, make_policy, is_processed, sampling, is_fine):
+    server.script = [probed(is_processed)]
+    if is_fine:
+        assert generate(make_policy(), sampling=sampling).token_ids == [5, 6]
+    else:
+        kind, text = fail(make_policy(), sampling=sampling)
+        assert kind == "policy_rejected"
+        assert "--logprobs-mode" in text
+
+
+def test_retry_after_is_honoured_up_to_the_longest_pause(server):
+    server.script = [(429, "slow down", {"Retry-After": "0.4"}), (200, {"ok": 1})]
+    http = HttpClient(base_url=server.url, retry=FAST)
+
+    async def run():
+        try:
+            return await http.post("/x", {})
+        finally:
+            await http.aclose()
+
+    start = time.monotonic()
+    assert asyncio.run(run()) == {"ok": 1}
+    assert time.monotonic() - start >= 0.4
+    assert http.num_retries == 1
+    short = HttpClient(base_url="", retry=RetryConfig(max_pause_s=1.0))
+    assert short._pause_s(0, 3600.0) == 1.0
+
+
+def test_one_client_serves_several_event_loops(server):
+    server.script = [(200, {"ok": 1})]
+    http = HttpClient(base_url=server.url, retry=FAST)
+
+    async def run():
+        return await http.get("/x")
+
+    assert [asyncio.run(run()) for _ in range(3)] == [{"ok": 1}] * 3
+
+
+def test_connect_reads_the_servers_limit(server, model_directory):
+    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 777}
+    server.script = [(200, {"data": [card]})]
+    policy = from_uri(f"{server.url}/v1#tiny")
+    assert policy.max_context_tokens == 777
+    assert policy.describe()["tokenizer"] == str(model_directory)
+    assert server.requests[0][0] == "/v1/models"
+
+
+def test_connect_lists_what_is_served(server):
+    server.script = [(200, {"data": [{"id": "tiny"}, {"id": "large"}]})]
+    with pytest.raises(UsageError, match=r"unknown model at http.*'tinny'. Did you mean 'tiny'\?"):
+        from_uri(f"{server.url}#tinny")
+
+
+def test_connect_needs_a_list_of_models(server):
+    server.script = [(200, {"models": []})]
+    with pytest.raises(PolicyError, match="answered no list of models"):
+        from_uri(f"{server.url}#tiny")
+
+
+@pytest.mark.parametrize("rest", ["", "http://x", "localhost:8000#m", "http://x#"])
+def test_a_wrong_uri_shows_the_form(rest):
+    with pytest.raises(UsageError, match="its form is vllm:URL#MODEL"):
+        from_uri(rest)
+
+
+def test_an_unknown_option_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'tokenizer'"):
+        from_uri("http://x#m?tokeniser=y")

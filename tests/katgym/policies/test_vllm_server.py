@@ -1,0 +1,182 @@
+"""A real vLLM server: its ids and log-probabilities against the transformers policy's.
+
+    KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/katgym/policies
+
+Not here: failures of servers (`test_vllm_client.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+import katgym
+from katgym.errors import PolicyError, UsageError
+from katgym.policies.base import Sampling
+from katgym.policies.hf import HfPolicy
+from katgym.policies.vllm_client import from_uri
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+START_S = 300
+
+
+def start_server(directory, log, *options):
+    python = os.environ.get("KATGYM_VLLM_PYTHON")
+    if not python:
+        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    openmp = Path(python).parent.parent / "lib" / "libiomp5.so"
+    if openmp.exists():
+        env["LD_PRELOAD"] = str(openmp)
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory)]
+    command += ["--served-model-name", "tiny", "--port", str(port), "--host", "127.0.0.1"]
+    command += ["--dtype", "float32", "--max-model-len", "1024", *options]
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def wait_until_healthy(process, url, log_path):
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"vLLM ended with {process.returncode}: {log_path.read_text()[-3000:]}")
+        try:
+            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(1)
+    pytest.fail(f"vLLM was not ready after {START_S} s: {log_path.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module", params=["processed_logprobs", "raw_logprobs"])
+def served(request, model_directory, tmp_path_factory):
+    """URL of a server of the tiny model, and its logprobs mode."""
+    log_path = tmp_path_factory.mktemp("vllm") / "server.log"
+    with log_path.open("w") as log:
+        process, url = start_server(model_directory, log, "--logprobs-mode", request.param)
+        try:
+            wait_until_healthy(process, url, log_path)
+            yield url, request.param
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def uri(served, model_directory, model="tiny"):
+    return f"{served[0]}#{model}?tokenizer={model_directory}"
+
+
+def test_logprobs_match_the_transformers_policy(served, model_directory, model):
+    policy = from_uri(uri(served, model_directory))
+    temperatures = [0.0, 1.0] + ([0.7] if served[1] == "processed_logprobs" else [])
+
+    async def run():
+        jobs = [
+            policy.generate(
+                list(range(10, 30 + 11 * i)),
+                sampling=Sampling(temperature=t),
+                max_tokens=40,
+                seed=i,
+                session_id=str(i),
+            )
+            for i, t in enumerate(temperatures)
+        ]
+        try:
+            return await asyncio.gather(*jobs)
+        finally:
+            await policy.aclose()
+
+    for i, (temperature, result) in enumerate(zip(temperatures, asyncio.run(run()), strict=True)):
+        prompt = list(range(10, 30 + 11 * i))
+        ids = torch.tensor([prompt + result.token_ids])
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1] / (temperature or 1.0)
+        expected = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+        difference = (expected - torch.tensor(result.policy_logprobs)).abs().max()
+        assert difference <= 1e-3, (temperature, float(difference))
+
+
+def test_a_mode_that_would_record_wrong_logprobs_is_refused(served, model_directory):
+    policy = from_uri(uri(served, model_directory))
+    is_processed = served[1] == "processed_logprobs"
+    bad = Sampling(top_k=5) if is_processed else Sampling(temperature=0.5)
+    good = Sampling(temperature=0.5) if is_processed else Sampling(top_k=5)
+
+    async def run():
+        arguments = {"max_tokens": 3, "seed": 0, "session_id": "s"}
+        try:
+            fine = await policy.generate([10, 11], sampling=good, **arguments)
+            with pytest.raises(PolicyError, match=served[1]) as caught:
+                await policy.generate([10, 11], sampling=bad, **arguments)
+        finally:
+            await policy.aclose()
+        return fine, caught.value.kind
+
+    fine, kind = asyncio.run(run())
+    assert len(fine.token_ids) <= 3
+    assert kind == "policy_rejected"
+
+
+def test_a_conversation_is_recorded_token_by_token(served, model_directory):
+    class Talk(katgym.Env):
+        def load_tasks(self, split):
+            return [katgym.Task(task_id="a", prompt="Hi.")]
+
+        def reply(self, message):
+            return "More." if self.num_turns < 3 else None
+
+    policy = from_uri(uri(served, model_directory))
+
+    async def run():
+        try:
+            return await katgym.run_rollout(
+                Talk(), policy, seed=0, sampling=Sampling(max_tokens=12)
+            )
+        finally:
+            await policy.aclose()
+
+    rollout = asyncio.run(run())
+    assert (str(rollout.status), rollout.num_turns) == ("terminated", 3)
+    (path,) = rollout.trajectories()
+    assert sum(path.loss_mask) == rollout.num_completion_tokens
+    assert [turn.tokens.branch for turn in rollout.turns] == [None, None, None]
+
+
+def test_same_weights_same_greedy_tokens(served, model_directory):
+    remote, local = from_uri(uri(served, model_directory)), HfPolicy.load(str(model_directory))
+    remote.stop_ids, local.stop_ids = [257], frozenset({257})
+    arguments = {"sampling": Sampling(temperature=0.0), "max_tokens": 24, "seed": 0}
+
+    async def run():
+        try:
+            return await asyncio.gather(
+                remote.generate([40, 50, 60], **arguments, session_id="s"),
+                local.generate([40, 50, 60], **arguments, session_id="s"),
+            )
+        finally:
+            await remote.aclose()
+            await local.aclose()
+
+    ours, theirs = asyncio.run(run())
+    assert ours.token_ids == theirs.token_ids
+
+
+def test_an_unknown_model_lists_what_is_served(served, model_directory):
+    with pytest.raises(UsageError, match="Did you mean 'tiny'"):
+        from_uri(uri(served, model_directory, model="tinny"))

@@ -4,8 +4,8 @@
     rollout = await katgym.run_rollout(env, katgym.policy("smollm2"), seed=0)
     rollout.reward.value, rollout.messages
 
-Importing it registers every installed plugin's envs, here and with Gymnasium; an env's own module is
-imported by `make`.
+Importing it registers every installed plugin's envs, here and with Gymnasium; an env's own module
+is imported by `make`.
 """
 
 from katgym import testing

@@ -2,7 +2,7 @@
 
 example:
   katgym check katgym/Arithmetic-v0
-  katgym check katgym/OpenSpiel-v0?game=tic_tac_toe --tasks 50
+  katgym check 'katgym/OpenSpiel-v0?game=tic_tac_toe' --tasks 50
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
         return int(not report.ok)
     table = Table(box=None, pad_edge=False, show_header=False)
     for item in report.checks:
-        table.add_row(Text(str(item.status), style=_STYLES[str(item.status)]), item.name, Text(item.detail))
+        table.add_row(
+            Text(str(item.status), style=_STYLES[str(item.status)]), item.name, Text(item.detail)
+        )
     console.stdout.print(table)
     return int(not report.ok)

@@ -30,5 +30,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(asdict(comparison))
     else:
+        console.stdout.print(f"A: {args.a}\nB: {args.b}", markup=False)
         console.stdout.print(comparison_table(comparison))
     return 0

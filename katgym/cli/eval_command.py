@@ -4,8 +4,8 @@ An env takes arguments behind a question mark. The same command continues a run 
 what is finished is not played again. Exit code 1: some rollouts have no valid reward.
 
 example:
-  katgym eval katgym/Arithmetic-v0?level=1 --policy smollm2 --tasks 20 --out runs/smollm2
-  katgym eval katgym/Arithmetic-v0 katgym/TreasureHunt-v0 --policy oracle --tasks 50 --out runs/oracle
+  katgym eval 'katgym/Arithmetic-v0?level=1' --policy smollm2 --tasks 20 --out runs/smollm2
+  katgym eval katgym/Arithmetic-v0 katgym/Chess-v0 --policy oracle --tasks 50 --out runs/oracle
   katgym eval katgym/MathProblems-v0 --policy 'vllm:http://127.0.0.1:8000#MODEL' --group-size 4
 """
 
@@ -29,7 +29,9 @@ from katgym.policies.base import Sampling
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("envs", nargs="+", metavar="ENV", help="id, with ?name=value&... if needed")
-    parser.add_argument("--policy", required=True, help="oracle, noop, random, smollm2, hf:MODEL, ...")
+    parser.add_argument(
+        "--policy", required=True, help="oracle, noop, random, smollm2, hf:MODEL, ..."
+    )
     parser.add_argument("--tasks", type=int, default=100, help="tasks per env (100)")
     parser.add_argument("--group-size", type=int, default=1, help="attempts per task (1)")
     parser.add_argument("--seed", type=int, default=0, help="chooses tasks, seeds everything (0)")

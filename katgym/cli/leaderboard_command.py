@@ -35,10 +35,14 @@ RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="folders of runs")
-    parser.add_argument("--out", type=Path, default=Path("leaderboard"), help="folder (leaderboard)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("leaderboard"), help="folder (leaderboard)"
+    )
     parser.add_argument("--title", default="katgym leaderboard")
     parser.add_argument("--by", default="success_rate", choices=[str(m) for m in Measure])
-    parser.add_argument("--success-threshold", type=float, default=1.0, help="reward that counts (1)")
+    parser.add_argument(
+        "--success-threshold", type=float, default=1.0, help="reward that counts (1)"
+    )
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     export = parser.add_argument_group("Every Eval Ever")
     export.add_argument("--organization", default="unspecified", help="who ran the evaluation")
@@ -129,7 +133,9 @@ def _export(
 def _model_id(text: str, known: Any) -> tuple[str, str]:
     name, mark, model_id = text.partition("=")
     if not mark or name not in known:
-        raise UsageError(f"--model-id has the form RUN=DEVELOPER/MODEL with a run's name, got {text!r}")
+        raise UsageError(
+            f"--model-id has the form RUN=DEVELOPER/MODEL with a run's name, got {text!r}"
+        )
     return name, model_id
 
 

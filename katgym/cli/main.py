@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:
         return int(e.code or 0)
     console.show_logs(is_verbose=args.verbose)
+    # Loading bars of transformers would tear katgym's own live table.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         return int(args.run(args))
     except UsageError as e:

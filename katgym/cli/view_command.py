@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", type=Path, help="a run's folder")
     parser.add_argument("--env", help="only this env")
     parser.add_argument("--task", help="only this task id")
-    parser.add_argument("--invalid", action="store_true", help="only rollouts without a valid reward")
+    parser.add_argument(
+        "--invalid", action="store_true", help="only rollouts without a valid reward"
+    )
     parser.add_argument("--limit", type=int, default=5, help="transcripts to show (5)")
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
 

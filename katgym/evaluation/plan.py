@@ -170,7 +170,9 @@ def _plan_env(text: str, config: EvalConfig) -> PlannedEnv:
         )
     tasks = env.tasks(config.split)
     if len(tasks) < config.num_tasks:
-        logger.warning("%s has %d tasks in split %r: all are played", text, len(tasks), config.split)
+        logger.warning(
+            "%s has %d tasks in split %r: all are played", text, len(tasks), config.split
+        )
     rng = np.random.default_rng(derive_seed("tasks", config.seed, env_id))
     count = min(config.num_tasks, len(tasks))
     chosen = rng.choice(len(tasks), size=count, replace=False)

@@ -109,7 +109,8 @@ class EvalProgress:
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, caption=self._line(), caption_justify="left")
         for name in ("env", "", "done", "reward (95 %)", "invalid"):
-            table.add_column(name, justify="left" if name in ("env", "") else "right")
+            is_left = name in ("env", "")
+            table.add_column(name, justify="left" if is_left else "right", no_wrap=name == "env")
         for env_id, item in self._envs.items():
             done = len(item.rewards)
             table.add_row(

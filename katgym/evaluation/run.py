@@ -46,7 +46,10 @@ Observer = Callable[[Rollout], None]
 
 
 async def evaluate(
-    config: EvalConfig, folder: Path, *, observer: Callable[[Plan, RunStore], Observer] | None = None
+    config: EvalConfig,
+    folder: Path,
+    *,
+    observer: Callable[[Plan, RunStore], Observer] | None = None,
 ) -> EvalResult:
     """Play what is missing of `config` and return the summary of everything in `folder`.
 
@@ -158,5 +161,3 @@ class _Writer:
                     raise
             for rollout in rollouts:
                 self._notify(rollout)
-
-

@@ -230,7 +230,10 @@ def _git_state() -> dict[str, Any] | None:
     where = Path(katgym.__file__).parent
     try:
         commit = subprocess.run(
-            ["git", "-C", str(where), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+            ["git", "-C", str(where), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
         status = subprocess.run(
             ["git", "-C", str(where), "status", "--porcelain"],
@@ -267,5 +270,3 @@ def _shorten(value: Any) -> str:
         ]
     text = json.dumps(value)
     return text if len(text) <= 160 else text[:157] + "..."
-
-

@@ -214,9 +214,12 @@ def summary_table(summary: RunSummary) -> Table:
         caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean",
         caption_justify="left",
     )
-    columns = ("env", "reward", "success", "pass^k", "tasks", "rollouts", "invalid", "turns")
-    for name in columns:
-        table.add_column(name, justify="left" if name == "env" else "right")
+    columns = (
+        "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel calls/turn,tokens out"
+    )
+    for name in columns.split(","):
+        is_env = name == "env"
+        table.add_column(name, justify="left" if is_env else "right", no_wrap=is_env)
     for env in summary.envs.values():
         k = max(env.pass_hat_k, default=0)
         table.add_row(
@@ -228,5 +231,7 @@ def summary_table(summary: RunSummary) -> Table:
             count_text(env.num_rollouts),
             count_text(env.num_invalid),
             NONE if env.mean_turns is None else f"{env.mean_turns:.1f}",
+            NONE if env.parallel_calls_per_turn is None else f"{env.parallel_calls_per_turn:.1f}",
+            count_text(env.num_completion_tokens),
         )
     return table

@@ -4,7 +4,7 @@ Runs katgym and, with `--peer`, other libraries on the same toy task, one proces
 interleaved, and prints p20/p50/p80 over the repeats as CSV.
 
     python tests/benchmarks/rollouts.py > rollouts.csv
-    python tests/benchmarks/rollouts.py --peer inspect=VENV/bin/python --peer verifiers=VENV/bin/python
+    python tests/benchmarks/rollouts.py --peer inspect=VENV/bin/python --peer verifiers=...
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PEERS = {"inspect": "peers/inspect_peer.py", "verifiers": "peers/verifiers_peer.py"}
 COLUMNS = (
-    "library,version,metric,unit,concurrency,episodes,repeats,p20,p50,p80,device,python,commit"
-).split(",")
+    *("library", "version", "metric", "unit", "concurrency", "episodes", "repeats"),
+    *("p20", "p50", "p80", "device", "python", "commit"),
+)
 EPISODES = {"katgym": 2000, "inspect": 200, "verifiers": 200}
 
 
@@ -72,7 +73,9 @@ def main() -> None:
                 options = ["--concurrency", str(concurrency), "--episodes", str(EPISODES[name])]
                 row = run_one(python, script, *options)
                 rows.setdefault((name, concurrency, "time"), []).append(row)
-                print(f"{repeat} {name} {concurrency}: {row['us_per_turn']:.0f} us", file=sys.stderr)
+                print(
+                    f"{repeat} {name} {concurrency}: {row['us_per_turn']:.0f} us", file=sys.stderr
+                )
     for name, (python, script) in players.items():
         for concurrency in (512,):
             options = ["--concurrency", str(concurrency), "--probe", "memory"]

@@ -1,7 +1,7 @@
 """The toy task in katgym: one configuration per process, one JSON line on standard output.
 
-    python toy_task.py --concurrency 64 --episodes 1000
-    python toy_task.py --concurrency 512 --probe memory
+python toy_task.py --concurrency 64 --episodes 1000
+python toy_task.py --concurrency 512 --probe memory
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 )
 def test_python_blocks_run(page):
     code = "\n".join(BLOCK.findall(page.read_text()))
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -99,9 +99,7 @@ def resident_kib() -> int:
 def play(script: Script, episodes: int, concurrency: int) -> float:
     """Run one eval and return its wall seconds; every answer has to be right."""
     samples = [
-        Sample(
-            input=f"seed={i}", target=str(sum(2 * (i + t) + 3 for t in range(TOOL_TURNS))), id=i
-        )
+        Sample(input=f"seed={i}", target=str(sum(2 * (i + t) + 3 for t in range(TOOL_TURNS))), id=i)
         for i in range(episodes)
     ]
     task = Task(

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from katgym import testing
-from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
-from katgym.evaluation.store import RunStore, read_jsonl, read_lock, read_rollouts
 from katgym.engine import RolloutEngine, RolloutRequest
 from katgym.env import run_sync
 from katgym.errors import UsageError
+from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
+from katgym.evaluation.store import RunStore, read_jsonl, read_lock, read_rollouts
 from katgym.failure import FailureKind
 from katgym.reward import Reward
 
@@ -94,7 +94,7 @@ def test_another_configuration_is_refused_and_says_what_differs(tmp_path):
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="is not empty and holds no lock.json"):
+    with pytest.raises(UsageError, match=r"is not empty and holds no lock\.json"):
         RunStore.open(tmp_path, make_plan(), {})
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(UsageError, match="is a file; --out names a folder"):
@@ -102,9 +102,10 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
 
 
 def test_two_writers_are_kept_apart(tmp_path):
-    with RunStore.open(tmp_path / "run", make_plan(), {}):
-        with pytest.raises(UsageError, match="another process is writing"):
-            RunStore.open(tmp_path / "run", make_plan(), {})
+    first = RunStore.open(tmp_path / "run", make_plan(), {})
+    with pytest.raises(UsageError, match="another process is writing"):
+        RunStore.open(tmp_path / "run", make_plan(), {})
+    first.close()
     RunStore.open(tmp_path / "run", make_plan(), {}).close()
 
 

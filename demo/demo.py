@@ -17,7 +17,7 @@ from katgym.console import stdout
 
 ENVS = (
     "katgym/Arithmetic-v0?level=1",
-    "katgym/MathProblems-v0?level=1",
+    "katgym/MathProblems-v0",
     "katgym/TreasureHunt-v0?level=1",
 )
 RUNS = Path("runs/demo")

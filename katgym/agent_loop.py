@@ -7,11 +7,17 @@ several seats (`match.py`), the policy's tokens (`rendering.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import Any
 
 from katgym.env import Env
-from katgym.errors import ContextLengthError, MissingDependencyError, UsageError
+from katgym.errors import (
+    ContextLengthError,
+    InfrastructureError,
+    MissingDependencyError,
+    UsageError,
+)
 from katgym.failure import FailureKind, RolloutStatus
 from katgym.limits import Limits
 from katgym.policies.base import EpisodeContext, Policy, Sampling, Session
@@ -19,6 +25,8 @@ from katgym.recorder import Recorder, classify
 from katgym.reward import Reward
 from katgym.rollout import Rollout
 from katgym.seeding import derive_seed
+
+logger = logging.getLogger(__name__)
 
 CALLER_ERRORS = (UsageError, MissingDependencyError, NotImplementedError)
 """Mistakes of the caller (unknown task, env without an oracle): raised, never made a rollout."""
@@ -46,9 +54,14 @@ async def run_rollout(
     A failure of policy or infrastructure becomes the rollout's status and an invalid reward. Raises
     `UsageError` for mistakes of the caller, and whatever cancelled it.
     """
-    player = resolve_policy(policy)
     made = isinstance(env, str)
     playground = resolve_env(env)
+    if len(playground.seats) > 1:
+        raise UsageError(
+            f"this env has {len(playground.seats)} seats ({', '.join(playground.seats)});"
+            " play it with run_match, a policy per seat"
+        )
+    player = resolve_policy(policy)
     limits, sampling = limits or Limits(), sampling or Sampling()
     options = {"task_id": task_id, "split": split, "max_turns": limits.max_turns}
     recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt)
@@ -112,21 +125,41 @@ async def play(
         cut = FailureKind.EPISODE_TIMEOUT
     finally:
         if session is not None:
-            await session.aclose()
+            await release(session)
         if cut is None:
-            await env.aclose()
+            await release(env)
 
     # 3. End: the env has graded itself, unless a budget outside it cut the episode short.
-    if cut is None:
-        assert env.last_reward is not None
-        return _conclude(recorder, context, status, env.last_reward)
+    if cut is not None:
+        try:
+            await cut_short(env, cut, limits)
+        except CALLER_ERRORS:
+            raise
+        except Exception as error:  # the same boundary
+            return recorder.failed(context, error, classify(error, default=FailureKind.ENV_ERROR))
+        finally:
+            await release(env)
+    assert env.last_reward is not None
+    return _conclude(recorder, context, status, env.last_reward)
+
+
+async def cut_short(env: Env, cut: FailureKind, limits: Limits) -> None:
+    """Let the env grade the state in which a budget ended the episode."""
+    if not env.is_running:
+        raise InfrastructureError("reset or grading did not end within the episode's time")
     try:
-        if not env.is_running or not recorder.messages:
-            error = TimeoutError("reset or grading did not end within the episode's time")
-            return recorder.failed(context, error, FailureKind.INFRASTRUCTURE_ERROR)
-        return _conclude(recorder, context, status, await env.atruncate(cut))
-    finally:
-        await env.aclose()
+        async with asyncio.timeout(limits.timeout_s):
+            await env.atruncate(cut)
+    except TimeoutError as e:
+        raise InfrastructureError(f"grading did not end within {limits.timeout_s} s") from e
+
+
+async def release(held: Env | Session) -> None:
+    """Close what an episode held; a failure of that is logged and changes no result."""
+    try:
+        await held.aclose()
+    except Exception:
+        logger.warning("closing %s failed", type(held).__name__, exc_info=True)
 
 
 def _conclude(
@@ -147,7 +180,7 @@ def token_budget(limits: Limits, sampling: Sampling, recorder: Recorder) -> int:
 def resolve_env(env: Env | str) -> Env:
     """Return the katgym env behind an id, an env, or Gymnasium's wrappers around one."""
     if isinstance(env, str):
-        from katgym.registry import make  # noqa: PLC0415 - the registry imports envs
+        from katgym.registry import make  # the registry imports envs
 
         return make(env)
     inner = getattr(env, "unwrapped", env)
@@ -159,7 +192,7 @@ def resolve_env(env: Env | str) -> Env:
 def resolve_policy(policy: Policy | str) -> Policy:
     """Return the policy behind a URI, or the policy itself."""
     if isinstance(policy, str):
-        from katgym.policies.uri import policy as make_policy  # noqa: PLC0415 - needs the plugins
+        from katgym.policies.uri import policy as make_policy  # it needs the plugins
 
         return make_policy(policy)
     if not isinstance(policy, Policy):

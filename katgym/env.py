@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import random
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
@@ -34,8 +36,11 @@ from katgym.spaces import AssistantMessage, Messages
 from katgym.task import SPLITS, Task, TaskSet
 from katgym.tool import Tool, collect_tools
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Observation = list[Message]
+Reply = str | Sequence[Message] | None
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 RESET_OPTIONS = ("task_id", "split", "max_turns")
 
@@ -126,11 +131,11 @@ class Env(gymnasium.Env[Observation, Action]):
     async def setup(self) -> None:
         """Prepare the episode of `self.task`, drawing from `self.np_random`; before `opening`."""
 
-    def opening(self) -> str | Sequence[Message]:
+    def opening(self) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:
         """Return what the policy sees first, by default the task's prompt as a user message."""
         return self.task.prompt
 
-    def reply(self, message: Message) -> str | Sequence[Message] | None:
+    def reply(self, message: Message) -> Reply | Awaitable[Reply]:
         """Answer a message without tool calls; None ends the episode (the default).
 
         May be `async def`. To end the episode *and* say something, call `self.finish()`.
@@ -146,6 +151,13 @@ class Env(gymnasium.Env[Observation, Action]):
         raise NotImplementedError(
             f"{type(self).__name__} cannot play its own solution: it defines no oracle_action()"
         )
+
+    def oracle_minimum(self) -> float | None:
+        """Return the least the oracle earns; None (the default) is the rubric's maximum.
+
+        For envs with an opponent who can hold even the best play to less.
+        """
+        return None
 
     def random_action(self, rng: random.Random) -> Action:
         """Return a random action that makes sense here; by default one of the action space."""
@@ -192,13 +204,15 @@ class Env(gymnasium.Env[Observation, Action]):
         options: `task_id` (a task of the split), `split`, `max_turns`. Other keys raise
         `UsageError`.
         """
-        if self.is_running:
-            await self._end_episode()
-        gymnasium.Env.reset(self, seed=seed)
+        if seed is not None and (type(seed) is not int or seed < 0):
+            raise UsageError(f"seed is an int >= 0 or None, got {seed!r}")
         options = dict(options or {})
         for key in options:
             if key not in RESET_OPTIONS:
                 raise UnknownNameError(unknown_name("reset option", key, RESET_OPTIONS))
+        if self.is_running:
+            await self._end_episode()
+        gymnasium.Env.reset(self, seed=seed)
         split = self._check_split(options.get("split") or self.split)
         chosen = options.get("max_turns")
         self._episode_max_turns = (
@@ -216,8 +230,12 @@ class Env(gymnasium.Env[Observation, Action]):
         self._is_terminated = False
         self.is_running = True
         self.seat = self.seats[0]
-        await self.setup()
-        opening = await _maybe_await(self.opening())
+        try:
+            await self.setup()
+            opening = await _maybe_await(self.opening())
+        except BaseException:
+            await self._abandon_episode()
+            raise
         observation = [system(self.system_prompt)] if self.system_prompt else []
         observation += _as_messages(opening)
         self.messages += observation
@@ -238,9 +256,7 @@ class Env(gymnasium.Env[Observation, Action]):
         observation: Observation = []
         calls = message.get("tool_calls")
         if calls:
-            self.last_tool_results = await run_calls(
-                self.tools, calls, self.scheduler, owner=self
-            )
+            self.last_tool_results = await run_calls(self.tools, calls, self.scheduler, owner=self)
             observation += [result.to_message() for result in self.last_tool_results]
             observation += await self.after_tools(self.last_tool_results)
         else:
@@ -276,11 +292,9 @@ class Env(gymnasium.Env[Observation, Action]):
     async def _grade(self, kind: FailureKind | None) -> Reward:
         try:
             reward = await self.rubric.score(self)
-            if kind is not None and reward.failure_kind is None:
+            if kind is not None and reward.is_valid and reward.failure_kind is None:
                 assert FAILURE_TABLE[kind].is_graded
-                reward = Reward(
-                    value=reward.value, components=reward.components, failure_kind=kind
-                )
+                reward = replace(reward, failure_kind=kind)
             self.last_reward = reward
         finally:
             await self._end_episode()
@@ -294,6 +308,13 @@ class Env(gymnasium.Env[Observation, Action]):
     async def _end_episode(self) -> None:
         self.is_running = False
         await self.teardown()
+
+    async def _abandon_episode(self) -> None:
+        """Tear down what a failed `setup` left; the failure itself is what the caller hears of."""
+        try:
+            await self._end_episode()
+        except Exception:
+            logger.warning("teardown after a failed setup failed too", exc_info=True)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

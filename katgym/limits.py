@@ -21,7 +21,8 @@ class Limits:
     max_context_tokens: int | None = None
     """Prompt plus completion tokens of one model call."""
     timeout_s: float | None = None
-    """Wall seconds of the episode, `reset` and grading included."""
+    """Wall seconds of the episode, `reset` and grading included. Grading an episode that a budget
+    of these ended may take as long again."""
 
     def __post_init__(self) -> None:
         for item in fields(self):

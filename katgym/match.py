@@ -10,8 +10,16 @@ import asyncio
 import random
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
-from katgym.agent_loop import CALLER_ERRORS, resolve_env, resolve_policy, token_budget
+from katgym.agent_loop import (
+    CALLER_ERRORS,
+    cut_short,
+    release,
+    resolve_env,
+    resolve_policy,
+    token_budget,
+)
 from katgym.env import Env
 from katgym.errors import ContextLengthError, UnknownNameError, UsageError, unknown_name
 from katgym.failure import FailureKind, RolloutStatus
@@ -67,7 +75,7 @@ async def run_match(
     try:
         return await match.play({k: v for k, v in options.items() if v})
     finally:
-        await playground.aclose()
+        await release(playground)
         for seat, player in players.items():
             if player is not seating[seat]:
                 await player.aclose()
@@ -85,13 +93,13 @@ class _Match:
     ) -> None:
         self.env = env
         self.recorders = recorders
-        self.contexts = contexts
+        self.contexts = dict(contexts)
         self.limits = limits
         self.sessions: dict[str, Session] = {}
 
     async def play(self, options: dict[str, object]) -> dict[str, Rollout]:
         """Reset, let the seats take turns, and conclude for all of them."""
-        env, seat = self.env, ""
+        env = self.env
         status = RolloutStatus.TRUNCATED
         clock = asyncio.timeout(self.limits.timeout_s)
         blamed, cut = FailureKind.ENV_ERROR, None
@@ -100,6 +108,8 @@ class _Match:
                 recorder = next(iter(self.recorders.values()))
                 observation, _ = await env.areset(seed=recorder.seed, options=options)
                 self.recorders[env.seat].messages += observation
+                for seat, context in self.contexts.items():
+                    self.contexts[seat] = replace(context, tools=env.tools)
                 while True:
                     seat = env.seat
                     recorder, context = self.recorders[seat], self.contexts[seat]
@@ -127,31 +137,33 @@ class _Match:
             raise
         except Exception as error:  # the match's boundary: a failure is a status
             if not (isinstance(error, TimeoutError) and clock.expired()):
-                kind = classify(error, default=blamed)
-                return {s: r.failed(self.contexts[s], error, kind) for s, r in self._seats()}
+                return self._failed(error, classify(error, default=blamed))
             cut = FailureKind.EPISODE_TIMEOUT
         finally:
             for session in self.sessions.values():
-                await session.aclose()
-        if cut is not None:
-            if not env.is_running or not seat:
-                timeout = TimeoutError("reset or grading did not end within the match's time")
-                kind = FailureKind.INFRASTRUCTURE_ERROR
-                return {s: r.failed(self.contexts[s], timeout, kind) for s, r in self._seats()}
-            await env.atruncate(cut)
-        return self._conclude(status, env.seat_rewards())
+                await release(session)
+        try:
+            if cut is not None:
+                await cut_short(env, cut, self.limits)
+            rewards = env.seat_rewards()
+        except CALLER_ERRORS:
+            raise
+        except Exception as error:  # the same boundary
+            return self._failed(error, classify(error, default=FailureKind.ENV_ERROR))
+        return self._conclude(status, rewards)
 
-    def _seats(self) -> list[tuple[str, Recorder]]:
-        return list(self.recorders.items())
+    def _failed(self, error: Exception, kind: FailureKind) -> dict[str, Rollout]:
+        return {s: r.failed(self.contexts[s], error, kind) for s, r in self.recorders.items()}
 
-    def _conclude(
-        self, status: RolloutStatus, rewards: Mapping[str, Reward]
-    ) -> dict[str, Rollout]:
+    def _conclude(self, status: RolloutStatus, rewards: Mapping[str, Reward]) -> dict[str, Rollout]:
+        """A budget that ended the match is every seat's `failure_kind`."""
+        whole = self.env.last_reward
         return {
             seat: recorder.rollout(
                 self.contexts[seat],
                 status=status if rewards[seat].is_valid else RolloutStatus.FAILED,
                 reward=rewards[seat],
+                kind=rewards[seat].failure_kind or (whole.failure_kind if whole else None),
             )
             for seat, recorder in self.recorders.items()
         }

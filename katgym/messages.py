@@ -90,12 +90,13 @@ def normalize_action(action: object) -> Message:
     """Return `action` as an assistant message whose tool calls all have different ids.
 
     A `str` becomes the content. Missing and repeated call ids are replaced (`call_0`, `a#1`), so
-    that one result per id can be told apart. A message that is already in this form is returned
-    as it is. Anything that is not an assistant message raises `UsageError`; wrong *contents* of a
-    tool call (unknown tool, bad JSON) do not, they become that call's result.
+    that one result per id can be told apart; lone surrogates, which no file and no tokenizer takes,
+    become `?`. A message already in this form comes back equal. Anything that is not an assistant
+    message raises `UsageError`; wrong *contents* of a tool call (unknown tool, bad JSON) do not,
+    they become that call's result.
     """
     if isinstance(action, str):
-        return {"role": "assistant", "content": action}
+        return {"role": "assistant", "content": _unicode(action)}
     if not isinstance(action, Mapping):
         raise UsageError(
             f"an action is an assistant message or a str, got {type(action).__name__}: {action!r}"
@@ -110,10 +111,10 @@ def normalize_action(action: object) -> Message:
         raise UsageError(
             f"an action's content is a str or None, got {type(content).__name__}: {content!r}"
         )
-    message: Message = {"role": "assistant", "content": content}
+    message: Message = {"role": "assistant", "content": _unicode(content)}
     reasoning = action.get("reasoning_content")
     if isinstance(reasoning, str) and reasoning:
-        message["reasoning_content"] = reasoning
+        message["reasoning_content"] = _unicode(reasoning)
     raw_calls = action.get("tool_calls")
     if raw_calls:
         if not isinstance(raw_calls, Sequence) or isinstance(raw_calls, str):
@@ -122,35 +123,58 @@ def normalize_action(action: object) -> Message:
     return message
 
 
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _normalize_calls(raw_calls: Sequence[object]) -> list[ToolCallMessage]:
     taken: set[str] = set()
-    given = {c["id"] for c in raw_calls if isinstance(c, Mapping) and isinstance(c.get("id"), str)}
+    given = {
+        _unicode(c["id"])
+        for c in raw_calls
+        if isinstance(c, Mapping) and isinstance(c.get("id"), str)
+    }
     calls: list[ToolCallMessage] = []
     for index, raw in enumerate(raw_calls):
         entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         function = entry.get("function")
         function = function if isinstance(function, Mapping) else {}
-        call_id = entry.get("id")
-        if not isinstance(call_id, str) or not call_id or call_id in taken:
-            base = call_id if isinstance(call_id, str) and call_id else "call"
+        call_id = _unicode(entry["id"]) if isinstance(entry.get("id"), str) else ""
+        if not call_id or call_id in taken:
+            base = call_id or "call"
             separator, number = ("#" if base != "call" else "_"), index
             while f"{base}{separator}{number}" in taken | given:
                 number += 1
             call_id = f"{base}{separator}{number}"
         taken.add(call_id)
         name = function.get("name")
-        arguments = function.get("arguments", "")
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False, default=str)
+        arguments, problem = _arguments_text(function.get("arguments"))
         call: ToolCallMessage = {
             "id": call_id,
             "type": "function",
-            "function": {"name": name if isinstance(name, str) else "", "arguments": arguments},
+            "function": {
+                "name": _unicode(name) if isinstance(name, str) else "",
+                "arguments": arguments,
+            },
         }
         error = entry.get("error")
         if isinstance(error, str) and error:
-            call["error"] = error
+            call["error"] = _unicode(error)
         elif not isinstance(raw, Mapping) or not isinstance(entry.get("function"), Mapping):
             call["error"] = f"not a tool call: {raw!r:.200}"
+        elif problem:
+            call["error"] = problem
         calls.append(call)
     return calls
+
+
+def _arguments_text(arguments: object) -> tuple[str, str]:
+    """Return the arguments as JSON text (none at all as ""), and what is wrong with them."""
+    if arguments is None:
+        return "", ""
+    if isinstance(arguments, str):
+        return _unicode(arguments), ""
+    try:
+        return _unicode(json.dumps(arguments, ensure_ascii=False, default=str)), ""
+    except (TypeError, ValueError, RecursionError) as e:
+        return "", f"its arguments are not JSON: {e}"

@@ -176,11 +176,12 @@ class Rubric:
             if not math.isfinite(score):
                 reason = f"{item.name}: returned {score!r}, not a finite number"
                 return Reward.invalid(FailureKind.SCORER_ERROR, reason)
-            components[item.name] = Component(
-                score=score, weight=item.weight, is_gate=item.is_gate
-            )
+            components[item.name] = Component(score=score, weight=item.weight, is_gate=item.is_gate)
             if item.is_gate:
                 gates *= score
             else:
                 total += item.weight * score
+        if not math.isfinite(gates * total):
+            reason = f"the scores add up to {gates * total!r}, not a finite number"
+            return Reward.invalid(FailureKind.SCORER_ERROR, reason)
         return Reward(value=gates * total, components=components)

@@ -124,32 +124,37 @@ class Rollout:
 
     def prompt_ids(self, turn: int) -> list[int]:
         """Return the whole prompt of model call `turn`; `ValueError` without tokens."""
-        record = self._record(turn)
-        if record.parent is None:
-            return list(record.prompt_ids)
-        parent = self.prompt_ids(record.parent) + list(self._record(record.parent).completion_ids)
-        return parent[: record.num_shared] + list(record.prompt_ids)
+        chain = [self._record(turn)]
+        while (parent := chain[-1].parent) is not None:
+            chain.append(self._record(parent))
+        ids: list[int] = []
+        for record in reversed(chain):
+            del ids[record.num_shared :]
+            ids += record.prompt_ids
+            ids += record.completion_ids
+        return ids[: len(ids) - len(chain[0].completion_ids)]
 
     def trajectories(self) -> list[Trajectory]:
         """Return one append-only token path per leaf, every branch kept.
 
-        A turn that extends its parent's prompt and completion exactly continues that path; one
-        that forks earlier starts a new path, which repeats the shared tokens with a False
-        `loss_mask`, as those are trained on the path they were sampled on.
+        The first turn that extends its parent's prompt and completion exactly continues that path;
+        any other starts a new path, which repeats the shared tokens with a False `loss_mask`, as
+        those are trained on the path they were sampled on. Ordered by the paths' last turns.
         """
-        extended = {
-            record.parent
-            for index in range(len(self.turns))
-            if (record := self._record(index)).parent is not None and self._extends(index)
-        }
-        return [self._trajectory(leaf) for leaf in range(len(self.turns)) if leaf not in extended]
+        continued: dict[int, int] = {}  # turn -> the one that goes on from it
+        for index in range(len(self.turns)):
+            parent = self._record(index).parent
+            if parent is not None and self._extends(index, parent):
+                continued.setdefault(parent, index)
+        paths = []
+        for start in sorted(set(range(len(self.turns))) - set(continued.values())):
+            path = [start]
+            while path[-1] in continued:
+                path.append(continued[path[-1]])
+            paths.append(path)
+        return [self._trajectory(path) for path in sorted(paths, key=lambda path: path[-1])]
 
-    def _trajectory(self, leaf: int) -> Trajectory:
-        path = [leaf]
-        while self._extends(path[0]):
-            parent = self._record(path[0]).parent
-            assert parent is not None
-            path.insert(0, parent)
+    def _trajectory(self, path: Sequence[int]) -> Trajectory:
         ids: list[int] = self.prompt_ids(path[0])
         mask = [False] * len(ids)
         logprobs = [0.0] * len(ids)
@@ -166,14 +171,11 @@ class Rollout:
             token_ids=ids, loss_mask=mask, policy_logprobs=logprobs, turns=tuple(path)
         )
 
-    def _extends(self, turn: int) -> bool:
+    def _extends(self, turn: int, parent: int) -> bool:
         """Whether a turn's prompt starts with its parent's prompt and completion, all of it."""
-        record = self._record(turn)
-        if record.parent is None:
-            return False
-        parent = self._record(record.parent)
-        num_parent = self.turns[record.parent].num_prompt_tokens + len(parent.completion_ids)
-        return record.num_shared == num_parent
+        before = self._record(parent)
+        num_before = before.num_shared + len(before.prompt_ids) + len(before.completion_ids)
+        return self._record(turn).num_shared == num_before
 
     def _record(self, turn: int) -> TokenRecord:
         record = self.turns[turn].tokens
@@ -300,7 +302,9 @@ def _turn_from_json(data: Mapping[str, Any]) -> Turn:
     tokens = None
     if record is not None:
         branch = record["branch"]
-        tokens = TokenRecord(**{**record, "branch": None if branch is None else BranchReason(branch)})
+        tokens = TokenRecord(
+            **{**record, "branch": None if branch is None else BranchReason(branch)}
+        )
     results = [
         ToolResult(
             **{

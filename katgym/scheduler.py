@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import json
 import logging
 import threading
@@ -141,13 +142,15 @@ def check_call(
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are a JSON object, not {kind}"
-    problem = found.argument_error(arguments)
-    if problem is not None:
-        return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {problem}"
     try:
-        return found, found.convert(arguments)
+        problem = found.argument_error(arguments)
+        if problem is None:
+            return found, found.convert(arguments)
+    except RecursionError:
+        problem = "nested too deep"
     except (msgspec.ValidationError, TypeError, ValueError) as e:
-        return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {e}"
+        problem = str(e)
+    return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {problem}"
 
 
 async def run_calls(
@@ -230,11 +233,10 @@ async def _run_stage(
     loop = asyncio.get_running_loop()
     ended: dict[int, float] = {}
     waiting: dict[asyncio.Future[Any], tuple[_Runnable, float]] = {}
-    for item in stage:
-        own = item.tool.timeout_s if item.tool.timeout_s is not None else config.tool_timeout_s
-        future = _start(loop, item, owner, ended)
-        waiting[future] = (item, min(start + own, deadline))
     try:
+        for item in stage:
+            own = item.tool.timeout_s if item.tool.timeout_s is not None else config.tool_timeout_s
+            waiting[_start(loop, item, owner, ended)] = (item, min(start + own, deadline))
         while waiting:
             next_deadline = min(limit for _, limit in waiting.values())
             timeout = max(0.0, next_deadline - time.perf_counter())
@@ -248,10 +250,11 @@ async def _run_stage(
                     item, content, error, number, called, start, config, ended.get(item.index)
                 )
             now = time.perf_counter()
-            late = [future for future, (_, limit) in waiting.items() if limit <= now]
-            for future in late:
-                item, limit = waiting.pop(future)
-                await _cancel([future], config.grace_s)
+            late = {f: call for f, call in waiting.items() if call[1] <= now}
+            if late:
+                await _cancel(list(late), config.grace_s)
+            for future, (item, limit) in late.items():
+                del waiting[future]
                 is_turn = limit >= deadline
                 text = f"Timed out after {limit - start:.3g} s."
                 kind = ToolErrorKind.TURN_TIMEOUT if is_turn else ToolErrorKind.TIMEOUT
@@ -311,7 +314,7 @@ def _to_text(value: object) -> str:
         return ""
     try:
         return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return str(value)
 
 
@@ -332,8 +335,15 @@ def _start(
 ) -> asyncio.Future[Any]:
     """Start one call: a task for a coroutine function, a daemon thread for a plain one."""
     arguments = (owner,) if item.tool.takes_self else ()
+
+    async def run() -> object:
+        try:
+            return await item.tool.fn(*arguments, **item.arguments)
+        except SystemExit as e:  # in a task it would end the whole event loop
+            raise RuntimeError(f"SystemExit: {e}") from e
+
     if item.tool.is_async:
-        task = loop.create_task(item.tool.fn(*arguments, **item.arguments))
+        task = loop.create_task(run())
         task.add_done_callback(lambda _: ended.setdefault(item.index, time.perf_counter()))
         return task
     future: asyncio.Future[Any] = loop.create_future()
@@ -348,6 +358,9 @@ def _start(
         error: BaseException | None = None
         try:
             value = context.run(item.tool.fn, *arguments, **item.arguments)
+            if inspect.iscoroutine(value):
+                value.close()
+                raise TypeError(f"{item.tool.name!r} is a plain function and returned a coroutine")
         except BaseException as e:  # carried to the event loop, where `_outcome` sorts it
             error = RuntimeError(f"{type(e).__name__}: {e}") if _is_special(e) else e
         ended.setdefault(item.index, time.perf_counter())

@@ -7,8 +7,9 @@ asynchronous vector env returns garbage for it with shared memory; these do neit
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,15 @@ from gymnasium import Space
 from katgym.messages import Message, assistant
 from katgym.tool import Tool
 
-_ALPHABETS = ("abcdefghij KLMNOP", "0123456789+-*/=().", "äöüßéñ ", "πΣ∞≤", "数学游戏", "🙂🎲", "\n\t")
+_ALPHABETS = (
+    "abcdefghij KLMNOP",
+    "0123456789+-*/=().",
+    "äöüßéñ ",
+    "πΣ∞≤",
+    "数学游戏",
+    "🙂🎲",
+    "\n\t",
+)
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -36,14 +45,14 @@ class _MessageSpace(Space[Any]):
             raise ValueError(f"{type(self).__name__}.sample takes no mask and no probability")
         return random.Random(int(self.np_random.integers(2**63)))
 
-    def to_jsonable(self, sample_n: Sequence[Any]) -> list[Any]:
+    def to_jsonable(self, sample_n: Iterable[Any]) -> list[Any]:
         return list(sample_n)
 
     def from_jsonable(self, sample_n: list[Any]) -> list[Any]:
         return list(sample_n)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._key() == other._key()  # type: ignore[attr-defined]  # same type
+        return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, repr(self._key())))
@@ -62,7 +71,9 @@ class Messages(_MessageSpace):
     def sample(self, mask: None = None, probability: None = None) -> list[Message]:
         rng = self._rng(mask, probability)
         count = rng.randrange(3)
-        return [{"role": rng.choice(["user", "system"]), "content": _text(rng)} for _ in range(count)]
+        return [
+            {"role": rng.choice(["user", "system"]), "content": _text(rng)} for _ in range(count)
+        ]
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, list | tuple) and all(_is_message(m) for m in x)
@@ -128,7 +139,9 @@ def _value(
     for key in ("anyOf", "oneOf"):
         if key in schema:
             options = schema[key]
-            return _value(options[-1] if depth > 4 else rng.choice(options), rng, definitions, depth)
+            return _value(
+                options[-1] if depth > 4 else rng.choice(options), rng, definitions, depth
+            )
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if "const" in schema:
@@ -136,24 +149,44 @@ def _value(
     kind = schema.get("type", "string")
     kind = rng.choice(kind) if isinstance(kind, list) else kind
     if kind in ("integer", "number"):
-        low = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
-        high = max(low, schema.get("maximum", schema.get("exclusiveMaximum", low + 101) - 1))
-        number = rng.randint(int(low), int(high))
-        return number if kind == "integer" else number + (rng.random() if high > low else 0.0)
+        return _number(schema, rng, is_integer=kind == "integer")
     if kind == "boolean":
         return rng.random() < 0.5
     if kind == "null":
         return None
     if kind == "array":
-        count = rng.randint(schema.get("minItems", 0), schema.get("maxItems", 3))
-        items = schema.get("items", {})
-        return [_value(items, rng, definitions, depth + 1) for _ in range(count)]
+        first = [
+            _value(part, rng, definitions, depth + 1) for part in schema.get("prefixItems", ())
+        ]
+        fewest = max(schema.get("minItems", 0), len(first))
+        items = schema.get("items") or {}
+        count = rng.randint(fewest, max(fewest, schema.get("maxItems", fewest + 3)))
+        more = [_value(items, rng, definitions, depth + 1) for _ in range(count - len(first))]
+        if schema.get("uniqueItems"):
+            more = [item for place, item in enumerate(more) if item not in more[:place]]
+        return first + more
     if kind == "object":
         inner = {**schema, "$defs": definitions}
         return sample_arguments(inner, rng)
     text = _text(rng)
     text += "a" * (schema.get("minLength", 0) - len(text))
     return text[: schema.get("maxLength", len(text))]
+
+
+def _number(schema: Mapping[str, Any], rng: random.Random, *, is_integer: bool) -> float:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is None:
+        low = 0 if high is None or high >= 0 else high - 100
+    if high is None:
+        high = low + 100
+    if is_integer:
+        low = math.floor(low) + 1 if low == schema.get("exclusiveMinimum") else math.ceil(low)
+        high = math.ceil(high) - 1 if high == schema.get("exclusiveMaximum") else math.floor(high)
+        return rng.randint(low, max(low, high))
+    number = rng.uniform(low, high)
+    is_edge = number in (schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum"))
+    return (low + high) / 2 if is_edge else number
 
 
 def _text(rng: random.Random) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -52,16 +53,16 @@ class Task:
 class TaskSet(Sequence[Task]):
     """The tasks of one split, in a fixed order, found by index or by id.
 
-    Raises `UsageError` when two tasks share an id.
+    A task's own `split` becomes that of the set. Raises `UsageError` when two tasks share an id.
     """
 
     def __init__(self, tasks: Sequence[Task], *, split: str = "train") -> None:
         self.split = split
-        self._tasks = tuple(tasks)
+        self._tasks = tuple(t if t.split == split else replace(t, split=split) for t in tasks)
         self._by_id = {task.task_id: task for task in self._tasks}
         if len(self._by_id) != len(self._tasks):
-            seen: set[str] = set()
-            twice = next(t.task_id for t in self._tasks if t.task_id in seen or seen.add(t.task_id))
+            counts = Counter(task.task_id for task in self._tasks)
+            twice = next(task_id for task_id, count in counts.items() if count > 1)
             raise UsageError(f"task id {twice!r} occurs twice in split {split!r}")
 
     def __len__(self) -> int:
@@ -82,8 +83,9 @@ class TaskSet(Sequence[Task]):
         try:
             return self._by_id[task_id]
         except KeyError:
+            hint = f"(split {self.split!r})"
             raise UnknownNameError(
-                unknown_name(f"task id in split {self.split!r}", task_id, self._by_id)
+                unknown_name("task id", task_id, self._by_id, hint=hint)
             ) from None
 
 
@@ -107,7 +109,7 @@ class ProceduralTaskSet(TaskSet):
         self._make_task = make_task
         self._size = size
         self._prefix = prefix
-        self._pattern = re.compile(re.escape(f"{prefix}{split}-") + r"(\d{6,})")
+        self._pattern = re.compile(re.escape(f"{prefix}{split}-") + r"([0-9]{6}|[1-9][0-9]{6,})")
 
     def __len__(self) -> int:
         return self._size

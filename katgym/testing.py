@@ -102,7 +102,7 @@ class EchoEnv(Env):
     @scorer()
     def said_it(self) -> bool:
         """Whether the last message is the word."""
-        return self.final_answer == self.task.answer
+        return self.final_answer == str(self.task.answer)
 
     def oracle_action(self) -> Action:
         return str(self.task.answer)

@@ -1,0 +1,74 @@
+"""`import katgym` is quick, silent, and loads nothing heavy.
+
+Not here: what the package exports (`test_public_names.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = (
+    "torch",
+    "transformers",
+    "vllm",
+    "docker",
+    "renderers",
+    "openai",
+    "scipy",
+    "sympy",
+    "pyspiel",
+    "chess",
+    "math_verify",
+)
+
+
+def run_python(source: str) -> subprocess.CompletedProcess[str]:
+    paths = [ROOT / part for part in ("", "envs", "trainer", "kernels")]
+    environment = {k: v for k, v in os.environ.items() if k != "KATGYM_PLUGINS"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", source],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_import_takes_under_half_a_second() -> None:
+    source = "import time; t = time.process_time(); import katgym; print(time.process_time() - t)"
+    seconds = [float(run_python(source).stdout) for _ in range(3)]
+    assert statistics.median(seconds) < 0.5
+
+
+def test_import_prints_nothing_and_leaves_no_thread() -> None:
+    began = time.perf_counter()
+    done = run_python("import katgym, threading; assert threading.active_count() == 1")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize("source", ["import katgym", "import katgym; katgym.list_envs()"])
+def test_import_and_listing_load_no_heavy_package(source: str) -> None:
+    listing = (
+        "import sys, json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
+    )
+    loaded = set(json.loads(run_python(f"{source}\n{listing}").stdout))
+    assert "katgym" in loaded
+    assert loaded & set(HEAVY) == set()
+
+
+def test_submodules_import_alone() -> None:
+    """No import cycle hides behind the package's own order of imports."""
+    for name in ("scheduler", "tool", "env", "rollout", "agent_loop", "match", "testing"):
+        assert run_python(f"import katgym.{name}").stdout == ""

@@ -1,0 +1,99 @@
+"""The doubles that `katgym.testing` ships do what other people's tests rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from katgym import testing
+from katgym.agent_loop import run_rollout
+from katgym.errors import PolicyError
+from katgym.failure import FailureKind, RolloutStatus
+from katgym.messages import assistant, user
+from katgym.policies.base import EpisodeContext
+from katgym.rollout import Rollout
+from katgym.testing import EchoEnv, ScriptedPolicy
+
+
+def play(policy: ScriptedPolicy) -> Rollout:
+    return asyncio.run(run_rollout(EchoEnv(), policy, seed=0))
+
+
+def test_public_names() -> None:
+    assert testing.__all__ == ["EchoEnv", "ScriptedPolicy"]
+
+
+def test_scripted_policy_plays_its_actions_then_empty_messages() -> None:
+    rollout = play(ScriptedPolicy(["a", assistant("", [("note", {"text": "x"})])]))
+    said = [m for m in rollout.messages if m["role"] == "assistant"]
+    assert [m["content"] for m in said] == ["a", "", "", ""]
+    assert [t.finish_reason for t in rollout.turns] == ["stop", "tool_calls", "stop", "stop"]
+
+
+def test_scripted_policy_starts_over_in_every_episode() -> None:
+    policy = ScriptedPolicy(["a", "b"], name="mine")
+    one, two = play(policy), play(policy)
+    assert list(one.messages) == list(two.messages)
+    assert one.policy == "mine"
+    assert policy.describe() == {"name": "mine"}
+
+
+def test_scripted_policy_raises_its_exceptions_in_turn() -> None:
+    rollout = play(ScriptedPolicy(["a", PolicyError("down")]))
+    assert (rollout.status, rollout.num_turns) == (RolloutStatus.FAILED, 1)
+    assert rollout.failure_kind is FailureKind.POLICY_UNAVAILABLE
+
+
+def test_scripted_policy_waits_its_latency() -> None:
+    session = ScriptedPolicy(["a"], latency_s=0.03).start(EpisodeContext(env=EchoEnv()))
+    began = time.perf_counter()
+    asyncio.run(session.complete([], max_tokens=1))
+    assert 0.029 <= time.perf_counter() - began < 0.2
+
+
+def test_echo_env_echoes_until_it_hears_the_word() -> None:
+    env = EchoEnv()
+    observation, _ = env.reset(seed=3)
+    assert observation == [user(f"Say {env.task.answer!r}.")]
+    assert env.step("hello")[0] == [user("hello")]
+    assert env.step(f" {env.task.answer}\n")[1:3] == (1.0, True)
+
+
+def test_echo_envs_oracle_wins_and_silence_does_not() -> None:
+    for seed in range(5):
+        env = EchoEnv()
+        env.reset(seed=seed)
+        assert env.step(env.oracle_action())[1] == 1.0
+        env.reset(seed=seed)
+        assert [env.step("")[1] for _ in range(4)] == [0.0] * 4
+
+
+def test_echo_envs_tools() -> None:
+    env = EchoEnv()
+    env.reset(seed=0)
+    calls = [("echo", {"text": "ä"}), ("note", {"text": "x"}), ("note", {"text": "y"})]
+    assert [m["content"] for m in env.step(assistant("", calls))[0]] == ["ä", "1", "2"]
+    assert env.notes == ["x", "y"]
+    assert [t.is_parallel for t in env.tools.values()] == [True, False]
+
+
+def test_random_play_of_echo_env_never_breaks() -> None:
+    rng = random.Random(0)
+    for seed in range(20):
+        env = EchoEnv()
+        env.reset(seed=seed)
+        is_over = False
+        while not is_over:
+            _, reward, terminated, truncated, _ = env.step(env.random_action(rng))
+            is_over = terminated or truncated
+        assert reward == 0.0
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_echo_env_has_a_thousand_tasks_a_split(split: str) -> None:
+    tasks = EchoEnv().tasks(split)
+    assert len(tasks) == 1000
+    assert tasks[0].task_id == f"{split}-000000"

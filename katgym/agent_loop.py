@@ -63,7 +63,8 @@ async def run_rollout(
         )
     player = resolve_policy(policy)
     limits, sampling = limits or Limits(), sampling or Sampling()
-    options = {"task_id": task_id, "split": split, "max_turns": limits.max_turns}
+    max_turns = capped_turns(playground, limits)
+    options = {"task_id": task_id, "split": split, "max_turns": max_turns}
     recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt)
     context = EpisodeContext(
         env=playground,
@@ -168,6 +169,11 @@ def _conclude(
     """An episode whose grading broke has failed, however it ended."""
     status = status if reward.is_valid else RolloutStatus.FAILED
     return recorder.rollout(context, status=status, reward=reward)
+
+
+def capped_turns(env: Env, limits: Limits) -> int | None:
+    """Return the turns to ask the env for: a limit lowers the env's own number, never raises it."""
+    return None if limits.max_turns is None else min(limits.max_turns, env.max_turns)
 
 
 def token_budget(limits: Limits, sampling: Sampling, recorder: Recorder) -> int:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from katgym.agent_loop import (
     CALLER_ERRORS,
+    capped_turns,
     cut_short,
     release,
     resolve_env,
@@ -70,7 +71,7 @@ async def run_match(
         )
         for seat in players
     }
-    options = {"task_id": task_id, "max_turns": limits.max_turns}
+    options = {"task_id": task_id, "max_turns": capped_turns(playground, limits)}
     match = _Match(playground, recorders, contexts, limits)
     try:
         return await match.play({k: v for k, v in options.items() if v})

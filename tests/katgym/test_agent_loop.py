@@ -203,6 +203,11 @@ def test_truncated_by_the_limits_turns() -> None:
     assert (rollout.num_turns, rollout.failure_kind) == (2, FailureKind.MAX_TURNS)
 
 
+def test_a_limit_never_raises_the_turns_of_the_env() -> None:
+    rollout = play(Site(), TokenPolicy(), limits=Limits(max_turns=9))
+    assert (rollout.num_turns, rollout.failure_kind) == (4, FailureKind.MAX_TURNS)
+
+
 def test_truncated_by_tokens_with_a_shrinking_budget() -> None:
     env, policy = Site(), TokenPolicy(num_tokens=3)
     rollout = play(env, policy, limits=Limits(max_tokens=7), sampling=Sampling(max_tokens=5))

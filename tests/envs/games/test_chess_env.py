@@ -5,6 +5,9 @@ from collections import Counter
 
 import chess
 import pytest
+
+import katgym
+from katgym.errors import UnknownNameError, UsageError
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, evaluate, search
 from katgym_envs.games.chess_game.env import ChessEnv, parse_move, puzzles
 from katgym_envs.games.chess_game.make_puzzles import make_puzzles
@@ -16,9 +19,6 @@ from katgym_envs.games.chess_game.mate import (
     mate_distance,
 )
 from katgym_envs.games.moves import IllegalMoveError
-
-import katgym
-from katgym.errors import UnknownNameError, UsageError
 
 BACK_RANK = "6k1/5ppp/8/8/8/8/8/R3K2R w - - 0 1"  # Ra8#
 LADDER = "4k3/8/R7/1R6/8/8/8/4K3 w - - 0 1"  # Rb7 and Ra8#

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from gymnasium.utils.env_checker import check_env
+
 from katgym_envs.games.chess_game.env import ChessEnv
 from katgym_envs.games.openspiel.catalogue import RESAMPLING_GAMES
 from katgym_envs.games.openspiel.env import OpenSpielEnv

@@ -5,6 +5,9 @@ import random
 from collections import Counter
 
 import pytest
+
+import katgym
+from katgym.errors import EpisodeStateError, UnknownNameError, UsageError
 from katgym_envs.games.openspiel.catalogue import (
     RESAMPLING_GAMES,
     excluded_games,
@@ -15,9 +18,6 @@ from katgym_envs.games.openspiel.env import OpenSpielEnv
 from katgym_envs.games.openspiel.rules import RULES
 from katgym_envs.games.openspiel.search import ExactPlayer, check_search, exact_player
 from katgym_envs.games.openspiel.view import action_texts, forced_pass, state_text
-
-import katgym
-from katgym.errors import EpisodeStateError, UnknownNameError, UsageError
 
 
 def play_oracle(env, **reset):

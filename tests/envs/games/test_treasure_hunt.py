@@ -4,11 +4,11 @@ import itertools
 import re
 
 import pytest
-from katgym_envs.games.treasure_hunt.env import TreasureHuntEnv
-from katgym_envs.games.treasure_hunt.hunt import FEATURES, LEVELS, chest_text, fits
 
 import katgym
 from katgym.errors import UsageError
+from katgym_envs.games.treasure_hunt.env import TreasureHuntEnv
+from katgym_envs.games.treasure_hunt.hunt import FEATURES, LEVELS, chest_text, fits
 
 NOTE = re.compile(r"A note with the (\w+) seal: (.*)")
 FACT = re.compile(

@@ -14,14 +14,14 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import katgym
+from katgym.errors import ToolError, UsageError
 from katgym_envs.math.arithmetic.answer import read_answer
 from katgym_envs.math.arithmetic.calculator import MAX_DIGITS, calculate
 from katgym_envs.math.arithmetic.env import ArithmeticEnv
 from katgym_envs.math.arithmetic.expression import Binary, Literal, evaluate, render
 from katgym_envs.math.arithmetic.generator import LEVELS, split_of, task_set
-
-import katgym
-from katgym.errors import ToolError, UsageError
 
 
 def play_oracle(env, seed):

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from gymnasium.utils.env_checker import check_env
-from katgym_envs.math.problems.env import MathProblemsEnv
-from katgym_envs.math.verifier import Verdict, VerifierUnavailable
 
 from katgym.errors import UnknownNameError, UsageError
 from katgym.failure import FailureKind
+from katgym_envs.math.problems.env import MathProblemsEnv
+from katgym_envs.math.verifier import Verdict, VerifierUnavailable
 
 ROWS = [
     {"problem": "What is 1 + 1?", "answer": "2"},

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow
 import pytest
-from katgym_envs.math.problems.problem_set import ProblemSource, load_problems
-from katgym_envs.math.problems.rows import read_rows
 from pyarrow import parquet
 
 from katgym.errors import MissingDependencyError, UnknownNameError, UsageError
+from katgym_envs.math.problems.problem_set import ProblemSource, load_problems
+from katgym_envs.math.problems.rows import read_rows
 
 ROWS = [
     {"id": "a", "problem": "1 + 1?", "answer": "2", "subject": "algebra", "level": 1},

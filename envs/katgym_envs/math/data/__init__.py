@@ -1,0 +1,1 @@
+"""The problems that come with katgym, and the script that makes them."""

@@ -1,0 +1,1 @@
+"""Families of problems, one module a subject."""

@@ -1,0 +1,320 @@
+r"""Reads one scalar expression from tokens, all of them or none.
+
+The grammar refuses what has two common readings: `1/2x`, `7 8`, `\sqrt12`, `x^2^3`, `n!!`.
+
+Not here: sets, intervals, relations, matrices (`answers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from katgym_envs.math.verifier.syntax import Expr, Op, number
+from katgym_envs.math.verifier.tokens import Token
+from katgym_envs.math.verifier.verdict import AnswerError
+from katgym_envs.math.verifier.vocabulary import FUNCTIONS, GREEK
+
+_END = Token("end_of_text", "")
+_INVERSE = {name: "arc" + name for name in ("sin", "cos", "tan")}
+
+
+def read_expression(tokens: Sequence[Token]) -> Expr:
+    """Return the expression; raises `AnswerError` unless every token belongs to it."""
+    if mixed := _plain_mixed_number(tokens):
+        return mixed
+    parser = _Parser(tokens)
+    expr = parser.sum()
+    if parser.peek() != _END:
+        raise AnswerError(f"cannot read {parser.peek().value!r} after a complete expression")
+    return expr
+
+
+def _plain_mixed_number(tokens: Sequence[Token]) -> Expr | None:
+    """Read `3 1/2`, which is legal only when it is the whole text."""
+    sign, rest = (tokens[:1], tokens[1:]) if tokens and tokens[0].is_char("-") else ((), tokens)
+    if len(rest) != 4 or [t.kind for t in rest] != ["number", "number", "char", "number"]:
+        return None
+    if not rest[2].is_char("/"):
+        return None
+    value = _mixed(rest[0].value, rest[1].value, rest[3].value)
+    return Expr(Op.NEGATE, (value,)) if sign else value
+
+
+def _mixed(whole: str, top: str, bottom: str) -> Expr:
+    if not (whole.isdigit() and top.isdigit() and bottom.isdigit() and int(top) < int(bottom)):
+        raise AnswerError("a mixed number needs whole numbers and a proper fraction")
+    return number(int(whole) + Fraction(int(top), int(bottom)))
+
+
+class _Parser:
+    """Recursive descent over the tokens of one expression."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self.tokens = list(tokens)
+        self.position = 0
+        self.is_in_bars = False
+        self.bare_argument_end = -1
+
+    def peek(self, ahead: int = 0) -> Token:
+        index = self.position + ahead
+        return self.tokens[index] if index < len(self.tokens) else _END
+
+    def take(self) -> Token:
+        token = self.peek()
+        if token == _END:
+            raise AnswerError("the expression ends too early")
+        self.position += 1
+        return token
+
+    def expect(self, *values: str) -> None:
+        token = self.take()
+        if not token.is_char(*values):
+            raise AnswerError(f"expected {values[0]!r}, got {token.value!r}")
+
+    def sum(self) -> Expr:
+        terms = [self.signed_term()]
+        while self.peek().is_char("+", "-") or self.peek().is_command("pm", "mp"):
+            terms.append(self.signed_term())
+        return terms[0] if len(terms) == 1 else Expr(Op.ADD, tuple(terms))
+
+    def signed_term(self) -> Expr:
+        token = self.peek()
+        if token.is_char("+", "-") or token.is_command("pm", "mp"):
+            self.position += 1
+            if self.peek().is_char("+", "-"):
+                raise AnswerError("two signs in a row")
+            return _signed(token, self.term())
+        return self.term()
+
+    def term(self) -> Expr:
+        factors = [self.factor()]
+        is_after_slash = False
+        while True:
+            token = self.peek()
+            if token.is_command("cdot", "times") or token.is_char("*"):
+                self.position += 1
+                factors.append(self.signed_factor())
+                is_after_slash = False
+            elif token.is_char("/") or token.is_command("div"):
+                if self.position == self.bare_argument_end:
+                    raise AnswerError("ambiguous division after a function without brackets")
+                self.position += 1
+                divisor = self.signed_factor()
+                factors = [Expr(Op.DIVIDE, (_product(factors), divisor))]
+                is_after_slash = True
+            elif self.starts_factor(token):
+                if is_after_slash:
+                    raise AnswerError("ambiguous product after a division, as in 1/2x")
+                if token.kind == "number":
+                    raise AnswerError("a number directly after another factor")
+                factors.append(self.factor())
+            else:
+                return _product(factors)
+
+    def signed_factor(self) -> Expr:
+        if self.peek().is_char("-", "+"):
+            return _signed(self.take(), self.factor())
+        return self.factor()
+
+    def starts_factor(self, token: Token) -> bool:
+        if token.is_char("|"):
+            return not self.is_in_bars
+        if token.kind in ("number", "letter"):
+            return True
+        if token.kind == "command":
+            name = token.value
+            return name in FUNCTIONS or name in GREEK or name in ("frac", "binom", "pi")
+        return token.is_char("(", "[", "{")
+
+    def factor(self) -> Expr:
+        base = self.base()
+        is_raised = False
+        while True:
+            token = self.peek()
+            if token.is_char("^"):
+                self.position += 1
+                if self.take_degree_sign():
+                    base = Expr(Op.DEGREES, (base,))
+                    continue
+                if is_raised:
+                    raise AnswerError("two exponents in a row")
+                base, is_raised = Expr(Op.POWER, (base, self.exponent())), True
+            elif token.is_command("degree"):
+                self.position += 1
+                base = Expr(Op.DEGREES, (base,))
+            elif token.is_char("!"):
+                self.position += 1
+                if self.peek().is_char("!") or is_raised:
+                    raise AnswerError("ambiguous factorial")
+                base = Expr(Op.FUNCTION, (base,), name="factorial")
+            elif token.is_char("%"):
+                self.position += 1
+                base = Expr(Op.DIVIDE, (base, number(100)))
+            else:
+                return base
+
+    def take_degree_sign(self) -> bool:
+        if self.peek().is_command("circ"):
+            self.position += 1
+            return True
+        if self.peek().is_char("{") and self.peek(1).is_command("circ"):
+            self.position += 2
+            self.expect("}")
+            return True
+        return False
+
+    def exponent(self) -> Expr:
+        if self.peek().is_char("-", "+"):
+            sign = self.take()
+            return _signed(sign, self.exponent())
+        if self.peek().is_char("(") or self.peek().kind == "number":
+            return self.base()
+        return self.argument()
+
+    def argument(self) -> Expr:
+        """Read a braced group, or the single symbol or digit that stands for one."""
+        token = self.peek()
+        if token.is_char("{"):
+            return self.group("{", "}")
+        if token.kind == "number":
+            self.position += 1
+            if len(token.value) > 1:
+                if not token.value.isdigit():
+                    raise AnswerError("a decimal needs braces here")
+                self.position -= 1
+                self.tokens[self.position] = Token("number", token.value[1:])
+            return number(int(token.value[0]))
+        if token.kind == "letter" or token.is_command("pi", *GREEK):
+            return self.base()
+        if token.is_command("frac", "sqrt"):
+            return self.base()
+        raise AnswerError(f"expected a braced argument, got {token.value!r}")
+
+    def group(self, opening: str, *closings: str) -> Expr:
+        self.expect(opening)
+        outer, self.is_in_bars = self.is_in_bars, opening == "|"
+        expr = self.sum()
+        self.is_in_bars = outer
+        self.expect(*closings)
+        return expr
+
+    def base(self) -> Expr:
+        token = self.peek()
+        if token.is_char("("):
+            return self.group("(", ")")
+        if token.is_char("["):
+            return self.group("[", "]")
+        if token.is_char("{"):
+            return self.group("{", "}")
+        if token.is_char("|"):
+            return Expr(Op.FUNCTION, (self.group("|", "|"),), name="abs")
+        self.take()
+        if token.kind == "number":
+            return self.number(token.value)
+        if token.kind == "letter":
+            return self.letter(token.value)
+        if token.kind == "command":
+            return self.command(token.value)
+        raise AnswerError(f"cannot read {token.value!r} here")
+
+    def number(self, text: str) -> Expr:
+        if self.peek().is_command("frac") and text.isdigit():
+            start = self.position
+            self.position += 1
+            top, bottom = self.argument(), self.argument()
+            if top.op is Op.NUMBER and bottom.op is Op.NUMBER:
+                return _mixed(text, str(top.number), str(bottom.number))
+            self.position = start
+        return number(Fraction(text))
+
+    def letter(self, letter: str) -> Expr:
+        if letter in ("e", "i") and not self.peek().is_char("_"):
+            return Expr(Op.CONSTANT, name=letter)
+        return Expr(Op.SYMBOL, name=letter + self.subscript())
+
+    def subscript(self) -> str:
+        if not self.peek().is_char("_"):
+            return ""
+        self.position += 1
+        token = self.take()
+        if token.kind in ("number", "letter"):
+            return "_" + token.value
+        if not token.is_char("{"):
+            raise AnswerError(f"cannot read the subscript {token.value!r}")
+        name = ""
+        while not (token := self.take()).is_char("}"):
+            if token.kind not in ("number", "letter", "text"):
+                raise AnswerError(f"cannot read the subscript {token.value!r}")
+            name += token.value
+        return "_" + name
+
+    def command(self, name: str) -> Expr:
+        if name == "pi":
+            return Expr(Op.CONSTANT, name="pi")
+        if name in GREEK:
+            return Expr(Op.SYMBOL, name="\\" + name + self.subscript())
+        if name == "frac":
+            return Expr(Op.DIVIDE, (self.argument(), self.argument()))
+        if name == "binom":
+            return Expr(Op.FUNCTION, (self.argument(), self.argument()), name="binomial")
+        if name == "sqrt":
+            return self.root()
+        if name in FUNCTIONS:
+            return self.function(name)
+        raise AnswerError(f"cannot read \\{name} here")
+
+    def root(self) -> Expr:
+        index = self.group("[", "]") if self.peek().is_char("[") else number(2)
+        if self.peek().is_char("("):
+            return Expr(Op.ROOT, (self.base(), index))
+        token = self.peek()
+        if token.kind == "number" and len(token.value) > 1:
+            raise AnswerError("ambiguous root: the radicand needs braces")
+        return Expr(Op.ROOT, (self.argument(), index))
+
+    def function(self, name: str) -> Expr:
+        base = number(10)
+        has_base = name == "log" and self.peek().is_char("_")
+        if has_base:
+            self.position += 1
+            base = self.argument()
+        power = None
+        if self.peek().is_char("^"):
+            self.position += 1
+            power = self.exponent()
+        if power == Expr(Op.NEGATE, (number(1),)) and name in _INVERSE:
+            name, power = _INVERSE[name], None
+        if power is not None and not (power.op is Op.NUMBER and power.number in (2, 3, 4, 5, 6)):
+            raise AnswerError(f"ambiguous power of {name}")
+        args = (self.function_argument(is_log=name in ("ln", "log")),) + (
+            (base,) if has_base else ()
+        )
+        value = Expr(Op.FUNCTION, args, name=name)
+        return value if power is None else Expr(Op.POWER, (value, power))
+
+    def function_argument(self, *, is_log: bool) -> Expr:
+        if self.peek().is_char("(", "[", "{", "|"):
+            opening = self.peek().value
+            value = self.base()
+            if opening == "{" and self.peek().is_char("("):
+                raise AnswerError("ambiguous argument of a function")
+            return value
+        factors = [self.factor()]
+        while (token := self.peek()).kind == "letter" or token.is_command("pi", "frac", *GREEK):
+            factors.append(self.factor())
+        if not is_log:
+            self.bare_argument_end = self.position
+        return _product(factors)
+
+
+def _signed(sign: Token, expr: Expr) -> Expr:
+    if sign.value == "+":
+        return expr
+    if sign.value == "-":
+        return Expr(Op.NEGATE, (expr,))
+    return Expr(Op.PLUS_MINUS, (expr,), name="+" if sign.value == "pm" else "-")
+
+
+def _product(factors: list[Expr]) -> Expr:
+    return factors[0] if len(factors) == 1 else Expr(Op.MULTIPLY, tuple(factors))

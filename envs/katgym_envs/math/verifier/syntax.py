@@ -1,0 +1,168 @@
+"""The shapes an answer can have once it is read.
+
+Not here: reading text (`tokens.py`, `expressions.py`, `answers.py`), values (`exact.py`,
+`numeric.py`, `symbolic.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+class Op(enum.StrEnum):
+    """Kinds of expression nodes."""
+
+    NUMBER = "number"
+    CONSTANT = "constant"
+    SYMBOL = "symbol"
+    ADD = "add"
+    NEGATE = "negate"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    POWER = "power"
+    ROOT = "root"
+    FUNCTION = "function"
+    DEGREES = "degrees"
+    PLUS_MINUS = "plus_minus"
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """One node of a scalar expression.
+
+    `name` is the constant (`pi`, `e`, `i`), symbol or function; `number` is set on NUMBER only.
+    POWER holds (base, exponent), ROOT (radicand, index), PLUS_MINUS (operand) with name `+` or `-`
+    for the sign that the first reading takes.
+
+    Example:
+        Expr(Op.DIVIDE, (Expr(Op.NUMBER, number=Fraction(1)), Expr(Op.SYMBOL, name="x")))
+    """
+
+    op: Op
+    args: tuple[Expr, ...] = ()
+    number: Fraction | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value; `unit` is a normalised unit such as `cm^2`, or None."""
+
+    expr: Expr
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Infinite:
+    """Plus or minus infinity; `sign` is 1 or -1."""
+
+    sign: int
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words, case-folded, with single spaces."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A bracketed list: a point, a vector, or an interval (two items).
+
+    `opening` and `closing` are `(`, `[`, `)` or `]`.
+    """
+
+    items: tuple[Answer, ...]
+    opening: str
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Several answers without order; `is_bare` when written without braces."""
+
+    items: tuple[Answer, ...]
+    is_bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A piece of the real line; a None end is infinite, an isolated point has equal ends."""
+
+    low: Expr | None
+    high: Expr | None
+    is_low_open: bool
+    is_high_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RealSet:
+    """A union of intervals, in any order and possibly overlapping.
+
+    `removed` are points taken out afterwards, as in `\\mathbb{R} \\setminus \\{1\\}`.
+    """
+
+    intervals: tuple[Interval, ...]
+    removed: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    """Real sets that hold at once: `x > 2 and x < 5`."""
+
+    sets: tuple[RealSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A chain of scalar expressions; `ops` are `=`, `<` or `<=`, one between two parts.
+
+    `>` and `>=` are turned round when the chain is read.
+    """
+
+    parts: tuple[Expr, ...]
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Rows of equal length."""
+
+    rows: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A value with the name it was given: `x = 5`, `f(x) = 2x`, `x > 3`, `x \\in [1, 2]`."""
+
+    name: str
+    value: Answer
+
+
+Answer = (
+    Scalar
+    | Infinite
+    | Text
+    | Sequence
+    | Collection
+    | RealSet
+    | Intersection
+    | Relation
+    | Matrix
+    | Named
+)
+
+
+def number(value: int | Fraction) -> Expr:
+    """Return a NUMBER node."""
+    return Expr(Op.NUMBER, number=Fraction(value))
+
+
+def free_symbols(expr: Expr) -> frozenset[str]:
+    """Return the names of the symbols in an expression."""
+    if expr.op is Op.SYMBOL:
+        return frozenset({expr.name})
+    return frozenset().union(*(free_symbols(arg) for arg in expr.args))

@@ -1,0 +1,84 @@
+"""The shipped problems: reproducible, spread over subjects and splits, graded as they should be."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from katgym_envs.math.data import make_problems
+from katgym_envs.math.verifier import Method, Verifier
+
+ROWS: list[dict[str, Any]] = [
+    json.loads(line) for line in make_problems.PATH.read_text(encoding="utf-8").splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[Verifier]:
+    with Verifier(num_workers=2) as opened:
+        yield opened
+
+
+def test_file_is_what_the_families_make() -> None:
+    made = "\n".join(make_problems.make_lines()) + "\n"
+
+    assert Path(make_problems.PATH).read_bytes() == made.encode()
+
+
+def test_ids_and_texts_are_unique() -> None:
+    assert len(ROWS) >= 200
+    assert len({row["id"] for row in ROWS}) == len({row["problem"] for row in ROWS}) == len(ROWS)
+
+
+def test_problems_are_spread_over_subjects_splits_levels_and_kinds() -> None:
+    subjects = Counter(row["subject"] for row in ROWS)
+    splits = Counter(row["split"] for row in ROWS)
+    kinds = Counter(row["kind"] for row in ROWS)
+
+    assert set(subjects) == {"algebra", "number_theory", "combinatorics", "geometry", "calculus"}
+    assert min(subjects.values()) >= 35
+    assert set(splits) == {"train", "validation", "test"}
+    assert min(splits.values()) >= 20
+    assert {row["level"] for row in ROWS} == {1, 2, 3, 4, 5}
+    assert all(kinds[kind] >= 15 for kind in ("fraction", "radical", "interval", "set", "matrix"))
+
+
+def test_no_family_floods_the_set() -> None:
+    families = Counter(row["id"].rsplit("-", 1)[0] for row in ROWS)
+
+    assert len(families) >= 60
+    assert max(families.values()) <= 4
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_gold_and_its_other_form_are_accepted(verifier: Verifier, row: dict[str, Any]) -> None:
+    for answer in (row["answer"], row.get("alt", row["answer"]), f"$ {row['answer']} $."):
+        verdict = verifier.verify(answer, row["answer"])
+        assert verdict.is_correct, (answer, verdict)
+
+
+def test_gold_of_another_problem_of_the_kind_is_rejected(verifier: Verifier) -> None:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in ROWS:
+        by_kind.setdefault(row["kind"], []).append(row)
+    num_pairs = 0
+    for rows in by_kind.values():
+        for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
+            verdict = verifier.verify(other["answer"], row["answer"])
+            is_same_text = other["answer"] == row["answer"]
+            assert verdict.is_correct == is_same_text, (other["id"], row["id"], verdict)
+            assert verdict.method in (Method.EXACT, Method.SYMBOLIC)
+            num_pairs += not is_same_text
+    assert num_pairs >= 200
+
+
+def test_problem_text_does_not_hold_its_answer(verifier: Verifier) -> None:
+    """No formula of a statement is worth the point by itself."""
+    for row in ROWS:
+        formulas = row["problem"].split("$")[1::2]
+        right_sides = [part for text in formulas for part in (text, text.split("=")[-1])]
+        for text in (text for text in right_sides if len(text) > 3):
+            assert not verifier.verify(text, row["answer"]).is_correct, (row["id"], text)

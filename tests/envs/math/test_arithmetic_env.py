@@ -94,9 +94,28 @@ def test_rendered_text_means_to_python_what_it_means_to_the_calculator(tree):
         evaluate(tree)
     except ZeroDivisionError:
         return
-    names = {"F": Fraction}
+    names = {"F": FloorsToFraction}
     python = eval(_with_fractions(text), {"__builtins__": {}}, names)  # our own rendering
     assert python == evaluate(tree)
+
+
+def _kept(name):
+    def operate(self, *others):
+        result = getattr(Fraction, name)(self, *others)
+        return FloorsToFraction(result) if isinstance(result, Fraction) else result
+
+    return operate
+
+
+class FloorsToFraction(Fraction):
+    """A fraction whose `//` is one too: Python's is an int, which then divides to a float."""
+
+    def __floordiv__(self, other):
+        return FloorsToFraction(super().__floordiv__(other))
+
+    __add__, __sub__, __mul__ = _kept("__add__"), _kept("__sub__"), _kept("__mul__")
+    __truediv__, __mod__, __neg__ = _kept("__truediv__"), _kept("__mod__"), _kept("__neg__")
+    __pow__ = _kept("__pow__")
 
 
 def _with_fractions(text):

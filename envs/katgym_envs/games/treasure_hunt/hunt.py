@@ -74,8 +74,8 @@ LEVELS: Mapping[int, Level] = {
         is_tight=number >= 6,
     )
     for number, rooms, places, features, chests, facts, depth, false in (
-        (1, 2, 2, 1, 3, 1, 1, 0),
-        (2, 2, 2, 1, 3, 2, 1, 0),
+        (1, 2, 2, 1, 5, 1, 1, 0),
+        (2, 2, 2, 2, 6, 2, 1, 0),
         (3, 2, 3, 2, 5, 2, 1, 1),
         (4, 3, 3, 2, 6, 2, 2, 1),
         (5, 3, 4, 2, 8, 3, 2, 2),

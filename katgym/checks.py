@@ -22,10 +22,11 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from katgym import registry
 from katgym.check_report import Check, CheckReport, CheckStatus
-from katgym.env import Env, run_sync
+from katgym.env import Env
 from katgym.errors import EpisodeStateError, KatgymError, UsageError
 from katgym.messages import Action, Message, assistant
 from katgym.reward import Reward
+from katgym.sync import run_sync
 
 GARBAGE = "zzzz 0x7f \u2603 I am not sure, maybe."
 MAX_STEPS = 1000

@@ -16,29 +16,27 @@ Not here: who plays (`policies/`), the loop (`agent_loop.py`), ids (`registry.py
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import random
-import threading
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 
 from katgym.errors import EpisodeStateError, UnknownNameError, UsageError, unknown_name
 from katgym.failure import FAILURE_TABLE, FailureKind
-from katgym.messages import Action, Message, normalize_action, system, user
+from katgym.messages import Action, Message, normalize_action, render_message, system, user
 from katgym.reward import Reward, Rubric
 from katgym.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.spaces import AssistantMessage, Messages
+from katgym.sync import run_sync
 from katgym.task import SPLITS, Task, TaskSet
 from katgym.tool import Tool, collect_tools
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Observation = list[Message]
 Reply = str | Sequence[Message] | None
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
@@ -333,7 +331,7 @@ class Env(gymnasium.Env[Observation, Action]):
 
     def render(self) -> str:
         """Return the episode so far as text (`render_mode="ansi"`)."""
-        return "\n\n".join(_render_message(message) for message in self.messages)
+        return "\n\n".join(render_message(message) for message in self.messages)
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
@@ -381,44 +379,9 @@ class Env(gymnasium.Env[Observation, Action]):
         return max_turns
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end from synchronous code.
-
-    Under a running event loop (a notebook) it runs in a thread of its own, and the caller waits.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(coroutine))
-        except BaseException as e:  # re-raised in the caller's thread
-            failure.append(e)
-
-    thread = threading.Thread(target=work, name="katgym-run-sync")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
-
-
 async def _maybe_await(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
 def _as_messages(value: str | Sequence[Message]) -> list[Message]:
     return [user(value)] if isinstance(value, str) else list(value)
-
-
-def _render_message(message: Message) -> str:
-    lines = [f"[{message['role']}] {message['content']}".rstrip()]
-    lines += [
-        f"  -> {c['function']['name']}({c['function']['arguments']})"
-        for c in message.get("tool_calls", ())
-    ]
-    return "\n".join(lines)

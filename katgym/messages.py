@@ -178,3 +178,13 @@ def _arguments_text(arguments: object) -> tuple[str, str]:
         return _unicode(json.dumps(arguments, ensure_ascii=False, default=str)), ""
     except (TypeError, ValueError, RecursionError) as e:
         return "", f"its arguments are not JSON: {e}"
+
+
+def render_message(message: Message) -> str:
+    """Return a message as text for a person, its tool calls included."""
+    lines = [f"[{message['role']}] {message['content']}".rstrip()]
+    lines += [
+        f"  -> {c['function']['name']}({c['function']['arguments']})"
+        for c in message.get("tool_calls", ())
+    ]
+    return "\n".join(lines)

@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 import katgym
-from katgym.env import Env, run_sync
+from katgym.env import Env
 from katgym.errors import (
     EpisodeStateError,
     InfrastructureError,
@@ -27,6 +27,7 @@ from katgym.failure import FailureKind
 from katgym.messages import Message, assistant, user
 from katgym.reward import Reward, Rubric, ScoringFailure
 from katgym.scheduler import SchedulerConfig, ToolResult
+from katgym.sync import run_sync
 from katgym.task import Task, TaskSet
 from katgym.testing import EchoEnv
 from katgym.tool import Tool, tool

@@ -7,12 +7,12 @@ import pytest
 
 from katgym import testing
 from katgym.engine import RolloutEngine, RolloutRequest
-from katgym.env import run_sync
 from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
 from katgym.evaluation.store import RunStore, read_jsonl, read_lock, read_rollouts
 from katgym.failure import FailureKind
 from katgym.reward import Reward
+from katgym.sync import run_sync
 
 
 def make_plan(num_tasks=3, group_size=2, seed=0):

@@ -21,6 +21,7 @@ from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.messages import Action, Message, assistant, normalize_action
 
+KEYS = "type a message, or: /tool NAME {json} ... then /send; /oracle shows a solution; /quit"
 _ROLE_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
 
 
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         observation, info = env.reset(seed=args.seed, options=options)
         console.stdout.print(f"[dim]task {info['task_id']}, {env.max_turns} turns at most[/]")
         _show_tools(env)
+        console.stdout.print(f"[dim]{KEYS}[/]\n")
         return _play(env, observation)
     finally:
         env.close()

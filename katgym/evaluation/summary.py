@@ -211,12 +211,11 @@ def summary_table(summary: RunSummary) -> Table:
     table = Table(
         box=None,
         pad_edge=False,
-        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean",
+        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean; parallel:"
+        " calls a turn that overlapped",
         caption_justify="left",
     )
-    columns = (
-        "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel calls/turn,tokens out"
-    )
+    columns = "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
     for name in columns.split(","):
         is_env = name == "env"
         table.add_column(name, justify="left" if is_env else "right", no_wrap=is_env)

@@ -14,7 +14,9 @@ from katgym.cli.main import main
 
 ARITHMETIC = "katgym/Arithmetic-v0"
 DRIVER = """
-import sys, asyncio
+import sys, asyncio, signal
+# A shell starts background jobs with SIGINT ignored, and so would this process be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import katgym
 from katgym.policies import oracle
 from katgym.cli.main import main

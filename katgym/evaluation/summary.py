@@ -211,8 +211,8 @@ def summary_table(summary: RunSummary) -> Table:
     table = Table(
         box=None,
         pad_edge=False,
-        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean; parallel:"
-        " calls a turn that overlapped",
+        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
+        "parallel: calls a turn that overlapped",
         caption_justify="left",
     )
     columns = "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"

@@ -12,7 +12,6 @@ Not here: starting servers; pushing weights to them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from katgym.policies.http_retry import HttpClient, RetryConfig
 from katgym.policies.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
+from katgym.sync import run_sync
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class VllmPolicy(TokenPolicy):
             retry=RetryConfig(timeout_s=config.timeout_s, max_retries=config.max_retries),
             max_connections=config.max_concurrency,
         )
-        card = asyncio.run(_model_card(http, model))
+        card = run_sync(_model_card(http, model))
         source = config.tokenizer or card.get("root") or model
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(source)

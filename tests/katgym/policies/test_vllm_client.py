@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from katgym.cli.main import main
 from katgym.errors import PolicyError, UnknownNameError, UsageError
 from katgym.policies.base import Sampling
 from katgym.policies.http_retry import HttpClient, RetryConfig
@@ -200,6 +201,23 @@ def test_connect_reads_the_servers_limit(server, model_directory):
     assert policy.max_context_tokens == 777
     assert policy.describe()["tokenizer"] == str(model_directory)
     assert server.requests[0][0] == "/v1/models"
+
+
+def test_connect_works_under_a_running_event_loop(server, model_directory):
+    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 64}
+    server.script = [(200, {"data": [card]})]
+
+    async def run():
+        return from_uri(f"{server.url}/v1#tiny").max_context_tokens
+
+    assert asyncio.run(run()) == 64
+
+
+def test_eval_with_a_server_that_is_down_ends_with_1(tmp_path, capsys):
+    uri = "vllm:http://127.0.0.1:9#tiny?max_retries=0"
+    arguments = ["eval", "katgym/Arithmetic-v0", "--policy", uri, "--out", str(tmp_path / "run")]
+    assert main(arguments) == 1
+    assert "127.0.0.1:9" in capsys.readouterr().err
 
 
 def test_connect_lists_what_is_served(server):

@@ -8,6 +8,7 @@ Not here: failures of servers (`test_vllm_client.py`).
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -19,10 +20,12 @@ import pytest
 import torch
 
 import katgym
+from katgym.cli.main import main
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
 from katgym.policies.hf import HfPolicy
 from katgym.policies.vllm_client import from_uri
+from katgym.rollout import Rollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -80,6 +83,20 @@ def served(request, model_directory, tmp_path_factory):
 
 def uri(served, model_directory, model="tiny"):
     return f"{served[0]}#{model}?tokenizer={model_directory}"
+
+
+def test_eval_records_tokens_from_the_server(served, model_directory, tmp_path):
+    policy = f"vllm:{uri(served, model_directory)}"
+    arguments = ["eval", "katgym/Arithmetic-v0?level=1", "--policy", policy, "--tasks", "4"]
+    assert main([*arguments, "--max-tokens", "8", "--out", str(tmp_path / "run")]) == 0
+    lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
+    rollouts = [Rollout.from_json(json.loads(line)) for line in lines]
+    assert len(rollouts) == 4
+    for rollout in rollouts:
+        (trajectory, *_) = rollout.trajectories()
+        assert sum(trajectory.loss_mask) == rollout.turns[0].num_completion_tokens > 0
+        pairs = zip(trajectory.policy_logprobs, trajectory.loss_mask, strict=True)
+        assert all(logprob < 0 for logprob, is_sampled in pairs if is_sampled)
 
 
 def test_logprobs_match_the_transformers_policy(served, model_directory, model):

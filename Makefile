@@ -1,6 +1,8 @@
 # Everything sets itself up in .venv on a fresh Linux machine with Python >= 3.11, git and make.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+# The first that runs: a version manager may leave names on the path that do not.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
@@ -17,7 +19,7 @@ help:
 
 # torch first and alone: the constraint names the CPU build's version on every machine.
 $(SETUP): pyproject.toml constraints.txt plugins/katgym-plugin-reasoning-gym/pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@test -n "$(PYTHON)" || \
 	  { echo "katgym needs Python >= 3.11; name one with make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt "torch>=2.11"

@@ -193,7 +193,7 @@ def test_the_delay_doubles() -> None:
     began = time.perf_counter()
     ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
     assert rollout.num_retries == 3
-    assert 0.14 <= time.perf_counter() - began < 0.5  # 0.02 + 0.04 + 0.08
+    assert 0.14 <= time.perf_counter() - began < 2  # 0.02 + 0.04 + 0.08
 
 
 def test_a_truncated_rollout_is_never_tried_again() -> None:
@@ -266,7 +266,7 @@ def test_a_bare_break_is_cleaned_up_by_the_event_loop() -> None:
 
 
 def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
-    policy = Gauge(latency_s=0.2)
+    policy = Gauge(latency_s=5)
     wanted = [*requests(5), RolloutRequest(make_env=Counted, task_id="nope")]
 
     async def go() -> None:
@@ -278,7 +278,7 @@ def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
 
     began = time.perf_counter()
     asyncio.run(go())
-    assert time.perf_counter() - began < 0.15
+    assert time.perf_counter() - began < 2.5
 
 
 def test_an_env_that_cannot_be_made_is_a_mistake_of_the_caller() -> None:

@@ -185,10 +185,10 @@ def test_calculator_says_what_is_wrong_and_where(expression, text):
     ],
 )
 def test_hostile_expressions_are_refused_within_ten_milliseconds(expression):
-    start = time.perf_counter()
+    start = time.process_time()  # what it costs, whatever else the machine does
     with pytest.raises(ToolError):
         calculate(expression)
-    assert time.perf_counter() - start < 0.01
+    assert time.process_time() - start < 0.01
 
 
 # ---- answers

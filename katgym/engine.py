@@ -28,7 +28,7 @@ class RolloutRequest:
     """One episode to play: which task, from which seed, the how-manieth attempt at it."""
 
     make_env: Callable[[], Env]
-    """Called when the rollout starts; the env is closed when it ends."""
+    """Called when the rollout starts; its episode is closed when that ends."""
     seed: int | None = None
     task_id: str | None = None
     split: str | None = None
@@ -110,20 +110,16 @@ class RolloutEngine:
     async def _play(self, request: RolloutRequest) -> Rollout:
         """Play one request, again after failures that are worth it."""
         for retry in range(self.config.max_retries + 1):
-            env = request.make_env()
-            try:
-                rollout = await run_rollout(
-                    env,
-                    self.policy,
-                    seed=request.seed,
-                    task_id=request.task_id,
-                    limits=self.limits,
-                    sampling=self.sampling,
-                    split=request.split,
-                    attempt=request.attempt,
-                )
-            finally:
-                await env.aclose()
+            rollout = await run_rollout(
+                request.make_env(),
+                self.policy,
+                seed=request.seed,
+                task_id=request.task_id,
+                limits=self.limits,
+                sampling=self.sampling,
+                split=request.split,
+                attempt=request.attempt,
+            )
             kind = rollout.failure_kind
             is_worth_it = rollout.status is RolloutStatus.FAILED and (
                 kind is not None and FAILURE_TABLE[kind].is_retried

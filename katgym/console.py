@@ -10,6 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from katgym.messages import Message
+
+_ROLE_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
 _FILE_WIDTH = 160
 """Columns when the output is no terminal, so that tables in files and pipes are not squeezed."""
 
@@ -34,6 +37,16 @@ def print_json(value: Any) -> None:
 def print_error(message: str) -> None:
     """Print an error for the user, on standard error."""
     stderr.print(f"[bold red]error:[/] {_escape(message)}", soft_wrap=True)
+
+
+def print_message(message: Message) -> None:
+    """Print a chat message, coloured by role, its tool calls below it."""
+    style = _ROLE_STYLES[message["role"]]
+    stdout.print(f"[{style}]{_escape(message.get('name', message['role']))}:[/] ", end="")
+    stdout.print(message["content"], markup=False)
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        stdout.print(f"  -> {function['name']} {function['arguments']}", markup=False)
 
 
 def show_logs(*, is_verbose: bool = False) -> None:

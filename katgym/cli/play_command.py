@@ -22,7 +22,6 @@ from katgym.evaluation.plan import parse_env
 from katgym.messages import Action, Message, assistant, normalize_action
 
 KEYS = "type a message, or: /tool NAME {json} ... then /send; /oracle shows a solution; /quit"
-_ROLE_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +54,7 @@ def _play(env: Env, observation: list[Message]) -> int:
         if len(env.seats) > 1:
             console.stdout.print(f"[dim]{env.seat} to move[/]")
         for message in observation:
-            _show(message)
+            console.print_message(message)
         action = _read_action(env)
         if action is None:
             console.stdout.print("left before the end")
@@ -63,7 +62,7 @@ def _play(env: Env, observation: list[Message]) -> int:
         observation, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
             for message in observation:
-                _show(message)
+                console.print_message(message)
             _show_end(env)
             return 0
 
@@ -83,13 +82,6 @@ def _show_tools(env: Env) -> None:
         arguments = ", ".join(f"{k}: {v.get('type', 'any')}" for k, v in properties.items())
         mark = " (parallel)" if tool.is_parallel else ""
         console.stdout.print(f"  [green]{tool.name}[/]({arguments}){mark}: {tool.description}")
-
-
-def _show(message: Message) -> None:
-    style = _ROLE_STYLES[message["role"]]
-    label = message.get("name", message["role"])
-    console.stdout.print(f"[{style}]{label}:[/] ", end="")
-    console.stdout.print(message["content"], markup=False)
 
 
 def _read_action(env: Env) -> Action | None:

@@ -17,8 +17,6 @@ from rich.rule import Rule
 from katgym import console
 from katgym.evaluation.store import read_lock, read_rollouts
 
-_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
@@ -57,12 +55,7 @@ def _show(line: dict[str, Any]) -> None:
     title = f"{line['env_id']} {line['task_id']} attempt {line['attempt']}: reward {value}"
     console.stdout.print(Rule(title, align="left"))
     for message in line["messages"]:
-        style = _STYLES.get(message["role"], "")
-        console.stdout.print(f"[{style}]{message.get('name', message['role'])}:[/] ", end="")
-        console.stdout.print(message["content"], markup=False)
-        for call in message.get("tool_calls", ()):
-            function = call["function"]
-            console.stdout.print(f"  -> {function['name']} {function['arguments']}", markup=False)
+        console.print_message(message)
     why = f" ({line['reason']})" if line["reason"] else ""
     console.stdout.print(
         f"\n{line['status']}{why}, {line['num_turns']} turns, {line['num_tool_calls']} tool calls,"

@@ -193,7 +193,7 @@ def test_the_delay_doubles() -> None:
     began = time.perf_counter()
     ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
     assert rollout.num_retries == 3
-    assert 0.14 <= time.perf_counter() - began < 2  # 0.02 + 0.04 + 0.08
+    assert 0.14 <= time.perf_counter() - began < 0.5  # 0.02 + 0.04 + 0.08
 
 
 def test_a_truncated_rollout_is_never_tried_again() -> None:

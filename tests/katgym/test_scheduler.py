@@ -608,7 +608,7 @@ def test_infrastructure_errors_cancel_the_siblings_and_leave(
 
     began = time.perf_counter()
     asyncio.run(go())
-    assert time.perf_counter() - began < 2.5  # the siblings would take 5
+    assert time.perf_counter() - began < 0.5  # the siblings would take 5
     assert (cancelled, ran) == (["sibling"] * 2, [])
 
 

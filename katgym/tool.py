@@ -32,7 +32,7 @@ class ToolOptions:
     is_parallel: bool = False
     """Calls of this tool may run at the same time as other parallel calls of the turn."""
     timeout_s: float | None = None
-    """Wall seconds for one call; None takes the env's `tool_timeout_s`."""
+    """Wall seconds for one call; None takes the scheduler's `tool_timeout_s`."""
     name: str | None = None
     """Name shown to the policy; None takes the function's."""
 
@@ -234,7 +234,7 @@ def tool(
 
     parallel: the call may overlap with other parallel calls of the same turn. Leave it False for
         anything that writes the env's state.
-    timeout_s: wall seconds for one call; None takes the env's `tool_timeout_s`.
+    timeout_s: wall seconds for one call; None takes the scheduler's `tool_timeout_s`.
     """
     options = ToolOptions(is_parallel=parallel, timeout_s=timeout_s, name=name)
 

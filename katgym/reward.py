@@ -98,7 +98,8 @@ class ScoringFailure(InfrastructureError):
     """Raise it in a scorer: the reward becomes what the failure table says for `kind`."""
 
 
-ScorerFn = Callable[["Env"], float | bool | Awaitable[float | bool]]
+Score = float | bool | None
+ScorerFn = Callable[["Env"], Score | Awaitable[Score]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,9 @@ def scorer(*, weight: float = 1.0, gate: bool = False) -> Callable[[F], F]:
     """Mark an env's method as a scorer: `self` at the episode's end -> a number, often 0 to 1.
 
     With `gate=True` the whole value is multiplied by it (1 passes, 0 voids), and `weight` has to
-    stay 1. The method may be async; it is called once an episode.
+    stay 1. With `weight=0` it is a metric: measured, summarised, not rewarded; a metric that does
+    not apply to an episode returns None and is left out of its means. The method may be async; it
+    is called once an episode.
     """
     if gate and weight != 1.0:
         raise UsageError(f"a gate has no weight, got weight={weight!r}")
@@ -163,7 +166,10 @@ class Rubric:
         for item in self.scorers:
             try:
                 result = item.fn(env)
-                score = float(await result if inspect.isawaitable(result) else result)
+                found = await result if inspect.isawaitable(result) else result
+                if found is None and item.weight == 0 and not item.is_gate:
+                    continue  # the metric does not apply
+                score = float(found)  # type: ignore[arg-type]  # None in a reward is a scorer's bug
             except InfrastructureError as e:
                 kind = failure_kind(e.kind)
                 if FAILURE_TABLE[kind].is_counted:

@@ -21,6 +21,7 @@ from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.progress import EvalProgress
 from katgym.evaluation.run import EvalResult, Observer, evaluate
 from katgym.evaluation.store import RunStore
+from katgym.evaluation.component_summary import metrics_table
 from katgym.evaluation.summary import summary_table
 from katgym.limits import Limits
 from katgym.policies.base import Sampling
@@ -106,6 +107,9 @@ def _report(result: EvalResult, *, is_json: bool) -> None:
         console.print_json(result.summary.to_json())
     else:
         console.stdout.print(summary_table(result.summary))
+        for env in result.summary.envs.values():
+            if (table := metrics_table(f"metrics of {env.env_id}", env.components)) is not None:
+                console.stdout.print(table)
         console.stdout.print(f"\n{result.num_finished} rollouts in {result.folder}")
     if result.num_failed:
         console.stderr.print(

@@ -22,6 +22,8 @@ from katgym.evaluation.leaderboard_text import (
     all_sections,
     comparability_text,
     detail_columns,
+    metric_header,
+    metric_rows,
     rank_text,
     row_interval_text,
     sampling_text,
@@ -113,7 +115,38 @@ def _group(
 <tbody role="rowgroup">
 {rows}
 </tbody>
-</table>"""
+</table>
+{_metrics(group, label)}"""
+
+
+def _metrics(group: LeaderboardGroup, label: str) -> str:
+    """Return the table of what was measured but not rewarded, folded away; "" without any."""
+    metrics = metric_rows(group)
+    if not metrics:
+        return ""
+    titles = metric_header(group)
+    head = "".join(
+        f'<th scope="col" role="columnheader" class="{"run" if i == 0 else "number"}">'
+        f"{escape(title)}</th>"
+        for i, title in enumerate(titles)
+    )
+    rows = "\n".join(
+        f'<tr role="row"><th scope="row" role="rowheader" class="run">{escape(name)}</th>'
+        + "".join(
+            f'<td role="cell" class="number" data-label="{escape(run)}">{escape(cell)}</td>'
+            for run, cell in zip(titles[1:], cells, strict=True)
+        )
+        + "</tr>"
+        for name, cells in metrics.items()
+    )
+    return f"""<details class="metrics"><summary>Metrics: measured, not rewarded</summary>
+<table role="table" class="metrics" aria-label="{escape(label)}, metrics">
+<thead role="rowgroup"><tr role="row">{head}</tr></thead>
+<tbody role="rowgroup">
+{rows}
+</tbody>
+</table>
+</details>"""
 
 
 def _css(title: str) -> str:

@@ -71,6 +71,12 @@ tbody .alert { color: var(--alert); font-weight: 600; }
 .runs thead th { font-size: 12.5px; }
 .runs tbody th { font-weight: 600; }
 .runs ul { margin: 0; padding: 0; list-style: none; }
+details.metrics { margin-top: 10px; }
+details.metrics summary { cursor: pointer; font-size: 14px; color: var(--soft); }
+table.metrics { table-layout: auto; margin-top: 4px; }
+table.metrics .number { width: auto; white-space: normal; }
+table.metrics tbody th, table.metrics tbody td { padding-top: 6px; padding-bottom: 6px; }
+table.metrics tbody .run { font-weight: 400; font-size: 14px; }
 code { font: 12.5px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 @media (max-width: 1080px) {
   main { padding: 32px 18px 48px; }
@@ -92,6 +98,8 @@ code { font: 12.5px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
   main tbody tr > .number:nth-child(odd) { padding-right: 14px; }
   main tbody tr > .number:nth-child(even) { padding-left: 14px; }
   tbody .number::before { content: attr(data-label); color: var(--soft); font-weight: 400; }
+  main table.metrics tbody tr > .run { grid-column: 1 / -1; padding-left: 0; font-weight: 600; }
+  main table.metrics tbody tr > .number { grid-column: 1 / -1; padding: 0; }
   .runs tbody tr { display: block; }
   .runs tbody th, .runs tbody td { display: block; margin-bottom: 4px; }
   .runs tbody td::before { content: attr(data-label) " "; color: var(--soft); }

@@ -5,12 +5,13 @@ Not here: what is ranked and how (`leaderboard.py`), the web page (`leaderboard_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from katgym.evaluation.component_summary import shown_metrics
 from katgym.evaluation.leaderboard import (
     Leaderboard,
     LeaderboardEntry,
@@ -19,7 +20,13 @@ from katgym.evaluation.leaderboard import (
     LeaderboardSection,
     Measure,
 )
-from katgym.evaluation.number_text import NONE, count_text, interval_text, number_text
+from katgym.evaluation.number_text import (
+    NONE,
+    count_text,
+    estimate_text,
+    interval_text,
+    number_text,
+)
 
 MEASURE_NAMES = {Measure.SUCCESS_RATE: "Success", Measure.MEAN_REWARD: "Mean reward"}
 _SPECIAL = "\\`*_{}[]<>#|~"
@@ -76,6 +83,34 @@ def detail_columns(board: Leaderboard, group: LeaderboardGroup) -> dict[str, lis
     return {title: cells for title, cells in columns.items() if cells}
 
 
+def metric_rows(group: LeaderboardGroup) -> dict[str, list[str]]:
+    """Return what was measured but not rewarded: metric -> one cell per row of the group.
+
+    Empty for the overall section, whose rows hold several envs.
+    """
+    single = [row.envs[0] for row in group.rows if len(row.envs) == 1]
+    found: dict[str, list[str]] = {}
+    for name in shown_metrics(env.components for env in single):
+        parts = [env.components.get(name) for env in single]
+        found[name] = [estimate_text(p.mean, p.t_interval) if p else NONE for p in parts]
+    per_success = {
+        "turns per success": [env.turns_per_success for env in single],
+        "parallel calls per success": [env.parallel_calls_per_success for env in single],
+    }
+    if found:
+        found |= {
+            name: [number_text(v, 1) for v in values]
+            for name, values in per_success.items()
+            if any(values)
+        }
+    return found
+
+
+def metric_header(group: LeaderboardGroup) -> list[str]:
+    """Return the column titles over `metric_rows`: the runs, best first."""
+    return ["Metric", *(row.entry.run_name for row in group.rows)]
+
+
 def comparability_text(section: LeaderboardSection) -> str:
     """Say that the section's runs compare; only for a section without warnings."""
     rows = [row for group in section.groups for row in group.rows]
@@ -104,6 +139,8 @@ def leaderboard_table(board: Leaderboard) -> RenderableType:
             for row in rows:
                 table.add_row(*(Text(cell) for cell in row))
             parts.append(table)
+            if metrics := metric_rows(group):
+                parts += [Text(""), _metrics_table(metric_header(group), metrics)]
         parts.append(Text(""))
     parts.append(Text(board.method, style="dim"))
     return Group(*parts)
@@ -126,6 +163,15 @@ def leaderboard_markdown(board: Leaderboard) -> str:
             lines.append(_markdown_row([":--" if i == 1 else "--:" for i in range(len(names))]))
             lines += [_markdown_row([_escape(cell) for cell in row]) for row in rows]
             lines.append("")
+            if metrics := metric_rows(group):
+                header = [_escape(name) for name in metric_header(group)]
+                lines.append(_markdown_row(header))
+                lines.append(_markdown_row([":--", *["--:"] * (len(header) - 1)]))
+                lines += [
+                    _markdown_row([_escape(cell) for cell in (name, *cells)])
+                    for name, cells in metrics.items()
+                ]
+                lines.append("")
     lines += ["## Runs", "", *_runs_markdown(board), "", board.method, ""]
     return "\n".join(lines)
 
@@ -156,6 +202,15 @@ def _cells(board: Leaderboard, group: LeaderboardGroup) -> tuple[list[str], list
         for index, row in enumerate(group.rows)
     ]
     return names, rows
+
+
+def _metrics_table(header: Sequence[str], metrics: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for index, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if index == 0 else "right")
+    for name, cells in metrics.items():
+        table.add_row(Text(name), *(Text(cell) for cell in cells))
+    return table
 
 
 def _runs_markdown(board: Leaderboard) -> list[str]:

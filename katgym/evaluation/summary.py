@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ import numpy as np
 from rich.table import Table
 
 from katgym.errors import UsageError
+from katgym.evaluation.component_summary import ComponentSummary, summarize_components
 from katgym.evaluation.number_text import NONE, count_text, estimate_text
 from katgym.evaluation.pass_k import mean_pass_k
 from katgym.evaluation.rollout_lines import RolloutLine, parse_lines
@@ -75,6 +76,9 @@ class EnvSummary:
     tool_calls_per_turn: float | None
     parallel_calls_per_turn: float | None
     """Calls that ran in a stage of two or more."""
+    turns_per_success: float | None = None
+    """Turns of all scored rollouts over the number of those that succeeded: the price of one."""
+    parallel_calls_per_success: float | None = None
     truncated_fraction: float | None
     """Share of scored rollouts that a budget ended."""
     statuses: dict[str, int]
@@ -90,6 +94,8 @@ class EnvSummary:
     """Of the task ids played and their content hashes: equal for runs of the same tasks."""
     seeds_sha256: str
     """Of the pairs of task id and env seed: equal for runs of the same episodes."""
+    components: dict[str, ComponentSummary] = field(default_factory=dict)
+    """Reward components and metrics by name; empty in summaries of katgym < 0.2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +164,8 @@ def _summarize_env(
     at, hat = mean_pass_k((len(s), round(sum(s))) for s in outcomes.values())
     kinds = Counter(x.reward.failure_kind or UNSPECIFIED for x in lines if not x.reward.is_valid)
     num_turns = sum(line.num_turns for line in scored)
+    num_parallel = sum(line.num_parallel_calls for line in scored)
+    num_successes = round(sum(success for _, success in successes))
     truncated = sum(line.status == RolloutStatus.TRUNCATED for line in scored)
     rng = np.random.default_rng(bootstrap_seed)
     return EnvSummary(
@@ -182,7 +190,9 @@ def _summarize_env(
         pass_hat_k=hat,
         mean_turns=_ratio(num_turns, len(scored)),
         tool_calls_per_turn=_ratio(sum(line.num_tool_calls for line in scored), num_turns),
-        parallel_calls_per_turn=_ratio(sum(line.num_parallel_calls for line in scored), num_turns),
+        parallel_calls_per_turn=_ratio(num_parallel, num_turns),
+        turns_per_success=_ratio(num_turns, num_successes),
+        parallel_calls_per_success=_ratio(num_parallel, num_successes),
         truncated_fraction=_ratio(truncated, len(scored)),
         statuses=dict(sorted(Counter(line.status for line in lines).items())),
         num_prompt_tokens=sum(line.num_prompt_tokens for line in lines),
@@ -193,6 +203,7 @@ def _summarize_env(
         bootstrap_seed=bootstrap_seed,
         tasks_sha256=_sha256({(line.task_id, line.task_sha256) for line in lines}),
         seeds_sha256=_sha256({(line.task_id, line.seed) for line in lines}),
+        components=summarize_components(scored, level=level),
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from katgym.evaluation.leaderboard import (
     build_leaderboard,
     mover_mean,
 )
+from katgym.evaluation.leaderboard_html import leaderboard_html
 from katgym.evaluation.leaderboard_text import (
     detail_columns,
     leaderboard_markdown,
     leaderboard_table,
+    metric_rows,
     rank_text,
 )
 from katgym.evaluation.statistics import Interval, wilson_interval
@@ -252,3 +255,27 @@ def test_markdown_escapes_and_keeps_columns(make_line: Make) -> None:
     assert "<script>" not in text
     assert "| 1 |" in table[2]
     assert "## Runs" in text
+
+
+def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> None:
+    def entry(name: str, distance: float) -> LeaderboardEntry:
+        lines = [make_line(f"t{i}", 1.0) for i in range(3)]
+        for line in lines:
+            line["reward"]["components"]["edit_distance"] = {"score": distance, "weight": 0.0}
+        return replace(_entry(make_line, name, 3), summary=summarize(lines))
+
+    board = build_leaderboard([entry("near", 0.25), entry("far", 2.5)])
+    rows = metric_rows(board.sections[0].groups[0])
+    assert rows["edit_distance"] == ["2.500 [2.500, 2.500]", "0.250 [0.250, 0.250]"]
+    assert rows["turns per success"] == ["2.0", "2.0"]
+    assert "| edit\\_distance | 2.500 \\[2.500, 2.500\\] |" in leaderboard_markdown(board)
+    assert "edit_distance" in _table(board)
+    page = leaderboard_html(board)
+    assert "Metrics: measured, not rewarded" in page
+    assert page.count('data-label="near"') == len(rows)
+
+
+def test_runs_without_metrics_have_no_metrics_table(make_line: Make) -> None:
+    board = build_leaderboard([_entry(make_line, "a", 20)])
+    assert metric_rows(board.sections[0].groups[0]) == {}
+    assert "<summary>" not in leaderboard_html(board)

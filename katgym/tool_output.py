@@ -11,7 +11,7 @@ _ESCAPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 
 def readable_text(text: str) -> str:
-    r"""Make control characters visible, so that a program can neither move the cursor nor hide text.
+    r"""Make control characters visible: no program can move the cursor or hide text with them.
 
     Newline and tab stay, "\r\n" becomes a newline; any other control character, and those that
     change the direction of text, become their escape (`\x1b`, `\u202e`).

@@ -37,7 +37,7 @@ test: $(SETUP)
 	$(BIN)/python -m pytest -n 2 -q
 
 test-all: $(SETUP)
-	$(BIN)/python -m pytest -q -m "not vllm"
+	$(BIN)/python -m pytest -q -m "not vllm and not docker"
 
 check: $(SETUP)
 	$(BIN)/ruff check .

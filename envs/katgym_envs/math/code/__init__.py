@@ -1,0 +1,1 @@
+"""`katgym/MathCode-v0`: written problems with a sandboxed Python."""

@@ -1,0 +1,1 @@
+"""Other projects' agents on katgym's tasks and in katgym's sandboxes."""

@@ -1,0 +1,74 @@
+"""What only the grader knows of a task: gold patch, graded tests, their files, the canaries.
+
+Never put any of it into a `katgym.Task`, an observation, a sandbox an agent runs in, or a log.
+Not here: making it (`making/`), reading it from disk (`task_source.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestFunction:
+    """One graded test function and its cases in the order pytest collects them.
+
+    Example:
+        TestFunction(path="tests/test_a.py", qualname="TestA::test_b", case_ids=("1-x", "2-y"))
+
+    Its node ids are `path::qualname[case]`; `case_ids` is `("",)` without parametrisation.
+    """
+
+    __test__ = False
+
+    path: str
+    qualname: str
+    case_ids: tuple[str, ...] = ("",)
+
+    def node_ids(self) -> tuple[str, ...]:
+        """Return pytest's node ids, one a case."""
+        base = f"{self.path}::{self.qualname}"
+        return tuple(f"{base}[{case}]" if case else base for case in self.case_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidCanary:
+    """A wrong-value change to a test file that was seen to fail on correct code.
+
+    `spec` is what `canaries/` serialises. `fails` are the node ids that fail with it, all others of
+    the file staying as they are.
+    """
+
+    path: str
+    spec: Mapping[str, object]
+    fails: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenTests:
+    """The grader's side of one task.
+
+    Example:
+        HiddenTests(instance_id="toy-1", gold_patch="--- a/x.py\\n...",
+                    fail_to_pass=("t.py::test_a",), pass_to_pass=("t.py::test_b",),
+                    files={"t.py": b"def test_a(): ..."})
+    """
+
+    instance_id: str
+    gold_patch: str
+    fail_to_pass: tuple[str, ...]
+    """pytest node ids."""
+    pass_to_pass: tuple[str, ...]
+    files: Mapping[str, bytes]
+    """Workspace path -> content: test modules and what they need (conftest, data, helpers). They
+    replace whatever the agent left at these paths."""
+    test_modules: tuple[str, ...] = ()
+    """Those of `files` that hold graded tests, and are put in under random names."""
+    functions: tuple[TestFunction, ...] = ()
+    """Every graded function of `test_modules`."""
+    canaries: tuple[ValidCanary, ...] = ()
+    protected_paths: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    gold_files: Mapping[str, bytes] = field(default_factory=dict)
+    """Changed product files as gold leaves them; for edit distance."""

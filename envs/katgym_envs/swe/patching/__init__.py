@@ -1,0 +1,39 @@
+"""Patches as pure functions over file trees: parse, apply strictly, make. See README.md."""
+
+from katgym_envs.swe.patching.apply import apply_patches
+from katgym_envs.swe.patching.envelope import BEGIN, apply_envelope, parse_envelope
+from katgym_envs.swe.patching.failure import PatchError, PatchFailure
+from katgym_envs.swe.patching.file_patch import FilePatch, Hunk
+from katgym_envs.swe.patching.make_diff import make_diff
+from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, updated
+from katgym_envs.swe.patching.unified import parse_diff
+from katgym_envs.swe.patching.workspace import (
+    is_git_path,
+    make_workspace_diff,
+    tree_of_directory,
+    workspace_changes,
+)
+
+__all__ = [
+    "BEGIN",
+    "Changes",
+    "FilePatch",
+    "Hunk",
+    "PatchError",
+    "PatchFailure",
+    "Proposal",
+    "Tree",
+    "apply_envelope",
+    "apply_patches",
+    "as_tree",
+    "is_git_path",
+    "make_diff",
+    "make_workspace_diff",
+    "parse_diff",
+    "parse_envelope",
+    "parse_proposal",
+    "tree_of_directory",
+    "updated",
+    "workspace_changes",
+]

@@ -1,0 +1,175 @@
+"""Layers: immutable file trees, stored once by content, from which workspaces are made.
+
+Not here: mounting or uploading one (the backends).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from katgym.errors import UsageError
+
+EXECUTABLE = 0o755
+PLAIN = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A file tree in a layer store: regular files (mode 644 or 755), links, directories.
+
+    `digest` is the hex sha256 of the tree's sorted entries, whatever machine made it.
+    """
+
+    digest: str
+    path: Path
+    """Directory that holds the tree; never written to again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of a tree that is given as a mapping."""
+
+    content: bytes = b""
+    is_executable: bool = False
+    link_target: str | None = None
+    """Makes it a symbolic link; it may not lead out of the tree."""
+
+
+class LayerStore:
+    """Trees by digest under one directory, `<root>/<digest>/tree`; safe between processes.
+
+    As root, files are owned by the user that commands run as (`owner`), so that an overlay of the
+    tree is writable for it.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, owner: tuple[int, int] | None = None):
+        self.root = Path(root)
+        self.owner = owner
+
+    def get(self, digest: str) -> Layer | None:
+        """Return a stored layer, or None."""
+        path = self.root / digest / "tree"
+        return Layer(digest=digest, path=path) if path.is_dir() else None
+
+    def add_files(self, files: Mapping[str, bytes | FileEntry]) -> Layer:
+        """Store a tree given as relative path -> content; equal trees are stored once."""
+        entries = {
+            _checked_path(path): f if isinstance(f, FileEntry) else FileEntry(content=f)
+            for path, f in files.items()
+        }
+        for path, entry in entries.items():
+            if entry.link_target is not None:
+                _check_link(path, entry.link_target)
+            for parent in PurePosixPath(path).parents:
+                if str(parent) in entries:
+                    raise UsageError(f"{str(parent)!r} is a file and the directory of {path!r}")
+        digest = _digest(entries)
+        return self.get(digest) or self._store(digest, entries)
+
+    def add_directory(
+        self, source: str | os.PathLike[str], *, exclude: tuple[str, ...] = (".git", "__pycache__")
+    ) -> Layer:
+        """Store a copy of a directory on the host; names in `exclude` are left out at any depth.
+
+        Links are kept as links and have to stay inside; devices, sockets and fifos raise.
+        """
+        root = Path(source)
+        if not root.is_dir():
+            raise UsageError(f"no such directory: {str(source)!r}")
+        return self.add_files(dict(_walk(root, exclude)))
+
+    def _store(self, digest: str, entries: Mapping[str, FileEntry]) -> Layer:
+        self.root.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        try:
+            tree = scratch / "tree"
+            tree.mkdir()
+            for path, entry in entries.items():
+                target = tree / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if entry.link_target is not None:
+                    target.symlink_to(entry.link_target)
+                else:
+                    target.write_bytes(entry.content)
+                    target.chmod(EXECUTABLE if entry.is_executable else PLAIN)
+            for folder, _, names in os.walk(scratch):
+                Path(folder).chmod(0o755)
+                if self.owner is not None:
+                    os.chown(folder, *self.owner)
+                    for name in names:
+                        os.chown(Path(folder) / name, *self.owner, follow_symlinks=False)
+            try:
+                scratch.rename(self.root / digest)
+            except OSError:  # another process stored the same tree
+                if self.get(digest) is None:
+                    raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        layer = self.get(digest)
+        assert layer is not None
+        return layer
+
+
+@lru_cache(maxsize=1)
+def layer_store() -> LayerStore:
+    """Return this user's layer store, `$XDG_CACHE_HOME/katgym/layers`."""
+    from katgym.sandbox.local.identity import (
+        layer_owner,
+    )  # the local backend decides who owns files
+
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return LayerStore(Path(base) / "katgym" / "layers", owner=layer_owner())
+
+
+def _walk(root: Path, exclude: tuple[str, ...]) -> Iterator[tuple[str, FileEntry]]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(n for n in folders if n not in exclude)
+        linked = [n for n in folders if (Path(folder) / n).is_symlink()]
+        for name in sorted([n for n in names if n not in exclude] + linked):
+            path = Path(folder) / name
+            relative = path.relative_to(root).as_posix()
+            info = path.lstat()
+            if stat.S_ISLNK(info.st_mode):
+                yield relative, FileEntry(link_target=str(path.readlink()))
+            elif stat.S_ISREG(info.st_mode):
+                yield (
+                    relative,
+                    FileEntry(content=path.read_bytes(), is_executable=bool(info.st_mode & 0o100)),
+                )
+            else:
+                raise UsageError(f"{relative!r} is neither file, link nor directory")
+
+
+def _checked_path(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or str(pure) != path:
+        raise UsageError(f"not a relative path without '.' and '..': {path!r}")
+    return path
+
+
+def _check_link(path: str, target: str) -> None:
+    depth = len(PurePosixPath(path).parts) - 1
+    parts = PurePosixPath(target).parts
+    for part in parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0 or PurePosixPath(target).is_absolute():
+            raise UsageError(f"link {path!r} -> {target!r} leads out of the tree")
+
+
+def _digest(entries: Mapping[str, FileEntry]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(entries, key=os.fsencode):
+        entry = entries[path]
+        kind = "link" if entry.link_target is not None else "x" if entry.is_executable else "file"
+        content = entry.content if entry.link_target is None else os.fsencode(entry.link_target)
+        total.update(f"{kind} {len(os.fsencode(path))} {len(content)}\n".encode())
+        total.update(os.fsencode(path) + content)
+    return total.hexdigest()

@@ -1,0 +1,1 @@
+"""The embedded backend: Linux namespaces, no daemon. See `backend.py`."""

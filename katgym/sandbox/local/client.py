@@ -1,0 +1,232 @@
+"""The host's side of a launcher: starts it, asks it, notices its death.
+
+Not here: what it does (`launcher.py`), sandboxes as callers see them (`backend.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katgym.sandbox.base import SandboxError, SandboxUnavailableError
+from katgym.sandbox.layer import layer_store
+from katgym.sandbox.local.identity import AGENT_UID, NUM_SUBUIDS, SUBUID_BASE
+
+_START_TIMEOUT_S = 30.0
+_MAX_REPLY_BYTES = 1 << 30
+_PACKAGE = Path(__file__).parents[2]
+# The launcher imports its few modules without running katgym's own __init__, which is far larger.
+# Nothing about this machine is on its command line, which commands in a sandbox can read.
+_BOOT = """\
+import os, sys, types
+package = os.environ.pop("KATGYM_PACKAGE")
+for name, folder in (("katgym", package), ("katgym.sandbox", package + "/sandbox")):
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = [folder]
+from katgym.sandbox.local import launcher
+launcher.main()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherKey:
+    """What a launcher is started for; sandboxes that differ in it have different launchers."""
+
+    python: str | None = None
+    """Interpreter that is mounted in the sandboxes; None mounts none besides /usr."""
+    preload: tuple[str, ...] = ()
+
+
+class LauncherClient:
+    """One launcher process, asked by many tasks of one event loop at a time."""
+
+    def __init__(self, key: LauncherKey) -> None:
+        self.key = key
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._state = ""
+        self.error: str | None = None
+
+    async def start(self) -> None:
+        """Start the process; `SandboxUnavailableError` if this machine does not allow it."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        replies, their_replies = socket.socketpair()
+        self._state = tempfile.mkdtemp(prefix="katgym-sandboxes-")
+        interpreter = self.key.python if self.key.preload and self.key.python else sys.executable
+        flags = ["-P", "-s"] if self.key.preload else ["-I", "-S"]
+        env = {
+            "KATGYM_PACKAGE": str(_PACKAGE),
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+        }
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+        self._requests = ours
+        try:
+            self._process = subprocess.Popen(
+                [interpreter, *flags, "-c", _BOOT],
+                stdin=theirs,
+                stdout=their_replies,
+                env=env,
+                cwd="/",
+            )
+        except OSError as e:
+            self._release()
+            raise SandboxUnavailableError(f"the launcher cannot be started: {e}") from e
+        finally:
+            theirs.close()
+            their_replies.close()
+        self._reader, self._writer = await asyncio.open_connection(sock=replies)
+        try:
+            async with asyncio.timeout(_START_TIMEOUT_S):
+                await self._introduce()
+        except (TimeoutError, EOFError, OSError) as e:
+            await self.close()
+            text = str(e) or f"it was not ready within {_START_TIMEOUT_S:g} s"
+            raise SandboxUnavailableError(f"local sandboxes cannot be made here: {text}") from e
+        ours.setblocking(False)
+        self._task = asyncio.create_task(self._receive())
+
+    async def _introduce(self) -> None:
+        assert self._requests is not None
+        binds, masks = _interpreter_paths(self.key.python)
+        layers = layer_store().root
+        layers.mkdir(parents=True, exist_ok=True)
+        config = {
+            "state": self._state,
+            "layers": str(layers),
+            "binds": binds,
+            "masks": masks,
+            "preload": list(self.key.preload),
+            "agent_uid": AGENT_UID,
+            "is_single_uid": os.geteuid() != 0,
+            "subuid_base": SUBUID_BASE,
+        }
+        self._requests.send(json.dumps(config).encode())
+        header, _ = await self._frame()
+        if header["op"] == "map":
+            for name in ("uid_map", "gid_map"):
+                text = f"0 {SUBUID_BASE} {NUM_SUBUIDS}"
+                Path(f"/proc/{header['pid']}/{name}").write_text(text, encoding="ascii")
+            self._requests.send(b"mapped")
+            header, _ = await self._frame()
+        if header["op"] != "ready":
+            raise OSError(header.get("error", "the launcher did not get ready"))
+
+    async def _frame(self) -> tuple[dict[str, Any], bytes]:
+        assert self._reader is not None
+        sizes = await self._reader.readexactly(8)
+        header_len, payload_len = struct.unpack("!II", sizes)
+        if header_len + payload_len > _MAX_REPLY_BYTES:
+            raise OSError(f"the launcher sent {header_len + payload_len} bytes")
+        header = json.loads(await self._reader.readexactly(header_len))
+        return header, await self._reader.readexactly(payload_len)
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                header, payload = await self._frame()
+                waiting = self._waiting.pop(header["id"], None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result((header, payload))
+        except (EOFError, OSError) as e:
+            self.error = f"the launcher of the local sandboxes has ended ({type(e).__name__})"
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(SandboxError(self.error))
+            self._waiting.clear()
+
+    async def ask(
+        self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a request, descriptors beside it; return reply fields and payload.
+
+        `SandboxError` if the launcher could not do it, or is gone.
+        """
+        if self.error is not None or self._requests is None:
+            raise SandboxError(self.error or "the launcher of the local sandboxes is closed")
+        number = next(self._ids)
+        waiting: asyncio.Future[tuple[dict[str, Any], bytes]]
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        packet = json.dumps({**fields, "op": op, "id": number}).encode()
+        try:
+            await self._send(packet, fds)
+        except OSError as e:
+            self._waiting.pop(number, None)
+            raise SandboxError(f"the launcher of the local sandboxes does not listen: {e}") from e
+        header, payload = await waiting
+        if "error" in header:
+            raise SandboxError(f"local sandbox: {op} failed: {header['error']}")
+        return header, payload
+
+    async def _send(self, packet: bytes, fds: Sequence[int]) -> None:
+        assert self._requests is not None
+        while True:
+            try:
+                socket.send_fds(self._requests, [packet], list(fds))
+                return
+            except BlockingIOError:  # its queue of packets is full
+                await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        """End the launcher and with it every sandbox it made."""
+        self.error = self.error or "the local sandboxes were closed"
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(SandboxError(self.error))
+        self._waiting.clear()
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        self._release()
+
+    def _release(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        with contextlib.suppress(OSError):  # gc removes it later
+            os.rmdir(self._state)
+
+
+def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:
+    """Return the directories an interpreter needs, and those inside that are hidden."""
+    if python is None:
+        return [], []
+    code = (
+        "import sys, sysconfig; print(sys.prefix); print(sys.base_prefix);"
+        "print(sysconfig.get_path('purelib', vars={'base': sys.base_prefix,"
+        " 'platbase': sys.base_prefix}))"
+    )
+    run = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True)
+    if run.returncode != 0:
+        raise SandboxUnavailableError(f"the interpreter {python!r} does not run: {run.stderr!r}")
+    prefix, base, packages = run.stdout.splitlines()
+    venv = str(Path(python).absolute().parents[1])
+    is_venv = Path(venv, "pyvenv.cfg").exists()
+    binds = list(dict.fromkeys([base, *([venv] if is_venv else [prefix])]))
+    # What is installed beside the base interpreter is none of the sandbox's business.
+    return binds, [packages] if is_venv else []

@@ -1,0 +1,156 @@
+"""The system calls a sandbox is built from that Python lacks, by ctypes.
+
+Standard library only. Not here: what they are used for (`rootfs.py`, `overlay.py`, `launcher.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
+CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x08000000, 0x10000000, 0x20000000
+CLONE_NEWNET = 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
+AT_FDCWD = -100
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 4
+
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same number on every architecture
+_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "clone": 56},
+    "aarch64": {"pivot_root": 41, "capset": 91, "clone": 220},
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc_holding_lock = ctypes.PyDLL(None, use_errno=True)
+"""Calls through it keep the interpreter's lock, so a child is born holding it."""
+_libc_holding_lock.syscall.restype = ctypes.c_long
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def _number(name: str) -> int:
+    return _NUMBERS[platform.machine()][name]
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    _check(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def fork_into(flags: int) -> int:
+    """Fork into new namespaces (CLONE_NEW* flags); return 0 in the child, like `os.fork`.
+
+    Unlike unshare and fork it leaves the caller's own children-to-be where they were. Only for
+    processes with one thread: no handlers run, as there are no other threads to speak of.
+    """
+    arguments = [ctypes.c_ulong(x) for x in (flags | signal.SIGCHLD, 0, 0, 0, 0)]
+    result = _libc_holding_lock.syscall(ctypes.c_long(_number("clone")), *arguments)
+    return _check(result, f"clone({flags:#x})")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2)."""
+    _check(
+        _libc.mount(
+            os.fsencode(source),
+            os.fsencode(target),
+            os.fsencode(kind) if kind else None,
+            ctypes.c_ulong(flags),
+            os.fsencode(data) if data else None,
+        ),
+        f"mount {kind or 'bind'} {source!r} on {target!r}",
+    )
+
+
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    """umount2(2), by default taking the mount out of sight at once."""
+    _check(_libc.umount2(os.fsencode(target), flags), f"umount {target!r}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """pivot_root(2)."""
+    _check(_libc.syscall(_number("pivot_root"), os.fsencode(new), os.fsencode(old)), "pivot_root")
+
+
+def open_tree(path: str) -> int:
+    """Return a detached copy of the mount at `path` as a file descriptor (Linux >= 5.2)."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    return _check(_libc.syscall(_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree")
+
+
+def move_mount(fd: int, target: str) -> None:
+    """Attach a detached mount at `target`."""
+    _check(
+        _libc.syscall(_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH),
+        f"move_mount to {target!r}",
+    )
+
+
+def prctl(option: int, value: int = 0, third: int = 0) -> None:
+    """prctl(2)."""
+    arguments = [ctypes.c_ulong(x) for x in (value, third, 0, 0)]
+    _check(_libc.prctl(option, *arguments), f"prctl({option})")
+
+
+def drop_bounding_set() -> None:
+    """Give up ever gaining a capability through execve; what is held now stays."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:  # beyond the kernel's last one
+            return
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+_CAP_HEADER = _CapHeader(0x20080522, 0)
+_NO_CAPS = (ctypes.c_uint32 * 6)()
+
+
+def drop_capabilities() -> None:
+    """Give up every capability now."""
+    _check(
+        _libc.syscall(_number("capset"), ctypes.byref(_CAP_HEADER), ctypes.byref(_NO_CAPS)),
+        "capset",
+    )
+
+
+class _SockFilter(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_uint16),
+        ("jt", ctypes.c_uint8),
+        ("jf", ctypes.c_uint8),
+        ("k", ctypes.c_uint32),
+    ]
+
+
+class _SockProgram(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(_SockFilter))]
+
+
+class SeccompFilter:
+    """A BPF program made of (code, jt, jf, k), kept ready to be installed."""
+
+    def __init__(self, instructions: list[tuple[int, int, int, int]]) -> None:
+        self._array = (_SockFilter * len(instructions))(*[_SockFilter(*i) for i in instructions])
+        self._program = _SockProgram(len(instructions), self._array)
+
+    def install(self) -> None:
+        """Confine this thread and its children for good; needs no_new_privs."""
+        _check(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(self._program), 0, 0), "prctl(seccomp)")

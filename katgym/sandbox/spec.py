@@ -1,0 +1,51 @@
+"""What a sandbox is made from.
+
+Not here: making one (`base.py`, and the backends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from katgym.errors import UsageError
+from katgym.sandbox.layer import Layer
+from katgym.sandbox.limits import SandboxLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What a sandbox is made from; the same spec makes equal sandboxes.
+
+    Example:
+        SandboxSpec(layers=(layer,), python="/home/me/.cache/katgym/venvs/ab12/bin/python")
+    """
+
+    layers: tuple[Layer, ...] = ()
+    """Contents of the workspace, lowest first; a later layer's file hides an earlier one's."""
+    workdir: str = "/workspace"
+    """Where the workspace is, and where commands start."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of every command, on top of a minimal PATH, HOME, LANG; nothing is inherited."""
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    python: str | None = None
+    """Interpreter on the host whose environment (venv and base prefix) is mounted read-only at its
+    own path and comes first on PATH. Backends with an image of their own refuse it."""
+    image: str | None = None
+    """Image (with digest, or a local id) for backends that run images; the others refuse it."""
+    preload: tuple[str, ...] = ()
+    """Modules of `python` imported once, before any agent code, so that `Sandbox.call` starts from
+    a warm interpreter. Needs capability "call"."""
+    ttl_s: float = 3600.0
+    """After this many seconds the sandbox is killed, whatever its owner does."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Put on what the backend creates, so that a person can tell whose it is."""
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.workdir)
+        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+            raise UsageError(f"workdir is an absolute path below /, got {self.workdir!r}")
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name or "\0" in value:
+                raise UsageError(f"not an environment variable: {name!r}={value!r}")

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from katgym_envs.swe.edit_metrics import (
+    edit_distance,
+    line_distance,
+    locality,
+    num_changed_lines,
+)
+
+BASE = b"""import math
+
+def area(r):
+    return math.pi * r
+
+def width(r):
+    return 2 * r
+
+LIMIT = 3
+"""
+GOLD = BASE.replace(b"math.pi * r", b"math.pi * r * r")
+
+
+def test_changed_lines_count_additions_and_deletions() -> None:
+    assert num_changed_lines({"a": BASE}, {"a": GOLD}) == 2
+    assert num_changed_lines({"a": b"1\n2\n"}, {"b": b"1\n"}) == 3
+    assert num_changed_lines({"a": BASE}, {"a": BASE}) == 0
+
+
+def test_edit_distance_is_0_for_gold_and_half_for_doing_nothing_to_a_replaced_line() -> None:
+    assert edit_distance({"a": BASE}, {"a": GOLD}, {"a": GOLD}) == 0.0
+    assert edit_distance({"a": BASE}, {"a": BASE}, {"a": GOLD}) == 0.5
+
+
+def test_edit_distance_counts_what_was_done_elsewhere() -> None:
+    final = GOLD + b"x = 1\ny = 2\n"
+    assert edit_distance({"a": BASE}, {"a": final, "b": b"1\n2\n"}, {"a": GOLD}) == (2 + 2) / 2
+
+
+def test_edit_distance_needs_a_gold_that_changes_something() -> None:
+    with pytest.raises(ValueError, match="gold does not differ"):
+        edit_distance({"a": BASE}, {"a": BASE}, {"a": BASE})
+
+
+def test_locality_is_the_share_inside_the_function_gold_changes() -> None:
+    elsewhere = BASE.replace(b"2 * r", b"3 * r")
+    both = elsewhere.replace(b"math.pi * r", b"math.tau * r")
+    assert locality({"a": BASE}, {"a": GOLD}, {"a": GOLD}) == 1.0
+    assert locality({"a": BASE}, {"a": elsewhere}, {"a": GOLD}) == 0.0
+    assert locality({"a": BASE}, {"a": both}, {"a": GOLD}) == 0.5
+    assert locality({"a": BASE}, {"a": BASE}, {"a": GOLD}) is None
+
+
+def test_locality_outside_functions_is_the_line_itself() -> None:
+    gold = BASE.replace(b"LIMIT = 3", b"LIMIT = 4")
+    final = BASE.replace(b"LIMIT = 3", b"LIMIT = 5").replace(b"import math", b"import math as m")
+    assert locality({"a": BASE}, {"a": final}, {"a": gold}) == 0.5
+
+
+def test_locality_of_a_file_that_does_not_parse_goes_by_lines() -> None:
+    base, gold = b"a b\nc d\n", b"a b\nc e\n"
+    assert locality({"t": base}, {"t": b"a x\nc x\n"}, {"t": gold}) == 0.5
+
+
+lines = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n"]), max_size=9)
+
+
+@given(lines, lines)
+def test_line_distance_equals_the_textbook_recurrence(a: list[bytes], b: list[bytes]) -> None:
+    @cache
+    def textbook(i: int, j: int) -> int:
+        if i == 0 or j == 0:
+            return i + j
+        return min(
+            textbook(i - 1, j) + 1,
+            textbook(i, j - 1) + 1,
+            textbook(i - 1, j - 1) + (a[i - 1] != b[j - 1]),
+        )
+
+    assert line_distance(a, b) == textbook(len(a), len(b))

@@ -5,9 +5,11 @@
     async with await backend.create(SandboxSpec(layers=(layer,))) as sandbox:
         result = await sandbox.exec(["python3", "hello.py"])
 
-Not here: the grader and the tools that use one (`katgym_envs.swe`).
+Under asyncio; `blocking.py` is for code without, `shared.py` for envs. Not here: the
+grader and the tools that use one (`katgym_envs.swe`).
 """
 
+from katgym.sandbox.backends import backend
 from katgym.sandbox.base import (
     Enforcement,
     ExecResult,
@@ -19,6 +21,7 @@ from katgym.sandbox.base import (
 from katgym.sandbox.changes import ChangeKind, FileChange, WorkspaceDiff
 from katgym.sandbox.layer import Layer, LayerStore, layer_store
 from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.shared import close_shared_backends, shared_backend
 from katgym.sandbox.spec import SandboxSpec
 
 __all__ = [
@@ -35,5 +38,8 @@ __all__ = [
     "SandboxSpec",
     "SandboxUnavailableError",
     "WorkspaceDiff",
+    "backend",
+    "close_shared_backends",
     "layer_store",
+    "shared_backend",
 ]

@@ -8,45 +8,34 @@ Not here: the interface itself (`base.py`); under asyncio use that.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from katgym.sandbox.backends import backend
-from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult, SandboxBackend
+from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult, Sandbox, SandboxBackend
 from katgym.sandbox.changes import WorkspaceDiff
 from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.shared import SandboxThread
 from katgym.sandbox.spec import SandboxSpec
-
-T = TypeVar("T")
 
 
 class BlockingSandbox:
-    """One sandbox with a backend and an event loop of its own, in a thread; may be shared by threads.
+    """One sandbox with a backend and an event loop of its own; threads may share it.
 
     `close` (or leaving the `with`) kills the sandbox, closes the backend and ends the thread.
     """
 
     def __init__(self, name: str, spec: SandboxSpec, **options: Any) -> None:
-        """Start a sandbox of backend `name` with its `options`; the errors are those of `create`."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="katgym-blocking-sandbox", daemon=True
-        )
-        self._thread.start()
+        """Start a sandbox of backend `name` with its `options`; errors are those of `create`."""
+        self._thread = SandboxThread()
         self._is_closed = False
         self._backend: SandboxBackend | None = None
         try:
-            self._backend = backend(name, **options)
-            self.sandbox = self._wait(self._backend.create(spec))
+            self._backend, self.sandbox = self._thread.wait(_start(name, spec, options))
         except BaseException:
             self.close()
             raise
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def exec(
         self,
@@ -59,21 +48,21 @@ class BlockingSandbox:
         user: str = AGENT,
     ) -> ExecResult:
         """Run a command to its end; see `Sandbox.exec`."""
-        return self._wait(
+        return self._thread.wait(
             self.sandbox.exec(command, cwd=cwd, env=env, stdin=stdin, limits=limits, user=user)
         )
 
     def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return a file's bytes; see `Sandbox.read`."""
-        return self._wait(self.sandbox.read(path, max_bytes=max_bytes))
+        return self._thread.wait(self.sandbox.read(path, max_bytes=max_bytes))
 
     def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Replace or create a file; see `Sandbox.write`."""
-        self._wait(self.sandbox.write(path, data, mode=mode))
+        self._thread.wait(self.sandbox.write(path, data, mode=mode))
 
     def diff(self) -> WorkspaceDiff:
         """Return what changed in the workspace; see `Sandbox.diff`."""
-        return self._wait(self.sandbox.diff())
+        return self._thread.wait(self.sandbox.diff())
 
     def close(self) -> None:
         """Kill the sandbox and release everything; may be called twice."""
@@ -82,11 +71,9 @@ class BlockingSandbox:
         self._is_closed = True
         try:
             if self._backend is not None:
-                self._wait(self._backend.aclose())
+                self._thread.wait(self._backend.aclose())
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._thread.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -98,3 +85,14 @@ class BlockingSandbox:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+async def _start(
+    name: str, spec: SandboxSpec, options: Mapping[str, Any]
+) -> tuple[SandboxBackend, Sandbox]:
+    made = backend(name, **options)
+    try:
+        return made, await made.create(spec)
+    except BaseException:
+        await made.aclose()
+        raise

@@ -1,6 +1,6 @@
 """Registers the mathematics envs; imports none of them.
 
-Not here: the envs (`arithmetic/`, `problems/`), the verifier (`verifier/`).
+Not here: the envs (`arithmetic/`, `problems/`, `code/`), the verifier (`verifier/`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from katgym.hookspecs import RegisterEnv, hookimpl
 
 @hookimpl
 def katgym_register_envs(register: RegisterEnv) -> None:
-    """Register `katgym/Arithmetic-v0` and `katgym/MathProblems-v0`."""
+    """Register `katgym/Arithmetic-v0`, `katgym/MathProblems-v0`, `katgym/MathCode-v0`."""
     register(
         "katgym/Arithmetic-v0",
         entry_point="katgym_envs.math.arithmetic.env:ArithmeticEnv",
@@ -20,5 +20,11 @@ def katgym_register_envs(register: RegisterEnv) -> None:
         "katgym/MathProblems-v0",
         entry_point="katgym_envs.math.problems.env:MathProblemsEnv",
         description="Written mathematics problems, shipped or your own, graded by the verifier.",
+        extra="math",
+    )
+    register(
+        "katgym/MathCode-v0",
+        entry_point="katgym_envs.math.code.env:MathCodeEnv",
+        description="The written problems again, with a Python in a sandbox to compute with.",
         extra="math",
     )

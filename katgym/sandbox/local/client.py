@@ -82,8 +82,8 @@ class LauncherClient:
         try:
             self._process = subprocess.Popen(
                 [interpreter, *flags, "-c", _BOOT],
-                stdin=theirs,
-                stdout=their_replies,
+                stdin=theirs.fileno(),
+                stdout=their_replies.fileno(),
                 env=env,
                 cwd="/",
             )
@@ -106,7 +106,7 @@ class LauncherClient:
 
     async def _introduce(self) -> None:
         assert self._requests is not None
-        binds, masks = _interpreter_paths(self.key.python)
+        binds, masks = await asyncio.to_thread(_interpreter_paths, self.key.python)
         layers = layer_store().root
         layers.mkdir(parents=True, exist_ok=True)
         config = {

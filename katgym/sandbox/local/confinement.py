@@ -52,7 +52,8 @@ class NamespaceConfinement(Confinement):
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-        syscalls.drop_capabilities()
+        if uid == 0 or self.is_single_uid:  # leaving uid 0 has dropped them already
+            syscalls.drop_capabilities()
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self is not the command's own
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         if self.seccomp is not None:

@@ -24,12 +24,15 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 
 _OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same number on every architecture
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "clone": 56},
-    "aarch64": {"pivot_root": 41, "capset": 91, "clone": 220},
+    "x86_64": {"pivot_root": 155, "clone": 56},
+    "aarch64": {"pivot_root": 41, "clone": 220},
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+_capset = ctypes.CDLL(None, use_errno=True).capset
 _libc_holding_lock = ctypes.PyDLL(None, use_errno=True)
 """Calls through it keep the interpreter's lock, so a child is born holding it."""
 _libc_holding_lock.syscall.restype = ctypes.c_long
@@ -100,10 +103,9 @@ def move_mount(fd: int, target: str) -> None:
     )
 
 
-def prctl(option: int, value: int = 0, third: int = 0) -> None:
-    """prctl(2)."""
-    arguments = [ctypes.c_ulong(x) for x in (value, third, 0, 0)]
-    _check(_libc.prctl(option, *arguments), f"prctl({option})")
+def prctl(option: int, value: int = 0) -> None:
+    """prctl(2) with one argument."""
+    _check(_prctl(option, value, 0, 0, 0), "prctl")
 
 
 def drop_bounding_set() -> None:
@@ -121,14 +123,12 @@ class _CapHeader(ctypes.Structure):
 
 _CAP_HEADER = _CapHeader(0x20080522, 0)
 _NO_CAPS = (ctypes.c_uint32 * 6)()
+_CAP_HEADER_POINTER, _NO_CAPS_POINTER = ctypes.byref(_CAP_HEADER), ctypes.byref(_NO_CAPS)
 
 
 def drop_capabilities() -> None:
     """Give up every capability now."""
-    _check(
-        _libc.syscall(_number("capset"), ctypes.byref(_CAP_HEADER), ctypes.byref(_NO_CAPS)),
-        "capset",
-    )
+    _check(_capset(_CAP_HEADER_POINTER, _NO_CAPS_POINTER), "capset")
 
 
 class _SockFilter(ctypes.Structure):
@@ -150,7 +150,8 @@ class SeccompFilter:
     def __init__(self, instructions: list[tuple[int, int, int, int]]) -> None:
         self._array = (_SockFilter * len(instructions))(*[_SockFilter(*i) for i in instructions])
         self._program = _SockProgram(len(instructions), self._array)
+        self._address = ctypes.addressof(self._program)
 
     def install(self) -> None:
         """Confine this thread and its children for good; needs no_new_privs."""
-        _check(_libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(self._program), 0, 0), "prctl(seccomp)")
+        _check(_prctl(PR_SET_SECCOMP, 2, self._address, 0, 0), "prctl(seccomp)")

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 import katgym
 from katgym.messages import Action
-from katgym.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec
-from katgym.sandbox.backends import shared_backend
+from katgym.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, shared_backend
 from katgym.sandbox.venvs import ensure_venv
 from katgym.tool_output import readable_text, shorten
 from katgym_envs.math.problems.env import MathProblemsEnv
@@ -50,7 +49,7 @@ class MathCodeEnv(MathProblemsEnv):
 
     async def setup(self) -> None:
         """Start the episode's sandbox."""
-        backend = await shared_backend(self.sandbox_name)
+        backend = shared_backend(self.sandbox_name)
         has_python = "python" in (await backend.enforcement()).capabilities
         python = ensure_venv(self.packages) if self.packages else _plain_interpreter()
         self.num_programs = 0
@@ -98,8 +97,7 @@ class MathCodeEnv(MathProblemsEnv):
         """Run a small program, or answer with a small integer."""
         if rng.random() < 0.5:
             code = f"print({rng.randint(-10, 100)} + {rng.randint(-10, 100)})"
-            call = {"name": "python", "arguments": {"code": code}}
-            return {"role": "assistant", "content": "", "tool_calls": [call]}
+            return katgym.assistant("", [("python", {"code": code})])
         return rf"\boxed{{{rng.randint(-10, 100)}}}"
 
 

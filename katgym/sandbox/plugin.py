@@ -1,0 +1,28 @@
+"""Registers the built-in sandbox backends the way any plugin registers its own.
+
+Not here: what they are (`local/`, `docker_engine/`, `remote/`).
+"""
+
+from __future__ import annotations
+
+from katgym.hookspecs import RegisterNamed, hookimpl
+
+
+@hookimpl
+def katgym_register_sandboxes(register: RegisterNamed) -> None:
+    """Register every built-in backend."""
+    register(
+        "local",
+        "katgym.sandbox.local.backend:LocalBackend",
+        description="Linux namespaces on this machine; no daemon, nothing to install",
+    )
+    register(
+        "docker",
+        "katgym.sandbox.docker_engine.backend:DockerBackend",
+        description="containers of a Docker Engine",
+    )
+    register(
+        "sandboxd",
+        "katgym.sandbox.remote.client:RemoteBackend",
+        description="sandboxd:URL, the sandboxes of another machine that runs `katgym sandboxd`",
+    )

@@ -1,0 +1,223 @@
+"""One backend of each name for the whole process, usable from any thread and event loop.
+
+Envs take theirs from here: a synchronous `env.step` runs in a new event loop each time, and their
+sandbox has to live on between two. The backends live on an event loop of their own, in a thread;
+each call costs two thread switches more (about 0.1 ms). Not here: backends made by hand
+(`backends.py`), the interface (`base.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from katgym.sandbox.backends import backend
+from katgym.sandbox.base import (
+    AGENT,
+    MAX_READ_BYTES,
+    Enforcement,
+    ExecResult,
+    Sandbox,
+    SandboxBackend,
+)
+from katgym.sandbox.changes import WorkspaceDiff
+from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.spec import SandboxSpec
+
+T = TypeVar("T")
+
+
+class SandboxThread:
+    """An event loop in a daemon thread, on which backends live."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="katgym-sandboxes", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there and block until it is done."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait under the caller's event loop; cancelling the wait cancels it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def stop(self) -> None:
+        """End the loop and the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class SharedSandbox(Sandbox):
+    """A sandbox that lives on the sandbox thread; the methods are those of `Sandbox`."""
+
+    def __init__(self, thread: SandboxThread, inner: Sandbox, owner: SharedBackend) -> None:
+        self.id = inner.id
+        self.spec = inner.spec
+        self.backend = owner
+        self._thread = thread
+        self._inner = inner
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        limits: SandboxLimits | None = None,
+        user: str = AGENT,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        return await self._thread.run(
+            self._inner.exec(command, cwd=cwd, env=env, stdin=stdin, limits=limits, user=user)
+        )
+
+    async def call(
+        self,
+        function: str,
+        argument: bytes,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> tuple[ExecResult, bytes]:
+        """See `Sandbox.call`."""
+        return await self._thread.run(
+            self._inner.call(function, argument, cwd=cwd, env=env, limits=limits)
+        )
+
+    async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """See `Sandbox.read`."""
+        return await self._thread.run(self._inner.read(path, max_bytes=max_bytes))
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """See `Sandbox.write`."""
+        await self._thread.run(self._inner.write(path, data, mode=mode))
+
+    async def diff(
+        self, *, max_file_bytes: int = MAX_READ_BYTES, max_changes: int = 10_000
+    ) -> WorkspaceDiff:
+        """See `Sandbox.diff`."""
+        return await self._thread.run(
+            self._inner.diff(max_file_bytes=max_file_bytes, max_changes=max_changes)
+        )
+
+    async def snapshot(self) -> str:
+        """See `Sandbox.snapshot`."""
+        return await self._thread.run(self._inner.snapshot())
+
+    async def reset(self, to: str | None = None) -> None:
+        """See `Sandbox.reset`."""
+        await self._thread.run(self._inner.reset(to))
+
+    async def fork(self, num: int = 1, *, at: str | None = None) -> list[Sandbox]:
+        """See `Sandbox.fork`."""
+        made = await self._thread.run(self._inner.fork(num, at=at))
+        return [SharedSandbox(self._thread, inner, self.backend) for inner in made]
+
+    async def kill(self) -> None:
+        """See `Sandbox.kill`."""
+        await self._thread.run(self._inner.kill())
+
+    backend: SharedBackend
+
+
+class SharedBackend(SandboxBackend):
+    """A backend that lives on the sandbox thread; the methods are those of `SandboxBackend`."""
+
+    def __init__(self, thread: SandboxThread, inner: SandboxBackend) -> None:
+        self.name = inner.name
+        self._thread = thread
+        self._inner = inner
+
+    async def create(self, spec: SandboxSpec) -> SharedSandbox:
+        """See `SandboxBackend.create`."""
+        work = asyncio.run_coroutine_threadsafe(self._inner.create(spec), self._thread.loop)
+        try:
+            inner = await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            if work.done() and not work.cancelled() and work.exception() is None:
+                await self._thread.run(work.result().kill())  # made, but nobody waits for it
+            raise
+        return SharedSandbox(self._thread, inner, self)
+
+    async def enforcement(self) -> Enforcement:
+        """See `SandboxBackend.enforcement`."""
+        return await self._thread.run(self._inner.enforcement())
+
+    async def gc(self) -> int:
+        """See `SandboxBackend.gc`."""
+        return await self._thread.run(self._inner.gc())
+
+    async def aclose(self) -> None:
+        """See `SandboxBackend.aclose`."""
+        await self._thread.run(self._inner.aclose())
+
+    def provenance(self) -> Mapping[str, Any]:
+        """See `SandboxBackend.provenance`."""
+        return self._inner.provenance()
+
+
+class _Shared:
+    """The process's thread and backends, made on first use."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.thread: SandboxThread | None = None
+        self.backends: dict[str, SharedBackend] = {}
+
+    def get(self, name: str) -> SharedBackend:
+        with self.lock:
+            if name not in self.backends:
+                self.thread = self.thread or SandboxThread()
+                made = self.thread.wait(_make(name))
+                self.backends[name] = SharedBackend(self.thread, made)
+            return self.backends[name]
+
+    def close(self) -> None:
+        with self.lock:
+            thread, self.thread = self.thread, None
+            backends, self.backends = self.backends, {}
+            if thread is not None:
+                for made in backends.values():
+                    thread.wait(made._inner.aclose())
+                thread.stop()
+
+
+async def _make(name: str) -> SandboxBackend:
+    return backend(name)
+
+
+_shared = _Shared()
+
+
+def shared_backend(name: str) -> SharedBackend:
+    """Return this process's backend of that name, made on first use and closed at exit.
+
+    `UnknownNameError` names the nearest ones.
+    """
+    return _shared.get(name)
+
+
+def close_shared_backends() -> None:
+    """Close what `shared_backend` made, with every sandbox in it; the next use makes new ones."""
+    _shared.close()
+
+
+def _forget_after_fork() -> None:
+    global _shared
+    # The parent's thread does not exist in a forked child.
+    _shared = _Shared()
+
+
+atexit.register(close_shared_backends)
+os.register_at_fork(after_in_child=_forget_after_fork)

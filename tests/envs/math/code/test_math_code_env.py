@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import katgym
+from katgym.sandbox import close_shared_backends
+
+
+@pytest.fixture(autouse=True)
+def _no_sandbox_is_left() -> Iterator[None]:
+    yield
+    close_shared_backends()
+
+
+def _call(code: str) -> Any:
+    return katgym.assistant("", [("python", {"code": code})])
+
+
+def _play(*programs: str) -> list[str]:
+    env = katgym.make("katgym/MathCode-v0")
+    env.reset(seed=0)
+    texts = [env.step(_call(program))[0][0]["content"] for program in programs]
+    env.close()
+    return texts
+
+
+def test_programs_print_and_share_files_but_no_variables() -> None:
+    assert (
+        _play(
+            "x = 2 ** 100; print(x); open('kept', 'w').write('7')",
+            "print(open('kept').read()); print(x)",
+        )[0]
+        == "1267650600228229401496703205376\n"
+    )
+    second = _play(
+        "open('kept', 'w').write('7')", "print(open('kept').read(), flush=True); print(x)"
+    )
+    assert second[1].startswith("7\n") and "NameError" in second[1]
+    assert second[1].endswith("[ended with exit code 1]")
+
+
+def test_a_program_without_output_is_told_so() -> None:
+    assert _play("1 + 1") == ["[no output]"]
+
+
+def test_no_gold_answer_is_within_reach_of_a_program() -> None:
+    (text,) = _play(
+        "import importlib.util as u, os; print(u.find_spec('katgym_envs'), u.find_spec('katgym'));"
+        "print([f for d, _, fs in os.walk('/') for f in fs if f == 'problems.jsonl'])"
+    )
+    assert text == "None None\n[]\n"
+
+
+def test_a_program_reaches_no_network_and_hides_no_escape() -> None:
+    texts = _play(
+        "import socket; socket.create_connection(('1.1.1.1', 53), 1)", "print('\\x1b[31mred')"
+    )
+    assert "Network is unreachable" in texts[0]
+    assert texts[1] == "\\x1b[31mred\n"
+
+
+def test_oracle_earns_the_maximum_and_a_program_does_not_end_the_episode() -> None:
+    env = katgym.make("katgym/MathCode-v0")
+    env.reset(seed=3)
+    _, value, terminated, _, _ = env.step(_call("print(1)"))
+    assert (value, terminated) == (0.0, False)
+    _, value, terminated, _, _ = env.step(env.unwrapped.oracle_action())
+    assert (value, terminated) == (1.0, True)
+    assert env.unwrapped.last_reward.components["programs"].score == 1
+
+
+def test_a_wrong_answer_earns_nothing() -> None:
+    rollout = asyncio.run(katgym.run_rollout(katgym.make("katgym/MathCode-v0"), "noop", seed=0))
+    assert rollout.reward.value == 0.0
+
+
+def test_an_unknown_sandbox_is_refused_with_the_nearest_name() -> None:
+    env = katgym.make("katgym/MathCode-v0", sandbox="locl")
+    with pytest.raises(katgym.UnknownNameError, match="Did you mean 'local'"):
+        env.reset(seed=0)
+
+
+def test_a_sandbox_that_dies_makes_the_reward_invalid() -> None:
+    async def play() -> katgym.Rollout:
+        env = katgym.make("katgym/MathCode-v0").unwrapped
+        policy = katgym.testing.ScriptedPolicy([_call("print(1)"), _call("print(2)"), "done"])
+
+        @katgym.tool()
+        async def python(self: Any, code: str) -> str:
+            """Run it, with the sandbox gone.
+
+            Args:
+                code: The program.
+            """
+            await self._sandbox.kill()
+            return str(await type(env).python(self, code))
+
+        broken = type("Broken", (type(env),), {"python": python})()
+        return await katgym.run_rollout(broken, policy, seed=0)
+
+    rollout = asyncio.run(play())
+    assert rollout.status == "failed"
+    assert not rollout.reward.is_valid
+    assert json.loads(json.dumps(rollout.reward.to_json()))["failure_kind"] == "sandbox_error"

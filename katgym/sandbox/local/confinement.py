@@ -47,6 +47,7 @@ class NamespaceConfinement(Confinement):
         """Become `user` without any privilege."""
         uid = self._uid(user)
         if self.is_single_uid:
+            syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to nobody
             _enter_user_namespace(uid)
         else:
             os.setgroups([])

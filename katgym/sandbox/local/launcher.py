@@ -65,6 +65,7 @@ class Launcher:
 
     def prepare(self) -> None:
         """Import what is asked for, make the root file system, enter the user namespace."""
+        syscalls.name_process("katgym-sandbox")  # commands can read it, as that of their PID 1
         for name in self.config["preload"]:
             importlib.import_module(name)
         state = self.config["state"]

@@ -84,6 +84,10 @@ class Channel(asyncio.Protocol):
         _raise_problem(reply)
         return reply, data
 
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes that are no request: a program, before it serves."""
+        self._send(data, b"")
+
     def close(self) -> None:
         """End the stream; every caller that waits gets a `SandboxError`."""
         self.fail("was ended")

@@ -5,7 +5,7 @@ Runs inside sandboxes, Python >= 3.8. Not here: who tells it to stop, and the ou
 """
 
 # Importing pathlib and contextlib would cost every sandbox milliseconds.
-# ruff: noqa: PTH118, PTH208
+# ruff: noqa: PTH118
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Confinement:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, SIGKILL)
 
     def enter_command(self, user: str, limits: Mapping[str, Any]) -> None:
-        """Run last in the command, resource limits set, before the working directory is entered.
+        """Run in the command, resource limits set, before the working directory is entered.
 
-        Its descriptors: 0-2 the command's own; the supervisor's are open and get closed after this.
+        No descriptor but the command's own is open any more.
         """
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 
@@ -97,6 +97,8 @@ def run_guardian(
         for target, fd in enumerate(fds):
             if fd >= 0:
                 os.dup2(fd, target, target < 3)
+        # The supervisor's own ends, and those of other commands, must not stay open here.
+        syscalls.close_from(CALL_FD if fds[CALL_FD] < 0 else CALL_FD + 1)
         confinement.enter_guardian()
         pid = os.fork()
         if pid == 0:
@@ -135,15 +137,15 @@ def _run_command(confinement: Confinement, command: Command) -> NoReturn:
     try:
         os.setsid()
         os.umask(0o022)
+        syscalls.close_from(STATUS_FD if command.body is None else CALL_FD + 1)
+        if command.body is not None:
+            os.close(STATUS_FD)
         set_rlimits(command.limits.get("rlimits", {}))
         confinement.enter_command(command.user, command.limits)
         os.chdir(command.cwd)
         if command.body is not None:
-            syscalls.close_from(CALL_FD + 1)
-            os.close(STATUS_FD)
             code = command.body(CALL_FD)
         else:
-            syscalls.close_from(3)
             _execute(command.argv, command.env)
     except OSError as error:
         code = NOT_FOUND if error.errno == errno.ENOENT and error.filename is None else CANNOT_RUN

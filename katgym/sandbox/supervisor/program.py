@@ -71,8 +71,8 @@ class Supervisor:
         self._poll = select.epoll()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._null = os.open("/dev/null", os.O_RDWR)
-        self._is_ending = False
-        self._ops: dict[str, Handler] = {
+        self._is_ending = self._is_mute = False
+        self.ops: dict[str, Handler] = {
             "ping": self._ping,
             "read": self._read,
             "write": self._write,
@@ -160,7 +160,7 @@ class Supervisor:
             if running.next_check is not None and running.next_check <= now:
                 running.check_limits(now)
         if self.deadline is not None and now >= self.deadline:
-            self._is_ending = True
+            self._is_ending = self._is_mute = True  # a killed command is not the command's result
 
     def _receive(self) -> None:
         try:
@@ -195,7 +195,7 @@ class Supervisor:
     def _answer(
         self, request: dict[str, Any], payload: bytes, fds: list[int]
     ) -> tuple[dict[str, Any], bytes]:
-        handler = self._ops.get(request["op"])
+        handler = self.ops.get(request["op"])
         reply: dict[str, Any] = {}
         data = b""
         try:
@@ -210,6 +210,8 @@ class Supervisor:
 
     def send(self, reply: dict[str, Any], payload: bytes = b"") -> None:
         """Queue one frame for the host."""
+        if self._is_mute:
+            return
         header = json.dumps(reply).encode()
         self._outgoing.append(memoryview(LENGTHS.pack(len(header), len(payload)) + header))
         if payload:

@@ -4,7 +4,7 @@ Not here: mounts and namespaces (the local backend).
 """
 
 # Importing pathlib and contextlib would cost every sandbox milliseconds.
-# ruff: noqa: PTH118, PTH208
+# ruff: noqa: PTH208
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ that was put there, decides. Python >= 3.8. Not here: single files (`files.py`).
 """
 
 # Importing pathlib and contextlib would cost every sandbox milliseconds.
-# ruff: noqa: PTH208, SIM105
+# ruff: noqa: PTH101, PTH115, PTH118
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Tree:
         With "is_marked", what is there afterwards is the baseline: of all paths with
         "is_complete", else of those named.
         """
+        self._open_up()
         named = [encode(path) for path in request["removed"]]
         with _Opened(self._root) as opened:
             for path in named:
@@ -62,8 +63,14 @@ class Tree:
                 else:
                     self._make(opened, path, kind, mode, encode(extra or ""))
         if request["is_marked"]:
-            self._mark(None if request["is_complete"] else named)
+            with _Opened(self._root) as opened:
+                self._mark(opened, None if request["is_complete"] else named)
         return {}, b""
+
+    def _open_up(self) -> None:
+        """Make the root usable where the agent made it unusable."""
+        if os.lstat(self._root).st_mode & 0o700 != 0o700:
+            os.chmod(self._root, 0o755)
 
     def _remove(self, opened: _Opened, path: bytes) -> None:
         folder, _, name = path.rpartition(b"/")
@@ -83,7 +90,8 @@ class Tree:
             except NotADirectoryError:
                 files.remove(parent, name)
                 os.close(files.make_folder(self._folders, parent, name, mode))
-            os.chmod(name, mode, dir_fd=parent)
+            os.chmod(name, 0o700, dir_fd=parent)
+            opened.modes[path] = mode
             return
         for is_last in (False, True):
             try:
@@ -100,12 +108,12 @@ class Tree:
                 opened.forget(path)
                 files.remove(parent, name)
 
-    def _mark(self, named: list[bytes] | None) -> None:
+    def _mark(self, opened: _Opened, named: list[bytes] | None) -> None:
         # A change within the kernel's tick would leave the times as they are: what was written in
         # this very tick stays a candidate.
         self._marked_ns = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
         if named is None:
-            self._baseline = {path: _signature(info) for path, info, _ in self._walk()}
+            self._baseline = {path: _signature(info) for path, info, _ in self._walk(opened)}
             return
         touched = set(named)
         for path in named:
@@ -114,7 +122,7 @@ class Tree:
                 touched.add(path)
         for path in touched:
             try:
-                info = os.lstat(os.path.join(self._root, path))  # noqa: PTH118 -- as above
+                info = os.lstat(os.path.join(self._root, path))
             except OSError:
                 self._baseline.pop(path, None)
             else:
@@ -129,12 +137,19 @@ class Tree:
         and the contents in that order; "deleted" ones have type None. "max_file_bytes" caps one
         content, "max_bytes" all of them; "omitted" counts paths beyond "max_changes".
         """
+        self._open_up()
         room, most = request["max_bytes"], request["max_changes"]
+        with _Opened(self._root) as opened:
+            return self._changes(opened, room, most, request["max_file_bytes"])
+
+    def _changes(
+        self, opened: _Opened, room: int, most: int, max_file_bytes: int
+    ) -> tuple[dict[str, Any], bytes]:
         rows: list[list[Any]] = []
         contents: list[bytes] = []
         seen = set()
         num_omitted = 0
-        for path, info, is_walked in self._walk():
+        for path, info, is_walked in self._walk(opened):
             num_omitted += not is_walked
             seen.add(path)
             if self._is_unchanged(path, info):
@@ -145,9 +160,9 @@ class Tree:
             kind = _kind(info.st_mode)
             row = [_text(path), kind, stat.S_IMODE(info.st_mode), info.st_size, None, False]
             if kind == "link":
-                row[4] = _text(os.readlink(os.path.join(self._root, path)))  # noqa: PTH118
-            elif kind == "file" and info.st_size <= min(room, request["max_file_bytes"]):
-                contents.append(self.content(path, info.st_size))
+                row[4] = _text(os.readlink(os.path.join(self._root, path)))
+            elif kind == "file" and info.st_size <= min(room, max_file_bytes):
+                contents.append(self._content(opened, path, info.st_size))
                 room -= len(contents[-1])
                 row[3], row[5] = len(contents[-1]), True
             rows.append(row)
@@ -166,31 +181,33 @@ class Tree:
         """Return the content of as many of "paths" as fit in "max_bytes", at least of one."""
         parts: list[bytes] = []
         room = request["max_bytes"]
-        for text in request["paths"]:
-            path = encode(text)
-            size = os.lstat(os.path.join(self._root, path)).st_size  # noqa: PTH118
-            if parts and size > room:
-                break
-            parts.append(self.content(path, size))
-            room -= size
+        with _Opened(self._root) as opened:
+            for text in request["paths"]:
+                path = encode(text)
+                folder, _, name = path.rpartition(b"/")
+                parent = opened.folder(folder)
+                size = os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
+                if parts and size > room:
+                    break
+                parts.append(self._content(opened, path, size))
+                room -= size
         return {"lengths": [len(part) for part in parts]}, b"".join(parts)
 
-    def content(self, path: bytes, size: int) -> bytes:
+    def _content(self, opened: _Opened, path: bytes, size: int) -> bytes:
         """Return a file's content, also where its owner may not read it."""
         folder, _, name = path.rpartition(b"/")
-        with _Opened(self._root) as opened:
-            parent = opened.folder(folder)
-            try:
-                fd = os.open(name, _READ, dir_fd=parent)
-            except PermissionError:
-                mode = stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-                os.chmod(name, mode | 0o400, dir_fd=parent)
-                fd = os.open(name, _READ, dir_fd=parent)
-                os.fchmod(fd, mode)
-            try:
-                return files.read_regular(fd, size, path)
-            finally:
-                os.close(fd)
+        parent = opened.folder(folder)
+        try:
+            fd = os.open(name, _READ, dir_fd=parent)
+        except PermissionError:
+            mode = stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+            os.chmod(name, mode | 0o400, dir_fd=parent)
+            fd = os.open(name, _READ, dir_fd=parent)
+            os.fchmod(fd, mode)
+        try:
+            return files.read_regular(fd, size, path)
+        finally:
+            os.close(fd)
 
     def _is_unchanged(self, path: bytes, info: os.stat_result) -> bool:
         known = self._baseline.get(path)
@@ -198,22 +215,25 @@ class Tree:
             return False
         return stat.S_ISDIR(info.st_mode) or info.st_ctime_ns < self._marked_ns
 
-    def _walk(self) -> Iterator[tuple[bytes, os.stat_result, bool]]:
+    def _walk(self, opened: _Opened) -> Iterator[tuple[bytes, os.stat_result, bool]]:
         """Yield each path below the root, its lstat, and whether its content is walked, too."""
         pending: list[tuple[bytes, int]] = [(b"", 0)]
         while pending:
             folder, depth = pending.pop()
             prefix = folder + b"/" if folder else b""
             full = self._root + b"/" + folder
+            is_searched = False
             try:
                 scan = os.scandir(full)
             except PermissionError:
-                mode = stat.S_IMODE(os.lstat(full).st_mode)
-                os.chmod(full, mode | 0o500)
+                opened.unlock(folder, os.lstat(full).st_mode)
                 scan = os.scandir(full)
-                os.chmod(full, mode)
             with scan:
                 for entry in scan:
+                    if not is_searched:  # the first one tells whether its folder may be searched
+                        is_searched = True
+                        if not os.access(full, os.X_OK):
+                            opened.unlock(folder, os.lstat(full).st_mode)
                     info = entry.stat(follow_symlinks=False)
                     path = prefix + entry.name
                     is_walked = True
@@ -229,33 +249,50 @@ class _Opened:
     """The folder that was last used, held open, since entries come sorted by path."""
 
     def __init__(self, root: bytes) -> None:
+        self._root_path = root
         self._root = os.open(root, _FOLDER)
         self._path = b""
         self._fd = self._root
+        self.modes: dict[bytes, int] = {}
+        """Folders whose mode is set at the end, so that meanwhile they can be used."""
 
     def __enter__(self) -> _Opened:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.forget(self._path)
+        self._close()
         os.close(self._root)
+        for path in sorted(self.modes, reverse=True):  # what lies deeper first
+            os.chmod(self._root_path + b"/" + path, self.modes[path])
+
+    def unlock(self, path: bytes, mode: int) -> None:
+        """Make a folder usable whose owner may not use it, until the end."""
+        self.modes.setdefault(path, stat.S_IMODE(mode))
+        os.chmod(self._root_path + b"/" + path, 0o700)
 
     def forget(self, path: bytes) -> None:
-        """Close what is held if it is this path or below it."""
+        """Close what is held if it is this path or below it, which is to be removed."""
+        for other in [p for p in self.modes if p == path or p.startswith(path + b"/")]:
+            del self.modes[other]
         if self._path == path or self._path.startswith(path + b"/"):
-            if self._fd != self._root:
-                os.close(self._fd)
-            self._fd, self._path = self._root, b""
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd != self._root:
+            os.close(self._fd)
+        self._fd, self._path = self._root, b""
 
     def folder(self, path: bytes, made_by: files.Folders | None = None) -> int:
-        """Return a folder, open, reached without links; with `made_by`, replace what is in the way."""
+        """Return a folder, open, reached without links; `made_by` makes what is not."""
         if path == self._path:
             return self._fd
         fd = os.dup(self._root)
         try:
+            done = b""
             for name in path.split(b"/") if path else ():
+                done = done + b"/" + name if done else name
                 try:
-                    below = os.open(name, _FOLDER, dir_fd=fd)
+                    below = self._below(fd, name, done)
                 except OSError:
                     if made_by is None:
                         raise
@@ -265,9 +302,20 @@ class _Opened:
         except BaseException:
             os.close(fd)
             raise
-        self.forget(self._path)
+        self._close()
         self._fd, self._path = fd, path
         return fd
+
+    def _below(self, parent: int, name: bytes, path: bytes) -> int:
+        try:
+            fd = os.open(name, _FOLDER, dir_fd=parent)
+            if os.access(b".", os.X_OK, dir_fd=fd):
+                return fd
+            os.close(fd)
+        except PermissionError:
+            pass
+        self.unlock(path, os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        return os.open(name, _FOLDER, dir_fd=parent)
 
     def _made(self, parent: int, name: bytes, folders: files.Folders) -> int:
         try:

@@ -17,11 +17,11 @@ import re
 from pathlib import Path
 
 from katgym import console
+from katgym.evaluation.component_summary import metrics_table
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.progress import EvalProgress
 from katgym.evaluation.run import EvalResult, Observer, evaluate
 from katgym.evaluation.store import RunStore
-from katgym.evaluation.component_summary import metrics_table
 from katgym.evaluation.summary import summary_table
 from katgym.limits import Limits
 from katgym.policies.base import Sampling

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 
 from katgym.sandbox.local import syscalls
 from katgym.sandbox.supervisor.guardian import Confinement
@@ -46,6 +47,9 @@ class NamespaceConfinement(Confinement):
     def enter_command(self, user: str, limits: Mapping[str, Any]) -> None:
         """Become `user` without any privilege."""
         uid = self._uid(user)
+        for fd in range(3):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):  # so that /dev/stdout can be opened by name
+                os.fchown(fd, 0 if self.is_single_uid else uid, -1)
         if self.is_single_uid:
             syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to nobody
             _enter_user_namespace(uid)

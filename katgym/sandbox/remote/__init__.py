@@ -1,0 +1,1 @@
+"""Sandboxes of another machine: `katgym sandboxd` serves them, backend `sandboxd:URL` uses them."""

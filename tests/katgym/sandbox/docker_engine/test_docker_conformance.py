@@ -1,0 +1,31 @@
+"""The suite that every sandbox backend passes, against containers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from katgym.sandbox.conformance import CHECKS, Check, run_check
+from katgym.sandbox.docker_engine.backend import DockerBackend
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_docker_conforms(check: Check, docker_image: str, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    async def main() -> bool:
+        backend = DockerBackend(image=docker_image)
+        try:
+            enforcement = await backend.enforcement()
+            if check.requires and check.requires not in enforcement.capabilities:
+                return False
+            await run_check(check, backend)
+            return True
+        finally:
+            await backend.aclose()
+
+    if not asyncio.run(main()):
+        pytest.skip(f"containers have no capability {check.requires!r}")

@@ -1,0 +1,187 @@
+"""What containers are asked for, whose they are, and what happens where no engine is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+import time
+
+import pytest
+
+from katgym.errors import UsageError
+from katgym.sandbox import SandboxLimits, SandboxSpec, SandboxUnavailableError
+from katgym.sandbox.docker_engine import labels, settings
+from katgym.sandbox.docker_engine.backend import DockerBackend
+from katgym.sandbox.docker_engine.enforced import check_limits, describe
+from katgym.sandbox.docker_engine.settings import ContainerPlan, EngineFacts, container_config
+from katgym.sandbox.limits import MEBIBYTE
+
+FACTS = EngineFacts(
+    version="20.10",
+    num_cpus=2,
+    has_memory_limit=True,
+    has_swap_limit=True,
+    has_pids_limit=True,
+    has_cpu_limit=True,
+    has_seccomp=True,
+    is_rootless=False,
+)
+
+
+def config(facts: EngineFacts = FACTS, **limits):
+    plan = ContainerPlan(
+        spec=SandboxSpec(image="sha256:0", limits=SandboxLimits(**limits)),
+        image_id="sha256:0",
+        labels={"a": "b"},
+        facts=facts,
+        num_base_bytes=8192,
+        num_base_files=3,
+        cpus=8.0,
+        runtime=None,
+    )
+    return container_config(plan)
+
+
+def test_container_is_isolated():
+    found = config()
+    host = found["HostConfig"]
+    assert found["User"] == "1000:1000"
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["ReadonlyRootfs"] is True
+    assert host["AutoRemove"] is True
+    assert "Binds" not in host
+
+
+def test_container_is_limited():
+    host = config(memory_bytes=400 * MEBIBYTE, max_processes=10, disk_bytes=MEBIBYTE, max_files=7)[
+        "HostConfig"
+    ]
+    assert host["Memory"] == host["MemorySwap"] == 400 * MEBIBYTE + 8192
+    assert host["PidsLimit"] == 14
+    assert host["NanoCpus"] == 2_000_000_000  # as many as there are
+    assert f"size={MEBIBYTE + 8192}" in host["Tmpfs"]["/workspace"].split(",")
+    assert "nr_inodes=11" in host["Tmpfs"]["/workspace"].split(",")
+    assert f"size={MEBIBYTE}" in host["Tmpfs"]["/tmp"].split(",")
+
+
+@pytest.mark.parametrize("memory", [8, 96, 2048])
+def test_full_disks_leave_memory_for_the_supervisor(memory):
+    limits = SandboxLimits(memory_bytes=memory * MEBIBYTE, disk_bytes=1 << 40)
+    size = settings.disk_bytes(limits)
+    assert size is not None
+    reserve = min(64, memory // 4) * MEBIBYTE
+    others = reserve + settings.SHM_BYTES + settings.home_bytes(limits)
+    assert 2 * size <= max(2 * 4096, memory * MEBIBYTE - others)
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "max_processes"])
+def test_limit_that_the_engine_cannot_enforce_is_refused(name):
+    facts = EngineFacts(
+        version="1",
+        num_cpus=1,
+        has_memory_limit=False,
+        has_swap_limit=False,
+        has_pids_limit=False,
+        has_cpu_limit=False,
+        has_seccomp=False,
+        is_rootless=False,
+    )
+    others = {"memory_bytes": None, "max_processes": None}
+    check_limits(facts, SandboxLimits(**others))
+    with pytest.raises(UsageError, match=rf"cannot limit {name}.*pass {name}=None"):
+        check_limits(facts, SandboxLimits(**{**others, name: 1 << 30}))
+    told = describe(facts, "", 2.0)
+    assert not told.is_safe
+    assert name not in told.limits
+
+
+def test_containers_of_this_process_are_not_abandoned():
+    mine = labels.make_labels("x", 100.0, {"owner": "me", labels.MARK: "forged"})
+    assert (mine["owner"], mine[labels.MARK]) == ("me", "x")
+    assert not labels.is_abandoned(mine)
+
+
+def test_containers_of_dead_processes_are_abandoned():
+    mine = labels.make_labels("x", 100.0, {})
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    assert labels.is_abandoned({**mine, "katgym.sandbox.pid": str(dead.pid)})
+    # The pid was given to another process since.
+    assert labels.is_abandoned({**mine, "katgym.sandbox.pid_started": "1"})
+
+
+def test_containers_of_other_machines_are_abandoned_by_time_only():
+    other = {**labels.make_labels("x", 100.0, {}), "katgym.sandbox.boot": "another"}
+    dead = {**other, "katgym.sandbox.pid": "1", "katgym.sandbox.pid_started": "7"}
+    assert not labels.is_abandoned(dead)
+    late = {**dead, "katgym.sandbox.deadline": str(time.time() - labels.GRACE_S - 1)}
+    assert labels.is_abandoned(late)
+    assert not labels.is_abandoned({labels.MARK: "without the rest"})
+
+
+def test_missing_engine_is_said_with_what_to_do(tmp_path):
+    backend = DockerBackend(f"unix://{tmp_path}/no.sock")
+    spec = SandboxSpec(image="sha256:0")
+
+    async def main():
+        with pytest.raises(
+            SandboxUnavailableError, match=r"no Docker Engine answers at unix://"
+        ) as e:
+            await backend.create(spec)
+        told = await backend.enforcement()
+        await backend.aclose()
+        return e.value, told
+
+    error, told = asyncio.run(main())
+    assert "dockerd" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert not told.is_safe
+    assert "no Docker Engine" in told.probes["engine"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "needs an image"),
+        ({"image": "x", "python": "/usr/bin/python3"}, "image's own interpreter"),
+        ({"image": "x", "preload": ("json",)}, "not supported"),
+        ({"image": "x", "workdir": "/tmp/work"}, "may not be /tmp or below it"),
+    ],
+)
+def test_spec_that_containers_cannot_honour_is_refused(options, text):
+    async def main():
+        await DockerBackend().create(SandboxSpec(**options))
+
+    with pytest.raises(UsageError, match=text):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", ["max_concurrency", "max_starting"])
+def test_options_have_a_least_value(option):
+    with pytest.raises(UsageError, match=f"{option} is at least 1, got 0"):
+        DockerBackend(**{option: 0})
+
+
+def test_import_loads_no_sdk():
+    code = (
+        "import sys, katgym.sandbox.docker_engine.backend;"
+        "assert not {'docker', 'requests'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+
+
+def test_missing_sdk_is_said_with_the_command():
+    code = (
+        "import asyncio, sys; sys.modules['docker'] = None\n"
+        "from katgym.errors import MissingDependencyError\n"
+        "from katgym.sandbox.docker_engine.backend import DockerBackend\n"
+        "try: asyncio.run(DockerBackend().engine())\n"
+        "except MissingDependencyError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'katgym[swe]'" in done.stdout

@@ -1,0 +1,114 @@
+"""The host's channel against a peer that breaks the rules, and the program's text."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import socket
+import sys
+from importlib.resources import files
+
+import pytest
+
+from katgym.sandbox.base import SandboxError
+from katgym.sandbox.supervisor.bundle import SUPERVISOR_MODULES, bundle
+from katgym.sandbox.supervisor.channel import MAX_HEADER_BYTES, Channel
+from katgym.sandbox.supervisor.program import LENGTHS
+
+
+async def against(answer: bytes, *, max_reply_bytes: int = 100) -> SandboxError:
+    """Send one request to a peer that answers with these bytes; return the error."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_unix_connection(lambda: Channel("odd"), sock=ours)
+        theirs.sendall(answer)
+        with pytest.raises(SandboxError) as caught:
+            await channel.request("ping", max_reply_bytes=max_reply_bytes, timeout_s=5)
+        assert not channel.is_open
+        return caught.value
+
+
+def frame(reply: object, payload: bytes = b"", claimed: int | None = None) -> bytes:
+    header = json.dumps(reply).encode()
+    return (
+        LENGTHS.pack(len(header), len(payload) if claimed is None else claimed) + header + payload
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (frame({"id": 1}, claimed=101), "sent 101 bytes"),
+        (frame({"id": 1}, claimed=1 << 31), "sent 2147483648 bytes"),
+        (LENGTHS.pack(MAX_HEADER_BYTES + 1, 0), "breaks the rules"),
+        (frame({"id": 7}), "breaks the rules"),
+        (frame({"id": [1]}), "breaks the rules"),
+        (frame({}), "breaks the rules"),
+        (frame([1, 2]), "breaks the rules"),
+        (LENGTHS.pack(5, 0) + b"{nope", "breaks the rules"),
+        (LENGTHS.pack(40_000, 0) + b"[" * 40_000, "breaks the rules"),
+    ],
+)
+def test_frame_that_breaks_the_rules_ends_the_channel(answer, text):
+    assert text in str(asyncio.run(against(answer)))
+
+
+def test_answer_that_never_comes_ends_the_channel():
+    async def main():
+        ours, theirs = socket.socketpair()
+        with theirs:
+            loop = asyncio.get_running_loop()
+            _, channel = await loop.create_unix_connection(lambda: Channel("mute"), sock=ours)
+            with pytest.raises(SandboxError, match=r"did not answer 'ping' within 0.05 s"):
+                await channel.request("ping", timeout_s=0.05)
+            with pytest.raises(SandboxError, match="did not answer"):
+                await channel.request("ping")
+
+    asyncio.run(main())
+
+
+def test_replies_find_their_requests_in_any_order_and_any_pieces():
+    async def main():
+        ours, theirs = socket.socketpair()
+        with theirs:
+            loop = asyncio.get_running_loop()
+            _, channel = await loop.create_unix_connection(lambda: Channel("slow"), sock=ours)
+            asked = [asyncio.create_task(channel.request("ping")) for _ in range(3)]
+            await asyncio.sleep(0)
+            answer = b"".join(frame({"id": n}, b"%d" % n) for n in (2, 3, 1))
+            for byte in answer:
+                theirs.send(bytes([byte]))
+                await asyncio.sleep(0)
+            replies = await asyncio.gather(*asked)
+            channel.close()
+            return [payload for _, payload in replies]
+
+    assert asyncio.run(main()) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*SUPERVISOR_MODULES, "katgym.sandbox.supervisor.trees", "katgym.sandbox.docker_engine.inside"],
+)
+def test_modules_inside_need_python_3_8_and_nothing_else(name):
+    package, _, module = name.rpartition(".")
+    source = (files(package) / f"{module}.py").read_text()
+    tree = ast.parse(source, feature_version=(3, 8))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    allowed = {"katgym.sandbox.supervisor", *SUPERVISOR_MODULES}
+    foreign = {n for n in imported if n.partition(".")[0] not in sys.stdlib_module_names}
+    assert foreign <= allowed
+
+
+def test_bundle_loads_its_modules_in_order():
+    text = bundle(main="print(sys.modules['katgym.sandbox.supervisor.program'].LENGTHS.size)")
+    compile(text, "bundle", "exec")
+    positions = [text.index(f"load({name!r}") for name in SUPERVISOR_MODULES]
+    assert positions == sorted(positions)

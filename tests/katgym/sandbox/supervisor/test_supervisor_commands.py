@@ -1,0 +1,316 @@
+"""Commands under a supervisor: results, output, limits, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from katgym.sandbox.base import SandboxError
+from katgym.sandbox.supervisor.running import Collector
+
+
+def running(word: str) -> list[int]:
+    """Return the processes whose command line holds a word."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if word.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+def test_result_has_exit_code_and_both_streams(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec("echo out; echo err >&2; exit 3")
+
+    reply, data = asyncio.run(main())
+    assert (reply["exit_code"], reply["signal"], reply["limit_hit"]) == (3, None, None)
+    assert reply["lengths"] == [4, 4]
+    assert data == b"out\nerr\n"
+
+
+def test_signal_is_told_apart_from_exit_code(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec("kill -SEGV $$")
+
+    reply, _ = asyncio.run(main())
+    assert (reply["exit_code"], reply["signal"]) == (None, signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("argv", "fields", "code", "text"),
+    [
+        (["no-such-command"], {}, 127, b"no-such-command: command not found\n"),
+        (["./no/such"], {}, 127, b"./no/such: No such file or directory\n"),
+        (["/etc/passwd"], {}, 126, b"/etc/passwd: Permission denied\n"),
+        (["true"], {"cwd": "/no/such"}, 126, b"/no/such: No such file or directory\n"),
+        (["true", "x" * 200_000], {}, 126, b"true: Argument list too long\n"),
+    ],
+)
+def test_command_that_cannot_start_is_a_result(supervised, argv, fields, code, text):
+    async def main():
+        async with supervised() as box:
+            return await box.exec(argv, **fields)
+
+    reply, data = asyncio.run(main())
+    assert (reply["exit_code"], data) == (code, text)
+
+
+def test_script_without_first_line_runs_in_sh(supervised):
+    async def main():
+        async with supervised() as box:
+            script = box.work / "script"
+            script.write_text("echo from $0 $1")
+            script.chmod(0o755)
+            return await box.exec(["./script", "one"])
+
+    assert asyncio.run(main())[1].endswith(b"script one\n")
+
+
+def test_binary_stdin_of_a_mebibyte_comes_back(supervised):
+    data = os.urandom((1 << 20) + 1)
+
+    async def main():
+        async with supervised() as box:
+            return await box.exec(["cat"], stdin=data, limits={"output_bytes": 4 << 20})
+
+    assert asyncio.run(main())[1] == data
+
+
+def test_stdin_that_is_not_read_does_no_harm(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec(["true"], stdin=bytes(1 << 20))
+
+    assert asyncio.run(main())[0]["exit_code"] == 0
+
+
+def test_argv_of_a_mebibyte_arrives(supervised):
+    parts = ["x" * 1023] * 1024
+
+    async def main():
+        async with supervised() as box:
+            return await box.exec(["/bin/bash", "-c", 'echo "${#@}"', "-", *parts])
+
+    assert asyncio.run(main())[1] == b"1024\n"
+
+
+def test_environment_is_exact_and_keeps_odd_bytes(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec(["/usr/bin/env"], env={"A": "\udcff ü"})
+
+    assert asyncio.run(main())[1] == b"A=\xff \xc3\xbc\n"
+
+
+def test_command_inherits_no_descriptor_and_no_ignored_signal(supervised):
+    async def main():
+        async with supervised() as box:
+            fds = await box.exec(["ls", "/proc/self/fd"])
+            ignored = await box.exec(["grep", "SigIgn", "/proc/self/status"])
+            return fds[1], ignored[1]
+
+    fds, ignored = asyncio.run(main())
+    assert fds.split() == [b"0", b"1", b"2", b"3"]  # 3 is the folder that is listed
+    assert int(ignored.split()[1], 16) == 0
+
+
+def test_rlimits_are_set(supervised):
+    async def main():
+        async with supervised() as box:
+            rlimits = {"NOFILE": 77, "FSIZE": 4096}
+            used = await box.exec(
+                "ulimit -n; head -c 9999 /dev/zero > f", limits={"rlimits": rlimits}
+            )
+            return used[1], (box.work / "f").stat().st_size
+
+    assert asyncio.run(main())[0].startswith(b"77\n")
+    assert asyncio.run(main())[1] == 4096
+
+
+def test_long_output_keeps_head_and_tail_and_counts_the_rest(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec("seq 1 100000", limits={"output_bytes": 101})
+
+    whole = b"".join(b"%d\n" % i for i in range(1, 100_001))
+    reply, data = asyncio.run(main())
+    assert reply["omitted"][0] == len(whole) - 101
+    split = reply["splits"][0]
+    assert (data[:split], data[split:]) == (whole[:50], whole[-51:])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 60))
+def test_collector_keeps_first_and_last_half(chunks, size):
+    collector = Collector(size)
+    for chunk in chunks:
+        collector.add(chunk)
+    whole = b"".join(chunks)
+    kept, omitted, split = collector.result()
+    if len(whole) <= size:
+        assert (kept, omitted) == (whole, 0)
+    else:
+        assert omitted == len(whole) - size
+        assert kept[:split] == whole[: size // 2]
+        assert kept[split:] == whole[-(size - size // 2) :]
+
+
+def test_what_a_command_leaves_behind_is_ended(supervised):
+    async def main():
+        async with supervised() as box:
+            started = time.monotonic()
+            reply, data = await box.exec(
+                "sleep 41001 & setsid sleep 41001 & (setsid sleep 41001 &) ; echo done"
+            )
+            return reply, data, time.monotonic() - started, running("41001")
+
+    reply, data, took, left = asyncio.run(main())
+    assert (reply["exit_code"], data, left) == (0, b"done\n", [])
+    assert took < 5  # stdout was held open by what was left
+
+
+def test_wall_limit_ends_the_whole_tree(supervised):
+    async def main():
+        async with supervised() as box:
+            reply, data = await box.exec(
+                "trap '' TERM; echo before; sleep 41002 & setsid sleep 41002 & wait",
+                limits={"wall_s": 0.3},
+            )
+            return reply, data, running("41002")
+
+    reply, data, left = asyncio.run(main())
+    assert (reply["limit_hit"], reply["signal"], reply["exit_code"]) == ("wall_s", 9, None)
+    assert (data, left) == (b"before\n", [])
+    assert 0.3 <= reply["wall_s"] < 3
+
+
+def test_cpu_limit_counts_all_processes(supervised):
+    async def main():
+        async with supervised() as box:
+            spin = "(while :; do :; done) & (while :; do :; done) & wait"
+            return await box.exec(spin, limits={"cpu_s": 0.4})
+
+    reply, _ = asyncio.run(main())
+    assert (reply["limit_hit"], reply["signal"]) == ("cpu_s", 9)
+    assert 0.4 <= reply["cpu_s"] < 4
+
+
+def test_commands_run_side_by_side_and_end_apart(supervised):
+    async def main():
+        async with supervised() as box:
+            long = asyncio.create_task(box.exec("sleep 1; echo survived"))
+            short = [box.exec(f"echo {i}; sleep 41003 & exit {i}") for i in range(12)]
+            results = await asyncio.gather(*short)
+            return results, await long, running("41003")
+
+    results, long, left = asyncio.run(main())
+    assert [reply["exit_code"] for reply, _ in results] == list(range(12))
+    assert [data for _, data in results] == [b"%d\n" % i for i in range(12)]
+    assert (long[1], left) == (b"survived\n", [])
+
+
+def test_killed_guardian_leaves_nothing(supervised):
+    async def main():
+        async with supervised() as box:
+            reply, _ = await box.exec("setsid sleep 41004 & kill -9 $PPID; sleep 41004")
+            _, data = await box.exec("echo fine")
+            return reply, data, running("41004")
+
+    reply, data, left = asyncio.run(main())
+    assert (reply["signal"], data, left) == (9, b"fine\n", [])
+
+
+def test_stopped_guardian_is_ended_at_the_limit(supervised):
+    async def main():
+        async with supervised() as box:
+            return await box.exec("kill -STOP $PPID; sleep 41005", limits={"wall_s": 0.3})
+
+    reply, _ = asyncio.run(main())
+    assert reply["limit_hit"] == "wall_s"
+    assert running("41005") == []
+
+
+def test_caller_that_is_cancelled_ends_its_command(supervised):
+    async def main():
+        async with supervised() as box:
+            waiting = asyncio.create_task(box.exec("sleep 41006"))
+            while not running("41006"):
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await box.exec(["true"])  # requests are served in order
+            return running("41006")
+
+    assert asyncio.run(main()) == []
+
+
+def test_stop_ends_every_command(supervised):
+    async def main():
+        async with supervised() as box:
+            waiting = [asyncio.create_task(box.exec("sleep 41007")) for _ in range(3)]
+            while len(running("41007")) < 3:
+                await asyncio.sleep(0.01)
+            await box.channel.request("stop")
+            return [reply["signal"] for reply, _ in await asyncio.gather(*waiting)]
+
+    assert asyncio.run(main()) == [9, 9, 9]
+
+
+def test_supervisor_that_dies_fails_every_caller(supervised):
+    async def main():
+        async with supervised() as box:
+            waiting = [asyncio.create_task(box.exec("sleep 3")) for _ in range(3)]
+            await box.channel.request("ping")
+            box.process.kill()
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            with pytest.raises(SandboxError, match="ended by itself"):
+                await box.exec(["true"])
+            return results
+
+    assert [str(e) for e in asyncio.run(main())] == ["sandbox test ended by itself"] * 3
+
+
+def test_end_of_the_channel_ends_commands(supervised):
+    async def main():
+        async with supervised() as box:
+            waiting = asyncio.create_task(box.exec("setsid sleep 41008 & sleep 41008"))
+            while len(running("41008")) < 2:
+                await asyncio.sleep(0.01)
+            box.channel.close()
+            with pytest.raises(SandboxError, match="was ended"):
+                await waiting
+            await asyncio.to_thread(box.process.wait, 10)
+            return running("41008")
+
+    assert asyncio.run(main()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "stdout", "reported"),
+    [("sample:answer", 7, b"said\n", b"cba"), ("sample:missing", 1, b"", b"")],
+)
+def test_call_runs_a_function_and_hands_back_its_report(
+    supervised, function, code, stdout, reported
+):
+    async def main():
+        async with supervised() as box:
+            return await box.exec([], op="call", stdin=b"abc", function=function)
+
+    reply, data = asyncio.run(main())
+    num_out, num_err, num_reported = reply["lengths"]
+    assert (reply["exit_code"], data[:num_out]) == (code, stdout)
+    assert data[num_out + num_err :] == reported
+    assert num_reported == len(reported)

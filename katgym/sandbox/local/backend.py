@@ -44,6 +44,7 @@ from katgym.sandbox.supervisor.commands import (
 )
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_OWN_FOLDERS = ("/tmp", "/dev", "/proc", "/home/agent")
 _GRACE_S = 15.0
 """How much longer than its limit a command may take to be answered."""
 _UNLIMITED_BYTES = 1 << 40
@@ -326,6 +327,7 @@ class LocalBackend(SandboxBackend):
             )
         if spec.preload and spec.python is None:
             raise UsageError("`preload` needs `python`: the interpreter that has the modules")
+        _check_interpreter(spec.python)
         key = LauncherKey(python=spec.python, preload=spec.preload)
         async with self._starting:
             launcher = self._launchers.get(key)
@@ -386,6 +388,19 @@ class LocalBackend(SandboxBackend):
         """See `SandboxBackend.provenance`."""
         level = None if self._enforcement is None else self._enforcement.level
         return {"backend": self.name, "level": level, "unsafe": self.unsafe}
+
+
+def _check_interpreter(python: str | None) -> None:
+    if python is None:
+        return
+    if not os.path.isabs(python) or not os.access(python, os.X_OK):
+        raise UsageError(f"`python` is the absolute path of an interpreter, got {python!r}")
+    for folder in _OWN_FOLDERS:
+        if python.startswith(folder + "/"):
+            raise UsageError(
+                f"the interpreter {python!r} lies below {folder}, which every sandbox has of its"
+                " own; make its venv elsewhere"
+            )
 
 
 def _workspace_diff(reply: Mapping[str, Any], data: bytes) -> WorkspaceDiff:

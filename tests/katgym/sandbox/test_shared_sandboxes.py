@@ -1,0 +1,109 @@
+"""Backends found by name, shared between threads and event loops, or without any."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from katgym.errors import InfrastructureError, UnknownNameError, UsageError
+from katgym.sandbox import (
+    Sandbox,
+    SandboxError,
+    SandboxSpec,
+    backend,
+    close_shared_backends,
+    shared_backend,
+)
+from katgym.sandbox.blocking import BlockingSandbox
+from katgym.sandbox.venvs import ensure_venv
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_shared_backends()
+
+
+def test_names_are_looked_up_with_a_hint() -> None:
+    assert backend("local").name == "local"
+    with pytest.raises(UnknownNameError, match=r"unknown sandbox 'dokcer'. Did you mean 'docker'"):
+        backend("dokcer")
+    with pytest.raises(UsageError, match="cannot be made so"):
+        backend("local", no_such_option=1)
+
+
+def test_a_sandbox_lives_on_between_event_loops_and_threads() -> None:
+    async def make() -> Sandbox:
+        return await shared_backend("local").create(SandboxSpec())
+
+    async def use(number: int) -> bytes:
+        return (await sandbox.exec(f"echo {number} >> log; cat log")).stdout
+
+    sandbox = asyncio.run(make())
+    assert asyncio.run(use(1)) == b"1\n"
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(asyncio.run(use(2))))
+    thread.start()
+    thread.join()
+    assert found == [b"1\n2\n"]
+    assert shared_backend("local") is sandbox.backend
+    asyncio.run(sandbox.kill())
+
+
+def test_closing_ends_every_sandbox_and_the_next_use_starts_anew() -> None:
+    async def make() -> Sandbox:
+        return await shared_backend("local").create(SandboxSpec())
+
+    sandbox = asyncio.run(make())
+    close_shared_backends()
+    with pytest.raises((SandboxError, RuntimeError)):
+        asyncio.run(sandbox.exec("true"))
+    assert asyncio.run(asyncio.run(make()).exec("echo again")).stdout == b"again\n"
+
+
+def test_a_blocking_sandbox_needs_no_event_loop() -> None:
+    with BlockingSandbox("local", SandboxSpec()) as sandbox:
+        sandbox.write("a", b"1")
+        assert sandbox.exec("cat a; echo $B", env={"B": "2"}).stdout == b"12\n"
+        assert sandbox.read("a") == b"1"
+        assert [change.path for change in sandbox.diff()] == ["a"]
+    sandbox.close()
+    with pytest.raises(UsageError, match="runs no images"):
+        BlockingSandbox("local", SandboxSpec(image="x"))
+
+
+def test_a_venv_is_made_once_and_holds_nothing_that_was_not_asked_for(tmp_path: Path) -> None:
+    elsewhere = ensure_venv((), root=tmp_path)
+    assert ensure_venv((), root=tmp_path) == elsewhere
+    with pytest.raises(UsageError, match="lies below /tmp"):
+        BlockingSandbox("local", SandboxSpec(python=str(elsewhere)))
+    python = ensure_venv(())
+    with BlockingSandbox("local", SandboxSpec(python=str(python))) as sandbox:
+        told = sandbox.exec(
+            "which python3; python3 -c 'import sys; print(sys.prefix != sys.base_prefix)';"
+            "python3 -c 'import pip' 2>&1 | tail -1; touch $(dirname $(which python3))/x"
+        )
+    lines = told.stdout.decode().splitlines()
+    assert lines[:2] == [str(python.parent / "python3"), "True"]
+    assert lines[2] == "ModuleNotFoundError: No module named 'pip'"
+    assert b"Read-only file system" in told.stderr
+
+
+def test_requirements_are_pinned_and_a_missing_one_is_an_infrastructure_fault(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UsageError, match=r"is pinned like 'pytest==9.2.0', got 'pytest'"):
+        ensure_venv(("pytest",), root=tmp_path)
+    with pytest.raises(UsageError, match="is pinned"):
+        ensure_venv(("--index-url=http://x",), root=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_package_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="cannot be made"):
+        ensure_venv(("katgym-no-such-package==1.0",), root=tmp_path)
+    assert not list(tmp_path.glob("*/complete"))

@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
@@ -301,7 +302,7 @@ class LocalBackend(SandboxBackend):
 
     def base_env(self, spec: SandboxSpec) -> dict[str, str]:
         """Return what every command's environment starts from."""
-        folder = "" if spec.python is None else os.path.dirname(spec.python) + ":"
+        folder = "" if spec.python is None else str(Path(spec.python).parent) + ":"
         return {
             "PATH": folder + _PATH,
             "HOME": "/home/agent",
@@ -393,7 +394,7 @@ class LocalBackend(SandboxBackend):
 def _check_interpreter(python: str | None) -> None:
     if python is None:
         return
-    if not os.path.isabs(python) or not os.access(python, os.X_OK):
+    if not Path(python).is_absolute() or not os.access(python, os.X_OK):
         raise UsageError(f"`python` is the absolute path of an interpreter, got {python!r}")
     for folder in _OWN_FOLDERS:
         if python.startswith(folder + "/"):

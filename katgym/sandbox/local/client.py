@@ -80,7 +80,8 @@ class LauncherClient:
         env["PYTHONDONTWRITEBYTECODE"] = "1"
         self._requests = ours
         try:
-            self._process = subprocess.Popen(
+            # No asyncio subprocess: its watcher would be this event loop's, and outlived by it.
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 [interpreter, *flags, "-c", _BOOT],
                 stdin=theirs.fileno(),
                 stdout=their_replies.fileno(),
@@ -124,7 +125,8 @@ class LauncherClient:
         if header["op"] == "map":
             for name in ("uid_map", "gid_map"):
                 text = f"0 {SUBUID_BASE} {NUM_SUBUIDS}"
-                Path(f"/proc/{header['pid']}/{name}").write_text(text, encoding="ascii")
+                place = Path(f"/proc/{header['pid']}/{name}")
+                place.write_text(text, encoding="ascii")  # noqa: ASYNC240 - no disk is behind it
             self._requests.send(b"mapped")
             header, _ = await self._frame()
         if header["op"] != "ready":
@@ -209,7 +211,7 @@ class LauncherClient:
             self._requests.close()
             self._requests = None
         with contextlib.suppress(OSError):  # gc removes it later
-            os.rmdir(self._state)
+            Path(self._state).rmdir()
 
 
 def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:

@@ -69,7 +69,7 @@ class NamespaceConfinement(Confinement):
         if uid is None:
             uid = int(user) if user.isdigit() else -1
         if not 0 <= uid < 65_536 or (self.is_single_uid and uid not in (0, self.agent)):
-            raise OSError(errno.EINVAL, "there is no user %r in this sandbox" % (user,))
+            raise OSError(errno.EINVAL, f"there is no user {user!r} in this sandbox")
         return uid
 
 

@@ -130,9 +130,10 @@ def _candidates(workspace: Workspace) -> set[str]:
         now = _state(workspace.top.merged, path)
         for layer in workspace.layers:
             info = _state(layer, path)
-            if info is not None and stat.S_ISDIR(info.st_mode):
-                if now is None or not stat.S_ISDIR(now.st_mode) or _is_opaque(workspace, path):
-                    paths.update(f"{path}/{inner}" for inner in _walk(f"{layer}/{path}"))
+            if info is None or not stat.S_ISDIR(info.st_mode):
+                continue
+            if now is None or not stat.S_ISDIR(now.st_mode) or _is_opaque(workspace, path):
+                paths.update(f"{path}/{inner}" for inner in _walk(f"{layer}/{path}"))
     return paths
 
 

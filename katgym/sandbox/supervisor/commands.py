@@ -81,7 +81,7 @@ def reply_bytes(limits: SandboxLimits, *, num_streams: int = 2) -> int:
 def result_of(
     reply: Mapping[str, Any], payload: bytes, limits: SandboxLimits
 ) -> tuple[ExecResult, bytes]:
-    """Return the result of a reply, and what a call reported; `SandboxError` if it makes no sense."""
+    """Return a reply's result, and what a call reported; `SandboxError` if it makes no sense."""
     try:
         lengths = [int(n) for n in reply["lengths"]]
         if min(lengths) < 0 or sum(lengths) != len(payload):

@@ -33,6 +33,7 @@ from katgym.sandbox.changes import ChangeKind, FileChange, WorkspaceDiff
 from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.local import cgroups
 from katgym.sandbox.local.client import LauncherClient, LauncherKey
+from katgym.sandbox.local.probes import probe_enforcement
 from katgym.sandbox.spec import SandboxSpec
 from katgym.sandbox.supervisor.channel import Channel
 from katgym.sandbox.supervisor.commands import (
@@ -73,6 +74,7 @@ class LocalSandbox(Sandbox):
         self._channel: Channel | None = None
         self._pid = 0
         self._is_killed = False
+        self._num_oom_kills = 0
         self._layout = asyncio.Lock()
         """Held while the workspace is exchanged or read as a whole."""
 
@@ -167,10 +169,8 @@ class LocalSandbox(Sandbox):
     ) -> tuple[ExecResult, bytes]:
         channel = self._live()
         limits = request.limits
-        before = None
         if self._group is not None:
             self._group.restart_peak()
-            before = self._group.use()
         fields = request.fields(resource_limits(limits, has_cgroup=self._group is not None))
         reply, data = await channel.request(
             op,
@@ -180,9 +180,10 @@ class LocalSandbox(Sandbox):
             timeout_s=None if limits.wall_s is None else limits.wall_s + _GRACE_S,
         )
         result, reported = result_of(reply, data, limits)
-        if self._group is not None and before is not None:
+        if self._group is not None and not self._is_killed:
             after = self._group.use()
-            is_oom = after.num_oom_kills > before.num_oom_kills
+            is_oom = after.num_oom_kills > self._num_oom_kills
+            self._num_oom_kills = after.num_oom_kills
             result = replace(
                 result,
                 is_out_of_memory=is_oom,
@@ -290,13 +291,15 @@ class LocalBackend(SandboxBackend):
     def __init__(self, *, unsafe: bool = False) -> None:
         """Prepare; nothing is started before the first `create`.
 
-        unsafe: go on where this machine cannot isolate at all; recorded in `provenance`.
+        unsafe: go on where a probe of the isolation fails; recorded in `provenance`. Without user
+            namespaces and overlay mounts there is nothing to go on with.
         """
         self.unsafe = unsafe
         self.live: dict[str, LocalSandbox] = {}
         self.snapshots: dict[str, LauncherClient] = {}
         self._launchers: dict[LauncherKey, LauncherClient] = {}
         self._starting = asyncio.Lock()
+        self._probing = asyncio.Lock()
         self._groups, self._groups_text = cgroups.find()
         self._enforcement: Enforcement | None = None
 
@@ -321,7 +324,18 @@ class LocalBackend(SandboxBackend):
             )
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
-        """See `SandboxBackend.create`."""
+        """See `SandboxBackend.create`; refuses where isolation is incomplete, unless `unsafe`."""
+        if not self.unsafe:
+            found = await self.enforcement()
+            if not found.is_safe:
+                raise SandboxUnavailableError(
+                    f"local sandboxes do not isolate on this machine ({'; '.join(found.notes)});"
+                    " LocalBackend(unsafe=True) goes on with what there is, and results say so"
+                )
+        return await self.create_unchecked(spec)
+
+    async def create_unchecked(self, spec: SandboxSpec) -> LocalSandbox:
+        """Create without asking whether this machine isolates; the probes do."""
         if spec.image is not None:
             raise UsageError(
                 f"backend 'local' runs no images, got image={spec.image!r}; use backend 'docker'"
@@ -357,11 +371,10 @@ class LocalBackend(SandboxBackend):
 
     async def enforcement(self) -> Enforcement:
         """See `SandboxBackend.enforcement`."""
-        if self._enforcement is None:
-            from katgym.sandbox.local.probes import probe_enforcement
-
-            self._enforcement = await probe_enforcement(self, self._groups_text)
-        return self._enforcement
+        async with self._probing:
+            if self._enforcement is None:
+                self._enforcement = await probe_enforcement(self, self._groups_text)
+            return self._enforcement
 
     async def gc(self) -> int:
         """Remove the control groups of dead katgym processes; their sandboxes died with them."""

@@ -46,6 +46,7 @@ class Group:
     def __init__(self, folders: Mapping[str, Path], *, version: int) -> None:
         self.folders = dict(folders)
         self.version = version
+        self._open: tuple[int, int] | None = None
 
     def open_joins(self) -> list[int]:
         """Return descriptors into which a process writes "0" to join; the caller closes them."""
@@ -56,23 +57,35 @@ class Group:
 
     def use(self) -> GroupUse:
         """Return the counters now."""
-        memory = self.folders["memory"]
-        if self.version == 2:
-            kills = _field(memory / "memory.events", "oom_kill")
-            return GroupUse(num_oom_kills=kills, peak_bytes=_number(memory / "memory.peak"))
+        kills, peak = self._counters()
         return GroupUse(
-            num_oom_kills=_field(memory / "memory.oom_control", "oom_kill"),
-            peak_bytes=_number(memory / "memory.max_usage_in_bytes"),
+            num_oom_kills=_field(os.pread(kills, 4096, 0)),
+            peak_bytes=_number(os.pread(peak, 64, 0)),
         )
 
     def restart_peak(self) -> None:
         """Make the peak count from here, where the kernel can."""
-        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
         with contextlib.suppress(OSError):  # version 2 before Linux 6.12 cannot
-            (self.folders["memory"] / name).write_text("0")
+            os.pwrite(self._counters()[1], b"0", 0)
+
+    def _counters(self) -> tuple[int, int]:
+        """Return descriptors of the counters, kept open: they are read with every command."""
+        if self._open is None:
+            names = ("memory.events", "memory.peak")
+            if self.version == 1:
+                names = ("memory.oom_control", "memory.max_usage_in_bytes")
+            kills, peak = (str(self.folders["memory"] / name) for name in names)
+            self._open = (os.open(kills, os.O_RDONLY | os.O_CLOEXEC), _open_peak(peak))
+        return self._open
+
+    def _close(self) -> None:
+        opened, self._open = self._open, None
+        for fd in opened or ():
+            os.close(fd)
 
     def remove(self) -> None:
         """Remove it; what still ends in it is waited for a moment, the rest is left to `gc`."""
+        self._close()
         for folder in dict.fromkeys(self.folders.values()):
             for _ in range(50):
                 try:
@@ -163,16 +176,23 @@ def _usable(parent: Path, controllers: tuple[str, ...], name: str) -> bool:
     return all(c in enabled for c in controllers) and os.access(parent, os.W_OK)
 
 
-def _field(path: Path, name: str) -> int:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
+def _open_peak(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # version 2 before Linux 5.19 has no peak
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _field(data: bytes) -> int:
+    """Return the number of line "oom_kill N"."""
+    for line in data.splitlines():
+        key, _, value = line.partition(b" ")
+        if key == b"oom_kill":
             return int(value)
     return 0
 
 
-def _number(path: Path) -> int:
-    try:
-        return int(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return 0
+def _number(data: bytes) -> int:
+    return int(data) if data.strip().isdigit() else 0

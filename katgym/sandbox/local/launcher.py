@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _CHANNEL_FD, _CONTROL_FD = 10, 11
-_SANDBOX_NAMESPACES = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWCGROUP
+_FURTHER_NAMESPACES = (
+    syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWCGROUP
 )
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _ACK_TIMEOUT_S = 10.0
@@ -150,7 +146,7 @@ class Launcher:
         mount_fd = -1
         try:
             mount_fd = workspace.clone()
-            pid = syscalls.fork_into(syscalls.CLONE_NEWPID | _SANDBOX_NAMESPACES)
+            pid = syscalls.fork_into(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
             if pid == 0:
                 self._become_sandbox(request, fds, theirs.fileno(), mount_fd)
         except OSError:
@@ -172,6 +168,8 @@ class Launcher:
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
             for fd in fds[1:]:
                 os.write(fd, b"0")  # this process joins its control groups
+            # Not in the fork: a network takes milliseconds, for which the launcher need not wait.
+            syscalls.unshare(_FURTHER_NAMESPACES)
             socket.sethostname("sandbox")
             _raise_loopback()
             area = {**request, "uid": self.agent, "gid": self.agent}

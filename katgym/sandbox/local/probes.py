@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from katgym.sandbox.base import Enforcement, SandboxError
+from katgym.sandbox.base import Enforcement, Sandbox, SandboxError
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
 from katgym.sandbox.spec import SandboxSpec
-
-if TYPE_CHECKING:
-    from katgym.sandbox.local.backend import LocalBackend
 
 _PROBE = """
 echo uid $(id -u)
@@ -29,13 +26,17 @@ _NEEDED = ("uid", "capabilities", "no_new_privs", "seccomp", "network", "read_on
 _WALL, _SIZE = "supervisor's clock", "tmpfs size"
 
 
-async def probe_enforcement(backend: LocalBackend, groups_text: str) -> Enforcement:
+class _Maker(Protocol):
+    async def create_unchecked(self, spec: SandboxSpec) -> Sandbox: ...
+
+
+async def probe_enforcement(backend: _Maker, groups_text: str) -> Enforcement:
     """Make one sandbox, look around in it, and say what that shows."""
     if platform.system() != "Linux":
         return _nothing(f"local sandboxes need Linux, this is {platform.system()}")
     spec = SandboxSpec(limits=SandboxLimits(memory_bytes=64 * MEBIBYTE, disk_bytes=MEBIBYTE))
     try:
-        async with await backend.create(spec) as sandbox:
+        async with await backend.create_unchecked(spec) as sandbox:
             told = (await sandbox.exec(_PROBE)).stdout.decode("utf-8", "replace").splitlines()
     except SandboxError as e:
         return _nothing(str(e))

@@ -17,10 +17,12 @@ import pytest
 from katgym.errors import UsageError
 from katgym.sandbox import (
     ChangeKind,
+    Enforcement,
     ExecResult,
     SandboxError,
     SandboxLimits,
     SandboxSpec,
+    SandboxUnavailableError,
     layer_store,
 )
 from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
@@ -478,3 +480,25 @@ def _site_packages() -> str:
     import numpy
 
     return str(Path(numpy.__file__).parents[1])
+
+
+def test_where_a_probe_fails_it_refuses_unless_told_and_records_that() -> None:
+    told_nothing = Enforcement(
+        backend="local", level="namespaces+overlay", is_safe=False, notes=("probe 'x' failed",)
+    )
+
+    async def run() -> None:
+        careful, careless = LocalBackend(), LocalBackend(unsafe=True)
+        careful._enforcement = careless._enforcement = told_nothing
+        try:
+            with pytest.raises(SandboxUnavailableError, match=r"probe 'x' failed.*unsafe=True"):
+                await careful.create(SandboxSpec())
+            assert careful.live == {}
+            async with await careless.create(SandboxSpec()) as sandbox:
+                assert (await sandbox.exec("true")).exit_code == 0
+            assert careless.provenance()["unsafe"] is True
+            assert careful.provenance()["unsafe"] is False
+        finally:
+            await careless.aclose()
+
+    asyncio.run(run())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Awaitable, Callable
@@ -437,7 +439,7 @@ def test_kill_9_of_katgym_takes_its_sandboxes_along_and_gc_sweeps_up() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_it_works_for_a_user_without_privileges(tmp_path: Path) -> None:
+def test_it_works_for_a_user_without_privileges() -> None:
     script = textwrap.dedent(
         """
         import asyncio
@@ -458,18 +460,19 @@ def test_it_works_for_a_user_without_privileges(tmp_path: Path) -> None:
         asyncio.run(main())
         """
     )
-    root = Path(__file__).parents[4]
-    # The checkout and the venv may lie where others cannot look: what is needed is copied.
-    subprocess.run(["cp", "-rL", str(root / "katgym"), str(tmp_path)], check=True)
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    done = subprocess.run(
-        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
-         "/usr/bin/python3", "-c", script],
-        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
-                                              "PYTHONPATH": f"{tmp_path}:{_site_packages()}"},
-    )  # fmt: skip
+    # The checkout may lie where others cannot look: what is needed is copied.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        shutil.copytree(Path(__file__).parents[4] / "katgym", Path(folder, "katgym"))
+        Path(folder).chmod(0o777)
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": folder,
+            "PYTHONPATH": f"{folder}:{_site_packages()}",
+        }
+        become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        done = subprocess.run(
+            [*become, "/usr/bin/python3", "-c", script], capture_output=True, text=True, env=env
+        )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "['1000', 'CapEff:', '0000000000000000'] ['a']"

@@ -328,7 +328,7 @@ class DockerBackend(SandboxBackend):
             engine = await self.engine()
         except SandboxUnavailableError as e:
             return describe(None, str(e), self._cpus)
-        return describe(engine.facts, "", self._cpus)
+        return describe(engine.facts, "", self._cpus, has_oom_score=engine.has_oom_score)
 
     async def gc(self) -> int:
         """Remove containers of katgym processes that are dead; return how many."""

@@ -50,7 +50,9 @@ def check_limits(facts: EngineFacts, limits: SandboxLimits) -> None:
             )
 
 
-def describe(facts: EngineFacts | None, problem: str, cpus: float | None) -> Enforcement:
+def describe(
+    facts: EngineFacts | None, problem: str, cpus: float | None, *, has_oom_score: bool = True
+) -> Enforcement:
     """Return what is enforced; without an engine nothing is, and nothing can be created."""
     if facts is None:
         return Enforcement(
@@ -67,6 +69,11 @@ def describe(facts: EngineFacts | None, problem: str, cpus: float | None) -> Enf
     notes = list(_NOTES)
     if cpus is not None and facts.has_cpu_limit:
         notes.append(f"a container uses at most {min(cpus, facts.num_cpus):g} CPUs")
+    if not has_oom_score or facts.is_rootless:
+        notes.append(
+            "the engine cannot spare the supervisor when memory runs out: an agent that means to"
+            " may end its own sandbox, which is an infrastructure error"
+        )
     if not facts.has_swap_limit:
         notes.append("swap is not counted: memory_bytes limits what is not swapped out")
     return Enforcement(

@@ -195,7 +195,7 @@ def _translated(subject: str) -> Iterator[None]:
         yield
     except errors.APIError as e:
         text = str(e.explanation or e)
-        if "executable file not found" in text or "no such file or directory" in text:
+        if 'exec: "' in text:
             raise UsageError(
                 f"{subject}: the image has no python3 on its PATH, and the supervisor inside needs"
                 f" one (Python >= 3.8). Take an image with python3, or name its interpreter by"

@@ -78,7 +78,13 @@ def main(workdir: str, ttl_s: float, wiped: list[str]) -> None:
         remove_ipc_objects()
         return reply
 
-    ops = {"put": tree.put, "changes": tree.changes, "fetch": tree.fetch, "wipe": wipe_all}
+    ops = {
+        "put": tree.put,
+        "changes": tree.changes,
+        "fetch": tree.fetch,
+        "clear": tree.clear,
+        "wipe": wipe_all,
+    }
     supervisor.ops.update(ops)
     supervisor.serve()
 

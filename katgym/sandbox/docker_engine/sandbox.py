@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _GRACE_S = 30.0
 """How much longer than its limit a command may take to be answered."""
 _TREE_TIMEOUT_S = 300.0
-_MANIFEST_BYTES = 256 << 20
+_MANIFEST_BYTES = 128 << 20
 _INLINE_BYTES = 32 << 20
 _ALL = 1 << 30
 
@@ -69,6 +69,9 @@ class DockerSandbox(Sandbox):
         """How the workspace that the supervisor marked last differs from the layers."""
         self._kill_task: asyncio.Task[None] | None = None
         self._tree_lock = asyncio.Lock()
+        self._gate = asyncio.Event()
+        """Cleared while the tree is read or changed as a whole: nothing starts then."""
+        self._gate.set()
 
     async def start(self, channel: Channel, requests: Iterable[PutRequest], patch: Patch) -> None:
         """Fill the workspace: called once, by the backend."""
@@ -80,6 +83,11 @@ class DockerSandbox(Sandbox):
             pending += put_requests(removed, present)
         await self._put(pending, is_complete=True)
         self._patch = patch
+
+    async def _open_gate(self) -> Channel:
+        while not self._gate.is_set():
+            await self._gate.wait()
+        return self._live
 
     @property
     def _live(self) -> Channel:
@@ -106,7 +114,8 @@ class DockerSandbox(Sandbox):
         request = CommandRequest(
             argv=argv_of(command), cwd=cwd, env=merged, limits=bound, user=user
         )
-        reply, data = await self._live.request(
+        channel = await self._open_gate()
+        reply, data = await channel.request(
             "exec",
             request.fields(resource_limits(bound, has_cgroup=True)),
             stdin,
@@ -121,7 +130,8 @@ class DockerSandbox(Sandbox):
     async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """See `Sandbox.read`."""
         fields = {"path": path, "max_bytes": max_bytes}
-        _, data = await self._live.request(
+        channel = await self._open_gate()
+        _, data = await channel.request(
             "read", fields, max_reply_bytes=max_bytes, timeout_s=_TREE_TIMEOUT_S
         )
         return data
@@ -129,7 +139,8 @@ class DockerSandbox(Sandbox):
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `Sandbox.write`."""
         fields = {"path": path, "mode": mode}
-        await self._live.request("write", fields, data, timeout_s=_TREE_TIMEOUT_S)
+        channel = await self._open_gate()
+        await channel.request("write", fields, data, timeout_s=_TREE_TIMEOUT_S)
 
     async def diff(
         self, *, max_file_bytes: int = MAX_READ_BYTES, max_changes: int = 10_000
@@ -161,7 +172,7 @@ class DockerSandbox(Sandbox):
         async with self._still():
             rows, num_omitted = await self._rows(0, _ALL)
             if num_omitted:
-                raise SandboxError(f"{num_omitted} folders of {self.id} are too deep to be kept")
+                raise SandboxError(f"{num_omitted} files of {self.id} are too deep to be kept")
             patch: dict[str, Entry | None] = dict(self._patch)
             files = [row for row in rows if row.kind == "file"]
             with self.backend.spool() as spool:
@@ -184,8 +195,6 @@ class DockerSandbox(Sandbox):
         target = {} if to is None else self.backend.snapshot_of(self, to)
         async with self._still():
             rows, num_omitted = await self._rows(0, _ALL)
-            if num_omitted:
-                raise SandboxError(f"{num_omitted} folders of {self.id} are too deep to be reset")
             touched = {row.path for row in rows}
             for path in self._patch.keys() | target.keys():
                 if self._patch.get(path, self.base.get(path)) != target.get(
@@ -195,7 +204,12 @@ class DockerSandbox(Sandbox):
             wanted = {path: target.get(path, self.base.get(path)) for path in touched}
             present = {path: entry for path, entry in wanted.items() if entry is not None}
             removed = [path for path, entry in wanted.items() if entry is None]
-            if touched:
+            if num_omitted:  # not all of the agent's tree can be named, so it goes as a whole
+                named = {**self.base, **target}
+                whole = {path: entry for path, entry in named.items() if entry is not None}
+                await self._live.request("clear", timeout_s=_TREE_TIMEOUT_S)
+                await self._put(put_requests((), whole), is_complete=True)
+            elif touched:
                 await self._put(put_requests(removed, present), is_complete=False)
             self._patch = target
             await self._live.request("wipe", timeout_s=_TREE_TIMEOUT_S)
@@ -231,8 +245,12 @@ class DockerSandbox(Sandbox):
     async def _still(self) -> AsyncIterator[None]:
         """End every command, and let nobody else change the tree meanwhile."""
         async with self._tree_lock:
-            await self._live.request("stop", timeout_s=_GRACE_S)
-            yield
+            self._gate.clear()
+            try:
+                await self._live.request("stop", timeout_s=_GRACE_S)
+                yield
+            finally:
+                self._gate.set()
 
     async def _put(self, requests: Iterable[PutRequest], *, is_complete: bool) -> None:
         pending = list(requests)
@@ -248,6 +266,7 @@ class DockerSandbox(Sandbox):
             "max_file_bytes": max_file_bytes,
             "max_bytes": _INLINE_BYTES if max_file_bytes else 0,
             "max_changes": max_changes,
+            "max_manifest_bytes": _MANIFEST_BYTES,
         }
         reply, data = await self._live.request(
             "changes",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Signature = tuple[int, int, int, int]
 
 _CLOCK_REALTIME_COARSE = 5
+_MAX_ESCAPE = 6  # JSON of one byte, at worst
+_ROW_BYTES = 80
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -128,6 +130,14 @@ class Tree:
             else:
                 self._baseline[path] = _signature(info)
 
+    def clear(
+        self, request: dict[str, Any], payload: bytes, fds: list[int]
+    ) -> tuple[dict[str, Any], bytes]:
+        """Remove everything, whatever it is."""
+        self._open_up()
+        files.empty(self._root)
+        return {}, b""
+
     def changes(
         self, request: dict[str, Any], payload: bytes, fds: list[int]
     ) -> tuple[dict[str, Any], bytes]:
@@ -135,15 +145,17 @@ class Tree:
 
         The payload is a JSON list of [path, type, mode, size, link or None, is the content there]
         and the contents in that order; "deleted" ones have type None. "max_file_bytes" caps one
-        content, "max_bytes" all of them; "omitted" counts paths beyond "max_changes".
+        content, "max_bytes" all of them; "omitted" counts paths beyond "max_changes", and those
+        for which "max_manifest_bytes" of list do not suffice.
         """
         self._open_up()
         room, most = request["max_bytes"], request["max_changes"]
         with _Opened(self._root) as opened:
-            return self._changes(opened, room, most, request["max_file_bytes"])
+            rest = request["max_file_bytes"], request["max_manifest_bytes"]
+            return self._changes(opened, room, most, *rest)
 
     def _changes(
-        self, opened: _Opened, room: int, most: int, max_file_bytes: int
+        self, opened: _Opened, room: int, most: int, max_file_bytes: int, paper: int
     ) -> tuple[dict[str, Any], bytes]:
         rows: list[list[Any]] = []
         contents: list[bytes] = []
@@ -154,20 +166,24 @@ class Tree:
             seen.add(path)
             if self._is_unchanged(path, info):
                 continue
-            if len(rows) >= most:
+            paper -= _MAX_ESCAPE * len(path) + _ROW_BYTES
+            if len(rows) >= most or paper < 0:
                 num_omitted += 1
                 continue
             kind = _kind(info.st_mode)
             row = [_text(path), kind, stat.S_IMODE(info.st_mode), info.st_size, None, False]
             if kind == "link":
-                row[4] = _text(os.readlink(os.path.join(self._root, path)))
+                target = os.readlink(os.path.join(self._root, path))
+                paper -= _MAX_ESCAPE * len(target)
+                row[4] = _text(target)
             elif kind == "file" and info.st_size <= min(room, max_file_bytes):
                 contents.append(self._content(opened, path, info.st_size))
                 room -= len(contents[-1])
                 row[3], row[5] = len(contents[-1]), True
             rows.append(row)
         for path in sorted(self._baseline.keys() - seen):
-            if len(rows) >= most:
+            paper -= _MAX_ESCAPE * len(path) + _ROW_BYTES
+            if len(rows) >= most or paper < 0:
                 num_omitted += 1
             else:
                 rows.append([_text(path), None, 0, 0, None, False])
@@ -234,7 +250,10 @@ class Tree:
                         is_searched = True
                         if not os.access(full, os.X_OK):
                             opened.unlock(folder, os.lstat(full).st_mode)
-                    info = entry.stat(follow_symlinks=False)
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
                     path = prefix + entry.name
                     is_walked = True
                     if stat.S_ISDIR(info.st_mode):

@@ -185,6 +185,36 @@ def test_diff_reset_snapshot_and_fork(docker_image, store):
     assert again == kept
 
 
+def test_reset_copes_with_a_tree_too_deep_to_be_named(docker_image, store):
+    layer = store.add_files({"a": b"1"})
+
+    async def work(backend):
+        async with await backend.create(SandboxSpec(image=docker_image, layers=(layer,))) as box:
+            await box.exec("rm a; for i in $(seq 400); do mkdir d && cd d; done; echo x > f")
+            told = await box.diff()
+            with pytest.raises(SandboxError, match="too deep"):
+                await box.snapshot()
+            await box.reset()
+            return told.is_complete, (await box.exec("ls; cat a")).stdout, len(await box.diff())
+
+    assert run(work) == (False, b"a\n1", 0)
+
+
+def test_commands_wait_while_the_tree_is_read(docker_image, store):
+    layer = store.add_files({f"f{i}": b"1" for i in range(200)})
+
+    async def work(backend):
+        async with await backend.create(SandboxSpec(image=docker_image, layers=(layer,))) as box:
+            await box.exec("for f in f*; do echo 2 > $f; done")
+            reset = asyncio.create_task(box.reset())
+            await asyncio.sleep(0)
+            result = await box.exec("cat f* | sort | uniq -c")
+            await reset
+            return result.stdout.split()
+
+    assert run(work) == [b"1", b"1" * 200]
+
+
 def test_image_that_holds_the_workspace(docker_image, store):
     client = docker.from_env()
     tag = "katgym-test-repo:1"

@@ -137,14 +137,14 @@ def test_fallback_without_openat2_follows_the_same_rules(tmp_path, monkeypatch):
 def test_wipe_empties_hostile_trees(supervised):
     async def main():
         async with supervised() as box:
-            deep = box.tmp
-            os.chdir(deep)
+            before = os.getcwd()
+            os.chdir(box.tmp)
             try:
                 for _ in range(300):
                     os.mkdir("d" * 100)
                     os.chdir("d" * 100)
             finally:
-                os.chdir("/")
+                os.chdir(before)
             locked = box.tmp / "locked"
             locked.mkdir()
             (locked / "file").write_text("x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from pathlib import Path
 
 from katgym.sandbox.supervisor import files
@@ -23,7 +24,8 @@ def put(tree: Tree, entries, *, removed=(), payload=b"", is_complete=True) -> No
 
 def changes(tree: Tree, **options) -> tuple[dict[str, list], int]:
     """Return path -> row with its content in the last place, and how much was left out."""
-    request = {"max_bytes": 1000, "max_file_bytes": 100, "max_changes": 100, **options}
+    request = {"max_bytes": 1000, "max_file_bytes": 100, "max_changes": 100}
+    request = {**request, "max_manifest_bytes": 10_000, **options}
     reply, data = tree.changes(request, b"", [])
     end = reply["manifest_bytes"]
     rows = {}
@@ -38,8 +40,6 @@ def changes(tree: Tree, **options) -> tuple[dict[str, list], int]:
 
 def settled(tree: Tree) -> None:
     """Mark again once the clock has ticked, so that nothing is a candidate for its age only."""
-    import time
-
     time.sleep(0.02)
     put(tree, [])
 
@@ -172,10 +172,39 @@ def test_part_that_is_put_again_is_no_change(tmp_path):
     (root / "a").write_text("edited")
     (root / "new").write_text("new")
     put(tree, [["a", "file", 0o644, 1]], removed=["new"], payload=b"1", is_complete=False)
-    import time
-
     time.sleep(0.02)
     rows, _ = changes(tree)
     assert rows.keys() <= {"a"}
     assert (root / "a").read_bytes() == b"1"
     assert not (root / "new").exists()
+
+
+def test_long_list_is_cut_and_counted(tmp_path):
+    root = tmp_path / "w"
+    tree = make(root)
+    put(tree, [])
+    for number in range(9):
+        (root / f"{number}{'ü' * 100}").write_text("x")
+    rows, omitted = changes(tree, max_manifest_bytes=4000)
+    assert len(rows) + omitted == 9
+    assert omitted > 0
+    request = {"max_bytes": 0, "max_file_bytes": 0, "max_changes": 9, "max_manifest_bytes": 4000}
+    assert tree.changes(request, b"", [])[0]["manifest_bytes"] <= 4000
+
+
+def test_clear_removes_what_is_too_deep_to_be_named(tmp_path):
+    root = tmp_path / "w"
+    tree = make(root)
+    put(tree, [["f", "file", 0o644, 1]], payload=b"1")
+    before = os.getcwd()
+    os.chdir(root)
+    try:
+        for _ in range(300):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(before)
+    _, omitted = changes(tree, max_changes=1000, max_manifest_bytes=1 << 20)
+    assert omitted == 1
+    tree.clear({}, b"", [])
+    assert os.listdir(root) == []

@@ -33,6 +33,7 @@ class EntryKind(StrEnum):
     LOSS = "loss"
     TRACKER = "tracker"
     EXPORTER = "exporter"
+    COMMAND = "command"
 
 
 ALGORITHM_KINDS = (EntryKind.ADVANTAGE, EntryKind.LOSS)
@@ -145,6 +146,7 @@ class Staging:
             "katgym_register_sandboxes": EntryKind.SANDBOX,
             "katgym_register_trackers": EntryKind.TRACKER,
             "katgym_register_exporters": EntryKind.EXPORTER,
+            "katgym_register_commands": EntryKind.COMMAND,
         }
         return partial(self._register_entry, kinds[hook])
 

@@ -105,6 +105,17 @@ def katgym_register_algorithms(register: RegisterAlgorithm) -> None:
 
 
 @hookspec
+def katgym_register_commands(register: RegisterNamed) -> None:
+    """Register subcommands of `katgym`: `register(name, entry_point, *, description="")`.
+
+    The entry point is imported when `katgym NAME` runs. It is called with the subcommand's
+    `argparse.ArgumentParser`, adds arguments (or subparsers) to it, and sets their default `run`,
+    a function of the parsed arguments that returns the exit code. Its docstring is the help text.
+    katgym's own commands cannot be replaced: such a one is left out with a warning.
+    """
+
+
+@hookspec
 def katgym_register_trackers(register: RegisterNamed) -> None:
     """Register experiment trackers: `register(name, entry_point, *, description="")`."""
 

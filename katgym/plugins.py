@@ -271,3 +271,8 @@ def trackers() -> dict[str, Entry]:
 def exporters() -> dict[str, Entry]:
     """Return the exporters of evaluation runs."""
     return load().entries(EntryKind.EXPORTER)
+
+
+def commands() -> dict[str, Entry]:
+    """Return the subcommands that plugins add to `katgym`."""
+    return load().entries(EntryKind.COMMAND)

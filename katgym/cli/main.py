@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import katgym
 from katgym import console
+from katgym.cli.plugin_commands import add_plugin_command, plugin_commands
 from katgym.errors import KatgymError, UsageError, unknown_name
 
 COMMANDS = {
@@ -25,8 +26,12 @@ COMMANDS = {
     "leaderboard": "rank runs; write Markdown, HTML and Every Eval Ever JSON",
     "view": "read a run's transcripts",
     "check": "check that an environment keeps the contract",
+    "sandbox": "look at, check and clean up after sandbox backends",
+    "sandboxd": "serve this machine's sandboxes to others over HTTP",
 }
-"""Subcommand -> its line of help; each has a module `katgym.cli.<name>_command`."""
+"""Subcommand -> its line of help, with a module `katgym.cli.<name>_command`.
+
+Plugins add more."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,7 +44,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser, with the arguments of `command` (of all commands for None)."""
+    """Return the parser, with the arguments of `command` (of all commands for None).
+
+    Plugins are loaded unless `command` is one of katgym's own.
+    """
     parser = _Parser(prog="katgym", description="Gymnasium for LLM agents.")
     parser.add_argument("--version", action="version", version=f"katgym {katgym.__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -56,6 +64,9 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         if module is not None:
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
+    if command not in COMMANDS:
+        for name, entry in plugin_commands(COMMANDS).items():
+            add_plugin_command(subparsers, entry, is_needed=command is None or command == name)
     return parser
 
 
@@ -64,12 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((a for a in arguments if not a.startswith("-")), None)
     if command is not None and command not in COMMANDS:
-        console.print_error(unknown_name("command", command, COMMANDS))
-        return 2
+        known = {*COMMANDS, *plugin_commands(COMMANDS)}
+        if command not in known:
+            console.print_error(unknown_name("command", command, known))
+            return 2
     try:
         args = build_parser(command or "").parse_args(arguments)
     except SystemExit as e:
         return int(e.code or 0)
+    except KatgymError as e:
+        console.print_error(str(e))
+        return 1
     console.show_logs(is_verbose=args.verbose)
     # Loading bars of transformers would tear katgym's own live table.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -156,6 +156,8 @@ def test_every_kind_of_entry_is_found_again(plugin_tree: Any) -> None:
     @katgym.hookimpl
     def katgym_register_exporters(register): register("export", "json:dumps")
     @katgym.hookimpl
+    def katgym_register_commands(register): register("command", "json:dumps")
+    @katgym.hookimpl
     def katgym_register_algorithms(register):
         register("loss", "mine", "json:dumps")
         register("advantage", "mine", "json:dumps")
@@ -171,6 +173,7 @@ def test_every_kind_of_entry_is_found_again(plugin_tree: Any) -> None:
         "loss": ["mine"],
         "tracker": ["track"],
         "exporter": ["export"],
+        "command": ["command"],
     }
     entry = found.find(EntryKind.POLICY, "acme")
     assert (entry.plugin, entry.description, entry.load()) == ("acme", "d", json.dumps)

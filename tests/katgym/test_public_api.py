@@ -33,6 +33,8 @@ OPTIONS = {
     ),
     "view": "run_folder --env --task --invalid --limit --json",
     "check": "env --tasks --json",
+    "sandbox": "action name --json",
+    "sandboxd": "--host --port --backend --token-file --max-sandboxes",
 }
 
 

@@ -43,7 +43,7 @@ from katgym.errors import KatgymError, UsageError, unknown_name
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_MODULES = ("katgym.policies.plugin", "katgym.sandbox.plugin")
+BUILT_IN_MODULES = ("katgym.policies.plugin", "katgym.built_in_sandboxes")
 """Part of katgym itself: always loaded, and their faults are not caught."""
 
 

@@ -1,12 +1,13 @@
 """Look at, check and clean up after sandbox backends.
 
 list    every backend: its level here, whether untrusted code may run, what is enforced how
-check   run the conformance suite against one
+check   run the conformance suite against one (local)
 gc      remove what dead katgym processes left behind
 
 example:
   katgym sandbox list
-  katgym sandbox check docker
+  katgym sandbox check local --only limit --only diff.files
+  katgym sandbox check docker --image sha256:3ad80f9815ec
   katgym sandbox gc
 """
 
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 from rich.table import Table
@@ -23,8 +24,15 @@ from rich.text import Text
 
 from katgym import console, plugins
 from katgym.errors import KatgymError
-from katgym.sandbox import Enforcement, backend
-from katgym.sandbox.conformance import ConformanceReport, run_conformance
+from katgym.sandbox import Enforcement, SandboxBackend, SandboxSpec, backend
+from katgym.sandbox.conformance import CheckResult, ConformanceReport, run_conformance
+
+T = TypeVar("T")
+_MARKS = {
+    True: Text("passed ", style="green"),
+    False: Text("failed ", style="bold red"),
+    None: Text("skipped", style="yellow"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,36 +41,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", default=None, help="a backend, such as local or sandboxd:URL"
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="check: only this check or subject; may be repeated",
+    )
+    parser.add_argument("--image", default=None, help="check: image of the sandboxes")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Do the action; 1 when a check failed or the named backend cannot work here."""
     if args.action == "check":
-        return _check(args.name or "local", is_json=args.json)
+        spec = SandboxSpec(image=args.image)
+        return _check(args.name or "local", spec, args.only, is_json=args.json)
+    # A sandboxd has to be named with its URL: there is no machine to ask otherwise.
     names = [args.name] if args.name else [n for n in plugins.sandboxes() if n != "sandboxd"]
     if args.action == "gc":
-        return _collect(names, is_json=args.json)
+        return _collect(names, is_json=args.json, is_one=args.name is not None)
     return _list(names, is_json=args.json, is_one=args.name is not None)
 
 
-async def _enforcement(name: str) -> Enforcement:
-    made = backend(name)
-    try:
-        return await made.enforcement()
-    finally:
-        await made.aclose()
+def _with_backend(name: str, use: Callable[[SandboxBackend], Awaitable[T]]) -> T:
+    async def work() -> T:
+        made = backend(name)
+        try:
+            return await use(made)
+        finally:
+            await made.aclose()
+
+    return asyncio.run(work())
 
 
-def _list(names: list[str], *, is_json: bool, is_one: bool) -> int:
-    found: dict[str, Enforcement | str] = {}
+def _each(
+    names: list[str], use: Callable[[SandboxBackend], Awaitable[T]], *, is_one: bool
+) -> dict[str, T | str]:
+    """Return what each backend says, or why it cannot work here; raises that if it is the one."""
+    found: dict[str, T | str] = {}
     for name in names:
         try:
-            found[name] = asyncio.run(_enforcement(name))
+            found[name] = _with_backend(name, use)
         except KatgymError as e:
             if is_one:
                 raise
             found[name] = str(e)
+    return found
+
+
+def _list(names: list[str], *, is_json: bool, is_one: bool) -> int:
+    found = _each(names, lambda made: made.enforcement(), is_one=is_one)
     if is_json:
         console.print_json(
             {
@@ -70,9 +99,9 @@ def _list(names: list[str], *, is_json: bool, is_one: bool) -> int:
                 for name, f in found.items()
             }
         )
-    else:
-        for name, item in found.items():
-            _print_backend(name, item)
+        return 0
+    for name, item in found.items():
+        _print_backend(name, item)
     return 0
 
 
@@ -97,47 +126,33 @@ def _print_backend(name: str, found: Enforcement | str) -> None:
         console.stdout.print(Text(f"  probe {probe}: {told}", style="yellow"))
 
 
-def _check(name: str, *, is_json: bool) -> int:
-    async def work() -> ConformanceReport:
-        made = backend(name)
-        try:
-            return await run_conformance(made)
-        finally:
-            await made.aclose()
+def _check(name: str, spec: SandboxSpec, only: list[str], *, is_json: bool) -> int:
+    def show(result: CheckResult) -> None:
+        line = Text.assemble(_MARKS[result.passed], f"  {result.name}  ")
+        console.stdout.print(line + Text(result.description, style="dim"), soft_wrap=True)
+        if result.detail:
+            console.stdout.print(Text(f"         {result.detail}"), soft_wrap=True)
 
-    report = asyncio.run(work())
+    async def work(made: SandboxBackend) -> ConformanceReport:
+        on_result = None if is_json else show
+        return await run_conformance(made, spec=spec, only=only, on_result=on_result)
+
+    report = _with_backend(name, work)
     if is_json:
-        console.print_json(msgspec.to_builtins(report))
+        console.print_json({**msgspec.to_builtins(report), "ok": report.ok})
         return int(not report.ok)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    marks: Mapping[bool | None, Any] = {
-        True: Text("passed", style="green"),
-        False: Text("failed", style="bold red"),
-        None: Text("skipped", style="yellow"),
-    }
-    for result in report.results:
-        text = result.description if result.passed else f"{result.description}\n{result.detail}"
-        table.add_row(marks[result.passed], result.name, Text(text))
-    console.stdout.print(table)
+    numbers = [sum(r.passed is kind for r in report.results) for kind in (True, False, None)]
+    told = "{} passed, {} failed, {} skipped".format(*numbers)
+    console.stdout.print(Text(f"{name} ({report.enforcement.level}): {told}", style="bold"))
     return int(not report.ok)
 
 
-def _collect(names: list[str], *, is_json: bool) -> int:
-    async def work(name: str) -> int:
-        made = backend(name)
-        try:
-            return await made.gc()
-        finally:
-            await made.aclose()
-
-    removed: dict[str, int | str] = {}
-    for name in names:
-        try:
-            removed[name] = asyncio.run(work(name))
-        except KatgymError as e:
-            removed[name] = str(e)
+def _collect(names: list[str], *, is_json: bool, is_one: bool) -> int:
+    removed = _each(names, lambda made: made.gc(), is_one=is_one)
     if is_json:
-        console.print_json(removed)
+        console.print_json(
+            {name: n if isinstance(n, int) else {"error": n} for name, n in removed.items()}
+        )
         return 0
     for name, count in removed.items():
         text = f"{count} removed" if isinstance(count, int) else f"not usable here: {count}"

@@ -12,16 +12,22 @@ example:
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ipaddress
+import logging
 import os
 import secrets
+import socket
+import stat
 from pathlib import Path
 
 from rich.text import Text
 
 from katgym import console
-from katgym.errors import MissingDependencyError, UsageError
-from katgym.sandbox import backend, layer_store
+from katgym.errors import InfrastructureError, MissingDependencyError, UsageError
+from katgym.sandbox import SandboxUnavailableError, backend, layer_store
+
+logger = logging.getLogger(__name__)
 
 _VARIABLE = "KATGYM_SANDBOXD_TOKEN"
 
@@ -29,11 +35,18 @@ _VARIABLE = "KATGYM_SANDBOXD_TOKEN"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8765, help="port to listen on (8765)")
+    parser.add_argument("--port", type=int, default=8765, help="port to listen on (8765); 0: any")
     parser.add_argument("--backend", default="local", help="see katgym sandbox list (local)")
     parser.add_argument("--token-file", type=Path, default=None, help="file that holds the token")
     parser.add_argument(
         "--max-sandboxes", type=int, default=256, help="sandboxes at a time, at most (256)"
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an interpreter of this machine that clients may ask for; may be repeated",
     )
 
 
@@ -47,40 +60,72 @@ def run(args: argparse.Namespace) -> int:
         raise MissingDependencyError(
             f"sandboxd needs {e.name!r}: pip install 'katgym[serve]'"
         ) from e
-    token = _token(args.token_file)
-    if token is None:
-        if not _is_loopback(args.host):
-            raise UsageError(
-                f"to listen on {args.host!r}, where others can connect, name a token of your own:"
-                f" --token-file FILE or the variable {_VARIABLE}"
-            )
-        token = secrets.token_urlsafe(24)
-        console.stdout.print(Text(f"token: {token}"))
     server = SandboxServer(
-        backend(args.backend), layer_store(), token, max_sandboxes=args.max_sandboxes
+        lambda: backend(args.backend),
+        layer_store(),
+        _token(args.token_file) or _made_up_token(args.host),
+        max_sandboxes=args.max_sandboxes,
+        pythons=tuple(args.python),
     )
-    console.stdout.print(f"sandboxes of backend {args.backend!r} on http://{args.host}:{args.port}")
+    asyncio.run(_probe(args.backend))
     config = uvicorn.Config(
-        server.application(),
-        host=args.host,
-        port=args.port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=2,
+        server.application(), log_level="warning", access_log=False, timeout_graceful_shutdown=2
     )
-    uvicorn.Server(config).run()
+    with _listen(args.host, args.port) as sock:
+        host = f"[{args.host}]" if ":" in args.host else args.host
+        console.stdout.print(
+            Text(f"sandboxes of backend {args.backend!r} on http://{host}:{sock.getsockname()[1]}")
+        )
+        uvicorn.Server(config).run(sockets=[sock])
     return 0
+
+
+async def _probe(name: str) -> None:
+    """Raise `SandboxUnavailableError` where the backend cannot work or is not safe."""
+    made = backend(name)
+    try:
+        found = await made.enforcement()
+    finally:
+        await made.aclose()
+    if not found.is_safe:
+        reasons = [*found.notes, *(told for told in found.probes.values() if told != "yes")]
+        raise SandboxUnavailableError(
+            f"backend {name!r} is at level {found.level!r} here, which is not safe for untrusted"
+            f" code: {'; '.join(reasons)}"
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as e:
+        raise InfrastructureError(f"cannot listen on {host!r}, port {port}: {e}") from e
 
 
 def _token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(_VARIABLE) or None
     try:
+        mode = path.stat().st_mode
         token = path.read_text(encoding="utf-8").strip()
     except OSError as e:
         raise UsageError(f"the token file cannot be read: {e}") from e
     if not token:
         raise UsageError(f"the token file {str(path)!r} is empty")
+    if mode & (stat.S_IRGRP | stat.S_IROTH):
+        logger.warning("others can read the token file %r; chmod 600 it", str(path))
+    return token
+
+
+def _made_up_token(host: str) -> str:
+    if not _is_loopback(host):
+        raise UsageError(
+            f"to listen on {host!r}, where others can connect, name a token of your own:"
+            f" --token-file FILE or the variable {_VARIABLE}"
+        )
+    token = secrets.token_urlsafe(24)
+    console.stdout.print(Text(f"token: {token}"))
     return token
 
 

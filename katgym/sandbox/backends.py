@@ -1,7 +1,7 @@
 """Finds sandbox backends by name.
 
-Not here: registering them (`plugin.py`, hook `katgym_register_sandboxes`), one for all envs of a
-process (`shared.py`).
+Not here: registering them (`katgym.built_in_sandboxes`, hook `katgym_register_sandboxes`), one for
+all envs of a process (`shared.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of every sandbox backend: create, exec, read, write, diff, snapshot, fork, kill.
 
-A plugin registers a backend with hook `katgym_register_sandboxes`; `conformance.py` is the suite it
+A plugin registers a backend with hook `katgym_register_sandboxes`; `conformance` is the suite it
 should pass. Not here: the backends (`local/`, `docker_engine/`, `remote/`).
 """
 

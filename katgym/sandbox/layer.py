@@ -61,10 +61,7 @@ class LayerStore:
 
     def add_files(self, files: Mapping[str, bytes | FileEntry]) -> Layer:
         """Store a tree given as relative path -> content; equal trees are stored once."""
-        entries = {
-            _checked_path(path): f if isinstance(f, FileEntry) else FileEntry(content=f)
-            for path, f in files.items()
-        }
+        entries = _entries(files)
         for path, entry in entries.items():
             if entry.link_target is not None:
                 _check_link(path, entry.link_target)
@@ -84,7 +81,7 @@ class LayerStore:
         root = Path(source)
         if not root.is_dir():
             raise UsageError(f"no such directory: {str(source)!r}")
-        return self.add_files(dict(_walk(root, exclude)))
+        return self.add_files(directory_entries(root, exclude=exclude))
 
     def _store(self, digest: str, entries: Mapping[str, FileEntry]) -> Layer:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -118,6 +115,18 @@ class LayerStore:
         return layer
 
 
+def directory_entries(
+    root: Path, *, exclude: tuple[str, ...] = (".git", "__pycache__")
+) -> dict[str, FileEntry]:
+    """Return a directory of the host as a tree; `UsageError` for devices, sockets and fifos."""
+    return dict(_walk(root, exclude))
+
+
+def tree_digest(files: Mapping[str, bytes | FileEntry]) -> str:
+    """Return the digest `LayerStore.add_files` gives a tree, without storing it."""
+    return _digest(_entries(files))
+
+
 @lru_cache(maxsize=1)
 def layer_store() -> LayerStore:
     """Return this user's layer store, `$XDG_CACHE_HOME/katgym/layers`."""
@@ -146,6 +155,13 @@ def _walk(root: Path, exclude: tuple[str, ...]) -> Iterator[tuple[str, FileEntry
                 )
             else:
                 raise UsageError(f"{relative!r} is neither file, link nor directory")
+
+
+def _entries(files: Mapping[str, bytes | FileEntry]) -> dict[str, FileEntry]:
+    return {
+        _checked_path(path): f if isinstance(f, FileEntry) else FileEntry(content=f)
+        for path, f in files.items()
+    }
 
 
 def _checked_path(path: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -23,6 +24,7 @@ from katgym.sandbox.base import (
     ExecResult,
     Sandbox,
     SandboxBackend,
+    SandboxError,
 )
 from katgym.sandbox.changes import WorkspaceDiff
 from katgym.sandbox.limits import SandboxLimits
@@ -41,13 +43,20 @@ class SandboxThread:
         )
         self._thread.start()
 
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start it there; `SandboxError` after `stop`."""
+        if self.loop.is_closed():
+            work.close()
+            raise SandboxError("the sandboxes of this process were closed")
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and block until it is done."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return self.submit(work).result()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and wait under the caller's event loop; cancelling the wait cancels it."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+        return await asyncio.wrap_future(self.submit(work))
 
     def stop(self) -> None:
         """End the loop and the thread."""
@@ -141,7 +150,7 @@ class SharedBackend(SandboxBackend):
 
     async def create(self, spec: SandboxSpec) -> SharedSandbox:
         """See `SandboxBackend.create`."""
-        work = asyncio.run_coroutine_threadsafe(self._inner.create(spec), self._thread.loop)
+        work = self._thread.submit(self._inner.create(spec))
         try:
             inner = await asyncio.wrap_future(work)
         except asyncio.CancelledError:

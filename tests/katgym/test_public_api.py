@@ -33,9 +33,11 @@ OPTIONS = {
     ),
     "view": "run_folder --env --task --invalid --limit --json",
     "check": "env --tasks --json",
-    "sandbox": "action name --json",
-    "sandboxd": "--host --port --backend --token-file --max-sandboxes",
+    "sandbox": "action name --only --image --json",
+    "sandboxd": "--host --port --backend --token-file --max-sandboxes --python",
+    "swe": "subcommand",
 }
+OF_PLUGINS = {"swe"}
 
 
 def test_the_public_names_are_the_written_ones():
@@ -46,7 +48,7 @@ def test_the_public_names_are_the_written_ones():
 def test_the_commands_and_their_options_are_the_written_ones():
     parser = build_parser()
     action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    assert set(action.choices) == set(COMMANDS) == set(OPTIONS)
+    assert set(action.choices) == {*COMMANDS, *OF_PLUGINS} == set(OPTIONS)
     for name, sub in action.choices.items():
         found = [a.option_strings[-1] if a.option_strings else a.dest for a in sub._actions]
         assert set(found) - {"--help", "--verbose"} == set(OPTIONS[name].split()), name

@@ -1,25 +1,31 @@
 """Control groups of local sandboxes: memory and processes as hard limits, counters read back.
 
-Version 2 where a writable group with both controllers is at hand, else version 1 as root. Not here:
-joining a group (the launcher's child does, through descriptors opened here).
+Version 2 where a writable group hands on both controllers, else version 1 as root. A sandbox's
+supervisor stays outside the limits, so that what a command does never costs the sandbox: in version
+1 each command joins by itself, in version 2 it is born inside. Not here: doing so
+(`confinement.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import itertools
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.local.identity import SUBUID_BASE
 
 _ROOT = Path("/sys/fs/cgroup")
 _NAME = re.compile(r"katgym-(\d+)-(\d+)-\d+")
+_CONTROLLERS = ("memory", "pids")
+_OWN_PROCESSES = 8
+"""Guardians, which count towards a limit of processes that is meant for commands."""
 _numbers = itertools.count(1)
 
 
@@ -33,69 +39,120 @@ def process_start(pid: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupUse:
-    """Counters of a group at one moment."""
+class GroupFds:
+    """Open files of a group, which the caller closes."""
 
-    num_oom_kills: int = 0
-    peak_bytes: int = 0
+    at_start: tuple[int, ...] = ()
+    """The supervisor writes "0" to them, and is in the sandbox's group but not under its limits."""
+    per_command: tuple[int, ...] = ()
+    """A command's first process writes "0" to them..."""
+    birthplace: int = -1
+    """... or is born in this directory (version 2)."""
+
+    def all(self) -> list[int]:
+        """Return every descriptor."""
+        born = [self.birthplace] if self.birthplace >= 0 else []
+        return [*self.at_start, *self.per_command, *born]
+
+
+class Meter:
+    """Counters of a group during one command; close it."""
+
+    def __init__(self, group: Group) -> None:
+        memory = group.folders["memory"]
+        is_new = group.version == 2
+        self._kill_file = str(memory / ("memory.events" if is_new else "memory.oom_control"))
+        peak = str(memory / ("memory.peak" if is_new else "memory.max_usage_in_bytes"))
+        try:
+            # Version 2 (Linux 6.12) restarts the peak for those who read through this descriptor.
+            self._peak_fd = os.open(peak, os.O_RDWR | os.O_CLOEXEC)
+            os.write(self._peak_fd, b"0")
+        except OSError:
+            try:
+                self._peak_fd = os.open(peak, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._peak_fd = -1
+        self._kills_before = self._kills()
+
+    def read(self) -> tuple[bool, int]:
+        """Return whether the kernel killed for memory since, and the peak in bytes."""
+        try:
+            peak = 0 if self._peak_fd < 0 else int(os.pread(self._peak_fd, 64, 0) or 0)
+        except OSError:  # the group was removed meanwhile
+            return False, 0
+        return self._kills() > self._kills_before, peak
+
+    def close(self) -> None:
+        """Close it."""
+        if self._peak_fd >= 0:
+            os.close(self._peak_fd)
+            self._peak_fd = -1
+
+    def _kills(self) -> int:
+        try:
+            fd = os.open(self._kill_file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            fields = os.read(fd, 1 << 12).split()
+        finally:
+            os.close(fd)
+        return int(fields[fields.index(b"oom_kill") + 1]) if b"oom_kill" in fields else 0
 
 
 class Group:
-    """One sandbox's group (in version 1: one in each hierarchy)."""
+    """One sandbox's group (in version 1: one in each hierarchy).
 
-    def __init__(self, folders: Mapping[str, Path], *, version: int) -> None:
+    folders: controller -> the folder that has the limits; outer: further folders around them.
+    """
+
+    def __init__(
+        self, folders: Mapping[str, Path], *, version: int, outer: tuple[Path, ...] = ()
+    ) -> None:
         self.folders = dict(folders)
         self.version = version
-        self._open: tuple[int, int] | None = None
+        self.outer = outer
 
-    def open_joins(self) -> list[int]:
-        """Return descriptors into which a process writes "0" to join; the caller closes them."""
-        return [
-            os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-            for folder in dict.fromkeys(self.folders.values())
-        ]
+    def open(self) -> GroupFds:
+        """Return the descriptors that a sandbox needs."""
+        if self.version == 1:
+            procs = [folder / "cgroup.procs" for folder in self._limited()]
+            fds = tuple(os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in procs)
+            return GroupFds(per_command=fds)
+        start = os.open(self.outer[0] / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        place = os.open(self._limited()[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return GroupFds(at_start=(start,), birthplace=place)
 
-    def use(self) -> GroupUse:
-        """Return the counters now."""
-        kills, peak = self._counters()
-        return GroupUse(
-            num_oom_kills=_field(os.pread(kills, 4096, 0)),
-            peak_bytes=_number(os.pread(peak, 64, 0)),
-        )
+    def meter(self) -> Meter:
+        """Start measuring a command; the caller closes it."""
+        return Meter(self)
 
-    def restart_peak(self) -> None:
-        """Make the peak count from here, where the kernel can."""
-        with contextlib.suppress(OSError):  # version 2 before Linux 6.12 cannot
-            os.pwrite(self._counters()[1], b"0", 0)
+    def _limited(self) -> list[Path]:
+        return list(dict.fromkeys(self.folders.values()))
 
-    def _counters(self) -> tuple[int, int]:
-        """Return descriptors of the counters, kept open: they are read with every command."""
-        if self._open is None:
-            names = ("memory.events", "memory.peak")
-            if self.version == 1:
-                names = ("memory.oom_control", "memory.max_usage_in_bytes")
-            kills, peak = (str(self.folders["memory"] / name) for name in names)
-            self._open = (os.open(kills, os.O_RDONLY | os.O_CLOEXEC), _open_peak(peak))
-        return self._open
+    def end(self) -> None:
+        """Kill every process in it."""
+        for folder in (*self._limited(), *self.outer):
+            try:
+                pids = (folder / "cgroup.procs").read_text(encoding="ascii").split()
+            except OSError:
+                continue  # it is gone
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), 9)
 
-    def _close(self) -> None:
-        opened, self._open = self._open, None
-        for fd in opened or ():
-            os.close(fd)
-
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """Remove it; what still ends in it is waited for a moment, the rest is left to `gc`."""
-        self._close()
-        for folder in dict.fromkeys(self.folders.values()):
+        for folder in (*self._limited(), *self.outer):
             for _ in range(50):
                 try:
                     folder.rmdir()
                 except FileNotFoundError:
                     break
                 except OSError as e:
-                    if e.errno != errno.EBUSY:
+                    if e.errno not in (errno.EBUSY, errno.ENOTEMPTY):
                         raise
-                    time.sleep(0.001)
+                    await asyncio.sleep(0.001)
                 else:
                     break
 
@@ -103,30 +160,52 @@ class Group:
 class GroupMaker:
     """Makes groups below the given places; `find` looks for them on this machine."""
 
-    def __init__(self, parents: Mapping[str, Path], *, version: int) -> None:
+    def __init__(
+        self,
+        parents: Mapping[str, Path],
+        *,
+        version: int,
+        controllers: tuple[str, ...] = _CONTROLLERS,
+    ) -> None:
         self.parents = dict(parents)
         self.version = version
+        self.controllers = controllers
 
     def make(self, limits: SandboxLimits) -> Group:
         """Return a new group with the limits set; `OSError` if that fails."""
         start = process_start(os.getpid())
         name = f"katgym-{os.getpid()}-{start}-{next(_numbers)}"
-        group = Group({k: p / name for k, p in self.parents.items()}, version=self.version)
+        group = self._group(name)
         try:
-            for folder in dict.fromkeys(group.folders.values()):
+            # Outermost first in version 2; a sandbox's own processes must be able to be born there.
+            for folder in (*reversed(group.outer), *group._limited()):
                 folder.mkdir()
+                if group.outer and folder == group.outer[-1]:
+                    text = " ".join(f"+{name}" for name in self.controllers)
+                    (folder / "cgroup.subtree_control").write_text(text)
+                if self.version == 2 and os.geteuid() == 0:
+                    for path in (folder, folder / "cgroup.procs"):
+                        os.chown(path, SUBUID_BASE, SUBUID_BASE)
             self._set(group, limits)
         except OSError:
-            group.remove()
+            for folder in (*group._limited(), *group.outer):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
             raise
         return group
 
+    def _group(self, name: str) -> Group:
+        if self.version == 1:
+            return Group({c: p / name for c, p in self.parents.items()}, version=1)
+        top = self.parents["memory"] / name
+        folders = dict.fromkeys(_CONTROLLERS, top / "commands")
+        return Group(folders, version=2, outer=(top / "supervisor", top))
+
     def _set(self, group: Group, limits: SandboxLimits) -> None:
         memory, pids = group.folders["memory"], group.folders["pids"]
-        # The supervisor and its guardians count, too.
-        num = "max" if limits.max_processes is None else str(limits.max_processes + 8)
-        (pids / "pids.max").write_text(num)
-        if limits.memory_bytes is None:
+        if "pids" in self.controllers and limits.max_processes is not None:
+            (pids / "pids.max").write_text(str(limits.max_processes + _OWN_PROCESSES))
+        if "memory" not in self.controllers or limits.memory_bytes is None:
             return
         if self.version == 2:
             (memory / "memory.max").write_text(str(limits.memory_bytes))
@@ -137,30 +216,38 @@ class GroupMaker:
         with contextlib.suppress(FileNotFoundError):
             (memory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_bytes))
 
-    def leftovers(self) -> Iterator[Path]:
+    def leftovers(self) -> Iterator[Group]:
         """Yield the groups of katgym processes that have died."""
-        for parent in dict.fromkeys(self.parents.values()):
-            for folder in parent.glob("katgym-*"):
-                found = _NAME.fullmatch(folder.name)
-                if found and process_start(int(found[1])) != int(found[2]):
-                    yield folder
+        names: set[str] = set()
+        for parent in self.parents.values():
+            names.update(path.name for path in parent.glob("katgym-*"))
+        for name in sorted(names):
+            found = _NAME.fullmatch(name)
+            if found and process_start(int(found[1])) != int(found[2]):
+                yield self._group(name)
 
 
-def find() -> tuple[GroupMaker | None, str]:
-    """Return what makes groups here, or None, and in words what was found."""
-    own = _own_groups()
-    for base in (_ROOT, _ROOT / "unified"):
-        parent = base / own.get("", "").lstrip("/")
-        if _usable(parent, ("memory", "pids"), "cgroup.subtree_control"):
-            return GroupMaker({"memory": parent, "pids": parent}, version=2), "cgroup v2"
-    parents = {name: _ROOT / name / own.get(name, "").lstrip("/") for name in ("memory", "pids")}
-    if all(os.access(path, os.W_OK) for path in parents.values()):
+def find(root: Path = _ROOT, own: Mapping[str, str] | None = None) -> tuple[GroupMaker | None, str]:
+    """Return what makes groups here, or None, and in words what was found.
+
+    root: where the hierarchies are mounted; own: controller -> this process's group ("" is version
+    2's), by default as the kernel tells.
+    """
+    own = _own_groups() if own is None else own
+    for base in (root, root / "unified"):
+        group = base / own.get("", "").lstrip("/")
+        # A group with processes hands nothing on, so the nearest one above that does is used.
+        while group.is_relative_to(base):
+            if _hands_on(group):
+                return GroupMaker(dict.fromkeys(_CONTROLLERS, group), version=2), "cgroup v2"
+            group = group.parent
+    parents = {name: root / name / own.get(name, "").lstrip("/") for name in _CONTROLLERS}
+    if all((p / "cgroup.procs").exists() and os.access(p, os.W_OK) for p in parents.values()):
         return GroupMaker(parents, version=1), "cgroup v1"
     return None, "no cgroup that may be written, with memory and pids controllers"
 
 
 def _own_groups() -> dict[str, str]:
-    """Return controller -> this process's group; "" is version 2's."""
     groups: dict[str, str] = {}
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, names, path = line.split(":", 2)
@@ -168,31 +255,10 @@ def _own_groups() -> dict[str, str]:
     return groups
 
 
-def _usable(parent: Path, controllers: tuple[str, ...], name: str) -> bool:
+def _hands_on(group: Path) -> bool:
     try:
-        enabled = (parent / name).read_text(encoding="utf-8").split()
+        enabled = (group / "cgroup.subtree_control").read_text(encoding="utf-8").split()
     except OSError:
         return False
-    return all(c in enabled for c in controllers) and os.access(parent, os.W_OK)
-
-
-def _open_peak(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # version 2 before Linux 5.19 has no peak
-        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-
-
-def _field(data: bytes) -> int:
-    """Return the number of line "oom_kill N"."""
-    for line in data.splitlines():
-        key, _, value = line.partition(b" ")
-        if key == b"oom_kill":
-            return int(value)
-    return 0
-
-
-def _number(data: bytes) -> int:
-    return int(data) if data.strip().isdigit() else 0
+    places = (group, group / "cgroup.procs")
+    return set(_CONTROLLERS) <= set(enabled) and all(os.access(p, os.W_OK) for p in places)

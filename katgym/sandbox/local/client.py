@@ -9,12 +9,16 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 import os
+import re
+import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +26,14 @@ from typing import Any
 
 from katgym.sandbox.base import SandboxError, SandboxUnavailableError
 from katgym.sandbox.layer import layer_store
+from katgym.sandbox.local.cgroups import process_start
+from katgym.sandbox.local.foreign_packages import foreign_packages
 from katgym.sandbox.local.identity import AGENT_UID, NUM_SUBUIDS, SUBUID_BASE
 
+_log = logging.getLogger(__name__)
+_STATE_NAME = re.compile(r"katgym-sandboxes-(\d+)-(\d+)-.+")
 _START_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 10.0
 _MAX_REPLY_BYTES = 1 << 30
 _PACKAGE = Path(__file__).parents[2]
 # The launcher imports its few modules without running katgym's own __init__, which is far larger.
@@ -50,10 +59,19 @@ class LauncherKey:
 
 
 class LauncherClient:
-    """One launcher process, asked by many tasks of one event loop at a time."""
+    """One launcher process, asked by many tasks of one event loop at a time.
 
-    def __init__(self, key: LauncherKey) -> None:
+    workspace: "overlay", "copy", "auto" (the first that works) or "plain" (no isolation);
+    has_group: whether sandboxes get control groups.
+    """
+
+    def __init__(self, key: LauncherKey, *, workspace: str, has_group: bool) -> None:
         self.key = key
+        self.workspace = workspace
+        """Once started: what it is, "auto" no more."""
+        self.has_group = has_group
+        self.state = ""
+        """Its folder, empty to those outside but for "plain"."""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,14 +79,14 @@ class LauncherClient:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
-        self._state = ""
         self.error: str | None = None
 
     async def start(self) -> None:
         """Start the process; `SandboxUnavailableError` if this machine does not allow it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         replies, their_replies = socket.socketpair()
-        self._state = tempfile.mkdtemp(prefix="katgym-sandboxes-")
+        prefix = f"katgym-sandboxes-{os.getpid()}-{process_start(os.getpid())}-"
+        self.state = tempfile.mkdtemp(prefix=prefix)
         interpreter = self.key.python if self.key.preload and self.key.python else sys.executable
         flags = ["-P", "-s"] if self.key.preload else ["-I", "-S"]
         env = {
@@ -111,7 +129,9 @@ class LauncherClient:
         layers = layer_store().root
         layers.mkdir(parents=True, exist_ok=True)
         config = {
-            "state": self._state,
+            "state": self.state,
+            "workspace": self.workspace,
+            "has_group": self.has_group,
             "layers": str(layers),
             "binds": binds,
             "masks": masks,
@@ -131,6 +151,10 @@ class LauncherClient:
             header, _ = await self._frame()
         if header["op"] != "ready":
             raise OSError(header.get("error", "the launcher did not get ready"))
+        if header["overlay_problem"]:
+            _log.warning("no overlay mounts here, copying layers: %s", header["overlay_problem"])
+        if self.workspace == "auto":
+            self.workspace = header["workspace"]
 
     async def _frame(self) -> tuple[dict[str, Any], bytes]:
         assert self._reader is not None
@@ -179,6 +203,10 @@ class LauncherClient:
             raise SandboxError(f"local sandbox: {op} failed: {header['error']}")
         return header, payload
 
+    def is_alive(self) -> bool:
+        """Whether the process is there, so that the pids it told are those of its children."""
+        return self._process is not None and self._process.poll() is None
+
     async def _send(self, packet: bytes, fds: Sequence[int]) -> None:
         assert self._requests is not None
         while True:
@@ -201,23 +229,49 @@ class LauncherClient:
         self._waiting.clear()
         if self._writer is not None:
             self._writer.close()
+        if self._requests is not None:
+            self._requests.close()  # it ends at the end of the stream
+            self._requests = None
         if self._process is not None:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+            if self.workspace != "plain":  # nothing below it can outlive it
+                self._process.kill()
+            await self._wait()
         self._release()
+
+    async def _wait(self) -> None:
+        # Without a thread: at the interpreter's exit there are no more of them.
+        assert self._process is not None
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                self._process.kill()
+            await asyncio.sleep(0.001)
 
     def _release(self) -> None:
         if self._requests is not None:
             self._requests.close()
             self._requests = None
-        with contextlib.suppress(OSError):  # gc removes it later
-            Path(self._state).rmdir()
+        if self.state:
+            shutil.rmtree(self.state, ignore_errors=True)  # `gc` tries again
+
+
+def remove_dead_folders() -> list[str]:
+    """Remove the folders of launchers whose katgym has died; return them."""
+    removed = []
+    for path in Path(tempfile.gettempdir()).glob("katgym-sandboxes-*"):
+        found = _STATE_NAME.fullmatch(path.name)
+        if found is None or path.lstat().st_uid != os.geteuid():
+            continue
+        if process_start(int(found[1])) != int(found[2]):
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(str(path))
+    return removed
 
 
 def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:
     """Return the directories an interpreter needs, and those inside that are hidden."""
     if python is None:
-        return [], []
+        return [], foreign_packages()
     code = (
         "import sys, sysconfig; print(sys.prefix); print(sys.base_prefix);"
         "print(sysconfig.get_path('purelib', vars={'base': sys.base_prefix,"
@@ -231,4 +285,7 @@ def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:
     is_venv = Path(venv, "pyvenv.cfg").exists()
     binds = list(dict.fromkeys([base, *([venv] if is_venv else [prefix])]))
     # What is installed beside the base interpreter is none of the sandbox's business.
-    return binds, [packages] if is_venv else []
+    own = {packages} if is_venv else set()
+    kept = [venv] if is_venv else [packages]
+    foreign = {p for p in foreign_packages() if not any(k.startswith(p) for k in kept)}
+    return binds, sorted(own | foreign)

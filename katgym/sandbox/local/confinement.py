@@ -12,7 +12,7 @@ import signal
 import stat
 
 from katgym.sandbox.local import syscalls
-from katgym.sandbox.supervisor.guardian import Confinement
+from katgym.sandbox.supervisor.guardian import Confinement, set_rlimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,25 +24,47 @@ class NamespaceConfinement(Confinement):
     """A PID namespace for each command, no capabilities, no new privileges, seccomp.
 
     is_single_uid: this user namespace holds one uid, 0; the agent's uid is made in another below.
+    has_group: whether control groups limit processes; if not, each command gets a user namespace,
+        as the kernel counts the processes of a user there.
+    joins, birthplace: descriptors of the control group (see `cgroups.GroupFds`), kept open.
     """
 
     is_nested = True
 
-    def __init__(self, agent: int, seccomp: syscalls.SeccompFilter | None, *, is_single_uid: bool):
+    def __init__(
+        self,
+        agent: int,
+        seccomp: syscalls.SeccompFilter,
+        *,
+        is_single_uid: bool,
+        has_group: bool,
+        joins: tuple[int, ...] = (),
+        birthplace: int = -1,
+    ) -> None:
         self.agent = agent
         self.seccomp = seccomp
         self.is_single_uid = is_single_uid
+        self.has_own_namespace = is_single_uid or not has_group
+        self.joins = joins
+        self.birthplace = birthplace
         self.owner = (0, 0) if is_single_uid else (agent, agent)
 
     def fork_guardian(self) -> int:
         """Fork into a PID namespace, whose PID 1 the guardian is, and a mount namespace."""
-        return syscalls.fork_into(syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS)
+        flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS
+        pid = syscalls.fork_into(flags, self.birthplace)
+        if pid == 0:
+            for fd in self.joins:
+                os.write(fd, b"0")  # this process
+        return pid
 
     def enter_guardian(self) -> None:
         """Give the command's namespace a /proc of its own."""
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         syscalls.mount("proc", "/proc", "proc", flags)
+        if self.joins or self.birthplace >= 0:
+            syscalls.unshare(syscalls.CLONE_NEWCGROUP)  # the group's name is the host's business
 
     def enter_command(self, user: str, limits: Mapping[str, Any]) -> None:
         """Become `user` without any privilege."""
@@ -50,19 +72,22 @@ class NamespaceConfinement(Confinement):
         for fd in range(3):
             if stat.S_ISFIFO(os.fstat(fd).st_mode):  # so that /dev/stdout can be opened by name
                 os.fchown(fd, 0 if self.is_single_uid else uid, -1)
-        if self.is_single_uid:
-            syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to nobody
-            _enter_user_namespace(uid)
-        else:
+        if not self.is_single_uid:
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
-        if uid == 0 or self.is_single_uid:  # leaving uid 0 has dropped them already
-            syscalls.drop_capabilities()
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # else /proc/self is not the command's own
+        if self.has_own_namespace:
+            _enter_user_namespace(uid, 0 if self.is_single_uid else uid)
+            syscalls.drop_bounding_set()  # it was filled again
+            if limits.get("max_processes"):
+                set_rlimits({"NPROC": limits["max_processes"]})
+        if uid == 0 or self.has_own_namespace:  # leaving uid 0 has dropped them already
+            syscalls.drop_capabilities()
+        # A change of capabilities takes it away again.
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
-        if self.seccomp is not None:
-            self.seccomp.install()
+        self.seccomp.install()
 
     def _uid(self, user: str) -> int:
         uid = {"agent": self.agent, "root": 0}.get(user)
@@ -73,8 +98,10 @@ class NamespaceConfinement(Confinement):
         return uid
 
 
-def _enter_user_namespace(uid: int) -> None:
+def _enter_user_namespace(uid: int, outer: int) -> None:
+    """Be `uid` in a user namespace where there is nobody else; `outer` is who this process was."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} 0 1"), ("gid_map", f"{uid} 0 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+    texts = {"setgroups": "deny", "uid_map": f"{uid} {outer} 1", "gid_map": f"{uid} {outer} 1"}
+    for name, text in texts.items():
+        syscalls.write(f"/proc/self/{name}", text)
+    syscalls.forbid_user_namespaces()

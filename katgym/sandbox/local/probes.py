@@ -15,22 +15,28 @@ from katgym.sandbox.spec import SandboxSpec
 
 _PROBE = """
 echo uid $(id -u)
-grep -q '^CapEff:.0000000000000000$' /proc/self/status && echo capabilities yes
+grep -q '^CapBnd:.0000000000000000$' /proc/self/status && \
+    grep -q '^CapEff:.0000000000000000$' /proc/self/status && echo capabilities yes
 grep -q '^NoNewPrivs:.1$' /proc/self/status && echo no_new_privs yes
 grep -q '^Seccomp:.2$' /proc/self/status && echo seccomp yes
 [ "$(cut -s -d: -f1 /proc/net/dev | tr -d ' ')" = lo ] && echo network yes
 [ ! -w /usr ] && ! touch /usr/probe 2>/dev/null && echo read_only yes
 [ "$(ls -d /proc/[0-9]* | wc -l)" -lt 9 ] && echo pids yes
+[ "$(cat /proc/sys/user/max_user_namespaces)" = 0 ] && echo user_namespaces yes
 """
 _NEEDED = ("uid", "capabilities", "no_new_privs", "seccomp", "network", "read_only", "pids")
-_WALL, _SIZE = "supervisor's clock", "tmpfs size"
+_FURTHER = ("user_namespaces",)
+"""Further lines of defence: their lack alone does not make a sandbox unsafe."""
 
 
-class _Maker(Protocol):
+class _Backend(Protocol):
+    level: str | None
+    groups_text: str
+
     async def create_unchecked(self, spec: SandboxSpec) -> Sandbox: ...
 
 
-async def probe_enforcement(backend: _Maker, groups_text: str) -> Enforcement:
+async def probe_enforcement(backend: _Backend) -> Enforcement:
     """Make one sandbox, look around in it, and say what that shows."""
     if platform.system() != "Linux":
         return _nothing(f"local sandboxes need Linux, this is {platform.system()}")
@@ -40,44 +46,70 @@ async def probe_enforcement(backend: _Maker, groups_text: str) -> Enforcement:
             told = (await sandbox.exec(_PROBE)).stdout.decode("utf-8", "replace").splitlines()
     except SandboxError as e:
         return _nothing(str(e))
-    probes = dict.fromkeys(_NEEDED, "no") | dict(line.split(" ", 1) for line in told)
+    probes = dict.fromkeys((*_NEEDED, *_FURTHER), "no") | dict(line.split(" ", 1) for line in told)
     probes["uid"] = "yes" if probes["uid"] == "1000" else f"no, it is {probes['uid']}"
-    probes["cgroup"] = groups_text
+    probes["cgroup"] = backend.groups_text
+    level = str(backend.level)
     failed = [name for name in _NEEDED if probes[name] != "yes"]
-    has_group = groups_text.startswith("cgroup v")
-    capabilities = {"fork", "snapshot", "call", "python"}
     return Enforcement(
         backend="local",
-        level="namespaces+overlay" + ("+cgroup" if has_group else ""),
-        is_safe=not failed,
-        limits=_limits(groups_text if has_group else ""),
-        capabilities=frozenset(capabilities | ({"users"} if os.geteuid() == 0 else set())),
+        level=level,
+        is_safe=level != "none" and not failed,
+        limits=_limits(level, backend.groups_text),
+        capabilities=_capabilities(level),
         probes=probes,
-        notes=tuple(_notes(failed, has_group=has_group)),
+        notes=tuple(_notes(level, failed)),
     )
 
 
-def _limits(group: str) -> dict[str, str]:
-    return {
-        "wall_s": _WALL,
+def _capabilities(level: str) -> frozenset[str]:
+    found = {"fork", "snapshot", "call", "python"}
+    return frozenset(found | ({"users"} if os.geteuid() == 0 and level != "none" else set()))
+
+
+def _limits(level: str, groups_text: str) -> dict[str, str]:
+    group = groups_text if level.endswith("+cgroup") else ""
+    found = {
+        "wall_s": "the supervisor's clock",
         "cpu_s": "rlimit for a process, the supervisor every 0.1 s for their sum",
-        "memory_bytes": group or "rlimit (address space) for a process",
-        "max_processes": group or "rlimit for the user",
-        "disk_bytes": _SIZE,
-        "max_files": _SIZE,
+        "memory_bytes": group
+        or "rlimit (address space) for a process, the supervisor every 0.1 s for their sum",
+        "max_processes": group or "rlimit, for each command",
+        "disk_bytes": "tmpfs size",
+        "max_files": "tmpfs inodes",
         "max_open_files": "rlimit",
         "file_bytes": "rlimit",
         "output_bytes": "the supervisor keeps no more",
     }
+    if level == "none":
+        for name in ("disk_bytes", "max_files", "max_processes"):
+            del found[name]
+    return found
 
 
-def _notes(failed: list[str], *, has_group: bool) -> list[str]:
+def _notes(level: str, failed: list[str]) -> list[str]:
+    if level == "none":
+        return [
+            "no isolation: commands are processes of the user who runs katgym, and can read, write"
+            " and reach whatever that user can",
+            "disk_bytes, max_files and max_processes are not enforced",
+            "processes that a command leaves behind are ended as far as they can be found",
+        ]
     notes = [f"probe {name!r} failed: untrusted code must not run here" for name in failed]
-    if not has_group:
+    notes += [
+        "memory_bytes, max_processes, disk_bytes and max_files hold for the whole sandbox, so the"
+        " spec's count; an exec's own tighter ones are ignored"
+        if level.endswith("+cgroup")
+        else "disk_bytes and max_files hold for the whole sandbox, so the spec's count; an exec's"
+        " own tighter ones are ignored",
+        "the workspace is one memory-backed file system of disk_bytes and max_files, and /tmp,"
+        " /dev/shm and the home together are another; what lies there counts as memory",
+    ]
+    if not level.endswith("+cgroup"):
         notes.append(
-            "without a cgroup the memory limit holds for each process, not for their sum;"
-            " run as root, or under a user session with delegated cgroups (systemd-run --user"
-            " --scope -p Delegate=yes ...)"
+            "without a cgroup, files in memory are limited by disk_bytes alone, and memory beyond"
+            " memory_bytes is noticed within 0.1 s; run as root, or where cgroups are delegated"
+            " (systemd-run --user --scope -p Delegate=yes ...)"
         )
     if os.geteuid() != 0:
         notes.append("not root: every user inside is the same user outside")
@@ -86,12 +118,5 @@ def _notes(failed: list[str], *, has_group: bool) -> list[str]:
 
 def _nothing(reason: str) -> Enforcement:
     return Enforcement(
-        backend="local",
-        level="none",
-        is_safe=False,
-        probes={"namespaces": reason},
-        notes=(
-            "user namespaces with overlay mounts are needed (Linux 5.11 or newer; on Ubuntu:"
-            " sysctl kernel.apparmor_restrict_unprivileged_userns=0); or use backend 'docker'",
-        ),
+        backend="local", level="none", is_safe=False, probes={"namespaces": reason}, notes=(reason,)
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _READ_ONLY = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+_SCRATCH = (("tmp", "tmp", 0o1777), ("shm", "dev/shm", 0o1777), ("home", "home/agent", 0o755))
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC_FROM_HOST = (
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "ssl/openssl.cnf",
@@ -60,15 +61,7 @@ def _is_below_usr(path: str) -> bool:
 
 def _bind_read_only(source: str, target: str) -> None:
     syscalls.mount(source, target, "", syscalls.MS_BIND | syscalls.MS_REC)
-    flags = syscalls.MS_BIND | syscalls.MS_REMOUNT | _READ_ONLY | _locked_flags(target)
-    syscalls.mount("none", target, "", flags)
-
-
-def _locked_flags(path: str) -> int:
-    """Return the flags of a mount that may not be taken off in a user namespace."""
-    found = os.statvfs(path).f_flag
-    pairs = ((os.ST_NOEXEC, syscalls.MS_NOEXEC), (os.ST_NOATIME, 1024), (os.ST_RELATIME, 1 << 21))
-    return sum(flag for bit, flag in pairs if found & bit)
+    syscalls.protect(target)
 
 
 def _make_etc(root: str) -> None:
@@ -112,18 +105,22 @@ def enter(template: str, workdir: str, workspace_fd: int, spec: Mapping[str, Any
     """Make a private copy of the template the root of this mount namespace, and fill it.
 
     Adds /proc, /tmp, /dev/shm, home and the workspace; `spec` holds `disk_bytes`, `max_files`,
-    `uid` and `gid` (of the agent, in this user namespace).
+    `uid` and `gid` (of the agent, in this user namespace). A limit of None is unlimited.
     """
-    owner = f"uid={spec['uid']},gid={spec['gid']}"
-    size = f"size={spec['disk_bytes']},nr_inodes={spec['max_files']}"
+    size = f"size={spec['disk_bytes'] or 0},nr_inodes={spec['max_files'] or 0}"
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount(template, template, "", syscalls.MS_BIND | syscalls.MS_REC)
     os.chdir(template)
     syscalls.mount("proc", "proc", "proc", flags | syscalls.MS_NOEXEC)
-    # One file system for all that is scratch: one limit, and one thing to empty.
-    syscalls.mount("tmp", "tmp", "tmpfs", flags, f"mode=1777,{size}")
-    syscalls.mount("shm", "dev/shm", "tmpfs", flags, f"mode=1777,{size}")
-    syscalls.mount("home", "home/agent", "tmpfs", flags, f"mode=0755,{owner},{size}")
+    # One file system for all that is scratch, so that one limit holds for their sum.
+    syscalls.mount("scratch", "run", "tmpfs", flags, f"mode=0755,{size}")
+    for name, place, mode in _SCRATCH:
+        os.mkdir(f"run/{name}")
+        os.chmod(f"run/{name}", mode)
+        if name == "home":
+            os.chown("run/home", spec["uid"], spec["gid"])
+        syscalls.mount(f"run/{name}", place, "", syscalls.MS_BIND)
+    syscalls.umount("run")
     target = workdir.lstrip("/")
     if not os.path.isdir(target):
         # The template is shared, so a new directory goes on a file system of this sandbox alone.

@@ -33,52 +33,83 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171), "acct": (163, 89), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     "syslog": (103, 116), "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
     "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "vhangup": (153, 58),
-    "fanotify_init": (300, 262), "landlock_create_ruleset": (None, None),
+    "fanotify_init": (300, 262), "pidfd_getfd": (438, 438), "move_pages": (279, 239),
+    "migrate_pages": (256, 238), "process_madvise": (440, 440), "uselib": (134, None),
+    "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),
+    "statmount": (457, 457), "listmount": (458, 458), "memfd_secret": (447, 447),
 }  # fmt: skip
 # Answered like a kernel without them, so that libraries take their older way.
 _MISSING = {"io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
             "io_uring_register": (427, 427), "clone3": (435, 435)}  # fmt: skip
-_CLONE, _IOCTL, _SOCKET = (56, 220), (16, 29), (41, 198)
+_CLONE, _IOCTL = (56, 220), (16, 29)
+_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _TERMINAL_INJECTION = (0x5412, 0x541C)
 """TIOCSTI, TIOCLINUX."""
-_FAMILIES = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; not vsock, which reaches out of a network namespace."""
+_UNIX, _NETLINK = 1, 16
+_FAMILIES = (_UNIX, 2, 10)
+"""AF_UNIX, AF_INET, AF_INET6; not vsock, which reaches out of a network namespace."""
+_LEAF = 4
+_ARGUMENT = (16, 24, 32)
+"""Offsets of the low halves of the first arguments."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    _Instruction = tuple[int, int, int, int]
 
 
 def build_filter() -> SeccompFilter:
     """Return the filter for this machine; KeyError for an architecture without a table."""
-    column = list(_ARCH).index(platform.machine())
-    program: list[tuple[int, int, int, int]] = [
-        (_LD, 0, 0, 4),
-        (_JEQ, 1, 0, _ARCH[platform.machine()]),
-        (_RET, 0, 0, _KILL),
-        (_LD, 0, 0, 0),
-    ]
-    if column == 0:  # the x32 ABI has numbers of its own
-        program += [(_JGE, 0, 1, 0x40000000), (_RET, 0, 0, _ERRNO | errno.ENOSYS)]
+    machine = platform.machine()
+    column = list(_ARCH).index(machine) if machine in _ARCH else -1
+    start = [(_LD, 0, 0, 4), (_JEQ, 1, 0, _ARCH[machine]), (_RET, 0, 0, _KILL), (_LD, 0, 0, 0)]
+    if machine == "x86_64":  # the x32 ABI has numbers of its own
+        start += [(_JGE, 0, 1, 0x40000000), _refuse(errno.ENOSYS)]
+    blocks: dict[int | None, list[_Instruction]] = {}
     for code, table in ((errno.EPERM, _DENIED), (errno.ENOSYS, _MISSING)):
-        for numbers in table.values():
-            number = numbers[column]
-            if number is not None:
-                program += [(_JEQ, 0, 1, number), (_RET, 0, 0, _ERRNO | code)]
-    deny = (_RET, 0, 0, _ERRNO | errno.EPERM)
-    program += [
-        (_JEQ, 0, 4, _CLONE[column]),
-        (_LD, 0, 0, 16),  # low half of the first argument; the flags all fit
-        (_JSET, 0, 1, _NEW_NAMESPACES),
-        deny,
-        (_RET, 0, 0, _ALLOW),
-        (_JEQ, 0, 5, _IOCTL[column]),
-        (_LD, 0, 0, 24),
+        blocks |= {numbers[column]: [_refuse(code)] for numbers in table.values()}
+    blocks |= {numbers[column]: block for numbers, block in _by_argument()}
+    known = sorted((number, block) for number, block in blocks.items() if number is not None)
+    return SeccompFilter(start + _search(known))
+
+
+def _refuse(code: int) -> _Instruction:
+    return (_RET, 0, 0, _ERRNO | code)
+
+
+def _search(blocks: list[tuple[int, list[_Instruction]]]) -> list[_Instruction]:
+    """Return a binary search for the call's number: the kernel runs all of it for every number."""
+    allow = (_RET, 0, 0, _ALLOW)
+    if len(blocks) > _LEAF:
+        middle = len(blocks) // 2
+        low, high = _search(blocks[:middle]), _search(blocks[middle:])
+        return [(_JGE, len(low), 0, blocks[middle][0]), *low, *high]
+    found: list[_Instruction] = []
+    for number, block in blocks:
+        found += [(_JEQ, 0, len(block), number), *block]
+    return [*found, allow]
+
+
+def _by_argument() -> list[tuple[tuple[int, int], list[_Instruction]]]:
+    """Return the calls that are refused for some arguments: numbers, and what decides."""
+    allow, deny = (_RET, 0, 0, _ALLOW), _refuse(errno.EPERM)
+    no_family = _refuse(errno.EAFNOSUPPORT)
+    clone = [(_LD, 0, 0, _ARGUMENT[0]), (_JSET, 0, 1, _NEW_NAMESPACES), deny, allow]
+    ioctl = [
+        (_LD, 0, 0, _ARGUMENT[1]),
         (_JEQ, 1, 0, _TERMINAL_INJECTION[0]),
         (_JEQ, 0, 1, _TERMINAL_INJECTION[1]),
         deny,
-        (_RET, 0, 0, _ALLOW),
-        (_JEQ, 0, 7, _SOCKET[column]),
-        (_LD, 0, 0, 16),
-        *[(_JEQ, len(_FAMILIES) - i, 0, family) for i, family in enumerate(_FAMILIES)],
-        (_RET, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
-        (_RET, 0, 0, _ALLOW),
-        (_RET, 0, 0, _ALLOW),
+        allow,
     ]
-    return SeccompFilter(program)
+    socket = [
+        (_LD, 0, 0, _ARGUMENT[0]),
+        *[(_JEQ, len(_FAMILIES) + 3 - i, 0, family) for i, family in enumerate(_FAMILIES)],
+        (_JEQ, 0, 4, _NETLINK),
+        (_LD, 0, 0, _ARGUMENT[2]),
+        (_JEQ, 1, 0, 0),  # the routing protocol, which tells of the loopback device
+        no_family,
+        allow,
+        no_family,
+    ]
+    pair = [(_LD, 0, 0, _ARGUMENT[0]), (_JEQ, 1, 0, _UNIX), no_family, allow]
+    return [(_CLONE, clone), (_IOCTL, ioctl), (_SOCKET, socket), (_SOCKETPAIR, pair)]

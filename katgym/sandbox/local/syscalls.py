@@ -21,8 +21,12 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 AT_FDCWD = -100
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 4
+AT_RECURSIVE = 0x8000
+MOUNT_ATTR_READ_ONLY_NO_SUID_NO_DEV = 1 | 2 | 4
 
-_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same number on every architecture
+# The same numbers on every architecture.
+_OPEN_TREE, _MOVE_MOUNT, _CLONE3, _MOUNT_SETATTR = 428, 429, 435, 442
+_CLONE_INTO_CGROUP = 0x200000000
 _NUMBERS = {
     "x86_64": {"pivot_root": 155, "clone": 56},
     "aarch64": {"pivot_root": 41, "clone": 220},
@@ -54,12 +58,20 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
-def fork_into(flags: int) -> int:
+def fork_into(flags: int, cgroup_fd: int = -1) -> int:
     """Fork into new namespaces (CLONE_NEW* flags); return 0 in the child, like `os.fork`.
+
+    cgroup_fd: directory of the version 2 group the child is born in; -1 is the caller's.
 
     Unlike unshare and fork it leaves the caller's own children-to-be where they were. Only for
     processes with one thread: no handlers run, as there are no other threads to speak of.
     """
+    if cgroup_fd >= 0:
+        fields = (flags | _CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd)
+        data = (ctypes.c_uint64 * len(fields))(*fields)
+        size = ctypes.c_size_t(ctypes.sizeof(data))
+        result = _libc_holding_lock.syscall(ctypes.c_long(_CLONE3), ctypes.byref(data), size)
+        return _check(result, f"clone3({flags:#x})")
     arguments = [ctypes.c_ulong(x) for x in (flags | signal.SIGCHLD, 0, 0, 0, 0)]
     result = _libc_holding_lock.syscall(ctypes.c_long(_number("clone")), *arguments)
     return _check(result, f"clone({flags:#x})")
@@ -77,6 +89,14 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
         ),
         f"mount {kind or 'bind'} {source!r} on {target!r}",
     )
+
+
+def protect(target: str) -> None:
+    """Make a mount and all below it read-only, without setuid and devices (Linux >= 5.12)."""
+    data = (ctypes.c_uint64 * 4)(MOUNT_ATTR_READ_ONLY_NO_SUID_NO_DEV, 0, 0, 0)
+    arguments = (AT_FDCWD, os.fsencode(target), AT_RECURSIVE, ctypes.byref(data))
+    size = ctypes.c_size_t(ctypes.sizeof(data))
+    _check(_libc.syscall(_MOUNT_SETATTR, *arguments, size), f"mount_setattr {target!r}")
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
@@ -165,3 +185,18 @@ def name_process(name: str) -> None:
     ctypes.memset(start, 0, end - start)
     text = name.encode()[: end - start - 1]
     ctypes.memmove(start, text, len(text))
+
+
+def forbid_user_namespaces() -> None:
+    """Let no process of this user namespace make another one."""
+    write("/proc/sys/user/max_user_namespaces", "0")
+
+
+def write(path: str, text: str) -> None:
+    """Write to a file of the kernel's, which is there already."""
+    # Not `open`: it may look for a codec where the interpreter cannot be reached.
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import secrets
+import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,10 +37,24 @@ from katgym.sandbox.remote import wire
 from katgym.sandbox.spec import SandboxSpec
 
 TOKEN_VARIABLE = "KATGYM_SANDBOXD_TOKEN"
-_NOT_REMOTE = frozenset({"python", "call", "users"})
-"""Capabilities that name things of the server's machine."""
 _RETRIES = 3
+_TIMEOUT_S = 300.0
+"""For one answer, except those of commands, which have limits of their own."""
+_GRACE_S = 30.0
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    # A server whose machine vanished is noticed although nobody says anything: 15 + 6 * 5 s.
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 6))
+        if hasattr(socket, name)
+    ),
+)
 T = TypeVar("T")
+
+
+class _UnreachableError(SandboxUnavailableError):
+    """No answer came: the request may have been done or not."""
 
 
 class RemoteSandbox(Sandbox):
@@ -53,10 +69,16 @@ class RemoteSandbox(Sandbox):
         self._is_killed = False
         backend.live[name] = self
 
-    async def _ask(self, op: str, kind: type[T], value: object = None) -> T:
+    async def _ask(
+        self, op: str, kind: type[T], value: object = None, timeout_s: float | None = _TIMEOUT_S
+    ) -> T:
         if self._is_killed:
             raise SandboxError(f"sandbox {self.id} was killed")
-        return await self.backend.ask(f"/sandboxes/{self.id}/{op}", kind, value)
+        return await self.backend.ask(f"/sandboxes/{self.id}/{op}", kind, value, timeout_s)
+
+    def _patience_s(self, limits: SandboxLimits | None) -> float | None:
+        bound = self.spec.limits if limits is None else self.spec.limits.tightened(limits)
+        return None if bound.wall_s is None else bound.wall_s + _GRACE_S
 
     async def exec(
         self,
@@ -77,7 +99,27 @@ class RemoteSandbox(Sandbox):
             limits=limits,
             user=user,
         )
-        return await self._ask("exec", ExecResult, request)
+        return await self._ask("exec", ExecResult, request, self._patience_s(limits))
+
+    async def call(
+        self,
+        function: str,
+        argument: bytes,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> tuple[ExecResult, bytes]:
+        """See `Sandbox.call`."""
+        request = wire.CallRequest(
+            function=function,
+            argument=argument,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            limits=limits,
+        )
+        patience_s = self._patience_s(limits)
+        return await self._ask("call", tuple[ExecResult, bytes], request, patience_s)
 
     async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """See `Sandbox.read`."""
@@ -104,22 +146,36 @@ class RemoteSandbox(Sandbox):
 
     async def fork(self, num: int = 1, *, at: str | None = None) -> list[Sandbox]:
         """See `Sandbox.fork`."""
-        request = wire.ForkRequest(client=self.backend.client_id, num=num, at=at)
-        names = await self._ask("fork", list[str], request)
+        if self._is_killed:
+            raise SandboxError(f"sandbox {self.id} was killed")
+        names = await self.backend.make(
+            f"/sandboxes/{self.id}/fork",
+            list[str],
+            lambda request: wire.ForkRequest(
+                client=self.backend.client_id, request_id=request, num=num, at=at
+            ),
+        )
         return [RemoteSandbox(self.backend, self.spec, name) for name in names]
+
+    def forget(self) -> None:
+        """Take it as killed: its backend ends all of them at once."""
+        self._is_killed = True
+        self.backend.live.pop(self.id, None)
 
     async def kill(self) -> None:
         """See `Sandbox.kill`."""
         if self._is_killed:
             return
-        self.backend.live.pop(self.id, None)
+        self.forget()
         with contextlib.suppress(SandboxError):  # a server that is gone has none any more
-            await self._ask("kill", bool)
-        self._is_killed = True
+            await self.backend.ask(f"/sandboxes/{self.id}/kill", bool)
 
 
 class RemoteBackend(SandboxBackend):
-    """Makes sandboxes on a server; bound to the event loop that uses it first."""
+    """Makes sandboxes on a server; bound to the event loop that uses it first.
+
+    Connections are direct, whatever the proxy variables of the environment say.
+    """
 
     name = "sandboxd"
 
@@ -139,25 +195,34 @@ class RemoteBackend(SandboxBackend):
         self._headers = {"authorization": f"Bearer {token}"}
         self._http: httpx.AsyncClient | None = None
         self._heart: asyncio.Task[None] | None = None
-        self._uploaded: set[str] = set()
+        self._uploads: dict[str, asyncio.Task[None]] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
         self.live: dict[str, RemoteSandbox] = {}
         self._enforcement: Enforcement | None = None
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-            timeout = httpx.Timeout(None, connect=10.0)  # commands carry limits of their own
             self._http = httpx.AsyncClient(
-                base_url=self.url + wire.API, headers=self._headers, limits=limits, timeout=timeout
+                base_url=self.url + wire.API,
+                headers=self._headers,
+                transport=httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEPALIVE),
             )
         return self._http
 
-    async def ask(self, path: str, kind: type[T], value: object = None) -> T:
+    async def ask(
+        self,
+        path: str,
+        kind: type[T],
+        value: object = None,
+        timeout_s: float | None = _TIMEOUT_S,
+    ) -> T:
         """Send a request and return its typed answer; raises what the server says."""
+        timeout = httpx.Timeout(timeout_s, connect=10.0)
         try:
-            response = await self._client().post(path, content=wire.encode(value))
+            response = await self._client().post(path, content=wire.encode(value), timeout=timeout)
         except httpx.TransportError as e:
-            raise SandboxUnavailableError(
+            raise _UnreachableError(
                 f"sandboxd at {self.url} cannot be reached ({type(e).__name__}: {e}); is"
                 " `katgym sandboxd` running there?"
             ) from e
@@ -177,51 +242,77 @@ class RemoteBackend(SandboxBackend):
 
     async def create(self, spec: SandboxSpec) -> RemoteSandbox:
         """See `SandboxBackend.create`."""
-        for name in ("python", "preload"):
-            if getattr(spec, name):
-                raise UsageError(
-                    f"backend 'sandboxd' takes no `{name}`: it names something of this machine"
-                )
-        for layer in spec.layers:
-            await self._upload(layer)
-        wanted = wire.CreateRequest(
-            client=self.client_id,
-            request_id=secrets.token_hex(16),
-            spec=wire.WireSpec(
-                layers=tuple(layer.digest for layer in spec.layers),
-                workdir=spec.workdir,
-                env=dict(spec.env),
-                limits=spec.limits,
-                image=spec.image,
-                ttl_s=spec.ttl_s,
-                labels=dict(spec.labels),
-            ),
+        wanted = wire.WireSpec(
+            layers=tuple(layer.digest for layer in spec.layers),
+            workdir=spec.workdir,
+            env=dict(spec.env),
+            limits=spec.limits,
+            python=spec.python,
+            image=spec.image,
+            preload=spec.preload,
+            ttl_s=spec.ttl_s,
+            labels=dict(spec.labels),
         )
+
+        def request(request_id: str) -> wire.CreateRequest:
+            return wire.CreateRequest(client=self.client_id, request_id=request_id, spec=wanted)
+
         if self._heart is None:
             self._heart = asyncio.create_task(self._beat())
-        for attempt in range(_RETRIES):
-            try:
-                name = await self.ask("/sandboxes", str, wanted)
-                return RemoteSandbox(self, spec, name)
-            except SandboxUnavailableError:  # the request id makes asking again harmless
-                if attempt == _RETRIES - 1:
-                    raise
-                await asyncio.sleep(0.2 * 2**attempt)
+        await self._upload(spec.layers)
+        try:
+            name = await self.make("/sandboxes", str, request)
+        except wire.MissingLayerError:  # the server's store was emptied since
+            for layer in spec.layers:
+                self._uploads.pop(layer.digest, None)
+            await self._upload(spec.layers)
+            name = await self.make("/sandboxes", str, request)
+        return RemoteSandbox(self, spec, name)
+
+    async def make(self, path: str, kind: type[T], request: Callable[[str], object]) -> T:
+        """Ask for new sandboxes, again if no answer came; what nobody waits for is killed.
+
+        request: makes the request of its id, under which the server makes no more than once.
+        """
+        request_id = secrets.token_hex(16)
+        try:
+            for attempt in itertools.count(1):
+                try:
+                    return await self.ask(path, kind, request(request_id))
+                except _UnreachableError:
+                    if attempt == _RETRIES:
+                        raise
+                    await asyncio.sleep(0.1 * 2**attempt)
+        except (_UnreachableError, asyncio.CancelledError):
+            undoing = asyncio.create_task(self._undo(request_id))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
         raise AssertionError("unreachable")
+
+    async def _undo(self, request_id: str) -> None:
+        with contextlib.suppress(SandboxError):  # the server finds out that we are silent
+            await self.ask(f"/clients/{self.client_id}/undo", bool, request_id, 10.0)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(wire.LEASE_S / 4)
             with contextlib.suppress(SandboxError):  # its users hear of it themselves
-                await self.ask(f"/clients/{self.client_id}/alive", bool)
+                await self.ask(f"/clients/{self.client_id}/alive", bool, None, wire.LEASE_S / 4)
 
-    async def _upload(self, layer: Layer) -> None:
-        if layer.digest in self._uploaded:
-            return
+    async def _upload(self, layers: Sequence[Layer]) -> None:
+        """Send the layers the server lacks; each once, however many ask for it."""
+        for layer in layers:
+            known = self._uploads.get(layer.digest)
+            if known is None or (known.done() and (known.cancelled() or known.exception())):
+                known = asyncio.create_task(self._upload_one(layer))
+                self._uploads[layer.digest] = known
+            await asyncio.shield(known)
+
+    async def _upload_one(self, layer: Layer) -> None:
         if not await self.ask(f"/layers/{layer.digest}/exists", bool):
             files = await asyncio.to_thread(_layer_files, layer.path)
             await self.ask(f"/layers/{layer.digest}", bool, files)
-        self._uploaded.add(layer.digest)
 
     async def enforcement(self) -> Enforcement:
         """See `SandboxBackend.enforcement`."""
@@ -231,7 +322,6 @@ class RemoteBackend(SandboxBackend):
                 found,
                 backend=self.name,
                 level=f"{found.backend}: {found.level}",
-                capabilities=found.capabilities - _NOT_REMOTE,
                 notes=(*found.notes, f"on {self.url}"),
             )
         return self._enforcement
@@ -242,16 +332,19 @@ class RemoteBackend(SandboxBackend):
 
     async def aclose(self) -> None:
         """See `SandboxBackend.aclose`."""
+        await asyncio.gather(*self._undoing)
         for sandbox in list(self.live.values()):
-            await sandbox.kill()
+            sandbox.forget()
         if self._heart is not None:
             self._heart.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._heart
+            await asyncio.gather(self._heart, return_exceptions=True)
             self._heart = None
+            with contextlib.suppress(SandboxError):  # a server that is gone has none any more
+                await self.ask(f"/clients/{self.client_id}/end", bool)
         if self._http is not None:
             await self._http.aclose()
             self._http = None
+        self._uploads.clear()
 
     def provenance(self) -> Mapping[str, Any]:
         """See `SandboxBackend.provenance`."""

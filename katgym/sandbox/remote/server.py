@@ -1,7 +1,8 @@
-"""The web application behind `katgym sandboxd`: one backend's sandboxes over HTTP.
+"""The web application behind `katgym sandboxd`: sandboxes of this machine over HTTP.
 
 Every request carries the token, compared in constant time. Whoever has it may use this machine's
-sandboxes, and nothing else of it: no path of the host can be named. Not here: the command line
+sandboxes, and nothing else of it: the only paths of the host that can be named are interpreters
+the server was started with. Not here: whose sandboxes they are (`clients.py`), the command line
 (`katgym.cli.sandboxd_command`), encryption (put a TLS proxy in front on an untrusted network).
 """
 
@@ -9,71 +10,73 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from katgym.errors import KatgymError, UsageError
-from katgym.sandbox.base import Sandbox, SandboxBackend, SandboxError
-from katgym.sandbox.layer import FileEntry, LayerStore
+from katgym.sandbox.base import SandboxBackend, SandboxError
+from katgym.sandbox.layer import FileEntry, Layer, LayerStore
 from katgym.sandbox.remote import wire
+from katgym.sandbox.remote.clients import Clients
 from katgym.sandbox.spec import SandboxSpec
 
 logger = logging.getLogger(__name__)
 
+MIN_TOKEN_CHARACTERS = 16
+_STATUS = {"usage": 400, "layer": 409, "file": 422, "unavailable": 503}
+"""Kind of a problem -> HTTP status; 502 for the others. Clients read the problem itself."""
 Handler = Callable[[Request, bytes], Awaitable[object]]
-
-
-@dataclass(slots=True)
-class _Client:
-    """One client and what it has."""
-
-    heard: float = field(default_factory=time.monotonic)
-    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
-    created: dict[str, asyncio.Task[str]] = field(default_factory=dict)
-    """Request id -> the sandbox being or having been made for it."""
+T = TypeVar("T")
 
 
 class SandboxServer:
-    """The state of one server."""
+    """The state of one server.
+
+    make_backend: makes the backend objects, one for each client and one for the server's own use.
+    pythons: interpreters that specs may name (`SandboxSpec.python`).
+    """
 
     def __init__(
         self,
-        backend: SandboxBackend,
+        make_backend: Callable[[], SandboxBackend],
         store: LayerStore,
         token: str,
         *,
         max_sandboxes: int = 256,
         lease_s: float = wire.LEASE_S,
+        pythons: tuple[str, ...] = (),
     ) -> None:
-        if len(token) < 16:
-            raise UsageError("a sandboxd token has at least 16 characters")
-        self.backend = backend
+        if len(token) < MIN_TOKEN_CHARACTERS:
+            raise UsageError(f"a sandboxd token has at least {MIN_TOKEN_CHARACTERS} characters")
+        self.backend = make_backend()
         self.store = store
-        self.max_sandboxes = max_sandboxes
-        self.lease_s = lease_s
-        self._token = token.encode()
-        self._clients: dict[str, _Client] = {}
-        self._num_starting = 0
+        self.pythons = pythons
+        self.clients = Clients(make_backend, max_sandboxes=max_sandboxes, lease_s=lease_s)
+        self._token = _hashed(b"Bearer " + token.encode())
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        one = "/sandboxes/{id}"
+        one, client = "/sandboxes/{id}", "/clients/{client}"
         routes: Mapping[str, Handler] = {
             "/enforcement": self._enforcement,
+            "/gc": self._gc,
             "/layers/{digest}/exists": self._has_layer,
             "/layers/{digest}": self._add_layer,
-            "/clients/{client}/alive": self._alive,
+            f"{client}/alive": self._alive,
+            f"{client}/undo": self._undo,
+            f"{client}/end": self._end,
             "/sandboxes": self._create,
             f"{one}/exec": self._exec,
+            f"{one}/call": self._call,
             f"{one}/read": self._read,
             f"{one}/write": self._write,
             f"{one}/diff": self._diff,
@@ -81,7 +84,6 @@ class SandboxServer:
             f"{one}/reset": self._reset,
             f"{one}/fork": self._fork,
             f"{one}/kill": self._kill,
-            "/gc": self._gc,
         }
         return Starlette(
             routes=[
@@ -93,61 +95,45 @@ class SandboxServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        watch = asyncio.create_task(self._end_silent_clients())
+        watch = asyncio.create_task(self.clients.end_silent())
         try:
             yield
         finally:
             watch.cancel()
+            await self.clients.close()
             await self.backend.aclose()
-
-    async def _end_silent_clients(self) -> None:
-        while True:
-            await asyncio.sleep(min(5.0, self.lease_s / 4))
-            limit = time.monotonic() - self.lease_s
-            for name, client in list(self._clients.items()):
-                if client.heard < limit:
-                    del self._clients[name]
-                    logger.warning("a client is gone; %d sandboxes end", len(client.sandboxes))
-                    for sandbox in client.sandboxes.values():
-                        await sandbox.kill()
 
     def _endpoint(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             given = request.headers.get("authorization", "").encode("utf-8", "replace")
-            if not hmac.compare_digest(given, b"Bearer " + self._token):
+            if not hmac.compare_digest(_hashed(given), self._token):
                 problem = wire.Problem(kind="usage", text="the token is missing or wrong")
                 return Response(wire.encode(problem), 401)
             try:
                 result = await handler(request, await _body(request))
             except (KatgymError, OSError) as e:
                 problem = wire.problem_of(e)
-                status = {"usage": 400, "file": 409}.get(problem.kind, 502)
-                return Response(wire.encode(problem), status)
+                return Response(wire.encode(problem), _STATUS.get(problem.kind, 502))
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
             return Response(wire.encode(result), media_type="application/msgpack")
 
         return answer
 
-    def _client(self, name: str) -> _Client:
-        client = self._clients.setdefault(name, _Client())
-        client.heard = time.monotonic()
-        return client
-
-    def _sandbox(self, request: Request) -> Sandbox:
-        name = request.path_params["id"]
-        for client in self._clients.values():
-            if name in client.sandboxes:
-                client.heard = time.monotonic()
-                return client.sandboxes[name]
-        raise SandboxError(f"sandbox {name!r} does not exist here (any more)")
-
     async def _enforcement(self, request: Request, body: bytes) -> object:
-        return await self.backend.enforcement()
+        found = await self.backend.enforcement()
+        if self.pythons and "python" in found.capabilities:
+            return replace(found, notes=(*found.notes, f"interpreters: {', '.join(self.pythons)}"))
+        return replace(found, capabilities=found.capabilities - {"python", "call"})
+
+    async def _gc(self, request: Request, body: bytes) -> object:
+        return await self.backend.gc()
 
     async def _has_layer(self, request: Request, body: bytes) -> object:
-        return self.store.get(_digest(request)) is not None
+        return self.store.get(_digest(request.path_params["digest"])) is not None
 
     async def _add_layer(self, request: Request, body: bytes) -> object:
-        digest = _digest(request)
+        digest = _digest(request.path_params["digest"])
         files = {
             item.path: FileEntry(
                 content=item.content,
@@ -162,114 +148,126 @@ class SandboxServer:
         return True
 
     async def _alive(self, request: Request, body: bytes) -> object:
-        self._client(request.path_params["client"])
+        self.clients.hear(request.path_params["client"])
+        return True
+
+    async def _undo(self, request: Request, body: bytes) -> object:
+        await self.clients.undo(request.path_params["client"], wire.decode(body, str))
+        return True
+
+    async def _end(self, request: Request, body: bytes) -> object:
+        await self.clients.end(request.path_params["client"])
         return True
 
     async def _create(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.CreateRequest)
-        client = self._client(wanted.client)
-        making = client.created.get(wanted.request_id)
-        if making is None:
-            self._check_room(1)
-            making = asyncio.create_task(self._make(client, wanted.spec))
-            client.created[wanted.request_id] = making
-        return await asyncio.shield(making)
+        spec = self._spec(wanted.spec)
+        return await self.clients.create(wanted.client, wanted.request_id, spec)
 
-    def _check_room(self, num: int) -> None:
-        used = sum(len(client.sandboxes) for client in self._clients.values())
-        if used + self._num_starting + num > self.max_sandboxes:
-            raise SandboxError(
-                f"this sandboxd has {used} of at most {self.max_sandboxes} sandboxes; close some,"
-                " or start it with a larger --max-sandboxes"
-            )
-
-    async def _make(self, client: _Client, spec: wire.WireSpec) -> str:
-        layers = []
-        for digest in spec.layers:
-            layer = self.store.get(digest) if _is_digest(digest) else None
+    def _spec(self, wanted: wire.WireSpec) -> SandboxSpec:
+        layers: list[Layer] = []
+        for digest in wanted.layers:
+            layer = self.store.get(_digest(digest))
             if layer is None:
-                raise UsageError(f"layer {digest!r} was not uploaded")
+                raise wire.MissingLayerError(f"layer {digest!r} was not uploaded")
             layers.append(layer)
-        self._num_starting += 1
-        try:
-            sandbox = await self.backend.create(
-                SandboxSpec(
-                    layers=tuple(layers),
-                    workdir=spec.workdir,
-                    env=spec.env,
-                    limits=spec.limits,
-                    image=spec.image,
-                    ttl_s=spec.ttl_s,
-                    labels=spec.labels,
-                )
+        if wanted.python is not None and wanted.python not in self.pythons:
+            raise UsageError(
+                f"this sandboxd offers no interpreter {wanted.python!r}; it offers"
+                f" {', '.join(map(repr, self.pythons)) or 'none'} (its option --python)"
             )
-        finally:
-            self._num_starting -= 1
-        client.sandboxes[sandbox.id] = sandbox
-        return sandbox.id
+        return SandboxSpec(
+            layers=tuple(layers),
+            workdir=wanted.workdir,
+            env=wanted.env,
+            limits=wanted.limits,
+            python=wanted.python,
+            image=wanted.image,
+            preload=wanted.preload,
+            ttl_s=wanted.ttl_s,
+            labels=wanted.labels,
+        )
 
     async def _exec(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.ExecRequest)
-        running = asyncio.create_task(
-            self._sandbox(request).exec(
-                wanted.command,
-                cwd=wanted.cwd,
-                env=wanted.env,
-                stdin=wanted.stdin,
-                limits=wanted.limits,
-                user=wanted.user,
+        client, sandbox = self.clients.find(request.path_params["id"])
+        with client.running():
+            return await _while_connected(
+                request,
+                sandbox.exec(
+                    wanted.command,
+                    cwd=wanted.cwd,
+                    env=wanted.env,
+                    stdin=wanted.stdin,
+                    limits=wanted.limits,
+                    user=wanted.user,
+                ),
             )
-        )
-        gone = asyncio.create_task(_disconnected(request))
-        try:
-            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                raise SandboxError("the client has gone away")
-            return running.result()
-        finally:
-            gone.cancel()
-            running.cancel()
+
+    async def _call(self, request: Request, body: bytes) -> object:
+        wanted = wire.decode(body, wire.CallRequest)
+        client, sandbox = self.clients.find(request.path_params["id"])
+        with client.running():
+            return await _while_connected(
+                request,
+                sandbox.call(
+                    wanted.function,
+                    wanted.argument,
+                    cwd=wanted.cwd,
+                    env=wanted.env,
+                    limits=wanted.limits,
+                ),
+            )
 
     async def _read(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.ReadRequest)
-        return await self._sandbox(request).read(wanted.path, max_bytes=wanted.max_bytes)
+        _, sandbox = self.clients.find(request.path_params["id"])
+        return await sandbox.read(wanted.path, max_bytes=wanted.max_bytes)
 
     async def _write(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.WriteRequest)
-        await self._sandbox(request).write(wanted.path, wanted.data, mode=wanted.mode)
+        _, sandbox = self.clients.find(request.path_params["id"])
+        await sandbox.write(wanted.path, wanted.data, mode=wanted.mode)
         return None
 
     async def _diff(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.DiffRequest)
-        return await self._sandbox(request).diff(
+        _, sandbox = self.clients.find(request.path_params["id"])
+        return await sandbox.diff(
             max_file_bytes=wanted.max_file_bytes, max_changes=wanted.max_changes
         )
 
     async def _snapshot(self, request: Request, body: bytes) -> object:
-        return await self._sandbox(request).snapshot()
+        return await self.clients.find(request.path_params["id"])[1].snapshot()
 
     async def _reset(self, request: Request, body: bytes) -> object:
-        await self._sandbox(request).reset(wire.decode(body, wire.ResetRequest).to)
+        _, sandbox = self.clients.find(request.path_params["id"])
+        await sandbox.reset(wire.decode(body, wire.ResetRequest).to)
         return None
 
     async def _fork(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.ForkRequest)
-        client = self._client(wanted.client)
-        self._check_room(wanted.num)
-        made = await self._sandbox(request).fork(wanted.num, at=wanted.at)
-        client.sandboxes |= {sandbox.id: sandbox for sandbox in made}
-        return [sandbox.id for sandbox in made]
+        return await self.clients.fork(
+            wanted.client, wanted.request_id, request.path_params["id"], wanted.num, wanted.at
+        )
 
     async def _kill(self, request: Request, body: bytes) -> object:
-        name = request.path_params["id"]
-        for client in self._clients.values():
-            sandbox = client.sandboxes.pop(name, None)
-            if sandbox is not None:
-                await sandbox.kill()
+        await self.clients.kill(request.path_params["id"])
         return True
 
-    async def _gc(self, request: Request, body: bytes) -> object:
-        return await self.backend.gc()
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Run a command until it ends, or until its client goes away."""
+    running = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise SandboxError("the client has gone away")
+        return running.result()
+    finally:
+        gone.cancel()
+        running.cancel()
 
 
 async def _disconnected(request: Request) -> None:
@@ -279,20 +277,27 @@ async def _disconnected(request: Request) -> None:
 
 async def _body(request: Request) -> bytes:
     chunks, size = [], 0
+    announced = request.headers.get("content-length", "0")
+    if not announced.isdigit() or int(announced) > wire.MAX_BODY_BYTES:
+        raise _too_large()
     async for chunk in request.stream():
         size += len(chunk)
         if size > wire.MAX_BODY_BYTES:
-            raise UsageError(f"a request has at most {wire.MAX_BODY_BYTES} bytes")
+            raise _too_large()
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)
+def _too_large() -> UsageError:
+    return UsageError(f"a request has at most {wire.MAX_BODY_BYTES} bytes")
 
 
-def _digest(request: Request) -> str:
-    digest: Any = request.path_params["digest"]
-    if not _is_digest(digest):
-        raise UsageError(f"not the digest of a layer: {digest!r}")
-    return str(digest)
+def _digest(text: str) -> str:
+    if len(text) != 64 or not all(c in "0123456789abcdef" for c in text):
+        raise UsageError(f"not the digest of a layer: {text!r}")
+    return text
+
+
+def _hashed(text: bytes) -> bytes:
+    """Return something of one length, so that comparing tells nothing about the token's."""
+    return hashlib.sha256(text).digest()

@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from katgym.errors import UsageError
-from katgym.sandbox.base import AGENT, MAX_READ_BYTES, SandboxError, SandboxFileError
+from katgym.sandbox.base import (
+    AGENT,
+    MAX_READ_BYTES,
+    SandboxError,
+    SandboxFileError,
+    SandboxUnavailableError,
+)
 from katgym.sandbox.limits import SandboxLimits
 
 API = "/v1"
@@ -27,7 +33,9 @@ class WireSpec(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     env: dict[str, str]
     limits: SandboxLimits
+    python: str | None = None
     image: str | None
+    preload: tuple[str, ...] = ()
     ttl_s: float
     labels: dict[str, str]
 
@@ -49,6 +57,16 @@ class ExecRequest(msgspec.Struct, frozen=True, kw_only=True):
     stdin: bytes = b""
     limits: SandboxLimits | None = None
     user: str = AGENT
+
+
+class CallRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Call a function of a preloaded module."""
+
+    function: str
+    argument: bytes
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    limits: SandboxLimits | None = None
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +98,10 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Make sandboxes that start as this one is."""
+    """Make sandboxes that start as this one is; a repeated `request_id` gets the same ones."""
 
     client: str
+    request_id: str
     num: int = 1
     at: str | None = None
 
@@ -97,11 +116,18 @@ class LayerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request could not be done; `kind` is "usage", "file" or "sandbox"."""
+    """Why a request could not be done.
+
+    `kind` is "usage", "file", "layer" (one has to be uploaded), "unavailable" or "sandbox".
+    """
 
     kind: str
     text: str
     errno: int = 0
+
+
+class MissingLayerError(UsageError):
+    """A layer has to be uploaded first; the client sees to it."""
 
 
 def encode(value: Any) -> bytes:
@@ -153,7 +179,10 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, SandboxFileError):
         return Problem(kind="file", text=str(error.strerror or error), errno=error.errno or 0)
     if isinstance(error, UsageError):
-        return Problem(kind="usage", text=str(error))
+        kind = "layer" if isinstance(error, MissingLayerError) else "usage"
+        return Problem(kind=kind, text=str(error))
+    if isinstance(error, SandboxUnavailableError):
+        return Problem(kind="unavailable", text=str(error))
     return Problem(kind="sandbox", text=str(error))
 
 
@@ -163,4 +192,8 @@ def error_of(problem: Problem) -> Exception:
         return SandboxFileError(problem.errno, problem.text)
     if problem.kind == "usage":
         return UsageError(problem.text)
+    if problem.kind == "layer":
+        return MissingLayerError(problem.text)
+    if problem.kind == "unavailable":
+        return SandboxUnavailableError(problem.text)
     return SandboxError(problem.text)

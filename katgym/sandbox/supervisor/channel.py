@@ -180,7 +180,10 @@ class Channel(asyncio.Protocol):
             # The reply still comes and finds nobody; its own reply is not waited for either.
             loop = asyncio.get_running_loop()
             other = next(self._ids)
-            self._waiting[other] = _Waiting(loop.create_future(), REPLY_SLACK_BYTES)
+            ignored = loop.create_future()
+            # Should the sandbox end first, asyncio must not complain that nobody looked.
+            ignored.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._waiting[other] = _Waiting(ignored, REPLY_SLACK_BYTES)
             header = json.dumps({"id": other, "op": "cancel", "target": number}).encode()
             self._send(LENGTHS.pack(len(header), 0) + header, b"")
 

@@ -144,6 +144,8 @@ def _run_command(confinement: Confinement, command: Command) -> NoReturn:
         confinement.enter_command(command.user, command.limits)
         os.chdir(command.cwd)
         if command.body is not None:
+            os.environb.clear()
+            os.environb.update(command.env)
             code = command.body(CALL_FD)
         else:
             _execute(command.argv, command.env)

@@ -12,6 +12,7 @@ import os
 import time
 from signal import SIGKILL, SIGSTOP
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 END_TIMEOUT_S = 2.0
 """How long `end_descendants` goes on against processes that multiply."""
@@ -58,6 +59,43 @@ def cpu_seconds(root: int) -> float:
     table = _table()
     pids = _below(table, root) | {root}
     return sum(table[p][2] for p in pids if p in table) / _TICKS_PER_S
+
+
+def uses_more(root: int, max_bytes: int) -> bool:
+    """Return whether a process and its descendants use more memory than that.
+
+    Pages that several share count once; files in memory that none has mapped do not count.
+    """
+    pids = _below(_table(), root) | {root}
+    # Resident sizes are quick to read but count what is shared again and again.
+    if sum(_resident(pid) for pid in pids) <= max_bytes:
+        return False
+    return sum(_share(pid) for pid in pids) > max_bytes
+
+
+def _resident(pid: int) -> int:
+    fields = _read(pid, "statm").split()
+    return int(fields[1]) * _PAGE_BYTES if fields else 0
+
+
+def _share(pid: int) -> int:
+    for line in _read(pid, "smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    except OSError:
+        return b""  # it ended
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 class Usage:

@@ -69,6 +69,7 @@ class Running:
         self._report = b""
         limits = command.limits
         self._cpu_s: float | None = limits.get("cpu_s")
+        self._memory_bytes: int | None = limits.get("memory_bytes")
         self._collectors: dict[int, Collector] = {}
         self._stdin = memoryview(stdin)
         self._stdin_fd = -1
@@ -148,7 +149,7 @@ class Running:
 
     def _plan_check(self, now: float) -> None:
         times = [] if self._wall_end is None else [self._wall_end]
-        if self._cpu_s is not None:
+        if self._cpu_s is not None or self._memory_bytes is not None:
             times.append(now + _CPU_CHECK_S)
         self.next_check = min(times) if times else None
 
@@ -158,6 +159,8 @@ class Running:
             self.end("wall_s")
         elif self._cpu_s is not None and processes.cpu_seconds(self.pid) >= self._cpu_s:
             self.end("cpu_s")
+        elif self._memory_bytes is not None and processes.uses_more(self.pid, self._memory_bytes):
+            self.end("memory_bytes")
         else:
             self._plan_check(now)
 

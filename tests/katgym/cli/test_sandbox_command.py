@@ -1,10 +1,34 @@
+"""`katgym sandbox list|check|gc`: output, JSON, exit codes, and what a killed katgym leaves."""
+
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from katgym.cli.main import main
+from katgym.sandbox.conformance import CHECKS
+
+_DYING = """
+import asyncio, os, signal, sys
+from katgym.sandbox import SandboxSpec, backend
+
+async def main():
+    local = backend("local")
+    boxes = [await local.create(SandboxSpec()) for _ in range(3)]
+    command = f"setsid sleep {sys.argv[1]} & sleep {sys.argv[1]}"
+    running = [asyncio.create_task(box.exec(command)) for box in boxes]
+    await asyncio.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
 
 
 def test_list_says_what_is_enforced_how(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,18 +48,71 @@ def test_list_as_json_names_every_backend_but_the_remote_one(
     assert found["local"]["probes"]["seccomp"] == "yes"
 
 
-def test_gc_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sandbox", "gc", "local", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["local"] >= 0
+def test_a_backend_that_was_named_and_cannot_work_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", "0123456789abcdef")
+    for action in ("list", "gc", "check"):
+        assert main(["sandbox", action, "sandboxd:http://127.0.0.1:9"]) == 1
+        assert "cannot be reached" in capsys.readouterr().err
 
 
-def test_an_unknown_backend_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_backend_or_check_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sandbox", "check", "locl"]) == 2
     assert "Did you mean 'local'?" in capsys.readouterr().err
+    assert main(["sandbox", "check", "local", "--only", "limt"]) == 2
+    assert "Did you mean 'limit'?" in capsys.readouterr().err
+    assert main(["sandbox", "check", "local", "--image", "x"]) == 2
+    assert "runs no images" in capsys.readouterr().err
+
+
+def test_check_prints_a_line_for_each_check_and_their_number(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    only = ["--only", "command.exit_codes", "--only", "call.needs_preload"]
+    assert main(["sandbox", "check", *only]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "passed   command.exit_codes  Exit codes come back as they are."
+    assert lines[1].startswith("passed   call.needs_preload")
+    assert lines[2].endswith("2 passed, 0 failed, 0 skipped")
+
+
+def test_check_as_json_has_the_results_and_what_is_enforced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sandbox", "check", "--only", "stream.stdin_is_data", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True and found["enforcement"]["backend"] == "local"
+    assert [(r["name"], r["passed"]) for r in found["results"]] == [("stream.stdin_is_data", True)]
 
 
 @pytest.mark.slow
-def test_check_prints_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_runs_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sandbox", "check", "local"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("passed") > 25 and "failed" not in told
+    assert f"{len(CHECKS)} passed, 0 failed, 0 skipped" in capsys.readouterr().out
+
+
+def test_gc_leaves_nothing_of_a_katgym_that_was_killed() -> None:
+    mark = f"6{os.getpid()}"
+    done = subprocess.run([sys.executable, "-c", _DYING, mark], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + 5
+    while _is_sleeping(mark):
+        assert time.monotonic() < deadline, "a command outlived katgym"
+        time.sleep(0.02)
+    command = [sys.executable, "-m", "katgym.cli.main", "sandbox", "gc", "local", "--json"]
+    told = [json.loads(subprocess.check_output(command))["local"] for _ in range(2)]
+    # Where there are no control groups, nothing is left of them to remove.
+    assert told[0] >= (3 if os.geteuid() == 0 else 0)
+    assert told[1] == 0
+
+
+def _is_sleeping(mark: str) -> bool:
+    wanted = b"\0".join([b"sleep", mark.encode(), b""])
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes() == wanted:
+                return True
+        except OSError:
+            continue
+    return False

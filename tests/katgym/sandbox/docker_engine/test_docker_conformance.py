@@ -16,16 +16,11 @@ pytestmark = pytest.mark.docker
 def test_docker_conforms(check: Check, docker_image: str, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    async def main() -> bool:
+    async def main() -> None:
         backend = DockerBackend(image=docker_image)
         try:
-            enforcement = await backend.enforcement()
-            if check.requires and check.requires not in enforcement.capabilities:
-                return False
             await run_check(check, backend)
-            return True
         finally:
             await backend.aclose()
 
-    if not asyncio.run(main()):
-        pytest.skip(f"containers have no capability {check.requires!r}")
+    asyncio.run(main())

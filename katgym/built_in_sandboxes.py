@@ -1,6 +1,7 @@
 """Registers the built-in sandbox backends the way any plugin registers its own.
 
-Not here: what they are (`local/`, `docker_engine/`, `remote/`).
+It lies beside their package, which `import katgym` need not load. Not here: what they are
+(`sandbox/`).
 """
 
 from __future__ import annotations

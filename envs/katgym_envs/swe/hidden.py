@@ -43,6 +43,8 @@ class ValidCanary:
     path: str
     spec: Mapping[str, object]
     fails: frozenset[str]
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Node id -> where it fails on correct code (`TestResult.place`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,9 @@ class HiddenTests:
     functions: tuple[TestFunction, ...] = ()
     """Every graded function of `test_modules`."""
     canaries: tuple[ValidCanary, ...] = ()
+    base_places: Mapping[str, str] = field(default_factory=dict)
+    """FAIL_TO_PASS node id -> where it fails on the base state; the grader takes canaries that fail
+    at the same place. Empty: any canary of the test."""
     protected_paths: tuple[str, ...] = ()
     timeout_s: float = 60.0
     gold_files: Mapping[str, bytes] = field(default_factory=dict)

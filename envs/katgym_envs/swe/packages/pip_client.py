@@ -63,8 +63,7 @@ def _pip(*arguments: str, interpreter: str = sys.executable, timeout_s: float) -
     """Run pip and return everything it said; the exit status is told by the files it leaves."""
     command = [sys.executable, "-I", "-c", _RUN_PIP, interpreter, *arguments]
     env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    # A path that holds what is asked for twice would be read as a second requirement.
-    env.pop("PIP_REQUIREMENT", None)
+    env.pop("PIP_REQUIREMENT", None)  # it would be downloaded as well
     try:
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, errors="replace", timeout=timeout_s
@@ -89,8 +88,8 @@ def _error(name: str, version: str, output: str, timeout_s: float) -> Exception:
     """Return the exception that fits pip's output."""
     if _NO_NETWORK.search(output):
         return InfrastructureError(
-            f"the package index cannot be reached for {name}=={version}; pip says: {_last(output)}. "
-            "Hint: 'pip config list' shows which index is asked"
+            f"the package index cannot be reached for {name}=={version}; pip says: "
+            f"{_last(output)}. Hint: 'pip config list' shows which index is asked"
         )
     offered = _VERSIONS.search(output)
     if offered is None:

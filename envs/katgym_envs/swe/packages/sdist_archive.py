@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from katgym.errors import UsageError
 
@@ -56,7 +57,7 @@ class _RefusedError(Exception):
 @dataclass(frozen=True, slots=True)
 class _Member:
     path: str
-    stream: io.BufferedIOBase
+    stream: IO[bytes]
 
 
 def _tar_members(data: bytes) -> Iterator[_Member]:

@@ -27,7 +27,7 @@ class PatchFailure(StrEnum):
     """Two parts of the patch are about the same path."""
     NOT_FOUND = "not_found"
     NOT_A_FILE = "not_a_file"
-    """A directory, device or the like is in the place of a file, or a file in that of a directory."""
+    """A directory or a device is in the place of a file, or a file in that of a directory."""
     ALREADY_EXISTS = "already_exists"
     CONTEXT_MISMATCH = "context_mismatch"
     CONTEXT_AMBIGUOUS = "context_ambiguous"

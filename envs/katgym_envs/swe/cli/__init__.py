@@ -1,0 +1,1 @@
+"""Subcommands of `katgym swe`, one module each."""

@@ -1,0 +1,57 @@
+"""Write a task's base state into a new folder, to try the task by hand.
+
+The folder is the workspace as an agent finds it. The problem is printed; when you have a fix, make
+a diff of the folder and have it graded.
+
+example:
+  katgym swe checkout ID work
+  git diff --no-index --no-prefix ... > fix.diff; katgym swe grade --task ID --patch fix.diff
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from katgym import console
+from katgym.errors import UsageError
+from katgym_envs.swe.cli.task_arguments import add_set_argument, find_task
+from katgym_envs.swe.sources.atomic_files import explained
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("id", metavar="ID", help="a task's id, or SET#ID")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is not there yet")
+    add_set_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the folder, whole or not at all."""
+    source, instance_id = find_task(args.id, args.tasks)
+    if args.folder.exists():
+        raise UsageError(f"{str(args.folder)!r} is there already; name a new folder")
+    row = source.row(instance_id)
+    files = source.base_files(instance_id)
+    if not files:
+        raise UsageError(f"task {instance_id!r} lies in image {row.image!r}, not in files")
+    parent = args.folder.absolute().parent
+    with explained(args.folder):
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".checkout-", dir=parent) as temporary:
+            scratch = Path(temporary) / "tree"
+            for path, content in files.items():
+                target = scratch / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            scratch.rename(args.folder)
+    console.stdout.print(row.problem_statement, markup=False, highlight=False)
+    recipe = row.katgym.env
+    console.stderr.print(
+        f"{len(files)} files in {str(args.folder)!r}; tests need {', '.join(recipe.requirements)}"
+        f" and PYTHONPATH={':'.join(recipe.python_path)}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0

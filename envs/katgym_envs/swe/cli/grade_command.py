@@ -1,0 +1,101 @@
+"""Grade a patch for a task, in fresh sandboxes with hidden tests and canaries.
+
+Exit code 0: resolved; 1: not; 3: the infrastructure failed, nothing is known. The report names
+hidden tests: keep it from whoever solves the task.
+
+example:
+  katgym swe grade --task inflection-0.5.1-0a1b2c3d --patch fix.diff
+  katgym swe grade --task my-tasks#ID --patch gold --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from rich.table import Table
+
+from katgym import console
+from katgym.errors import UsageError
+from katgym_envs.swe.cli.task_arguments import (
+    add_backend_argument,
+    add_set_argument,
+    find_task,
+    open_backend,
+)
+from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+from katgym_envs.swe.task_source import TaskSource
+
+_NO_VERDICT = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("--task", required=True, metavar="ID_OR_FILE", help="ID, SET#ID or a set")
+    parser.add_argument(
+        "--patch", required=True, metavar="FILE", help="a unified diff; '-' is standard input"
+    )
+    add_set_argument(parser)
+    add_backend_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade and print the report."""
+    source, instance_id = find_task(args.task, args.tasks)
+    patch = _read(args.patch)
+    report = asyncio.run(_grade(source, instance_id, patch, args))
+    if args.json:
+        console.print_json(report.to_json())
+    else:
+        _print(report)
+    if report.outcome is Outcome.INFRA_ERROR:
+        return _NO_VERDICT
+    return 0 if report.is_resolved else 1
+
+
+async def _grade(
+    source: TaskSource, instance_id: str, patch: bytes, args: argparse.Namespace
+) -> GradeReport:
+    from katgym_envs.swe.grading.graded_task import GradedTask
+    from katgym_envs.swe.grading.grader import grade
+
+    task = await asyncio.to_thread(GradedTask.load, source, instance_id)
+    backend = open_backend(args)
+    try:
+        return await grade(task, patch, backend=backend)
+    finally:
+        await backend.aclose()
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as e:
+        raise UsageError(f"cannot read patch {name!r}: {e.strerror}") from e
+
+
+def _print(report: GradeReport) -> None:
+    console.stdout.print(f"{report.instance_id}: {report.outcome}", markup=False)
+    if report.reason:
+        console.stdout.print(f"  {report.reason}", markup=False)
+    for path, why in {**report.rejected_paths, **report.dropped_paths}.items():
+        console.stdout.print(f"  {path}: {why}", markup=False)
+    for note in report.suspicions:
+        console.stdout.print(f"  look at: {note}", markup=False)
+    if not report.fail_to_pass:
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("tests", "passed", "of"):
+        table.add_column(name, justify="left" if name == "tests" else "right")
+    for name, tests in (("to fix", report.fail_to_pass), ("to keep", report.pass_to_pass)):
+        passed = sum(status is TestStatus.PASSED for status in tests.values())
+        table.add_row(name, str(passed), str(len(tests)))
+    console.stdout.print(table)
+    console.stdout.print(
+        f"{report.num_rounds} rounds, {report.num_canaries} canaries, {report.wall_s:.2f} s"
+    )

@@ -1,0 +1,54 @@
+"""List tasks with split, package and the first line of their problem.
+
+example:
+  katgym swe list
+  katgym swe list --tasks my-tasks --split train --json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.table import Table
+
+from katgym import console
+from katgym.task import SPLITS
+from katgym_envs.swe.cli.task_arguments import add_set_argument
+from katgym_envs.swe.sources.open_source import open_source
+from katgym_envs.swe.swe_task import SweTask
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    add_set_argument(parser)
+    parser.add_argument("--split", choices=SPLITS, help="tasks of one split only")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tasks."""
+    tasks = open_source(args.tasks).tasks(args.split)
+    if args.json:
+        console.print_json([summary(task) for task in tasks])
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for name in ("task", "split", "package", "problem"):
+        table.add_column(name, no_wrap=name != "problem")
+    for task in tasks:
+        title = task.problem_statement.strip().split("\n")[0]
+        table.add_row(task.instance_id, task.split, f"{task.repo} {task.version}", title)
+    console.stdout.print(table)
+    console.stderr.print(f"{len(tasks)} tasks")
+    return 0
+
+
+def summary(task: SweTask) -> dict[str, object]:
+    """Return what a list tells of a task."""
+    return {
+        "instance_id": task.instance_id,
+        "split": task.split,
+        "repo": task.repo,
+        "version": task.version,
+        "license": task.license,
+        "title": task.problem_statement.strip().split("\n")[0],
+    }

@@ -1,0 +1,49 @@
+"""`katgym swe`: makes, checks, shows and grades repair tasks.
+
+Each subcommand is a module `katgym_envs.swe.cli.<name>_command` with `add_arguments` and `run`.
+Not here: what they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+SUBCOMMANDS = {
+    "list": "list tasks",
+    "show": "show one task, without what is hidden",
+    "checkout": "write a task's base state into a folder, to try it by hand",
+    "grade": "grade a patch",
+    "make": "make tasks from packages on PyPI; goes on where it was stopped",
+    "from-prs": "make tasks from merged pull requests of a local clone",
+    "import": "import rows of SWE-bench, SWE-smith or SWE-rebench",
+    "check": "check that tasks can be solved, are hidden well and cannot be talked into a pass",
+    "export-predictions": "write a run's patches as other harnesses read them",
+}
+"""Subcommand -> its line of help."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Repair repositories: list and try tasks, make new ones, grade patches.
+
+    example:
+      katgym swe list --split test
+      katgym swe checkout ID work && cd work
+      katgym swe grade --task ID --patch fix.diff
+      katgym swe make --package inflection==0.5.1 --out tasks --tasks 20
+    """
+    subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    for name, summary in SUBCOMMANDS.items():
+        module = importlib.import_module(f"{__package__}.{name.replace('-', '_')}_command")
+        sub = subparsers.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument(
+            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS,
+            help="show katgym's log",
+        )  # fmt: skip
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)

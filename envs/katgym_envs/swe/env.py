@@ -1,0 +1,269 @@
+"""`katgym/SWE-v0`: repair a repository in a sandbox; hidden tests decide.
+
+    env = katgym.make("katgym/SWE-v0", tasks="shipped", split="train")
+
+Not here: the tools (`tools/`), mode "edit-run-retry" (`edit_run_retry.py`), grading (`grading/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import katgym
+from katgym.errors import UsageError, unknown_name
+from katgym.failure import FailureKind
+from katgym.messages import Action, Message
+from katgym.reward import ScoringFailure
+from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, WorkspaceDiff, shared_backend
+from katgym.scheduler import ToolResult
+from katgym.tool import Tool
+from katgym_envs.swe.edit_run_retry import EditRunRetry
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.grader import grade
+from katgym_envs.swe.grading.report import GradeReport, Outcome
+from katgym_envs.swe.patching import PatchError, PatchFailure, workspace_changes
+from katgym_envs.swe.revert_metrics import RevertTracker
+from katgym_envs.swe.run_metrics import RunMetrics
+from katgym_envs.swe.sources.open_source import SHIPPED, open_source
+from katgym_envs.swe.swe_task import SweTask, Workspace
+from katgym_envs.swe.task_source import TaskSource
+from katgym_envs.swe.tools.bash_tool import BashTool
+from katgym_envs.swe.tools.edit_tools import EditTools, ViewTool
+from katgym_envs.swe.tools.episode_tools import EpisodeTools
+from katgym_envs.swe.tools.open_workspace import OpenWorkspace
+from katgym_envs.swe.tools.orphan_commit import orphan_commit_layer
+from katgym_envs.swe.tools.search_tools import SearchTools
+
+MODES = ("tools", "edit-run-retry")
+_READING = ("view", "grep", "find")
+"""Tools of mode "edit-run-retry"."""
+_CHANGING = frozenset({"bash", "create", "str_replace", "insert", "apply_patch", "run_tests"})
+_LIMITS = SandboxLimits(wall_s=600.0, output_bytes=1 << 20)
+_MAX_TRACKED_BYTES = 1 << 20
+_NUDGE = "That message called no tool. Work with the tools; when you are done, call submit."
+
+
+class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTools, katgym.Env):
+    """One repository with one bug per episode; reward 1 if the hidden tests pass."""
+
+    default_max_turns: ClassVar[int] = 40
+
+    def __init__(
+        self,
+        *,
+        tasks: str = SHIPPED,
+        sandbox: str = "local",
+        mode: str = "tools",
+        max_attempts: int = 3,
+        limits: SandboxLimits | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Prepare an env; nothing is started before `reset`.
+
+        tasks: "shipped", "toy" (a small repository of katgym's own; needs no network), or a folder
+            that `katgym swe make`, `from-prs` or `import` wrote.
+        sandbox: name of the backend, see `katgym sandbox list`.
+        mode: "tools", or "edit-run-retry": a message with a patch is applied and tried, taken back
+            if visible tests get worse, and may be tried again, `max_attempts` times in all.
+        limits: of the agent's sandbox; None is 600 s a command and the defaults of `SandboxLimits`.
+        kwargs: those of `katgym.Env`.
+        """
+        if mode not in MODES:
+            raise UsageError(unknown_name("mode", mode, MODES))
+        if max_attempts < 1:
+            raise UsageError(f"max_attempts is at least 1, got {max_attempts!r}")
+        super().__init__(**kwargs)
+        self.tasks_name = tasks
+        self.sandbox_name = sandbox
+        self.mode = mode
+        self.max_attempts = max_attempts
+        self.limits = limits or _LIMITS
+        if mode == "edit-run-retry":
+            self.tools: Mapping[str, Tool] = {n: self.class_tools[n] for n in _READING}
+            self.action_space = katgym.spaces.AssistantMessage(self.tools)
+        self.retry: EditRunRetry | None = None
+        self._sandbox: Sandbox | None = None
+        self._num_idle = 0
+
+    @property
+    def source(self) -> TaskSource:
+        """Where the tasks come from; holds what is hidden, so no tool may reach it."""
+        return _source(self.tasks_name)
+
+    def load_tasks(self, split: str) -> Sequence[katgym.Task]:
+        found = self.source.tasks(split)
+        if not found:
+            sizes = {s: len(self.source.tasks(s)) for s in self.splits}
+            told = ", ".join(f"{name} ({num})" for name, num in sizes.items() if num)
+            raise UsageError(f"no task in split {split!r}; splits with tasks: {told or 'none'}")
+        return [
+            katgym.Task(
+                task_id=task.instance_id,
+                prompt=task.problem_statement,
+                data={"repo": task.repo, "version": task.version},
+            )
+            for task in found
+        ]
+
+    async def setup(self) -> None:
+        """Open the workspace in a fresh sandbox."""
+        self.report = None
+        self.final: Mapping[str, bytes] = {}
+        self._num_idle = 0
+        self.swe_task = _visible(self.tasks_name, self.task.task_id)
+        self.visible_tests = self.swe_task.visible_tests
+        source, task_id = self.source, self.task.task_id
+        base = await asyncio.to_thread(source.workspace, task_id)
+        self.base_files = await asyncio.to_thread(source.base_files, task_id)
+        backend = shared_backend(self.sandbox_name)
+        self._sandbox = await backend.create(await self._spec(base))
+        self.workspace = OpenWorkspace(sandbox=self._sandbox)
+        self.reverts = RevertTracker(base=self.base_files)
+        self.retry = None
+        if self.mode == "edit-run-retry":
+            self.retry = EditRunRetry(
+                task=self.swe_task, base=base, base_files=self.base_files, backend=backend
+            )
+
+    async def _spec(self, base: Workspace) -> SandboxSpec:
+        recipe = self.swe_task.env
+        layers = [] if base.layer is None else [base.layer]
+        if base.layer is not None:
+            git = await orphan_commit_layer(shared_backend(self.sandbox_name), base.layer)
+            layers += [] if git is None else [git]
+        path = ":".join(_below(recipe.workdir, p) for p in recipe.python_path)
+        return SandboxSpec(
+            layers=tuple(layers),
+            workdir=recipe.workdir,
+            env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **recipe.env},
+            limits=self.limits,
+            python=base.python,
+            image=recipe.image or None,
+        )
+
+    async def teardown(self) -> None:
+        """End the sandbox with everything in it."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await sandbox.kill()
+
+    def opening(self) -> str:
+        task = self.swe_task
+        where = f"The repository of {task.repo} {task.version} is in {task.env.workdir}."
+        if self.retry is not None:
+            return (
+                f"{where}\n\n{task.problem_statement}\n{self.retry.instructions(self.max_attempts)}"
+            )
+        return (
+            f"{where} Repair the problem below by changing its code; hidden tests decide whether it"
+            " is solved. Changes to tests and to their configuration do not count. Call `submit`"
+            f" when you are done.\n\n{task.problem_statement}"
+        )
+
+    async def after_tools(self, results: Sequence[ToolResult]) -> Sequence[Message]:
+        """Follow what is edited and taken back."""
+        self._num_idle = 0
+        if self._sandbox is not None and any(r.name in _CHANGING for r in results):
+            diff = await self._sandbox.diff(max_file_bytes=_MAX_TRACKED_BYTES, max_changes=2_000)
+            self._observe(diff)
+        return ()
+
+    def _observe(self, diff: WorkspaceDiff) -> None:
+        try:
+            changes = workspace_changes(diff)
+        except PatchError:
+            return  # what cannot be graded is not followed either
+        self.reverts.observe(
+            {
+                path: None if entry is None else entry.content
+                for path, entry in changes.items()
+                if path in self.base_files or path.endswith(".py")
+            }
+        )
+
+    async def reply(self, message: Message) -> str | None:
+        """Try a proposed patch in mode "edit-run-retry"; else ask for a tool call, once."""
+        if self.retry is not None:
+            answer = await self.retry.attempt(message["content"])
+            if self.retry.is_accepted or self.retry.num_attempts >= self.max_attempts:
+                self.finish("accepted" if self.retry.is_accepted else "no attempts left")
+            return answer
+        self._num_idle += 1
+        return _NUDGE if self._num_idle == 1 else None
+
+    async def graded(self) -> GradeReport:
+        """Return the grader's report: the agent's sandbox ends, its changes are graded elsewhere.
+
+        Raises `ScoringFailure` when nothing is known about them.
+        """
+        if self.report is None:
+            patch = await self._final_patch()
+            await self.teardown()
+            task = await asyncio.to_thread(GradedTask.load, self.source, self.task.task_id)
+            self.hidden = task.hidden
+            self.report = await grade(task, patch, backend=shared_backend(self.sandbox_name))
+        if self.report.outcome is Outcome.INFRA_ERROR:
+            raise ScoringFailure(self.report.reason, kind=FailureKind.VERIFIER_UNAVAILABLE)
+        return self.report
+
+    async def _final_patch(self) -> str | WorkspaceDiff:
+        if self.retry is not None:
+            self.final = self.retry.final_files
+            return self.retry.final_patch
+        assert self._sandbox is not None
+        diff = await self._sandbox.diff()
+        self._observe(diff)
+        try:
+            changes = workspace_changes(diff)
+        except PatchError:
+            changes = {}
+        final = dict(self.base_files)
+        for path, entry in changes.items():
+            final.pop(path, None)
+            if entry is not None and entry.link_target is None:
+                final[path] = entry.content
+        self.final = final
+        return diff
+
+    def apply_failures(self) -> Mapping[PatchFailure, int]:
+        """Return the edits that were refused, by reason."""
+        return self.workspace.failures if self.retry is None else self.retry.failures
+
+    def oracle_action(self) -> Action:
+        """Apply the gold patch and submit."""
+        patch = self.source.hidden(self.task.task_id).gold_patch
+        if self.mode == "edit-run-retry":
+            return f"```diff\n{patch}```"
+        return katgym.assistant("", [("apply_patch", {"patch": patch}), ("submit", {})])
+
+    def random_action(self, rng: random.Random) -> Action:
+        """Look at something, or submit."""
+        path = rng.choice(sorted(self.base_files))
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("view", {"path": path}),
+            ("grep", {"pattern": "def "}),
+            ("find", {"name": "*.py"}),
+        ]
+        if self.mode == "tools":
+            calls += [("bash", {"command": f"wc -l {path!r}"}), ("submit", {})]
+        elif rng.random() < 0.3:
+            return "I cannot repair it."
+        return katgym.assistant("", [rng.choice(calls)])
+
+
+@lru_cache(maxsize=8)
+def _source(name: str) -> TaskSource:
+    return open_source(name)
+
+
+@lru_cache(maxsize=4096)
+def _visible(name: str, instance_id: str) -> SweTask:
+    return next(task for task in _source(name).tasks() if task.instance_id == instance_id)
+
+
+def _below(workdir: str, path: str) -> str:
+    return workdir if path.strip("./") == "" else f"{workdir}/{path}"

@@ -1,0 +1,82 @@
+"""A patch made ready for grading: read strictly, judged by path, or refused.
+
+Not here: running anything. A patch is data up to here: no program of the repository, and no git,
+ever sees it on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from katgym.sandbox import WorkspaceDiff
+from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.hack_scan import suspicions
+from katgym_envs.swe.grading.path_policy import PathRules, judge_paths
+from katgym_envs.swe.patching import (
+    PatchError,
+    PatchFailure,
+    apply_patches,
+    parse_diff,
+    workspace_changes,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What of a patch is graded."""
+
+    changes: Mapping[str, FileEntry | None] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """If there are any, nothing is graded."""
+    suspicions: tuple[str, ...] = ()
+
+
+def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Candidate:
+    """Return what is graded of a unified diff, or of a workspace's changes."""
+    try:
+        changes = _changes(patch, task)
+    except PatchError as e:
+        if e.reason is PatchFailure.EMPTY:
+            return Candidate()
+        return Candidate(rejected={e.path: e.text})
+    hidden = task.hidden
+    rules = PathRules(
+        hidden=tuple(hidden.files),
+        protected=hidden.protected_paths,
+        allowed=task.allowed_paths,
+        python_path=task.env.python_path,
+        requirements=tuple(_top_names(task.env.requirements)),
+    )
+    judged = judge_paths(changes, base=task.base_files, rules=rules)
+    kept = {p: e for p, e in judged.kept.items() if not _is_same(p, e, task.base_files)}
+    return Candidate(
+        changes=kept,
+        dropped=judged.dropped,
+        rejected=judged.rejected,
+        suspicions=suspicions(changes, task.base_files),
+    )
+
+
+def _changes(
+    patch: str | bytes | WorkspaceDiff, task: GradedTask
+) -> Mapping[str, FileEntry | None]:
+    if isinstance(patch, WorkspaceDiff):
+        return workspace_changes(patch)
+    if not patch.strip():
+        return {}
+    return apply_patches(task.base_files, parse_diff(patch))
+
+
+def _is_same(path: str, entry: FileEntry | None, base: Mapping[str, bytes]) -> bool:
+    """Return whether a change leaves content as it is (a mode alone decides no test)."""
+    if entry is None:
+        return path not in base
+    return entry.link_target is None and base.get(path) == entry.content
+
+
+def _top_names(requirements: tuple[str, ...]) -> list[str]:
+    names = [text.partition("==")[0].partition("[")[0].strip() for text in requirements]
+    return [name.replace("-", "_") for name in names if name]

@@ -1,0 +1,45 @@
+"""Everything the grader needs of one task, in one object.
+
+Not here: where it comes from (`task_source.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.row import EnvironmentRecipe
+from katgym_envs.swe.swe_task import Workspace
+from katgym_envs.swe.task_source import TaskSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedTask:
+    """One task as the grader sees it."""
+
+    hidden: HiddenTests
+    base_files: Mapping[str, bytes]
+    workspace: Workspace
+    env: EnvironmentRecipe
+    allowed_paths: tuple[str, ...] = ()
+    """Test infrastructure that gold itself changes, and a patch may, too."""
+    is_unsafe_allowed: bool = False
+    """Grade although FAIL_TO_PASS tests have no canary (imported rows): forgers go unnoticed."""
+
+    @property
+    def instance_id(self) -> str:
+        """The task's id."""
+        return self.hidden.instance_id
+
+    @classmethod
+    def load(cls, source: TaskSource, instance_id: str) -> GradedTask:
+        """Return a task of a source; blocks where the source has to make it first."""
+        row = source.row(instance_id)
+        return cls(
+            hidden=source.hidden(instance_id),
+            base_files=source.base_files(instance_id),
+            workspace=source.workspace(instance_id),
+            env=row.katgym.env,
+            is_unsafe_allowed=row.katgym.origin.kind == "import",
+        )

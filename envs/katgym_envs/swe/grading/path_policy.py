@@ -1,0 +1,203 @@
+"""Which changes of a patch are graded, which are dropped, and which make the whole patch invalid.
+
+    verdict = judge_paths(changes, base_paths=base, rules=PathRules(hidden=..., protected=...))
+
+Dropped: whatever could decide how tests are found, imported or run. It is a matter of hygiene; what
+is left is still untrusted (`rounds.py` deals with that). Not here: reading and applying patches
+(`katgym_envs.swe.patching`), which refuses hostile paths first.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from katgym.sandbox.layer import FileEntry
+
+MAX_FILE_BYTES = 8 << 20
+MAX_PATCH_BYTES = 32 << 20
+MAX_CHANGES = 2_000
+_MAX_PATH_BYTES = 1024
+
+_TEST_CONFIG = frozenset(
+    {
+        "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+        "pyproject.toml", "setup.py", ".coveragerc", "noxfile.py", "pyvenv.cfg",
+    }
+)  # fmt: skip
+_START_UP = frozenset({"sitecustomize.py", "usercustomize.py"})
+_BYTE_CODE = (".pyc", ".pyo")
+_NATIVE = (".so", ".pyd", ".dll", ".dylib")
+_TEST_PACKAGES = frozenset(
+    {
+        "pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup",
+        "tomli", "colorama", "xdist", "hypothesis", "unittest", "conftest", "site", "katgym",
+        "typing_extensions", "attr", "attrs", "mock", "nose", "pkg_resources", "setuptools",
+    }
+)  # fmt: skip
+_METADATA = (".dist-info", ".egg-info", ".egg-link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathRules:
+    """What a task says about paths."""
+
+    hidden: Collection[str] = ()
+    """Paths of the grader's own files."""
+    protected: Collection[str] = ()
+    """Paths, folders or glob patterns whose changes are dropped."""
+    allowed: Collection[str] = ()
+    """Paths whose changes are graded although they are test infrastructure: gold changes them."""
+    python_path: tuple[str, ...] = (".",)
+    requirements: Collection[str] = ()
+    """Top-level modules of the task's environment; a workspace may not shadow them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPaths:
+    """Changes sorted by what becomes of them."""
+
+    kept: Mapping[str, FileEntry | None]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    """Path -> reason."""
+    rejected: Mapping[str, str] = field(default_factory=dict)
+    """Path -> reason; one is enough to refuse the patch."""
+
+
+def judge_paths(
+    changes: Mapping[str, FileEntry | None], *, base: Mapping[str, bytes], rules: PathRules
+) -> JudgedPaths:
+    """Return what becomes of each change; `base` holds the base state's files."""
+    rejected = _oversize(changes)
+    kept: dict[str, FileEntry | None] = {}
+    dropped: dict[str, str] = {}
+    base_modules = {_module_below(p, root) for p in base for root in rules.python_path} - {None}
+    for path, entry in changes.items():
+        reason = _refusal(path, entry)
+        if reason:
+            rejected[path] = reason
+            continue
+        why = "" if path in rules.allowed else _infrastructure(path, entry, base, rules)
+        if not why:
+            why = _shadow(path, rules, base_modules)
+        if why:
+            dropped[path] = why
+        else:
+            kept[path] = entry
+    return JudgedPaths(kept=kept, dropped=dropped, rejected=rejected)
+
+
+def _oversize(changes: Mapping[str, FileEntry | None]) -> dict[str, str]:
+    sizes = {path: len(entry.content) for path, entry in changes.items() if entry is not None}
+    if len(changes) > MAX_CHANGES:
+        return {"": f"{len(changes)} files are changed, at most {MAX_CHANGES} may be"}
+    if sum(sizes.values()) > MAX_PATCH_BYTES:
+        return {"": f"the changed files have more than {MAX_PATCH_BYTES} bytes"}
+    return {
+        path: f"larger than {MAX_FILE_BYTES} bytes"
+        for path, size in sizes.items()
+        if size > MAX_FILE_BYTES
+    }
+
+
+def _refusal(path: str, entry: FileEntry | None) -> str:
+    """Return why no honest patch has this change, or nothing."""
+    parts = path.split("/")
+    if path.startswith("/") or ".." in parts or "." in parts or "" in parts:
+        return "not a path below the repository"
+    if any(part.rstrip(" .").casefold() in (".git", "git~1") for part in parts):
+        return "git's own directory"
+    try:
+        size = len(path.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "the name is not UTF-8"
+    if size > _MAX_PATH_BYTES:
+        return "the name is too long"
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
+        return "a control character in the name"
+    if entry is not None and entry.link_target is not None:
+        return _link_refusal(path, entry.link_target)
+    return ""
+
+
+def _link_refusal(path: str, target: str) -> str:
+    depth = len(path.split("/")) - 1
+    if target.startswith("/") or not target or "\0" in target:
+        return "a link out of the repository"
+    for part in PurePosixPath(target).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return "a link out of the repository"
+        if part.casefold() == ".git":
+            return "a link into git's own directory"
+    return ""
+
+
+def _infrastructure(
+    path: str, entry: FileEntry | None, base: Mapping[str, bytes], rules: PathRules
+) -> str:
+    """Return why a change is test infrastructure, or nothing."""
+    parts = path.split("/")
+    name = parts[-1].casefold()
+    if _is_below(path, rules.hidden) or any(_is_below(h, [path]) for h in rules.hidden):
+        return "in the place of a hidden file"
+    if any(path == p or _is_below(path, [p]) or fnmatch.fnmatch(path, p) for p in rules.protected):
+        return "protected by the task"
+    if name == "conftest.py" or "conftest" in parts:
+        return "pytest runs it"
+    if name in _TEST_CONFIG:
+        return "configures the tests or the build"
+    if name in _START_UP or name.endswith(".pth") or parts[-1].startswith("__editable__"):
+        return "runs when Python starts"
+    if name.endswith(_BYTE_CODE) or "__pycache__" in parts:
+        return "byte code"
+    if _is_native(name):
+        return "a native module"
+    if any(part.casefold().endswith(_METADATA) for part in parts):
+        return "metadata of an installed package"
+    if entry is not None and entry.link_target is not None:
+        return "a link"
+    return ""
+
+
+def _is_native(name: str) -> bool:
+    return name.endswith(_NATIVE) or ".so." in name
+
+
+def _is_below(path: str, folders: Collection[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+
+
+def _shadow(path: str, rules: PathRules, base_modules: Collection[str | None]) -> str:
+    """Return why a change adds a module that would be imported instead of a foreign one."""
+    for root in rules.python_path:
+        module = _module_below(path, root)
+        if module is None or module in base_modules:
+            continue
+        if module in sys.stdlib_module_names:
+            return f"shadows {module!r} of the standard library"
+        if module in _TEST_PACKAGES or module in rules.requirements:
+            return f"shadows the installed {module!r}"
+    # Folders of tests are put on sys.path by pytest, so a name there can shadow as well.
+    folder = path.rpartition("/")[0]
+    hidden_folders = {hidden.rpartition("/")[0] for hidden in rules.hidden}
+    for hidden_folder in hidden_folders:
+        module = _module_below(path, hidden_folder or ".")
+        if module is not None and (module in sys.stdlib_module_names or module in _TEST_PACKAGES):
+            return f"shadows {module!r} for the tests in {hidden_folder or folder or '.'!r}"
+    return ""
+
+
+def _module_below(path: str, root: str) -> str | None:
+    """Return the top-level name that `path` defines for imports from `root`, or None."""
+    root = root.strip("./")
+    if root and not path.startswith(root + "/"):
+        return None
+    below = path[len(root) + 1 :] if root else path
+    first, slash, _ = below.partition("/")
+    name = first if slash else first.partition(".")[0]
+    is_module = bool(slash) or first.endswith((".py", ".pyc", ".so", ".pyd"))
+    return name if is_module and name.isidentifier() else None

@@ -1,0 +1,52 @@
+"""Hidden test modules as a round shows them: with canaries in, under names of this round only.
+
+The names tell nothing and lines stay where they are. Not here: which canaries (`schedule.py`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from katgym_envs.swe.canaries import render_renamed
+from katgym_envs.swe.grading.schedule import Round
+from katgym_envs.swe.hidden import HiddenTests, TestFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedRound:
+    """The files of a round, and who is who in it."""
+
+    files: Mapping[str, bytes]
+    """Workspace path -> content of the test modules under their names of this round."""
+    functions: Mapping[tuple[str, str], TestFunction]
+    """(path, qualname) of this round -> the function it is."""
+
+
+def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedRound:
+    """Return the modules of a round; functions that do not run are in them, too."""
+    by_name = {(f.path, f.qualname): f for f in hidden.functions}
+    files: dict[str, bytes] = {}
+    functions: dict[tuple[str, str], TestFunction] = {}
+    for path in sorted({path for path, _ in chosen.functions}):
+        specs = [c.spec for c in chosen.canaries if c.path == path]
+        renamed = render_renamed(hidden.files[path], specs, rng.getrandbits(62))
+        new_path = _new_path(path, hidden, rng)
+        files[new_path] = renamed.source
+        for function_path, qualname in chosen.functions:
+            if function_path == path:
+                functions[new_path, renamed.renamed(qualname)] = by_name[path, qualname]
+    return RenderedRound(files=files, functions=functions)
+
+
+def _new_path(path: str, hidden: HiddenTests, rng: random.Random) -> str:
+    """Return another path in the same folder, unless a hidden file refers to the module."""
+    folder, _, name = path.rpartition("/")
+    stem = re.escape(name.removesuffix(".py").encode())
+    pattern = re.compile(rb"\b(?:import|from|tests?)\b[^\n]*\b" + stem + rb"\b")
+    if any(pattern.search(content) for content in hidden.files.values()):
+        return path
+    new = f"test_{rng.getrandbits(40):010x}.py"
+    return f"{folder}/{new}" if folder else new

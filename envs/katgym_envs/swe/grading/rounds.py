@@ -1,0 +1,130 @@
+"""Runs the rounds of a schedule, each in a sandbox of its own that nothing else ever was in.
+
+Rounds share no processes, no files and no memory; the task's repository is laid out anew, the
+patch's files are put in, then the hidden tests. Not here: what follows from it (`verdict.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from katgym.sandbox import SandboxBackend, SandboxLimits
+from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.rendering import RenderedRound, render_round
+from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.grading.schedule import Round
+from katgym_envs.swe.test_run import (
+    TestPlan,
+    TestResult,
+    TestRun,
+    can_be_warm,
+    run_tests,
+    test_spec,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What one round brought, under the tests' own names."""
+
+    round: Round
+    run: TestRun
+    results: Mapping[str, TestResult]
+    """Node id -> result; a test that was not reported exactly once is not there."""
+
+    nodes: frozenset[str]
+    """Every node id that was to run."""
+
+    def has(self, node_id: str) -> bool:
+        """Return whether a test was to run in this round."""
+        return node_id in self.nodes
+
+    def status(self, node_id: str) -> TestStatus:
+        """Return a test's status in this round, whether it was itself or a canary."""
+        found = self.results.get(node_id)
+        return TestStatus.MISSING if found is None else found.status
+
+
+class Rounds:
+    """The rounds of one grading."""
+
+    def __init__(
+        self,
+        task: GradedTask,
+        changes: Mapping[str, FileEntry | None],
+        backend: SandboxBackend,
+        *,
+        limits: SandboxLimits | None,
+        rng: random.Random,
+    ) -> None:
+        self._task = task
+        self._changes = changes
+        self._backend = backend
+        self._limits = limits
+        self._rng = rng
+
+    async def run(self, rounds: Sequence[Round], *, num_parallel: int = 1) -> list[RoundResult]:
+        """Run rounds, `num_parallel` at a time; if one raises or this is cancelled, all end."""
+        is_warm = await can_be_warm(self._backend)
+        if num_parallel == 1:
+            return [await self._run_one(chosen, is_warm) for chosen in rounds]
+        slots = asyncio.Semaphore(num_parallel)
+
+        async def one(chosen: Round) -> RoundResult:
+            async with slots:
+                return await self._run_one(chosen, is_warm)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(chosen)) for chosen in rounds]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _run_one(self, chosen: Round, is_warm: bool) -> RoundResult:
+        rendered = render_round(self._task.hidden, chosen, self._rng)
+        spec = test_spec(self._task.workspace, self._task.env, limits=self._limits, is_warm=is_warm)
+        async with await self._backend.create(spec) as sandbox:
+            run = await run_tests(sandbox, self._plan(rendered))
+        nodes = {n for f in rendered.functions.values() for n in f.node_ids()}
+        return RoundResult(
+            round=chosen, run=run, results=_by_node(run, rendered), nodes=frozenset(nodes)
+        )
+
+    def _plan(self, rendered: RenderedRound) -> TestPlan:
+        hidden = self._task.hidden
+        graded = {f.path for f in hidden.functions}
+        put = {p: e.content for p, e in self._changes.items() if e is not None}
+        put |= {p: content for p, content in hidden.files.items() if p not in graded}
+        put |= rendered.files
+        removed = [p for p, e in self._changes.items() if e is None]
+        return TestPlan(
+            files=tuple(sorted(rendered.files)),
+            functions=frozenset(rendered.functions),
+            seed=self._rng.getrandbits(32),
+            timeout_s=hidden.timeout_s,
+            python_path=self._task.env.python_path,
+            put=put,
+            executables=frozenset(
+                p for p, e in self._changes.items() if e is not None and e.is_executable
+            ),
+            remove=(*removed, *sorted(graded)),
+        )
+
+
+def _by_node(run: TestRun, rendered: RenderedRound) -> dict[str, TestResult]:
+    """Return results by the node ids of the task; a function with other cases has none."""
+    cases: dict[tuple[str, str], dict[int, TestResult]] = {}
+    for result in run.results:
+        cases.setdefault((result.path, result.qualname), {})[result.ordinal] = result
+    found: dict[str, TestResult] = {}
+    for name, function in rendered.functions.items():
+        nodes = function.node_ids()
+        told = cases.get(name, {})
+        if len(told) == len(nodes):
+            found.update({node: told[i] for i, node in enumerate(nodes) if i in told})
+    return found

@@ -1,0 +1,282 @@
+"""Who runs when, and as what: the secret part of grading.
+
+Code under test shares a process with the tests that judge it, so whatever that process reports can
+be forged. What it cannot know is which tests are meant to fail. In every round each graded test is
+there at most once, EITHER as itself OR as a canary - the same test with a wrong expected value -
+decided by a coin; a forger has to guess all coins. Not here: making canaries (`canaries/`), running
+rounds (`rounds.py`), what follows from the results (`verdict.py`).
+
+It does not protect against code that knows the right answers (memorised, or computed by another
+way): to know which expected values are right is to know the solution.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from katgym_envs.swe.hidden import HiddenTests, ValidCanary
+
+MIN_ROUNDS, MAX_ROUNDS = 2, 10
+GUESS_BITS = 9.5
+"""A forger who guesses is right about once in 2^10 gradings."""
+_MAX_DECOYS = 24
+_TURNED_AROUND = frozenset({"operator", "negation", "assert_method"})
+"""Kinds of canaries that a result which claims to equal everything fails as it should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One pytest process: the functions that run, and the canaries that are put in."""
+
+    functions: frozenset[tuple[str, str]]
+    """(path, qualname)."""
+    canaries: tuple[ValidCanary, ...]
+    """Their `fails` are disjoint."""
+
+    def canary_of(self, node_id: str) -> ValidCanary | None:
+        """Return the canary that makes a test fail in this round, or None if it is itself."""
+        return next((c for c in self.canaries if node_id in c.fails), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All rounds of one grading."""
+
+    rounds: tuple[Round, ...]
+    guess_bits: float
+    """-log2 of the chance that a forger who guesses is right."""
+    uncovered: tuple[str, ...] = ()
+    """FAIL_TO_PASS tests without a canary; a report of theirs proves nothing."""
+
+
+@dataclass
+class _Draft:
+    """A round that is being drawn."""
+
+    canaries: list[ValidCanary] = field(default_factory=list)
+    wanted: dict[str, None] = field(default_factory=dict)
+    """FAIL_TO_PASS tests that are to be canaries."""
+    reals: set[str] = field(default_factory=set)
+    fails: set[str] = field(default_factory=set)
+    functions: set[tuple[str, str]] = field(default_factory=set)
+
+    def can_take(self, canary: ValidCanary) -> bool:
+        """Return whether a canary can be put in beside what is drawn already."""
+        if canary.fails & self.fails or canary.fails & self.reals:
+            return False
+        return not any(_overlap(canary, other) for other in self.canaries)
+
+    def take(self, canary: ValidCanary) -> None:
+        """Put a canary in."""
+        self.canaries.append(canary)
+        self.fails |= canary.fails
+
+
+def _overlap(one: ValidCanary, other: ValidCanary) -> bool:
+    """Return whether two canaries change the same place of a module."""
+    if one.path != other.path:
+        return False
+    return any(a[0] <= b[1] and b[0] <= a[1] for a in _edits(one.spec) for b in _edits(other.spec))
+
+
+def _edits(spec: Mapping[str, object]) -> list[tuple[int, int]]:
+    edits = spec.get("edits")
+    return [(edit[0], edit[1]) for edit in edits] if isinstance(edits, (list, tuple)) else []
+
+
+def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
+    """Return a schedule in which every graded test is itself at least once.
+
+    Every FAIL_TO_PASS test with a canary is a canary at least once, too, and a coin decides each
+    time. `rng` is a `random.SystemRandom` but in tests.
+    """
+    targets = list(hidden.fail_to_pass)
+    choices = {node: _canaries_for(node, hidden) for node in targets}
+    groups: dict[frozenset[int], list[str]] = {}
+    for node in targets:
+        groups.setdefault(frozenset(map(id, choices[node])), []).append(node)
+    num_rounds, bits = _num_rounds(sum(bool(key) for key in groups))
+    drafts = [_Draft() for _ in range(num_rounds)]
+    for key, nodes in groups.items():
+        for draft, is_canary in zip(drafts, _course(num_rounds, rng), strict=True):
+            (draft.wanted if is_canary and key else draft.reals).update(dict.fromkeys(nodes))
+    used: set[int] = set()
+    for draft in drafts:
+        _put_in_canaries(draft, choices, used, rng)
+    _repair(drafts, targets, choices)
+    functions = {node: (f.path, f.qualname) for f in hidden.functions for node in f.node_ids()}
+    for draft in drafts:
+        draft.functions |= {functions[node] for node in targets if node in functions}
+    _spread_others(hidden, drafts, functions, rng)
+    return Schedule(
+        rounds=tuple(
+            Round(functions=frozenset(d.functions), canaries=tuple(d.canaries)) for d in drafts
+        ),
+        guess_bits=bits,
+        uncovered=tuple(node for node in targets if not choices[node]),
+    )
+
+
+def _num_rounds(num_groups: int) -> tuple[int, float]:
+    """Return how many rounds give `GUESS_BITS`, and the bits they give.
+
+    A test is itself in at least one of the first two rounds, so that a grading can end there when
+    nothing passes, and a canary at least once: 3 * 2^(R - 2) - 1 courses over R rounds.
+    """
+    if not num_groups:
+        return 1, 0.0
+    for num in range(MIN_ROUNDS, MAX_ROUNDS + 1):
+        bits = num_groups * math.log2(3 * 2 ** (num - 2) - 1)
+        if bits >= GUESS_BITS:
+            break
+    return num, bits
+
+
+def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:
+    """Return the canaries of a FAIL_TO_PASS test, the sharpest only: wrong values if it has any.
+
+    Sharp: it fails where the test fails on the base state. A forger may leave every other assertion
+    to honest code; a canary there would fail all by itself and prove nothing.
+    """
+    found = [c for c in hidden.canaries if node in c.fails]
+    found = _at_base_place(found, node, hidden)
+    wrong_values = [c for c in found if c.spec.get("kind") not in _TURNED_AROUND]
+    return wrong_values or found
+
+
+def _at_base_place(found: list[ValidCanary], node: str, hidden: HiddenTests) -> list[ValidCanary]:
+    place = hidden.base_places.get(node)
+    if not place:
+        return found
+    return [c for c in found if c.places.get(node) == place] or _nearest(found, node, place)
+
+
+def _nearest(found: list[ValidCanary], node: str, place: str) -> list[ValidCanary]:
+    """Return the canaries at the first place after the one where the base state fails.
+
+    An exception on the way to an assertion has no canary of its own; what it keeps from being
+    compared comes right after it.
+    """
+    start = _steps(place)
+    later = [(p, c) for c in found if (p := _steps(c.places.get(node, ""))) and p > start]
+    if not later:
+        return []
+    first = min(p for p, _ in later)
+    return [c for p, c in later if p == first]
+
+
+def _steps(place: str) -> list[tuple[int, int]]:
+    pairs = [step.partition(":") for step in place.split(">") if step]
+    return [(int(line), int(hit or 0)) for line, _, hit in pairs]
+
+
+def _course(num_rounds: int, rng: random.Random) -> list[bool]:
+    """Return in which rounds a test is a canary; each course that is allowed is equally likely."""
+    if num_rounds < MIN_ROUNDS:
+        return [False] * num_rounds
+    while True:
+        course = [bool(rng.getrandbits(1)) for _ in range(num_rounds)]
+        if any(course) and not all(course[:2]):
+            return course
+
+
+def _put_in_canaries(
+    draft: _Draft,
+    choices: Mapping[str, Sequence[ValidCanary]],
+    used: set[int],
+    rng: random.Random,
+) -> None:
+    """Give each test that is to be a canary one, if it can a new one; else it is itself."""
+    order = list(draft.wanted)
+    rng.shuffle(order)
+    for node in order:
+        if node in draft.fails:
+            continue
+        fitting = [c for c in choices[node] if draft.can_take(c)]
+        fresh = [c for c in fitting if id(c) not in used]
+        if fitting:
+            chosen = rng.choice(fresh or fitting)
+            draft.take(chosen)
+            used.add(id(chosen))
+        else:
+            draft.reals.add(node)
+
+
+def _repair(
+    drafts: list[_Draft], targets: Sequence[str], choices: Mapping[str, Sequence[ValidCanary]]
+) -> None:
+    """Add rounds until each FAIL_TO_PASS test is itself once, and a canary once if it has one.
+
+    Needed when canaries that make several tests fail got in each other's way.
+    """
+    while True:
+        no_canary = [n for n in targets if choices[n] and not any(n in d.fails for d in drafts)]
+        no_real = [n for n in targets if not any(n in d.reals for d in drafts)]
+        if not no_canary and not no_real:
+            return
+        draft = _Draft()
+        if not no_canary:
+            draft.reals |= set(no_real)
+        for node in no_canary:
+            fitting = [c for c in choices[node] if draft.can_take(c)]
+            if node not in draft.fails and fitting:
+                draft.take(fitting[0])
+        draft.reals |= set(targets) - draft.fails
+        drafts.append(draft)
+
+
+def _spread_others(
+    hidden: HiddenTests,
+    drafts: Sequence[_Draft],
+    functions: Mapping[str, tuple[str, str]],
+    rng: random.Random,
+) -> None:
+    """Give every other graded function a round as itself, and some another one as a canary."""
+    wanted = set(hidden.pass_to_pass)
+    others = {
+        (f.path, f.qualname): f.node_ids()
+        for f in hidden.functions
+        if wanted.intersection(f.node_ids())
+    }
+    lone = [name for name in others if name not in drafts[0].functions]
+    rng.shuffle(lone)
+    first = drafts[:2]  # what runs first, so that a grading that ends early has seen them all
+    for number, name in enumerate(lone):
+        turn = [first[(number + i) % len(first)] for i in range(len(first))] + list(drafts[2:])
+        nodes = set(others[name])
+        draft = next((d for d in turn if not nodes & d.fails), turn[0])
+        draft.reals |= nodes - draft.fails
+        draft.functions.add(name)
+    _add_decoys(hidden.canaries, set(lone), drafts, functions, rng)
+    for name, all_nodes in others.items():
+        for node in all_nodes:
+            if not any(name in d.functions and node not in d.fails for d in drafts):
+                free = [d for d in drafts if node not in d.fails]
+                for draft in free[:1]:
+                    draft.functions.add(name)
+
+
+def _add_decoys(
+    canaries: Sequence[ValidCanary],
+    lone: set[tuple[str, str]],
+    drafts: Sequence[_Draft],
+    functions: Mapping[str, tuple[str, str]],
+    rng: random.Random,
+) -> None:
+    """Put canaries of PASS_TO_PASS tests among the rounds, one a function at most."""
+    done: set[tuple[str, str]] = set()
+    order = list(canaries)
+    rng.shuffle(order)
+    for canary in order:
+        names = {functions[node] for node in canary.fails if node in functions}
+        if not names or not names <= lone or names & done or len(done) >= _MAX_DECOYS:
+            continue
+        free = [d for d in drafts if d.can_take(canary) and not names & d.functions]
+        if free:
+            draft = rng.choice(free)
+            draft.take(canary)
+            draft.functions |= names
+            done |= names

@@ -1,0 +1,1 @@
+"""Makes repair tasks from packages, and checks them. See README.md."""

@@ -1,0 +1,153 @@
+"""Where tests of one package run while tasks are made: a few warm sandboxes with its correct code.
+
+    async with Lab(tree, backend, num_sandboxes=2) as lab:
+        run = await lab.run(files=("tests/test_a.py",), put={"pkg/a.py": mutated})
+
+Every run starts from the same files. Not here: which tests run on what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
+from katgym.sandbox.base import SandboxFileError
+from katgym.sandbox.venvs import ensure_venv, pinned_requirements
+from katgym_envs.swe.packages import SourceTree
+from katgym_envs.swe.row import EnvironmentRecipe
+from katgym_envs.swe.sources.package_files import base_tree
+from katgym_envs.swe.swe_task import Workspace
+from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
+
+MAX_TESTS_S = 120.0
+_MEMORY_BYTES = 1 << 30
+
+
+class Lab:
+    """Sandboxes of one package; as many runs at a time as there are sandboxes."""
+
+    def __init__(self, tree: SourceTree, backend: SandboxBackend, *, num_sandboxes: int = 1):
+        self.tree = tree
+        self.label = f"{tree.package.name}=={tree.package.version}"
+        self.max_s = MAX_TESTS_S
+        """Wall seconds a run may take unless it says otherwise."""
+        self.requirements: tuple[str, ...] = ()
+        """Of the tests' venv, pinned."""
+        self._backend = backend
+        self._slots = asyncio.Semaphore(num_sandboxes)
+        self._free: list[Sandbox] = []
+        self._all: list[Sandbox] = []
+
+    async def __aenter__(self) -> Self:
+        package = self.tree.package
+        python = await asyncio.to_thread(ensure_venv, package.all_requirements)
+        self.requirements = await asyncio.to_thread(pinned_requirements, python)
+        layer = await asyncio.to_thread(layer_store().add_files, base_tree(self.tree))
+        recipe = EnvironmentRecipe(requirements=self.requirements, python_path=package.python_path)
+        self._spec = test_spec(
+            Workspace(layer=layer, python=python),
+            recipe,
+            limits=SandboxLimits(memory_bytes=_MEMORY_BYTES),
+            is_warm=await can_be_warm(self._backend),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for sandbox in self._all:
+            await sandbox.kill()
+        self._all.clear()
+
+    async def run(
+        self,
+        *,
+        files: tuple[str, ...] | None = None,
+        functions: frozenset[tuple[str, str]] | None = None,
+        put: Mapping[str, bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        timeout_s: float | None = None,
+        is_detailed: bool = False,
+    ) -> TestRun:
+        """Run tests on correct code with `put` in it; `files` None takes those of `functions`."""
+        run, _ = await self.run_and_read(
+            None, files=files, functions=functions, put=put, env=env, seed=seed,
+            timeout_s=timeout_s, is_detailed=is_detailed,
+        )  # fmt: skip
+        return run
+
+    async def run_and_read(
+        self,
+        path: str | None,
+        *,
+        files: tuple[str, ...] | None = None,
+        functions: frozenset[tuple[str, str]] | None = None,
+        put: Mapping[str, bytes] | None = None,
+        env: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        timeout_s: float | None = None,
+        is_detailed: bool = False,
+    ) -> tuple[TestRun, bytes | None]:
+        """Run tests as `run` does, and return a file they left, None if there is none.
+
+        A sandbox that breaks is replaced once; the second time `SandboxError` is raised.
+        """
+        chosen = files if files is not None else tuple(sorted({p for p, _ in functions or ()}))
+        plan = TestPlan(
+            files=chosen,
+            functions=functions,
+            seed=seed,
+            timeout_s=timeout_s or self.max_s,
+            python_path=self.tree.package.python_path,
+            env=dict(env or {}),
+            put=dict(put or {}),
+            is_detailed=is_detailed,
+        )
+        try:
+            return await self._run_once(plan, path)
+        except SandboxError:
+            return await self._run_once(plan, path)
+
+    async def _run_once(self, plan: TestPlan, path: str | None) -> tuple[TestRun, bytes | None]:
+        sandbox = await self._take()
+        is_sound = False
+        try:
+            run = await run_tests(sandbox, plan)
+            data = None
+            if path is not None:
+                try:
+                    data = await sandbox.read(path)
+                except SandboxFileError:
+                    data = None
+            await sandbox.reset()
+            is_sound = run.was_started
+            if not run.was_started:
+                raise SandboxError(f"the test program did not start: {run.execution.text()[-300:]}")
+            return run, data
+        finally:
+            self._slots.release()
+            if is_sound:
+                self._free.append(sandbox)
+            else:
+                self._all.remove(sandbox)
+                await sandbox.kill()
+
+    async def _take(self) -> Sandbox:
+        """Return a free sandbox, making one if there may be more."""
+        await self._slots.acquire()
+        try:
+            if self._free:
+                return self._free.pop()
+            sandbox = await self._backend.create(self._spec)
+        except BaseException:
+            self._slots.release()
+            raise
+        self._all.append(sandbox)
+        return sandbox

@@ -1,0 +1,219 @@
+"""Makes tasks of one package: candidates in a fixed order, and what is known of those tried.
+
+Not here: trying one (`mutant_trial.py`), the order over packages (`set_maker.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from katgym.sandbox import SandboxBackend
+from katgym_envs.swe.making.canary_choice import canary_spec, choose_canaries
+from katgym_envs.swe.making.canary_study import CanaryStudy
+from katgym_envs.swe.making.lab import Lab
+from katgym_envs.swe.making.made_set import MadeSet
+from katgym_envs.swe.making.mutant_trial import Mutant, MutantTrial, Trial, TrialOutcome
+from katgym_envs.swe.making.package_study import NUM_RUNS, PackageStudy, study_package
+from katgym_envs.swe.mutation import find_sites, mutate
+from katgym_envs.swe.packages import SourceTree
+from katgym_envs.swe.row import MutationSpec
+from katgym_envs.swe.sources.mutation_set import pinned_sha256
+from katgym_envs.swe.sources.spec_format import CanarySpec, PackageSpec, TaskSpec, node_ids
+
+logger = logging.getLogger(__name__)
+
+Site = tuple[str, int | None]
+"""A product file and the first line of a function in it."""
+_CANARIES_PER_TEST = 4
+"""Kept of those that fail where a bug makes the test fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A mutant that can be tried."""
+
+    spec: MutationSpec
+    function: Site
+
+
+class PackageMaker:
+    """One package while tasks are made of it."""
+
+    def __init__(
+        self,
+        tree: SourceTree,
+        backend: SandboxBackend,
+        made: MadeSet,
+        *,
+        seed: int,
+        num_workers: int,
+        split: str,
+    ) -> None:
+        self.tree = tree
+        self.key = f"{tree.package.name}-{tree.package.version}"
+        self.split = split
+        self.candidates: list[Candidate] = []
+        self.trials: dict[str, Trial] = {}
+        """Mutation as JSON text -> what became of it."""
+        self.lab = Lab(tree, backend, num_sandboxes=num_workers)
+        self._made = made
+        self._seed = seed
+
+    async def start(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Study the package, or take what the journal says of it.
+
+        Raises `UsageError` when no task can be made of the package.
+        """
+        await self.lab.__aenter__()
+        study = self._made.study(self.key)
+        if study is None:
+            study = await study_package(self.lab)
+            self._made.keep_study(self.key, study)
+        self.study: PackageStudy = study
+        self.canaries = CanaryStudy(self.lab, study)
+        self._trial = MutantTrial(self.lab, study, self.canaries, seed=self._seed, split=self.split)
+        self.candidates = await asyncio.to_thread(self._find)
+        for entry in entries:
+            if entry.get("package") == self.key:
+                self._remember(entry)
+
+    async def close(self) -> None:
+        """Release the sandboxes."""
+        await self.lab.__aexit__(None, None, None)
+
+    async def try_candidate(self, candidate: Candidate) -> Trial:
+        """Try a mutant, or return what is known of it; what is learnt is on disk then."""
+        name = _name(candidate.spec)
+        if name in self.trials:
+            return self.trials[name]
+        before = self.tree.files[candidate.spec.file]
+        content = await asyncio.to_thread(mutate, before, [candidate.spec])
+        line = _first_difference(before, content)
+        mutant = Mutant(spec=candidate.spec, line=line, content=content)
+        trial = await self._trial.run(mutant)
+        for path, qualname in self.canaries.unsaved():
+            told = self.canaries.told((path, qualname))
+            self._made.append(
+                {"kind": "canaries", "package": self.key, "path": path, "function": qualname,
+                 "tried": told}
+            )  # fmt: skip
+        self._made.append(
+            {
+                "kind": "trial",
+                "package": self.key,
+                "mutation": msgspec.to_builtins(candidate.spec),
+                "outcome": trial.outcome,
+                "num_failed": trial.num_failed,
+                "task": None if trial.task is None else msgspec.to_builtins(trial.task),
+            }
+        )
+        self.trials[name] = trial
+        return trial
+
+    def trial_of(self, candidate: Candidate) -> Trial | None:
+        """Return what is known of a mutant; None if it was not tried."""
+        return self.trials.get(_name(candidate.spec))
+
+    def package_spec(self, tasks: Iterable[TaskSpec]) -> PackageSpec:
+        """Return the package as the set keeps it, with the canaries that its tasks need."""
+        package = self.tree.package
+        return PackageSpec(
+            name=package.name,
+            version=package.version,
+            sha256=pinned_sha256(self.tree),
+            license=package.license,
+            requirements=self.lab.requirements,
+            python_path=package.python_path,
+            source_roots=package.source,
+            test_files=tuple(self.study.tests),
+            test_roots=package.test_roots,
+            tests=self.study.tests,
+            flaky=self.study.flaky,
+            timeout_s=self.lab.max_s,
+            canaries=self._needed_canaries(tasks),
+        )
+
+    def finished(self, task: TaskSpec) -> TaskSpec:
+        """Return a task with what all trials together say of its tests."""
+        functions = {_name(c.spec): c.function for c in self.candidates}
+        place = functions.get(_name(task.mutations[0]))
+        outcomes = Counter(
+            trial.outcome for name, trial in self.trials.items() if functions.get(name) == place
+        )
+        survived = outcomes[TrialOutcome.SURVIVED]
+        tried = sum(outcomes.values())
+        validation = {
+            "gold_runs": NUM_RUNS,
+            "base_runs": 2,
+            "num_failed": len(task.fail_to_pass) + len(task.ungraded),
+            "mutants_tried": tried,
+            "mutants_survived": survived,
+            # Tests that miss a third of the bugs in this function may miss a wrong fix, too.
+            "is_weak": survived * 3 > tried,
+        }
+        return msgspec.structs.replace(task, validation=validation)
+
+    def _find(self) -> list[Candidate]:
+        """Return the candidates: functions in turns, drawn by the seed."""
+        groups: dict[Site, list[Candidate]] = {}
+        for path in self.tree.product:
+            source = self.tree.files[path]
+            for site in find_sites(source, path):
+                place = (path, self.study.reach.function_at(path, source, site.line))
+                groups.setdefault(place, []).extend(
+                    Candidate(spec=spec, function=place) for spec in site.specs()
+                )
+        rng = random.Random(f"{self._seed} {self.key}")
+        order = sorted(groups, key=lambda g: (g[0], g[1] or 0))
+        rng.shuffle(order)
+        for group in order:
+            rng.shuffle(groups[group])
+        turns = max((len(groups[g]) for g in order), default=0)
+        return [groups[g][turn] for turn in range(turns) for g in order if turn < len(groups[g])]
+
+    def _remember(self, entry: Mapping[str, Any]) -> None:
+        if entry["kind"] == "canaries":
+            self.canaries.remember(entry["path"], entry["function"], entry["tried"])
+        elif entry["kind"] == "trial":
+            spec = msgspec.convert(entry["mutation"], MutationSpec)
+            task = entry["task"]
+            self.trials[_name(spec)] = Trial(
+                outcome=TrialOutcome(entry["outcome"]),
+                task=None if task is None else msgspec.convert(task, TaskSpec),
+                num_failed=entry["num_failed"],
+            )
+
+    def _needed_canaries(self, tasks: Iterable[TaskSpec]) -> tuple[CanarySpec, ...]:
+        """Return canaries enough for every graded test, as few as will do."""
+        nodes = node_ids(self.study.tests)
+        wanted = {
+            (nodes[number], place)
+            for task in tasks
+            for number, place in zip(task.fail_to_pass, task.base_places, strict=True)
+        }
+        found = self.canaries.canaries_of({node for node, _ in wanted})
+        numbers = {node: number for number, node in enumerate(nodes)}
+        return tuple(
+            canary_spec(c, numbers) for c in choose_canaries(found, wanted, _CANARIES_PER_TEST)
+        )
+
+
+def _name(spec: MutationSpec) -> str:
+    return msgspec.json.encode(spec).decode()
+
+
+def _first_difference(before: bytes, after: bytes) -> int:
+    """Return the first line, from 1, in which two versions of a file differ."""
+    old, new = before.split(b"\n"), after.split(b"\n")
+    for number, (a, b) in enumerate(zip(old, new, strict=False), 1):
+        if a != b:
+            return number
+    return min(len(old), len(new)) + 1

@@ -1,0 +1,198 @@
+"""Makes a set of tasks from packages: mutants in turns over the packages, several at a time.
+
+    result = await make_set(MakeConfig(packages=("inflection==0.5.1",), out=Path("tasks")))
+
+The order of mutants depends on packages and seed alone, and mutants are started in that order, so
+that neither speed nor an interruption changes what the set holds. Not here: one package
+(`package_maker.py`), the folder (`made_set.py`), what is shown meanwhile (`make_progress.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from katgym.errors import UsageError, unknown_name
+from katgym.sandbox import SandboxBackend
+from katgym.task import SPLITS
+from katgym_envs.swe.making.made_set import MadeSet
+from katgym_envs.swe.making.mutant_trial import Trial, TrialOutcome
+from katgym_envs.swe.making.package_maker import Candidate, PackageMaker
+from katgym_envs.swe.packages import SourceTree, open_package
+from katgym_envs.swe.sources.spec_format import TaskSpec
+
+logger = logging.getLogger(__name__)
+
+_TURN = 4
+"""Mutants of one package before the next package's turn."""
+Observer = Callable[[str, Trial], None]
+"""Called with the package and each trial, also with those of an earlier run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeConfig:
+    """What is made."""
+
+    packages: tuple[str, ...]
+    """`NAME==VERSION`, or `NAME` of a known package."""
+    out: Path
+    num_tasks: int | None = None
+    """Stop at so many tasks; None tries every mutant."""
+    seed: int = 0
+    num_workers: int = 2
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """Package name -> split; the others have the one of the table, or "train"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeResult:
+    """What was made."""
+
+    tasks: tuple[TaskSpec, ...]
+    outcomes: Mapping[str, int]
+    """Outcome -> number of mutants."""
+    refused: Mapping[str, str]
+    """Package no task can be made of -> why."""
+
+
+async def make_set(
+    config: MakeConfig, *, backend: SandboxBackend, observe: Observer = lambda package, trial: None
+) -> MakeResult:
+    """Make a set, or go on making it; cancelled, it keeps what was decided.
+
+    Raises `UsageError` for a package that cannot be had and when no package at all can be used,
+    `InfrastructureError` when sandboxes, index or disk fail.
+    """
+    trees = await asyncio.to_thread(_open_all, config)
+    identity = {
+        "packages": [f"{t.package.name}=={t.package.version}" for t in trees],
+        "seed": config.seed,
+        "splits": {t.package.name: _split(t, config) for t in trees},
+    }
+    with MadeSet.open(config.out, identity) as made:
+        makers: list[PackageMaker] = []
+        try:
+            makers, refused = await _start(trees, made, backend, config)
+            await _try_all(makers, config, observe)
+            result = _result(makers, config, refused)
+            packages = {m.key: m for m in makers}
+            used = {task.package for task in result.tasks}
+            specs = [
+                packages[key].package_spec([t for t in result.tasks if t.package == key])
+                for key in packages
+                if key in used
+            ]
+            await asyncio.to_thread(made.finish, specs, result.tasks)
+            return result
+        finally:
+            for maker in makers:
+                await maker.close()
+
+
+def _open_all(config: MakeConfig) -> list[SourceTree]:
+    for name, split in config.splits.items():
+        if split not in SPLITS:
+            raise UsageError(f"split of {name!r}: {unknown_name('split', split, SPLITS)}")
+    trees = [open_package(package) for package in config.packages]
+    names = Counter(tree.package.name for tree in trees)
+    for name, count in names.items():
+        if count > 1:
+            raise UsageError(f"package {name!r} is named {count} times")
+    for name in config.splits:
+        if name not in names:
+            raise UsageError(unknown_name("package", name, names))
+    if not trees:
+        raise UsageError("name at least one package")
+    return trees
+
+
+def _split(tree: SourceTree, config: MakeConfig) -> str:
+    return config.splits.get(tree.package.name, tree.package.split)
+
+
+async def _start(
+    trees: list[SourceTree], made: MadeSet, backend: SandboxBackend, config: MakeConfig
+) -> tuple[list[PackageMaker], dict[str, str]]:
+    """Study the packages; one that cannot be used is left out with a warning."""
+    makers: list[PackageMaker] = []
+    refused: dict[str, str] = {}
+    try:
+        for tree in trees:
+            maker = PackageMaker(
+                tree,
+                backend,
+                made,
+                seed=config.seed,
+                num_workers=config.num_workers,
+                split=_split(tree, config),
+            )
+            try:
+                await maker.start(made.entries)
+            except UsageError as e:
+                logger.warning("package is left out: %s", e)
+                refused[maker.key] = str(e)
+                await maker.close()
+                continue
+            makers.append(maker)
+    except BaseException:
+        for maker in makers:
+            await maker.close()
+        raise
+    if not makers:
+        raise UsageError("; ".join(refused.values()))
+    return makers, refused
+
+
+def _in_order(makers: list[PackageMaker]) -> Iterator[tuple[PackageMaker, Candidate]]:
+    """Yield all candidates, a few of each package in turns."""
+    start = 0
+    while any(start < len(m.candidates) for m in makers):
+        for maker in makers:
+            for candidate in maker.candidates[start : start + _TURN]:
+                yield maker, candidate
+        start += _TURN
+
+
+async def _try_all(makers: list[PackageMaker], config: MakeConfig, observe: Observer) -> None:
+    """Try candidates in order until there are enough tasks; what was begun is finished."""
+    queue = _in_order(makers)
+    num_valid = 0
+
+    async def work() -> None:
+        nonlocal num_valid
+        while config.num_tasks is None or num_valid < config.num_tasks:
+            try:
+                maker, candidate = next(queue)
+            except StopIteration:
+                return
+            trial = await maker.try_candidate(candidate)
+            num_valid += trial.outcome is TrialOutcome.VALID
+            observe(maker.key, trial)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(config.num_workers):
+            group.create_task(work())
+
+
+def _result(
+    makers: list[PackageMaker], config: MakeConfig, refused: Mapping[str, str]
+) -> MakeResult:
+    """Return the first tasks in the order of candidates, no two with the same base state."""
+    tasks: list[TaskSpec] = []
+    outcomes: Counter[str] = Counter()
+    seen: set[str] = set()
+    for maker, candidate in _in_order(makers):
+        trial = maker.trial_of(candidate)
+        if trial is None:
+            continue
+        outcomes[trial.outcome] += 1
+        task = trial.task
+        is_wanted = config.num_tasks is None or len(tasks) < config.num_tasks
+        if task is not None and is_wanted and task.workspace_sha256 not in seen:
+            seen.add(task.workspace_sha256)
+            tasks.append(maker.finished(task))
+    return MakeResult(tasks=tuple(tasks), outcomes=dict(outcomes), refused=refused)

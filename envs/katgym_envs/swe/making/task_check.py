@@ -1,0 +1,290 @@
+"""Checks one task after the other, as a person would who distrusts whoever made it.
+
+    async for result in check_tasks(source, ids, backend): ...
+
+A task is sound when nothing but the bug fails, gold passes three times and shuffled, every canary
+fails under gold, the statement does not hold the fix, and nothing hidden can be found in the
+sandbox an agent gets. Not here: the search in the sandbox (`leak_search.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from katgym.errors import UsageError
+from katgym.sandbox import SandboxBackend
+from katgym_envs.swe.canaries import render
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.hidden import HiddenTests, ValidCanary
+from katgym_envs.swe.making.canary_choice import sharp_canaries
+from katgym_envs.swe.making.check_result import CheckResult
+from katgym_envs.swe.making.leak_search import search_sandbox
+from katgym_envs.swe.making.statement import is_leaking
+from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
+from katgym_envs.swe.row import SweRow
+from katgym_envs.swe.task_source import TaskSource
+from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
+
+_GOLD_SEEDS = (None, 11, 12)
+"""Gold is run three times, the last two shuffled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GoldRuns:
+    """What is the same for all tasks with the same gold tree: how its tests and canaries fare."""
+
+    failing: Mapping[str, str]
+    """Node id -> in which run it did not pass."""
+    dead: Mapping[int, str]
+    """Index of a canary -> why it is none."""
+
+
+@dataclass
+class TaskCheck:
+    """Checks tasks of one source; gold runs are shared by tasks whose gold trees are equal."""
+
+    source: TaskSource
+    backend: SandboxBackend
+    _gold: dict[str, asyncio.Task[_GoldRuns]] = field(default_factory=dict)
+
+    async def check(self, instance_id: str) -> CheckResult:
+        """Check one task; raises `SandboxError` only."""
+        try:
+            task = await asyncio.to_thread(GradedTask.load, self.source, instance_id)
+            row = await asyncio.to_thread(self.source.row, instance_id)
+            if task.workspace.layer is None:
+                return CheckResult(
+                    instance_id=instance_id,
+                    problems=("its base state lies in an image; check it with the docker backend",),
+                )
+            return await self._check(row, task)
+        except UsageError as e:
+            return CheckResult(instance_id=instance_id, problems=(str(e),))
+
+    async def _check(self, row: SweRow, task: GradedTask) -> CheckResult:
+        hidden = task.hidden
+        problems = _paper_problems(row, hidden)
+        try:
+            gold = apply_patches(task.base_files, parse_diff(hidden.gold_patch))
+        except PatchError as e:
+            return CheckResult(
+                instance_id=row.instance_id, problems=(*problems, f"gold does not apply: {e.text}")
+            )
+        put = {path: entry.content for path, entry in gold.items() if entry is not None}
+        removed = tuple(path for path, entry in gold.items() if entry is None)
+        problems += await self._base_problems(task)
+        runs = await self._gold_runs(task, put, removed)
+        graded = {*hidden.fail_to_pass, *hidden.pass_to_pass}
+        problems += [f"gold: {node} {why}" for node, why in runs.failing.items() if node in graded]
+        mine = [i for i, c in enumerate(hidden.canaries) if c.fails & set(hidden.fail_to_pass)]
+        problems += [f"canary {i}: {runs.dead[i]}" for i in mine if i in runs.dead]
+        sound = [c for i, c in enumerate(hidden.canaries) if i not in runs.dead]
+        problems += [
+            f"{node} has no canary where it fails"
+            for node in hidden.fail_to_pass
+            if not _has_canary(node, sound, hidden)
+        ]
+        problems += await search_sandbox(self.backend, task)
+        return CheckResult(
+            instance_id=row.instance_id,
+            problems=tuple(problems),
+            num_canaries=len(mine),
+        )
+
+    async def _base_problems(self, task: GradedTask) -> list[str]:
+        """Run the graded tests on the base state: those to fix fail, those to keep pass."""
+        hidden = task.hidden
+        run = await self._run(task, put={}, removed=(), names=None)
+        if run.collection_errors or not run.is_finished:
+            return [f"base: the tests do not run to their end: {_why(run)}"]
+        status = run.statuses()
+        wrong = [
+            f"no-op: {node} passes without a fix"
+            for node in hidden.fail_to_pass
+            if status.get(node) is TestStatus.PASSED
+        ]
+        wrong += [f"base: {n} is not there" for n in hidden.fail_to_pass if n not in status]
+        return wrong + [
+            f"base: {node} is {status.get(node, TestStatus.MISSING)}, and no test to fix"
+            for node in hidden.pass_to_pass
+            if status.get(node) is not TestStatus.PASSED
+        ]
+
+    async def _gold_runs(
+        self, task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]
+    ) -> _GoldRuns:
+        """Return the runs of a gold tree, of this task or of another with the same tree."""
+        key = _gold_key(task, put, removed)
+        if key not in self._gold:
+            self._gold[key] = asyncio.create_task(self._run_gold(task, put, removed))
+        return await self._gold[key]
+
+    async def _run_gold(
+        self, task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]
+    ) -> _GoldRuns:
+        failing: dict[str, str] = {}
+        nodes = {n for f in task.hidden.functions for n in f.node_ids()}
+        for number, seed in enumerate(_GOLD_SEEDS, 1):
+            run = await self._run(task, put=put, removed=removed, names=None, seed=seed)
+            status = run.statuses()
+            for node in nodes:
+                found = status.get(node, TestStatus.MISSING)
+                if found is not TestStatus.PASSED:
+                    failing.setdefault(node, f"is {found} in run {number} of {len(_GOLD_SEEDS)}")
+        dead: dict[int, str] = {}
+        for batch in _batches(task.hidden):
+            dead |= await self._try_canaries(task, put, removed, batch)
+        return _GoldRuns(failing=failing, dead=dead)
+
+    async def _try_canaries(
+        self,
+        task: GradedTask,
+        put: Mapping[str, bytes],
+        removed: tuple[str, ...],
+        batch: Sequence[int],
+    ) -> dict[int, str]:
+        """Return which of these canaries, put in together, do not fail as they are said to."""
+        hidden = task.hidden
+        chosen = [hidden.canaries[i] for i in batch]
+        owners = {n: (f.path, f.qualname) for f in hidden.functions for n in f.node_ids()}
+        names = frozenset(owners[n] for c in chosen for n in c.fails if n in owners)
+        files = {
+            path: render(hidden.files[path], [c.spec for c in chosen if c.path == path])
+            for path in {c.path for c in chosen}
+        }
+        run = await self._run(
+            task, put={**put, **files}, removed=removed, names=names, is_detailed=True
+        )
+        results = {r.node_id: r for r in run.results}
+        dead: dict[int, str] = {}
+        for index, canary in zip(batch, chosen, strict=True):
+            for node in sorted(canary.fails):
+                found = results.get(node)
+                if found is None or found.status is not TestStatus.FAILED:
+                    status = TestStatus.MISSING if found is None else found.status
+                    dead[index] = f"{node} is {status} with it under gold"
+                elif canary.places and found.place != canary.places.get(node):
+                    dead[index] = (
+                        f"{node} fails at {found.place!r}, not {canary.places.get(node)!r}"
+                    )
+        return dead
+
+    async def _run(
+        self,
+        task: GradedTask,
+        *,
+        put: Mapping[str, bytes],
+        removed: tuple[str, ...],
+        names: frozenset[tuple[str, str]] | None,
+        seed: int | None = None,
+        is_detailed: bool = False,
+    ) -> TestRun:
+        hidden = task.hidden
+        functions = names or frozenset((f.path, f.qualname) for f in hidden.functions)
+        plan = TestPlan(
+            files=tuple(sorted({path for path, _ in functions})),
+            functions=functions,
+            seed=seed,
+            timeout_s=hidden.timeout_s * 2,
+            python_path=task.env.python_path,
+            put={**hidden.files, **put},
+            remove=removed,
+            is_detailed=is_detailed,
+        )
+        spec = test_spec(task.workspace, task.env, is_warm=await can_be_warm(self.backend))
+        async with await self.backend.create(spec) as sandbox:
+            return await run_tests(sandbox, plan)
+
+
+async def check_tasks(
+    source: TaskSource, ids: Sequence[str], backend: SandboxBackend, *, num_workers: int = 2
+) -> AsyncIterator[CheckResult]:
+    """Check tasks, a few at a time, and yield the results in order."""
+    check = TaskCheck(source, backend)
+    slots = asyncio.Semaphore(num_workers)
+
+    async def one(instance_id: str) -> CheckResult:
+        async with slots:
+            return await check.check(instance_id)
+
+    tasks = [asyncio.ensure_future(one(i)) for i in ids]
+    try:
+        for task in tasks:
+            yield await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _paper_problems(row: SweRow, hidden: HiddenTests) -> list[str]:
+    """Return what is wrong without running anything."""
+    problems = []
+    if not hidden.fail_to_pass:
+        problems.append("FAIL_TO_PASS is empty")
+    if not hidden.pass_to_pass:
+        problems.append("PASS_TO_PASS is empty")
+    if not row.problem_statement.strip():
+        problems.append("problem_statement is empty")
+    both = set(hidden.fail_to_pass) & set(hidden.pass_to_pass)
+    problems += [f"{node} is both to fix and to keep" for node in sorted(both)]
+    known = {n for f in hidden.functions for n in f.node_ids()}
+    problems += [
+        f"{node} is of no known test function"
+        for node in (*hidden.fail_to_pass, *hidden.pass_to_pass)
+        if node not in known
+    ]
+    added = [
+        line[1:].strip()
+        for line in hidden.gold_patch.splitlines()
+        if line.startswith("+") and not line.startswith("+++")
+    ]
+    if is_leaking(row.problem_statement, added, ()):
+        problems.append("the statement holds a line of the gold patch")
+    names = {f.qualname.split("::")[-1] for f in hidden.functions}
+    if is_leaking(row.problem_statement, (), names):
+        problems.append("the statement names a hidden test")
+    return problems
+
+
+def _has_canary(node: str, canaries: Sequence[ValidCanary], hidden: HiddenTests) -> bool:
+    found = [c for c in canaries if node in c.fails]
+    place = hidden.base_places.get(node)
+    return bool(sharp_canaries(found, node, place) if place else found)
+
+
+def _batches(hidden: HiddenTests) -> list[list[int]]:
+    """Split the canaries into runs in which no test function is touched twice."""
+    owners = {n: (f.path, f.qualname) for f in hidden.functions for n in f.node_ids()}
+    batches: list[list[int]] = []
+    touched: list[set[tuple[str, str]]] = []
+    for index, canary in enumerate(hidden.canaries):
+        names = {owners[n] for n in canary.fails if n in owners}
+        place = next((i for i, t in enumerate(touched) if not t & names), len(batches))
+        if place == len(batches):
+            batches.append([])
+            touched.append(set())
+        batches[place].append(index)
+        touched[place] |= names
+    return batches
+
+
+def _gold_key(task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]) -> str:
+    """Return a digest of everything a run on gold depends on."""
+    tree = {**task.base_files, **task.hidden.files, **put}
+    digest = hashlib.sha256(repr((task.env, removed, task.workspace.python)).encode())
+    for path in sorted(set(tree) - set(removed)):
+        digest.update(f"{path} {hashlib.sha256(tree[path]).hexdigest()}\n".encode())
+    for canary in task.hidden.canaries:
+        digest.update(repr((canary.path, sorted(canary.spec.items()))).encode())
+    return digest.hexdigest()
+
+
+def _why(run: TestRun) -> str:
+    if run.is_timed_out:
+        return "they take too long"
+    return "; ".join(run.collection_errors)[:300] or run.execution.text()[-300:]

@@ -1,0 +1,55 @@
+"""What an operator makes of one node: each replacement once, and only those that fit in its place.
+
+Not here: the operators (`operators/`), putting a replacement in (`mutate.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+from libcst.metadata import CodeRange
+
+from katgym_envs.swe.mutation.operators import Operator
+from katgym_envs.swe.mutation.place import Place, Replacement, code
+
+
+def variants_of(operator: Operator, node: cst.CSTNode, place: Place) -> tuple[Replacement, ...]:
+    """Return the replacements that read differently from the node and from each other."""
+    by_text: dict[str, Replacement] = {}
+    for replacement in _made(operator, node, place):
+        if isinstance(replacement, cst.RemovalSentinel):
+            text = ""
+        elif isinstance(replacement, cst.FlattenSentinel):
+            text = "".join(code(part) for part in replacement)
+        else:
+            text = code(replacement)
+        by_text.setdefault(text, replacement)
+    by_text.pop(code(node), None)
+    return tuple(by_text.values())
+
+
+def is_tight(lines: Sequence[str], where: CodeRange) -> bool:
+    """Return whether a letter or digit stands right before or behind a node and its brackets."""
+    before = lines[where.start.line - 1][: where.start.column].rstrip("(")[-1:]
+    behind = lines[where.end.line - 1][where.end.column :].lstrip(")")[:1]
+    return any(c.isalnum() or c == "_" for c in (before, behind))
+
+
+def fits(replacement: Replacement, node: cst.CSTNode, top: cst.CSTNode) -> bool:
+    """Return whether a replacement can stand where the node is, as in `return-x`."""
+    if not isinstance(replacement, cst.CSTNode):
+        return True
+    try:
+        top.deep_replace(node, replacement)
+    except cst.CSTValidationError:
+        return False
+    return True
+
+
+def _made(operator: Operator, node: cst.CSTNode, place: Place) -> Iterator[Replacement]:
+    """Yield what an operator makes, up to what the spaces around do not allow: `raise(x)`."""
+    # A change that needs a space which is not there is no plausible bug: it is left out.
+    with contextlib.suppress(cst.CSTValidationError):
+        yield from operator(node, place)

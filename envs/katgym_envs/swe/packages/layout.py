@@ -1,0 +1,77 @@
+"""Guesses what is product and what are tests in the sdist of a package that is not in the table.
+
+Not here: the table (`catalogue.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from email.parser import BytesHeaderParser
+
+from katgym.errors import UsageError
+from katgym_envs.swe.packages.catalogue import KnownPackage
+from katgym_envs.swe.packages.sdist import Sdist
+
+_TEST_FOLDERS = ("tests", "test", "testing")
+_TEST_MODULE = re.compile(r"(.*/)?(test_[^/]*|[^/]*_test|tests?)\.py")
+_NOT_PRODUCT = ("setup.py", "conftest.py", "noxfile.py", "tasks.py", "docs/", "doc/", "examples/")
+
+
+def guess_package(sdist: Sdist, files: Mapping[str, bytes]) -> KnownPackage:
+    """Return the entry a table would have for this sdist; the requirements are none but pytest.
+
+    Raises `UsageError` when it has no Python product or no tests.
+    """
+    modules = [path for path in files if path.endswith(".py")]
+    tests = [path for path in modules if _TEST_MODULE.fullmatch(path)]
+    label = f"{sdist.name}=={sdist.version}"
+    if not tests:
+        raise UsageError(f"the sdist of {label} holds no tests, so no task can be made from it")
+    roots = _test_roots(tests)
+    base = "src/" if any(path.startswith("src/") for path in modules) else ""
+    source = sorted({_top(path, base) for path in modules if _is_product(path, base, roots)})
+    if not source:
+        raise UsageError(f"the sdist of {label} holds no Python modules besides its tests")
+    return KnownPackage(
+        name=sdist.name,
+        version=sdist.version,
+        sha256=sdist.sha256,
+        license=_license(files.get("PKG-INFO", b"")),
+        source=tuple(source),
+        tests=tuple(sorted(tests)),
+        test_roots=roots,
+        python_path=("src", ".") if base else (".",),
+    )
+
+
+def is_below(path: str, roots: Iterable[str]) -> bool:
+    """Return whether a path is one of the roots or in one of them."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _test_roots(tests: Iterable[str]) -> tuple[str, ...]:
+    roots = set()
+    for path in tests:
+        parts = path.split("/")
+        folders = [i for i, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS]
+        roots.add("/".join(parts[: folders[0] + 1]) if folders else path)
+    return tuple(sorted(roots))
+
+
+def _is_product(path: str, base: str, roots: Iterable[str]) -> bool:
+    return (
+        path.startswith(base)
+        and not is_below(path, roots)
+        and not path.startswith(_NOT_PRODUCT)
+        and not path.endswith("/conftest.py")
+    )
+
+
+def _top(path: str, base: str) -> str:
+    return base + path.removeprefix(base).split("/", 1)[0]
+
+
+def _license(metadata: bytes) -> str:
+    headers = BytesHeaderParser().parsebytes(metadata)
+    return str(headers.get("License-Expression") or headers.get("License") or "").split("\n")[0]

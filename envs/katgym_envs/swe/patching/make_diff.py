@@ -1,0 +1,175 @@
+"""Makes unified diffs that git applies, and that are the same bytes wherever they are made.
+
+    make_diff({"x.py": b"a\\n"}, {"x.py": b"b\\n"})
+    make_diff({"x.py": b"a\\n"}, {"x.py": None})          # deleted
+
+Not here: reading them (`unified.py`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.patching.failure import PatchError, PatchFailure
+from katgym_envs.swe.patching.file_patch import EXECUTABLE_MODE, FILE_MODE, LINK_MODE
+from katgym_envs.swe.patching.paths import check_path, quote
+from katgym_envs.swe.patching.tree import Tree, as_tree, split_lines
+
+_NUM_CONTEXT = 3
+_NO_NEWLINE = b"\n\\ No newline at end of file\n"
+_MAX_QUADRATIC = 4_000_000
+"""Product of line counts up to which difflib looks for the best match of the middle."""
+
+
+def make_diff(before: Tree, after: Mapping[str, bytes | FileEntry | None]) -> str:
+    """Return the unified diff between two trees, sorted by path; "" if they are equal.
+
+    A path that `after` lacks, or holds as None, is deleted. Modes count: a changed executable bit,
+    a link. Bytes that are not UTF-8 become surrogates, as `parse_diff` takes them. `PatchError`
+    for contents with NUL bytes, which no unified diff can carry.
+    """
+    old = as_tree(before)
+    new = as_tree({path: entry for path, entry in after.items() if entry is not None})
+    paths = sorted({*old, *new}, key=os.fsencode)
+    data = b"".join(_file_diff(path, old.get(path), new.get(path)) for path in paths)
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _file_diff(path: str, old: FileEntry | None, new: FileEntry | None) -> bytes:
+    if old == new:
+        return b""
+    check_path(path)
+    if old and new and (old.link_target is None) != (new.link_target is None):
+        return _file_diff(path, old, None) + _file_diff(path, None, new)
+    a, b = (os.fsencode(quote(side + path)) for side in ("a/", "b/"))
+    lines = [b"diff --git " + a + b" " + b + b"\n", *_mode_lines(old, new)]
+    old_data, new_data = _data(path, old), _data(path, new)
+    if old_data == new_data:
+        return b"".join(lines)
+    mode = b" %o" % _mode(old) if old and new and _mode(old) == _mode(new) else b""
+    lines.append(b"index " + _blob(old) + b".." + _blob(new) + mode + b"\n")
+    lines.append(b"--- " + _name(a, old) + b"\n+++ " + _name(b, new) + b"\n")
+    return b"".join([*lines, *_hunks(split_lines(old_data), split_lines(new_data))])
+
+
+def _name(quoted: bytes, entry: FileEntry | None) -> bytes:
+    if entry is None:
+        return b"/dev/null"
+    return quoted + b"\t" if b" " in quoted and not quoted.startswith(b'"') else quoted
+
+
+def _mode(entry: FileEntry) -> int:
+    if entry.link_target is not None:
+        return LINK_MODE
+    return EXECUTABLE_MODE if entry.is_executable else FILE_MODE
+
+
+def _mode_lines(old: FileEntry | None, new: FileEntry | None) -> Iterator[bytes]:
+    if old is None:
+        assert new is not None
+        yield b"new file mode %o\n" % _mode(new)
+    elif new is None:
+        yield b"deleted file mode %o\n" % _mode(old)
+    elif _mode(old) != _mode(new):
+        yield b"old mode %o\n" % _mode(old)
+        yield b"new mode %o\n" % _mode(new)
+
+
+def _content(entry: FileEntry) -> bytes:
+    return entry.content if entry.link_target is None else os.fsencode(entry.link_target)
+
+
+def _data(path: str, entry: FileEntry | None) -> bytes:
+    data = b"" if entry is None else _content(entry)
+    if b"\0" in data:
+        raise PatchError(PatchFailure.BINARY, "a binary file; a unified diff has text", path=path)
+    return data
+
+
+def _blob(entry: FileEntry | None) -> bytes:
+    """Return git's abbreviated name of the content."""
+    if entry is None:
+        return b"0" * 7
+    data = _content(entry)
+    digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    return digest.hexdigest()[:7].encode()
+
+
+def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[bytes]:
+    for group in _groups(old, new):
+        first, last = group[0], group[-1]
+        yield b"@@ -%s +%s @@\n" % (
+            _range(first[1], last[2] - first[1]),
+            _range(first[3], last[4] - first[3]),
+        )
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                yield from (_line(b" ", line) for line in old[i1:i2])
+            else:
+                yield from (_line(b"-", line) for line in old[i1:i2])
+                yield from (_line(b"+", line) for line in new[j1:j2])
+
+
+def _range(start: int, size: int) -> bytes:
+    if size == 1:
+        return b"%d" % (start + 1)
+    return b"%d,%d" % (start + 1 if size else start, size)
+
+
+def _line(kind: bytes, line: bytes) -> bytes:
+    return kind + (line if line.endswith(b"\n") else line + _NO_NEWLINE)
+
+
+_Opcode = tuple[str, int, int, int, int]
+
+
+def _groups(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Opcode]]:
+    """Yield the edits in groups with context; equal ends are split off first, for speed."""
+    limit = min(len(old), len(new))
+    head = next((i for i in range(limit) if old[i] != new[i]), limit)
+    tail = next((i for i in range(limit - head) if old[-1 - i] != new[-1 - i]), limit - head)
+    middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
+    codes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
+    codes += [
+        (tag, i1 + head, i2 + head, j1 + head, j2 + head)
+        for tag, i1, i2, j1, j2 in _edits(middle_old, middle_new)
+    ]
+    if tail:
+        codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
+    yield from _with_context(codes)
+
+
+def _edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[_Opcode]:
+    if not old and not new:
+        return []
+    if len(old) * len(new) > _MAX_QUADRATIC:
+        return [("replace", 0, len(old), 0, len(new))]
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [(tag, i1, i2, j1, j2) for tag, i1, i2, j1, j2 in matcher.get_opcodes()]
+
+
+def _with_context(codes: list[_Opcode]) -> Iterator[list[_Opcode]]:
+    """Group opcodes so that equal runs between two edits of one group are short."""
+    group: list[_Opcode] = []
+    for index, (tag, i1, i2, j1, j2) in enumerate(codes):
+        if tag != "equal":
+            group.append((tag, i1, i2, j1, j2))
+            continue
+        is_first, is_last = index == 0, index == len(codes) - 1
+        if not is_first and not is_last and i2 - i1 <= 2 * _NUM_CONTEXT:
+            group.append((tag, i1, i2, j1, j2))
+            continue
+        if group:
+            end = min(i2, i1 + _NUM_CONTEXT)
+            group.append((tag, i1, end, j1, j1 + end - i1))
+            yield group
+            group = []
+        if not is_last:
+            begin = max(i1, i2 - _NUM_CONTEXT)
+            group = [(tag, begin, i2, j2 - (i2 - begin), j2)]
+    if any(code[0] != "equal" for code in group):
+        yield group

@@ -1,0 +1,84 @@
+"""A patch as a model writes it: a unified diff or an envelope, alone or in a message's code block.
+
+    parse_proposal(message).apply(files)
+
+Not here: the two formats (`unified.py`, `envelope.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from katgym_envs.swe.patching.apply import apply_patches
+from katgym_envs.swe.patching.envelope import (
+    BEGIN,
+    END,
+    EnvelopePart,
+    apply_envelope,
+    parse_envelope,
+)
+from katgym_envs.swe.patching.failure import PatchError, PatchFailure
+from katgym_envs.swe.patching.file_patch import FilePatch
+from katgym_envs.swe.patching.tree import Changes, Tree
+from katgym_envs.swe.patching.unified import parse_diff
+
+_FENCE = re.compile(
+    r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_DIFF_LANGUAGES = ("diff", "patch", "udiff")
+_LOOKS_LIKE_DIFF = re.compile(r"^(diff --git |--- \S)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A parsed patch of either format."""
+
+    diff: tuple[FilePatch, ...] = ()
+    envelope: tuple[EnvelopePart, ...] = ()
+
+    def apply(self, tree: Tree) -> Changes:
+        """Return what it changes in a tree; `PatchError` if it does not fit."""
+        return apply_patches(tree, self.diff) if self.diff else apply_envelope(tree, self.envelope)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every path it reads or changes."""
+        found = {p for part in self.diff for p in (part.old_path, part.new_path)}
+        found |= {p for part in self.envelope for p in (part.path, part.move_to)}
+        return frozenset(path for path in found if path is not None)
+
+
+def parse_proposal(text: str) -> Proposal:
+    """Return the one patch in a text; `PatchError` if there is none, or more than one."""
+    patch = _patch_in(text)
+    if patch.lstrip().startswith(BEGIN):
+        return Proposal(envelope=parse_envelope(patch.strip()))
+    return Proposal(diff=parse_diff(patch))
+
+
+def _patch_in(text: str) -> str:
+    if text.count(BEGIN) > 1:
+        raise PatchError(PatchFailure.MALFORMED, f"more than one {BEGIN!r}; send one patch")
+    if BEGIN in text:
+        start = text.index(BEGIN)
+        end = text.find(END, start)
+        if end < 0:
+            raise PatchError(PatchFailure.MALFORMED, f"{BEGIN!r} without {END!r}")
+        return text[start : end + len(END)]
+    blocks = [m for m in _FENCE.finditer(text) if _is_patch(m["info"].strip(), m["body"])]
+    if len(blocks) > 1:
+        raise PatchError(PatchFailure.MALFORMED, "more than one code block with a patch; send one")
+    if blocks:
+        return blocks[0]["body"]
+    if text.strip() and not _LOOKS_LIKE_DIFF.search(text):
+        raise PatchError(
+            PatchFailure.EMPTY,
+            "no patch found: write a unified diff in a ```diff block, or '*** Begin Patch'",
+        )
+    return text
+
+
+def _is_patch(info: str, body: str) -> bool:
+    return info.lower() in _DIFF_LANGUAGES or (not info and bool(_LOOKS_LIKE_DIFF.match(body)))

@@ -1,0 +1,66 @@
+"""Writes files so that a kill or a full disk leaves the old one or the new one, never half of one.
+
+Not here: lines that are appended to (`line_file.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from katgym.errors import InfrastructureError
+
+PRIVATE = 0o700
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file; it is on disk when this returns. `InfrastructureError` if it cannot be."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(mode)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+            raise
+        sync_folder(path.parent)
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder that only this user can look into, and return it."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+        folder.chmod(PRIVATE)
+    return folder
+
+
+def sync_folder(folder: Path) -> None:
+    """Put a folder's entries on disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of writing to `path` into an `InfrastructureError` that says what to do."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            why = "the disk is full; nothing finished is lost: free some space and run it again"
+        else:
+            why = e.strerror or str(e)
+        raise InfrastructureError(f"cannot write {str(path)!r}: {why}") from e

@@ -1,0 +1,260 @@
+"""Tasks as rows: a JSON Lines file people exchange, and beside it the store only the grader reads.
+
+    SET/tasks.jsonl         visible rows: no patch, no tests' names, no origin
+    SET/hidden/             mode 0700
+        rows.jsonl          the same rows, whole
+        trees/ID.json       base state and graded files of a task: path -> sha256 of a blob
+        blobs/ab/ab12...    contents
+
+Not here: tasks kept as mutations (`mutation_set.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.sandbox import LayerStore, layer_store
+from katgym.sandbox.layer import FileEntry
+from katgym.sandbox.venvs import ensure_venv
+from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym_envs.swe.row import Origin, SweRow
+from katgym_envs.swe.sources.atomic_files import make_private, write_atomically
+from katgym_envs.swe.sources.line_file import read_lines, to_lines
+from katgym_envs.swe.swe_task import SweTask, Workspace
+from katgym_envs.swe.task_source import TaskSource
+
+TASKS_FILE = "tasks.jsonl"
+HIDDEN_FOLDER = "hidden"
+
+
+class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of a base state."""
+
+    sha256: str = ""
+    is_executable: bool = False
+    link_target: str | None = None
+
+
+class StoredFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `TestFunction`."""
+
+    path: str
+    qualname: str
+    case_ids: tuple[str, ...] = ("",)
+
+
+class StoredCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `ValidCanary`."""
+
+    path: str
+    spec: dict[str, Any]
+    places: dict[str, str]
+    """Node ids that fail with it -> where."""
+
+
+class StoredTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the grader keeps of one task besides its row."""
+
+    base: dict[str, StoredFile] | None = None
+    """None when the row's image holds it."""
+    hidden: dict[str, str] = {}
+    """Path -> sha256."""
+    gold: dict[str, str] = {}
+    test_modules: tuple[str, ...] = ()
+    functions: tuple[StoredFunction, ...] = ()
+    canaries: tuple[StoredCanary, ...] = ()
+    base_places: dict[str, str] = {}
+
+
+def visible_row(row: SweRow) -> SweRow:
+    """Return a row without what is hidden: patches, tests' names, origin, validation."""
+    part = msgspec.structs.replace(
+        row.katgym, origin=Origin(kind="hidden"), hidden_files={}, canaries="", validation={}
+    )
+    return msgspec.structs.replace(
+        row, patch="", test_patch="", FAIL_TO_PASS=[], PASS_TO_PASS=[], eval_script="",
+        log_parser="", katgym=part, other={},
+    )  # fmt: skip
+
+
+class RowSetWriter:
+    """Adds tasks to a set; every `add` is on disk when it returns, and `finish` lists them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._store = make_private(folder / HIDDEN_FOLDER)
+        self._rows: dict[str, SweRow] = {}
+
+    def add(
+        self,
+        row: SweRow,
+        hidden: HiddenTests,
+        base: Mapping[str, bytes | FileEntry] | None,
+    ) -> None:
+        """Store a task; `base` None says that the row's image holds the base state."""
+        tree = StoredTree(
+            base=None if base is None else {p: self._entry(f) for p, f in base.items()},
+            hidden={p: self._blob(content) for p, content in hidden.files.items()},
+            gold={p: self._blob(content) for p, content in hidden.gold_files.items()},
+            test_modules=hidden.test_modules,
+            functions=tuple(
+                StoredFunction(f.path, f.qualname, f.case_ids) for f in hidden.functions
+            ),
+            canaries=tuple(
+                StoredCanary(
+                    c.path, dict(c.spec), {n: c.places.get(n, "") for n in sorted(c.fails)}
+                )
+                for c in hidden.canaries
+            ),
+            base_places=dict(hidden.base_places),
+        )
+        path = self._store / "trees" / f"{row.instance_id}.json"
+        write_atomically(path, msgspec.json.encode(tree), mode=0o600)
+        self._rows[row.instance_id] = row
+
+    def finish(self) -> None:
+        """Write both files of rows; tasks of an earlier `finish` are replaced."""
+        rows = list(self._rows.values())
+        write_atomically(
+            self._store / "rows.jsonl", to_lines([r.to_json() for r in rows]), mode=0o600
+        )
+        visible = [visible_row(r).to_json() for r in rows]
+        write_atomically(self.folder / TASKS_FILE, to_lines(visible))
+
+    def _entry(self, file: bytes | FileEntry) -> StoredFile:
+        if isinstance(file, bytes):
+            return StoredFile(self._blob(file))
+        if file.link_target is not None:
+            return StoredFile(link_target=file.link_target)
+        return StoredFile(self._blob(file.content), file.is_executable)
+
+    def _blob(self, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        path = self._store / "blobs" / digest[:2] / digest
+        if not path.exists():
+            write_atomically(path, content, mode=0o600)
+        return digest
+
+
+class RowSet(TaskSource):
+    """The tasks of a set that `RowSetWriter` wrote."""
+
+    def __init__(self, folder: Path, *, layers: LayerStore | None = None) -> None:
+        self.folder = folder
+        self._store = folder / HIDDEN_FOLDER
+        self._layers = layers
+
+    @cached_property
+    def _rows(self) -> dict[str, SweRow]:
+        return read_rows(self._store / "rows.jsonl")
+
+    def tasks(self, split: str | None = None) -> Sequence[SweTask]:
+        """Return the visible sides, in the file's order."""
+        rows = self._rows.values()
+        return [SweTask.from_row(r) for r in rows if split is None or r.katgym.split == split]
+
+    def row(self, instance_id: str) -> SweRow:
+        """Return the whole row; `UnknownNameError` names the nearest ids."""
+        try:
+            return self._rows[instance_id]
+        except KeyError:
+            raise UnknownNameError(unknown_name("task", instance_id, self._rows)) from None
+
+    def workspace(self, instance_id: str) -> Workspace:
+        """Return the base state; its digest is compared with the row's."""
+        row = self.row(instance_id)
+        tree = self._tree(instance_id)
+        if tree.base is None:
+            return Workspace(layer=None, python=None)
+        layer = (self._layers or layer_store()).add_files(self._base(tree))
+        expected = row.katgym.workspace_sha256
+        if expected and layer.digest != expected:
+            raise UsageError(
+                f"task {instance_id!r}: its workspace has sha256 {layer.digest!r}, the row says"
+                f" {expected!r}; {str(self.folder)!r} was changed"
+            )
+        python = ensure_venv(row.katgym.env.requirements)
+        return Workspace(layer=layer, python=python)
+
+    def base_files(self, instance_id: str) -> Mapping[str, bytes]:
+        """Return the base state's regular files; none when an image holds it."""
+        files = self._base(self._tree(instance_id))
+        return {p: f.content for p, f in files.items() if f.link_target is None}
+
+    def hidden(self, instance_id: str) -> HiddenTests:
+        """Return the grader's side."""
+        row, tree = self.row(instance_id), self._tree(instance_id)
+        return HiddenTests(
+            instance_id=instance_id,
+            gold_patch=row.patch,
+            fail_to_pass=tuple(row.FAIL_TO_PASS),
+            pass_to_pass=tuple(row.PASS_TO_PASS),
+            files={p: self._content(digest) for p, digest in tree.hidden.items()},
+            test_modules=tree.test_modules,
+            functions=tuple(
+                TestFunction(path=f.path, qualname=f.qualname, case_ids=f.case_ids)
+                for f in tree.functions
+            ),
+            canaries=tuple(
+                ValidCanary(
+                    path=c.path,
+                    spec=c.spec,
+                    fails=frozenset(c.places),
+                    places={n: p for n, p in c.places.items() if p},
+                )
+                for c in tree.canaries
+            ),
+            base_places=tree.base_places,
+            protected_paths=row.katgym.protected_paths,
+            timeout_s=row.katgym.timeout_s,
+            gold_files={p: self._content(digest) for p, digest in tree.gold.items()},
+        )
+
+    def _tree(self, instance_id: str) -> StoredTree:
+        self.row(instance_id)
+        path = self._store / "trees" / f"{instance_id}.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=StoredTree)
+        except (OSError, msgspec.MsgspecError) as e:
+            raise UsageError(f"task {instance_id!r}: {str(path)!r} cannot be read: {e}") from e
+
+    def _base(self, tree: StoredTree) -> dict[str, FileEntry]:
+        return {
+            path: FileEntry(
+                content=b"" if f.link_target is not None else self._content(f.sha256),
+                is_executable=f.is_executable,
+                link_target=f.link_target,
+            )
+            for path, f in (tree.base or {}).items()
+        }
+
+    def _content(self, digest: str) -> bytes:
+        path = self._store / "blobs" / digest[:2] / digest
+        try:
+            content = path.read_bytes()
+        except OSError as e:
+            raise UsageError(f"{str(path)!r} cannot be read: {e.strerror}") from e
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise UsageError(f"{str(path)!r} does not have the sha256 it is named for")
+        return content
+
+
+def read_rows(path: Path) -> dict[str, SweRow]:
+    """Return a file's rows by id; `UsageError` names line and field of a broken one."""
+    rows: dict[str, SweRow] = {}
+    for number, data in read_lines(path):
+        try:
+            row = SweRow.from_json(data)
+        except UsageError as e:
+            raise UsageError(f"{str(path)!r} line {number}: {e}") from e
+        if row.instance_id in rows:
+            raise UsageError(f"{str(path)!r} line {number}: id {row.instance_id!r} occurs twice")
+        rows[row.instance_id] = row
+    return rows

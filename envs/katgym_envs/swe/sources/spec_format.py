@@ -1,0 +1,121 @@
+"""How made tasks are kept: specs that regenerate them, one file a package and one line a task.
+
+No source of the package is in them. Tests are numbered as `PackageSpec.node_ids()` lists them. Both
+are the grader's: a mutation tells where the bug is. Not here: regenerating (`mutation_set.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from katgym_envs.swe.hidden import TestFunction
+from katgym_envs.swe.row import MutationSpec
+
+SPEC_SCHEMA = 1
+
+
+class CanarySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A wrong-value change to a test file that was seen to fail on correct code."""
+
+    path: str
+    spec: dict[str, Any]
+    """What `canaries/` serialises."""
+    fails: tuple[int, ...]
+    """Numbers of the tests that fail with it."""
+    places: tuple[str, ...]
+    """Where each of them fails (`TestResult.place`); one for all if it is the same."""
+
+    def place_of(self, index: int) -> str:
+        """Return the place of `fails[index]`."""
+        return self.places[0] if len(self.places) == 1 else self.places[index]
+
+
+class PackageSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """One package: where it comes from, its sound tests, its canaries.
+
+    Example:
+        PackageSpec(name="inflection", version="0.5.1", sha256="1a29...", license="MIT",
+                    requirements=("pytest==9.2.0",), source_roots=("inflection.py",),
+                    test_files=("test_inflection.py",),
+                    tests={"test_inflection.py": {"test_humanize": ("a-A", "b-B")}})
+    """
+
+    schema: int = SPEC_SCHEMA
+    name: str
+    version: str
+    sha256: str
+    """Of the sdist; of the tree for the toy repository, which has no sdist."""
+    license: str = ""
+    requirements: tuple[str, ...]
+    """Pinned."""
+    python_path: tuple[str, ...] = (".",)
+    source_roots: tuple[str, ...]
+    test_files: tuple[str, ...]
+    """Test modules."""
+    test_roots: tuple[str, ...] = ()
+    """Files and folders that belong to the tests: modules, conftest files, data."""
+    tests: dict[str, dict[str, tuple[str, ...]]]
+    """Test module -> function -> ids of its cases: what passed in all runs on correct code."""
+    flaky: tuple[str, ...] = ()
+    """Node ids that did not."""
+    timeout_s: float = 60.0
+    canaries: tuple[CanarySpec, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Name and version: what tasks refer to."""
+        return f"{self.name}-{self.version}"
+
+    @cached_property
+    def functions(self) -> tuple[TestFunction, ...]:
+        """Every sound test function, in the order of collection."""
+        return tuple(
+            TestFunction(path=path, qualname=name, case_ids=cases)
+            for path, functions in self.tests.items()
+            for name, cases in functions.items()
+        )
+
+    @cached_property
+    def node_ids(self) -> tuple[str, ...]:
+        """Every sound test; a test's number is its place here."""
+        return node_ids(self.tests)
+
+
+def node_ids(tests: Mapping[str, Mapping[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """Return the node ids of `PackageSpec.tests`, in order."""
+    return tuple(
+        f"{path}::{name}[{case}]" if case else f"{path}::{name}"
+        for path, functions in tests.items()
+        for name, cases in functions.items()
+        for case in cases
+    )
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task made by mutation.
+
+    Example:
+        TaskSpec(id="inflection-0.5.1-3fa9c0", package="inflection-0.5.1", split="train",
+                 mutations=(MutationSpec(file="inflection.py", operator="...", location="..."),),
+                 fail_to_pass=(4, 5), statement="...", workspace_sha256="ab12...")
+    """
+
+    id: str
+    package: str
+    """`PackageSpec.key`."""
+    split: str = "train"
+    mutations: tuple[MutationSpec, ...]
+    fail_to_pass: tuple[int, ...]
+    base_places: tuple[str, ...] = ()
+    """Where each of them fails on the base state."""
+    ungraded: tuple[int, ...] = ()
+    """Tests that the bug breaks and that are not graded: they have no canary, or are unsteady."""
+    statement: str
+    workspace_sha256: str
+    timeout_s: float = 60.0
+    validation: dict[str, Any] = {}
+    """See `KatgymPart.validation`."""

@@ -1,0 +1,299 @@
+"""The program that runs pytest inside a sandbox; it is sent there as text.
+
+Standard library and pytest only, Python >= 3.8. It puts the files in place, runs pytest once and
+reports JSON lines: "hello" before anything else, "collected", one "test" a case, "end". Not here:
+who starts it and reads the reports (`runner.py`). It protects nothing by itself: code under test
+runs in the same process and can report whatever it likes.
+"""
+
+# ruff: noqa: PTH102, PTH108, PTH112, PTH114, PTH118, PTH123, PTH211
+# (pathlib would cost each run an import in sandboxes that have not loaded it)
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_KEPT_LETTERS = 4000
+# They have no part in whether a test passes, and cost a third of a short run.
+_UNUSED_PLUGINS = (
+    "cacheprovider", "doctest", "faulthandler", "pastebin", "setuponly", "setupplan", "stepwise",
+    "threadexception", "unraisableexception",
+)  # fmt: skip
+
+
+def main(argument: bytes, report: Callable[[bytes], None]) -> int:
+    """Run the plan; return pytest's exit code."""
+    plan = json.loads(argument)
+    prepare_process(plan)
+
+    def send(kind: str, **fields: Any) -> None:
+        report(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+
+    send("hello")
+    place_files(plan)
+    os.chdir(plan["workdir"])
+    if plan["is_detailed"]:
+        # A line tracer has to see the statements as they are written.
+        recorder: Recorder = DetailedRecorder(plan, send)
+    else:
+        recorder = Recorder(plan, send)
+    import pytest
+
+    return int(pytest.main(arguments(plan), plugins=[recorder]))
+
+
+def main_cold() -> None:
+    """Run from the command line: the argument comes on stdin, reports leave on stdout.
+
+    What tests print goes to stderr, so that it cannot get between the reports by accident.
+    """
+    argument = sys.stdin.buffer.read()
+    channel = os.dup(1)
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def report(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(channel, view) :]
+
+    code = main(argument, report)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def prepare_process(plan: dict[str, Any]) -> None:
+    """Make a forked interpreter look like one that was started for these tests alone."""
+    import signal
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(plan["env"])
+    roots = [os.path.normpath(os.path.join(plan["workdir"], p)) for p in plan["python_path"]]
+    sys.path[:] = roots + [p for p in sys.path if p not in ("", *roots)]
+    sys.argv[:] = ["pytest"]
+    sys.dont_write_bytecode = True
+    for name in [n for n in sys.modules if n.split(".")[0] == "katgym"]:
+        del sys.modules[name]
+    import random
+
+    random.seed(0)
+
+
+def place_files(plan: dict[str, Any]) -> None:
+    """Remove, link and write what the plan says, never through a link."""
+    import base64
+
+    base = plan["workdir"]
+    for path in plan["remove"]:
+        clear(os.path.join(base, path))
+    for path, target in plan["links"]:
+        make_room(base, path)
+        os.symlink(target, os.path.join(base, path))
+    for path, content, mode in plan["put"]:
+        make_room(base, path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(os.path.join(base, path), flags, mode), "wb") as file:
+            file.write(base64.b64decode(content))
+
+
+def make_room(base: str, path: str) -> None:
+    """Make the folders of a path, real ones, and remove what is in its place."""
+    folder = base
+    for part in path.split("/")[:-1]:
+        folder = os.path.join(folder, part)
+        if os.path.islink(folder) or not os.path.isdir(folder):
+            clear(folder)
+            os.mkdir(folder)
+    clear(os.path.join(base, path))
+
+
+def clear(path: str) -> None:
+    """Remove whatever is at a path; nothing there is fine."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def arguments(plan: dict[str, Any]) -> list[str]:
+    """Return pytest's command line: no configuration, no plugins, no cache but what is named."""
+    given = [
+        "-q", "-c", os.devnull, f"--rootdir={plan['workdir']}", f"--confcutdir={plan['workdir']}",
+        "--no-header", "--no-summary", "--continue-on-collection-errors", "--color=no",
+        f"--junitxml={plan['junit']}", "-o", "junit_logging=no", "-o", "junit_family=xunit1",
+        "-o", "console_output_style=classic",
+    ]  # fmt: skip
+    for name in _UNUSED_PLUGINS:
+        given += ["-p", "no:" + name]
+    # Canaries fail on purpose: their tracebacks are never read, so none is worded.
+    given += ["--tb=short"] if plan["is_detailed"] else ["--tb=native"]
+    given += [] if plan["is_detailed"] else ["--assert=plain"]
+    return [*given, "--", *plan["files"]]
+
+
+class Recorder:
+    """The pytest plugin that chooses, orders and reports tests."""
+
+    def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
+        self.plan = plan
+        self.send = send
+        self.index: dict[str, int] = {}
+        self.phases: dict[str, list[dict[str, Any]]] = {}
+        self.failures: dict[str, tuple[str, bool]] = {}
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Tell a module that cannot be imported."""
+        if report.failed:
+            text = str(report.longrepr)[-_KEPT_LETTERS:] if self.plan["is_detailed"] else ""
+            self.send("uncollected", node=report.nodeid, text=text)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Keep what was asked for, number the cases, shuffle."""
+        chosen = None
+        if self.plan["functions"] is not None:
+            chosen = {tuple(pair) for pair in self.plan["functions"]}
+        ordinals: dict[tuple[str, str], int] = {}
+        kept: list[Any] = []
+        told = []
+        for item in items:
+            name = identify(item)
+            if chosen is not None and name not in chosen:
+                continue
+            ordinal = ordinals.get(name, 0)
+            ordinals[name] = ordinal + 1
+            self.index[item.nodeid] = len(kept)
+            told.append([name[0], name[1], ordinal, item.nodeid])
+            kept.append(item)
+        if self.plan["seed"] is not None:
+            import random
+
+            random.Random(self.plan["seed"]).shuffle(kept)
+        items[:] = kept
+        self.send("collected", tests=told)
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
+        """Note what was raised; pytest's own implementation makes the report."""
+        if call.excinfo is not None and item.nodeid not in self.failures:
+            import _pytest.outcomes
+
+            kind = call.excinfo.type
+            is_assertion = issubclass(kind, (AssertionError, _pytest.outcomes.Failed))
+            self.failures[item.nodeid] = (kind.__name__, is_assertion)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Send a test's line when its tear-down is over."""
+        phase = {
+            "when": report.when,
+            "outcome": report.outcome,
+            "xfail": hasattr(report, "wasxfail"),
+            "duration": round(report.duration, 6),
+            "subtest": hasattr(report, "context"),
+        }
+        if self.plan["is_detailed"] and report.failed:
+            phase["message"] = str(report.longrepr)[-_KEPT_LETTERS:]
+        self.phases.setdefault(report.nodeid, []).append(phase)
+        if report.when == "teardown" and not phase["subtest"]:
+            exception, is_assertion = self.failures.get(report.nodeid, ("", False))
+            self.send(
+                "test",
+                index=self.index.get(report.nodeid, -1),
+                phases=self.phases.pop(report.nodeid),
+                exception=exception,
+                is_assertion=is_assertion,
+                place=self.place(report.nodeid),
+            )
+
+    def place(self, node_id: str) -> str:
+        """Return where a test failed; only the detailed recorder knows."""
+        return ""
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Tell that pytest came to its end."""
+        self.send("end", exit_code=int(exitstatus))
+
+
+class DetailedRecorder(Recorder):
+    """Counts how often each line of the test modules is reached, to place a failure in a loop."""
+
+    def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
+        super().__init__(plan, send)
+        self.paths = {os.path.join(plan["workdir"], path) for path in plan["files"]}
+        self.statements: dict[str, dict[int, int]] = {}
+        self.hits: dict[tuple[str, int], int] = {}
+        self.places: dict[str, str] = {}
+
+    def pytest_runtest_setup(self, item: Any) -> None:
+        """Start counting afresh."""
+        self.hits = {}
+        sys.settrace(self.trace)
+
+    def trace(self, frame: Any, event: str, _: Any) -> Any:
+        """Count the lines of test modules; leave every other frame alone."""
+        path = frame.f_code.co_filename
+        if path not in self.paths:
+            return None
+        if event == "line":
+            key = (path, self.statement(path, frame.f_lineno))
+            if frame.f_lineno == key[1]:
+                self.hits[key] = self.hits.get(key, 0) + 1
+        return self.trace
+
+    def statement(self, path: str, line: int) -> int:
+        """Return the first line of the innermost statement that holds a line."""
+        if path not in self.statements:
+            import ast
+
+            first: dict[int, int] = {}
+            with open(path, "rb") as file:
+                tree = ast.parse(file.read())
+            for node in ast.walk(tree):  # outer ones come first
+                if isinstance(node, ast.stmt):
+                    for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                        first[number] = node.lineno
+            self.statements[path] = first
+        return self.statements[path].get(line, line)
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
+        """Note the frames of the test module that an exception passed through."""
+        super().pytest_runtest_makereport(item, call)
+        if call.when == "teardown":
+            sys.settrace(None)
+        if call.excinfo is None or item.nodeid in self.places:
+            return
+        steps = []
+        traceback = call.excinfo.tb
+        while traceback is not None:
+            path = traceback.tb_frame.f_code.co_filename
+            if path in self.paths:
+                line = self.statement(path, traceback.tb_lineno)
+                steps.append(f"{line}:{self.hits.get((path, line), 0)}")
+            traceback = traceback.tb_next
+        self.places[item.nodeid] = ">".join(steps)
+
+    def place(self, node_id: str) -> str:
+        """Return where a test failed."""
+        return self.places.get(node_id, "")
+
+
+def identify(item: Any) -> tuple[str, str]:
+    """Return the path and qualname of a test."""
+    parts = item.nodeid.split("[", 1)[0].split("::")
+    names = parts[1:]
+    original = getattr(item, "originalname", None)
+    if original and names:
+        names[-1] = original
+    return parts[0], "::".join(names)

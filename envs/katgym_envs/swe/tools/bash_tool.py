@@ -1,0 +1,80 @@
+"""Tool `bash`: one command in a fresh shell that starts where the last one ended.
+
+Not here: what confines it (the sandbox).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+import katgym
+from katgym.errors import ToolError
+from katgym.sandbox import ExecResult, SandboxLimits
+from katgym.sandbox.base import SandboxFileError
+from katgym_envs.swe.tools.open_workspace import OpenWorkspace, output_text
+
+_STATE = "/tmp/.shell-state"
+_MAX_STATE_BYTES = 128 << 10
+_MAX_TIMEOUT_S = 600
+# The shell tells where it ends and what it exported, unless the command replaces the trap or the
+# shell itself; then the state of before is kept. /usr/bin/env: the agent's PATH may have another.
+_SCRIPT = f"""exec 2>&1
+trap 'katgym_code=$?; {{ pwd -P; /usr/bin/env -0; }} > {_STATE} 2>/dev/null; exit $katgym_code' EXIT
+eval "$1"
+"""
+_NOT_KEPT = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "katgym_code"})
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class BashTool:
+    """Mixed into the env, which has `workspace`."""
+
+    workspace: OpenWorkspace
+    command_limits: ClassVar[SandboxLimits] = SandboxLimits(output_bytes=256 << 10)
+
+    @katgym.tool(timeout_s=_MAX_TIMEOUT_S + 30.0)
+    async def bash(self, command: str, timeout_s: int = 120) -> str:
+        """Run a command with bash; returns its output (stdout and stderr) and exit code.
+
+        The working directory and exported variables are kept for the next call; processes in the
+        background are not. There is no network, and no terminal or input.
+
+        Args:
+            command: What to run; may have several lines.
+            timeout_s: Seconds after which it is stopped, from 1 to 600.
+        """
+        if not 1 <= timeout_s <= _MAX_TIMEOUT_S:
+            raise ToolError(f"timeout_s is from 1 to {_MAX_TIMEOUT_S}, got {timeout_s}")
+        result = await self._run_in_shell(command, float(timeout_s))
+        await self._keep_state()
+        return output_text(result)
+
+    async def _run_in_shell(self, command: str, timeout_s: float) -> ExecResult:
+        workspace = self.workspace
+        limits = SandboxLimits(wall_s=timeout_s).tightened(self.command_limits)
+        argv = ["/bin/bash", "-c", _SCRIPT, "bash", command]
+        cwd = workspace.cwd or None
+        result = await workspace.sandbox.exec(argv, cwd=cwd, env=workspace.env, limits=limits)
+        if result.exit_code == 126 and cwd is not None:
+            gone = (await workspace.sandbox.exec(["true"], cwd=cwd)).exit_code == 126
+            if gone:
+                workspace.cwd = ""
+                raise ToolError(f"the working directory {cwd!r} is gone; back in {workspace.root}")
+        return result
+
+    async def _keep_state(self) -> None:
+        workspace = self.workspace
+        try:
+            data = await workspace.sandbox.read(_STATE, max_bytes=_MAX_STATE_BYTES)
+        except SandboxFileError:
+            return
+        where, _, rest = data.partition(b"\n")
+        cwd = where.decode("utf-8", "surrogateescape")
+        pairs = (
+            item.decode("utf-8", "surrogateescape").partition("=") for item in rest.split(b"\0")
+        )
+        env = {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
+        if cwd.startswith("/") and "\0" not in cwd:
+            workspace.cwd = cwd
+            workspace.env = {k: v for k, v in env.items() if k not in _NOT_KEPT}

@@ -1,0 +1,77 @@
+"""Tools `grep` and `find`; they change nothing, so calls of one turn run side by side.
+
+Not here: `view` (`edit_tools.py`).
+"""
+
+from __future__ import annotations
+
+import katgym
+from katgym.errors import ToolError
+from katgym.sandbox import SandboxLimits
+from katgym.tool_output import readable_text, shorten
+from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
+
+_LIMITS = SandboxLimits(wall_s=30.0, output_bytes=256 << 10)
+_MAX_LINES = 200
+_MAX_LINE_CHARS = 300
+
+
+class SearchTools:
+    """Mixed into the env, which has `workspace`."""
+
+    workspace: OpenWorkspace
+
+    @katgym.tool(parallel=True)
+    async def grep(
+        self, pattern: str, path: str = ".", glob: str = "", ignore_case: bool = False
+    ) -> str:
+        """Search file contents; returns `path:line:text` for each line that matches.
+
+        Args:
+            pattern: A POSIX extended regular expression.
+            path: A directory or file, relative to the repository's root.
+            glob: Search only files with such a name, for example `*.py`.
+            ignore_case: Whether letters match in either case.
+        """
+        command = ["grep", "-rnIE", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
+        command += ["-i"] if ignore_case else []
+        command += [f"--include={glob}"] if glob else []
+        command += ["-e", pattern, "--", self.workspace.shown(path)]
+        result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
+        if result.exit_code == 1 and not result.stdout:
+            return "[no match]"
+        if not result.stdout:
+            raise ToolError(readable_text(result.text()).strip() or "grep failed")
+        return _listed(result.stdout, cut=bool(result.stdout_omitted or result.is_timed_out))
+
+    @katgym.tool(parallel=True)
+    async def find(self, name: str = "*", path: str = ".") -> str:
+        """Find files and directories by name; returns their paths, sorted.
+
+        Args:
+            name: A name with wildcards, for example `test_*.py`.
+            path: The directory to search, relative to the repository's root.
+        """
+        place = self.workspace.shown(path)
+        command = [
+            "find", place if place.startswith("/") else f"./{place}", "-name", ".git", "-prune",
+            "-o", "-name", "__pycache__", "-prune", "-o", "-name", name, "-print",
+        ]  # fmt: skip
+        result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
+        if not result.ok and not result.stdout:
+            raise ToolError(readable_text(result.text()).strip() or "find failed")
+        found = sorted(line.removeprefix(b"./") for line in result.stdout.splitlines())
+        shown = b"\n".join(line for line in found if line != b".")
+        return _listed(shown, cut=bool(result.stdout_omitted)) if shown else "[nothing found]"
+
+
+def _listed(output: bytes, *, cut: bool) -> str:
+    lines = readable_text(output.decode("utf-8", "replace")).splitlines()
+    shown = [
+        line if len(line) <= _MAX_LINE_CHARS else line[:_MAX_LINE_CHARS] + " ..." for line in lines
+    ]
+    more = len(shown) - _MAX_LINES
+    text = "\n".join(shown[:_MAX_LINES])
+    if more > 0 or cut:
+        text += f"\n[{more if more > 0 else 'some'} more lines; search for less]"
+    return shorten(text, MAX_OUTPUT_CHARS)

@@ -1,0 +1,1 @@
+"""The attacks, a module a family."""

@@ -1,0 +1,166 @@
+"""Random names tell nothing and change no outcome; canaries are put in exactly."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shop_modules import TESTS, run_modules
+
+from katgym.errors import UsageError
+from katgym_envs.swe.canaries import find_canaries, rename_tests, render, render_renamed
+from katgym_envs.swe.packages import open_toy
+
+TOY = open_toy()
+MIXINS = b"""\
+import unittest
+import pytest
+
+class Mixin(object):
+    def test_limit(self):
+        assert self.limit == 3
+
+class TestBase(Mixin):
+    limit = 3
+    def test_own(self):
+        assert TestBase.test_limit is not None
+
+class LaterTests(unittest.TestCase, Mixin):
+    limit = 3
+    def test_limit(self):
+        super().test_limit()
+
+class TestDerived(TestBase):
+    def test_own(self):
+        super(TestDerived, self).test_own()
+        self.helper()
+    def helper(self):
+        pass
+
+@pytest.fixture
+def test_data():
+    return 4
+
+def test_named_by_text(request):
+    assert request.node.name == "test_named_by_text"
+
+def test_data_is_four(test_data):
+    assert test_data == 4
+
+if True:
+    def test_below_if():
+        assert 1 == 1
+
+async_names = ["test_below_if_not"]
+"""
+
+
+def test_renamed_tests_have_the_same_outcomes(tmp_path: Path) -> None:
+    sources = {"test_shop": TESTS, "test_mixins": MIXINS}
+    renamed = {name: rename_tests(source, 7) for name, source in sources.items()}
+    outcomes = run_modules(
+        tmp_path,
+        sources | {f"test_new_{name}": new.source for name, new in renamed.items()},
+    )
+    for name, new in renamed.items():
+        found = outcomes[f"test_new_{name}"]
+        assert {new.original(q): cases for q, cases in found.items()} == outcomes[name]
+        assert {new.renamed(q) for q in outcomes[name]} == set(found)
+
+
+def test_no_name_of_a_test_is_left() -> None:
+    new = rename_tests(TESTS, 1)
+    left = [
+        node.name
+        for node in ast.walk(ast.parse(new.source))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    ]
+    tests = [name for name in left if name.lower().startswith("test")]
+    assert all(re.fullmatch(r"test_[0-9a-f]{10}|Test[0-9A-F]{10}", name) for name in tests)
+    assert [name for name in left if name not in tests] == ["check", "words", "setUp"]
+
+
+def test_names_that_stand_for_more_stay() -> None:
+    names = rename_tests(MIXINS, 1).names.values()
+    assert {"test_named_by_text", "test_data"}.isdisjoint(names)
+    assert {"test_limit", "test_own", "test_below_if", "Mixin", "LaterTests"} <= set(names)
+
+
+def test_base_class_that_is_not_collected_stays_so() -> None:
+    new = {old: name for name, old in rename_tests(MIXINS, 1).names.items()}
+    assert not new["Mixin"].startswith("Test")
+    assert new["TestBase"].startswith("Test")
+
+
+def test_comments_and_docstrings_go_and_lines_stay() -> None:
+    source = rename_tests(TESTS, 1).source
+    assert b"#" not in source
+    assert b"Count words" not in source
+    assert b"Tests of the shop" not in source
+    assert source.count(b"\n") == TESTS.count(b"\n")
+
+
+def test_equal_seeds_give_equal_bytes_and_others_others() -> None:
+    assert rename_tests(TESTS, 3) == rename_tests(TESTS, 3)
+    assert rename_tests(TESTS, 3).source != rename_tests(TESTS, 4).source
+
+
+def test_coding_line_and_bytes_of_other_texts_stay() -> None:
+    source = '# -*- coding: utf-8 -*-\r\n# c\r\ndef test_a():\r\n    assert "é" == "#"\r\n'.encode()
+    new = rename_tests(source, 1)
+    expected = source.replace(b"# c\r", b"\r").replace(b"test_a", next(iter(new.names)).encode())
+    assert new.source == expected
+
+
+@pytest.mark.parametrize("path", TOY.test_modules)
+def test_canary_below_random_names_is_the_same_change(path: str) -> None:
+    source = TOY.files[path]
+    plain = rename_tests(source, 5).source.splitlines()
+    for canary in find_canaries(source, per_test=2):
+        new = render_renamed(source, [canary.spec], 5).source.splitlines()
+        assert len(new) == len(plain)
+        different = [i + 1 for i, (a, b) in enumerate(zip(plain, new, strict=True)) if a != b]
+        assert canary.line in different
+        assert len(different) <= 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_canaries_apart_are_put_in_together_in_any_order(data: st.DataObject) -> None:
+    found = find_canaries(TESTS)
+    chosen = []
+    for canary in data.draw(st.lists(st.sampled_from(found), max_size=6)):
+        start, end = canary.site
+        if all(end < other.site[0] or other.site[1] < start for other in chosen):
+            chosen.append(canary)
+    specs = [canary.spec for canary in chosen]
+    together = render(TESTS, specs)
+    assert together == render(TESTS, data.draw(st.permutations(specs)))
+    assert ast.parse(together)
+    assert (together == TESTS) == (not chosen)
+
+
+SPEC = find_canaries(TESTS)[0].spec
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ([{**SPEC, "source": "00000000"}], "the canary is for a module '00000000'"),
+        ([SPEC, SPEC], "two canaries change the same place"),
+        ([{**SPEC, "edits": [[5]]}], "a canary's edit is"),
+        ([{**SPEC, "edits": [[0, 10**9, "a"]]}], "outside its module"),
+        ([{**SPEC, "edits": [[9, 8, "a"]]}], "outside its module"),
+        ([{**SPEC, "edits": [[0, 1, ["a", 2]]]}], "outside its module"),
+        ([{**SPEC, "edits": [[0, 1, [1]]]}], "a canary's edit is"),
+        ([{**SPEC, "edits": 3}], "edits are a list, got 3"),
+        ([{"source": SPEC["source"]}], "edits are a list, got None"),
+    ],
+)
+def test_wrong_specs_are_refused(specs: list[dict[str, object]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        render(TESTS, specs)

@@ -1,0 +1,198 @@
+"""Whole gradings, and what becomes of faults of the machinery."""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from attacks import toy_repository as toy
+from attacks.attack_run import patch_of
+
+from katgym.sandbox import (
+    Enforcement,
+    Sandbox,
+    SandboxBackend,
+    SandboxError,
+    SandboxSpec,
+    WorkspaceDiff,
+)
+from katgym.sandbox.backends import backend
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.grader import GraderConfig, grade
+from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+
+GOLD = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
+
+
+class FaultyBackend(SandboxBackend):
+    """The local backend, whose first sandboxes cannot be made."""
+
+    name = "faulty"
+
+    def __init__(self, inner: SandboxBackend, num_faults: int) -> None:
+        self.inner = inner
+        self.num_faults = num_faults
+        self.num_created = 0
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        self.num_created += 1
+        if self.num_faults > 0:
+            self.num_faults -= 1
+            raise SandboxError("no sandbox today")
+        return await self.inner.create(spec)
+
+    async def enforcement(self) -> Enforcement:
+        return await self.inner.enforcement()
+
+    async def gc(self) -> int:
+        return 0
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def with_backend(work: Callable[[SandboxBackend, GradedTask], Awaitable[object]]) -> object:
+    async def go() -> object:
+        sandboxes = backend("local")
+        try:
+            return await work(sandboxes, await toy.studied_task(sandboxes))
+        finally:
+            await sandboxes.aclose()
+
+    return asyncio.run(go())
+
+
+def graded(patch: str | bytes | WorkspaceDiff, **changes: object) -> GradeReport:
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
+        hidden = replace(task.hidden, **changes)  # type: ignore[arg-type]
+        config = GraderConfig(rng=random.Random(7))
+        return await grade(replace(task, hidden=hidden), patch, backend=sandboxes, config=config)
+
+    report = with_backend(work)
+    assert isinstance(report, GradeReport)
+    return report
+
+
+def test_gold_is_resolved_with_everything_told():
+    report = graded(patch_of(GOLD))
+    assert report.outcome is Outcome.RESOLVED
+    assert report.fail_to_pass == dict.fromkeys(toy.FAIL_TO_PASS, TestStatus.PASSED)
+    assert report.pass_to_pass == dict.fromkeys(toy.PASS_TO_PASS, TestStatus.PASSED)
+    assert report.num_rounds >= 2 and report.num_canaries >= 2
+    assert report.sandbox["backend"] == "local"
+    assert 0 < report.tests_s < report.wall_s
+
+
+def test_an_empty_patch_is_patch_empty_and_starts_nothing():
+    report = graded("")
+    assert (report.outcome, report.num_rounds) == (Outcome.PATCH_EMPTY, 0)
+
+
+def test_half_a_fix_is_partial():
+    half = toy.SOURCE.replace(toy.BUG, '    if word == "city":\n        return "cities"\n')
+    report = graded(patch_of({toy.SOURCE_PATH: half.encode()}))
+    assert report.outcome is Outcome.PARTIAL
+    assert list(report.fail_to_pass.values()) == [TestStatus.PASSED, TestStatus.FAILED]
+    assert report.fail_to_pass_fraction == 0.5
+
+
+def test_a_fix_that_breaks_something_else_is_partial():
+    broken = toy.GOLD_SOURCE.replace("return counts", "return {}")
+    report = graded(patch_of({toy.SOURCE_PATH: broken.encode()}))
+    assert report.outcome is Outcome.PARTIAL
+    assert report.pass_to_pass[f"{toy.TEST_PATH}::test_count_words"] is TestStatus.FAILED
+    assert report.pass_to_pass_fraction == pytest.approx(5 / 6)
+
+
+def test_code_that_cannot_be_imported_is_failed_after_two_rounds():
+    report = graded(patch_of({toy.SOURCE_PATH: b"def plural(:\n"}))
+    assert (report.outcome, report.reason) == (Outcome.FAILED, "the tests cannot be imported")
+    assert report.num_rounds == 2
+
+
+def test_a_task_whose_tests_have_no_canaries_is_an_infrastructure_fault():
+    report = graded(patch_of(GOLD), canaries=())
+    assert report.outcome is Outcome.INFRA_ERROR
+    assert report.reason.startswith("no canary for 2 FAIL_TO_PASS tests (tests/test_wordkit.py")
+
+
+def test_an_imported_task_may_be_graded_without_canaries_and_says_so():
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
+        bare = replace(task, hidden=replace(task.hidden, canaries=()), is_unsafe_allowed=True)
+        return await grade(bare, patch_of(GOLD), backend=sandboxes)
+
+    report = with_backend(work)
+    assert isinstance(report, GradeReport)
+    assert report.outcome is Outcome.RESOLVED
+    assert any("proves nothing" in text for text in report.suspicions)
+
+
+@pytest.mark.parametrize(
+    ("num_faults", "outcome"), [(1, Outcome.RESOLVED), (99, Outcome.INFRA_ERROR)]
+)
+def test_a_fault_of_the_sandboxes_is_tried_once_more(num_faults, outcome):
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> tuple[GradeReport, int]:
+        faulty = FaultyBackend(sandboxes, num_faults)
+        return await grade(task, patch_of(GOLD), backend=faulty), faulty.num_created
+
+    report, num_created = with_backend(work)  # type: ignore[misc]
+    assert report.outcome is outcome
+    if outcome is Outcome.INFRA_ERROR:
+        assert report.reason == "SandboxError: no sandbox today"
+        assert num_created == 2
+        assert report.fail_to_pass_fraction == 0.0
+
+
+def test_an_interpreter_that_is_not_there_is_an_infrastructure_fault():
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
+        workspace = replace(task.workspace, python="/nowhere/bin/python")
+        broken = replace(task, workspace=workspace)
+        return await grade(broken, patch_of(GOLD), backend=sandboxes)
+
+    report = with_backend(work)
+    assert isinstance(report, GradeReport)
+    assert report.outcome is Outcome.INFRA_ERROR
+
+
+def test_cancelling_leaves_nothing_running():
+    sleeper = (
+        toy.SOURCE
+        + "\nimport subprocess, time\nsubprocess.Popen(['sleep', '61.5'])\ntime.sleep(60)\n"
+    )
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> tuple[bool, float]:
+        running = asyncio.create_task(
+            grade(task, patch_of({toy.SOURCE_PATH: sleeper.encode()}), backend=sandboxes)
+        )
+        async with asyncio.timeout(20):
+            while not sleeping():
+                await asyncio.sleep(0.02)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return sleeping(), 0.0
+
+    assert with_backend(work) == (False, 0.0)
+
+
+def sleeping() -> bool:
+    """Return whether the sleeper's child lives anywhere on this machine."""
+    for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
+        try:
+            if b"sleep\x0061.5" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_several_gradings_at_a_time_do_not_disturb_each_other():
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[Outcome]:
+        patches = [patch_of(GOLD), patch_of({"README.md": b"x\n"})] * 3
+        reports = await asyncio.gather(*(grade(task, p, backend=sandboxes) for p in patches))
+        return [r.outcome for r in reports]
+
+    assert with_backend(work) == [Outcome.RESOLVED, Outcome.FAILED] * 3

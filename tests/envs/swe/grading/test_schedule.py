@@ -1,0 +1,147 @@
+"""Schedules: everyone is themselves and a canary, and a forger who guesses is seldom right."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from katgym_envs.swe.grading.schedule import (
+    GUESS_BITS,
+    MAX_ROUNDS,
+    Schedule,
+    draw_schedule,
+)
+from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+
+
+def node(number: int) -> str:
+    return f"t.py::test_{number}"
+
+
+def canary(number: int, *fails: int, kind: str = "number", place: str = "") -> ValidCanary:
+    names = {node(n) for n in fails}
+    return ValidCanary(
+        path="t.py",
+        spec={"kind": kind, "edits": [[number * 10, number * 10 + 1, "x"]]},
+        fails=frozenset(names),
+        places=dict.fromkeys(names, place) if place else {},
+    )
+
+
+def hidden(num_f2p: int, num_p2p: int, canaries: list[ValidCanary], **more: object) -> HiddenTests:
+    return HiddenTests(
+        instance_id="x",
+        gold_patch="",
+        fail_to_pass=tuple(node(i) for i in range(num_f2p)),
+        pass_to_pass=tuple(node(i) for i in range(num_f2p, num_f2p + num_p2p)),
+        files={"t.py": b""},
+        functions=tuple(
+            TestFunction(path="t.py", qualname=f"test_{i}") for i in range(num_f2p + num_p2p)
+        ),
+        canaries=tuple(canaries),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def roles(schedule: Schedule, name: str) -> str:
+    """Return a letter a round: real, canary, or - for not there."""
+    function = ("t.py", name.partition("::")[2])
+    letters = []
+    for chosen in schedule.rounds:
+        if function not in chosen.functions:
+            letters.append("-")
+        else:
+            letters.append("C" if chosen.canary_of(name) else "R")
+    return "".join(letters)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 6), st.integers(0, 12))
+def test_every_test_is_itself_and_fail_to_pass_tests_are_canaries(data, num_f2p, num_p2p):
+    total = num_f2p + num_p2p
+    canaries = [canary(i, i) for i in range(total)]
+    for extra in range(data.draw(st.integers(0, 8))):
+        fails = data.draw(st.sets(st.integers(0, total - 1), min_size=1, max_size=3))
+        canaries.append(canary(100 + extra, *fails))
+    task = hidden(num_f2p, num_p2p, canaries)
+    schedule = draw_schedule(task, random.Random(data.draw(st.integers(0, 10**6))))
+    assert schedule.uncovered == ()
+    for name in task.fail_to_pass:
+        assert "C" in roles(schedule, name)
+        assert "R" in roles(schedule, name)[:2]
+        assert "-" not in roles(schedule, name)
+    for name in task.pass_to_pass:
+        assert "R" in roles(schedule, name)
+    for chosen in schedule.rounds:
+        fails = [n for c in chosen.canaries for n in c.fails]
+        assert len(fails) == len(set(fails))
+
+
+def test_rounds_follow_the_number_of_independent_tests():
+    def rounds(number: int) -> int:
+        task = hidden(number, 0, [canary(10 * i + k, i) for i in range(number) for k in range(5)])
+        return len(draw_schedule(task, random.Random(0)).rounds)
+
+    assert [rounds(n) for n in (1, 2, 3, 5, 12)] == [10, 6, 4, 3, 2]
+    assert rounds(1) <= MAX_ROUNDS
+
+
+def test_tests_with_the_same_canaries_count_once():
+    shared = [canary(k, 0, 1, 2, 3) for k in range(4)]
+    schedule = draw_schedule(hidden(4, 0, shared), random.Random(1))
+    assert len(schedule.rounds) == 10
+    assert schedule.guess_bits == pytest.approx(9.58, abs=0.01)
+
+
+def test_no_canary_is_reported_and_drawn_as_itself():
+    schedule = draw_schedule(hidden(2, 1, [canary(0, 0)]), random.Random(0))
+    assert schedule.uncovered == (node(1),)
+    assert set(roles(schedule, node(1))) == {"R"}
+
+
+def test_canaries_at_the_place_of_the_failure_are_taken():
+    task = hidden(
+        1,
+        0,
+        [canary(1, 0, place="5:1"), canary(2, 0, place="6:1"), canary(3, 0, place="6:2")],
+        base_places={node(0): "6:1"},
+    )
+    for seed in range(20):
+        schedule = draw_schedule(task, random.Random(seed))
+        assert {c.places[node(0)] for r in schedule.rounds for c in r.canaries} == {"6:1"}
+
+
+def test_without_one_there_the_next_place_is_taken():
+    task = hidden(
+        1,
+        0,
+        [canary(1, 0, place="5:1"), canary(2, 0, place="8:1"), canary(3, 0, place="9:1")],
+        base_places={node(0): "6:1"},
+    )
+    schedule = draw_schedule(task, random.Random(3))
+    assert {c.places[node(0)] for r in schedule.rounds for c in r.canaries} == {"8:1"}
+
+
+def test_wrong_values_come_before_assertions_turned_around():
+    mixed = [canary(1, 0, kind="operator"), canary(2, 0), canary(3, 0, kind="negation")]
+    schedule = draw_schedule(hidden(1, 0, mixed), random.Random(3))
+    assert {c.spec["kind"] for r in schedule.rounds for c in r.canaries} == {"number"}
+    turned = draw_schedule(hidden(1, 0, mixed[:1]), random.Random(3))
+    assert turned.uncovered == ()
+
+
+@pytest.mark.parametrize("num_f2p", [1, 2, 3, 6])
+def test_a_guessing_forger_wins_about_once_in_a_thousand(num_f2p):
+    """The best guess: toss a coin for each appearance, knowing the schedule's rules."""
+    rng = random.Random(num_f2p)
+    task = hidden(num_f2p, 0, [canary(10 * i + k, i) for i in range(num_f2p) for k in range(6)])
+    courses: Counter[tuple[str, ...]] = Counter()
+    tries = 5_000
+    for _ in range(tries):
+        schedule = draw_schedule(task, rng)
+        courses[tuple(roles(schedule, name) for name in task.fail_to_pass)] += 1
+    likeliest = courses.most_common(1)[0][1] / tries
+    assert schedule.guess_bits >= GUESS_BITS
+    assert likeliest <= 2.0 ** -(GUESS_BITS - 1.5)  # the sample's own noise included

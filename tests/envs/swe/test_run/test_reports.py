@@ -1,0 +1,126 @@
+"""Reports of a process that may lie: whatever they hold, reading them ends in a result."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from katgym.sandbox import ExecResult
+from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.test_run.reports import read_reports
+
+
+def phases(call: str = "passed", **more: object) -> list[dict[str, object]]:
+    return [
+        {"when": "setup", "outcome": "passed", "duration": 0.1},
+        {"when": "call", "outcome": call, "duration": 0.2, **more},
+        {"when": "teardown", "outcome": "passed", "duration": 0.1},
+    ]
+
+
+HELLO = {"kind": "hello"}
+COLLECTED = {"kind": "collected", "tests": [["t.py", "test_a", 0, "t.py::test_a"]]}
+END = {"kind": "end", "exit_code": 0}
+JUNIT = b'<testsuites><testsuite><testcase classname="t" name="test_a"/></testsuite></testsuites>'
+
+
+FAILED_JUNIT = JUNIT.replace(b'"/>', b'"><failure/></testcase>')
+
+
+def test(index: int = 0, **more: object) -> dict[str, object]:
+    return {"kind": "test", "index": index, "phases": phases(), **more}
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+def read(*lines: object, code: int = 0, junit: bytes | None = JUNIT):
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    return read_reports(ExecResult(exit_code=code), data, junit)
+
+
+def test_an_honest_run_agrees():
+    run = read(HELLO, COLLECTED, test(), END)
+    assert run.all_passed
+    assert run.results[0].duration_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "junit", "text"),
+    [
+        ([HELLO, COLLECTED, test(), test(), END], 0, JUNIT, "a test more than once"),
+        ([HELLO, HELLO, COLLECTED, test(), END], 0, JUNIT, "a step of the run more than once"),
+        ([HELLO, COLLECTED, test(), END, END], 0, JUNIT, "more than once"),
+        ([HELLO, COLLECTED, test(), test(1), END], 0, JUNIT, "was not collected"),
+        ([HELLO, COLLECTED, END], 0, JUNIT, "tests that did not pass"),
+        ([HELLO, COLLECTED, test()], 0, JUNIT, "before pytest came to its end"),
+        ([HELLO, COLLECTED, test(), END], 1, JUNIT, "exit code 1, but the channel reports 0"),
+        ([HELLO, COLLECTED, test(), {**END, "exit_code": 1}], 1, JUNIT, "no test that failed"),
+        ([HELLO, COLLECTED, test(), END], 0, None, "without writing its junit"),
+        ([HELLO, COLLECTED, test(), END], 0, b"<x", "unreadable"),
+        ([HELLO, COLLECTED, test(), END], 0, b"<!DOCTYPE x><a/>", "unreadable"),
+        ([HELLO, COLLECTED, test(), END], 0, b"<testsuites/>", "disagree about the tests"),
+        ([HELLO, COLLECTED, test(), END], 0, FAILED_JUNIT, "disagree"),
+        ([HELLO, COLLECTED, test(phases=phases("failed")), END], 0, JUNIT, "did not pass"),
+        ([HELLO, {"kind": "other"}, END], 0, JUNIT, "no report"),
+        ([HELLO, {"kind": "collected", "tests": [[1, 2, 3]]}, END], 0, JUNIT, "no report"),
+    ],
+)  # fmt: skip
+def test_reports_that_contradict_each_other(lines, code, junit, text):
+    run = read(*lines, code=code, junit=junit)
+    assert not run.all_passed
+    assert any(text in problem for problem in run.disagreements), run.disagreements
+
+
+def test_a_run_that_said_nothing_was_not_started():
+    run = read_reports(ExecResult(exit_code=1), b"", None)
+    assert not run.was_started
+    assert run.disagreements == ()
+
+
+def test_statuses_of_phases():
+    def status(*given: dict[str, object]) -> TestStatus:
+        run = read(HELLO, COLLECTED, {"kind": "test", "index": 0, "phases": list(given)}, END)
+        return run.results[0].status
+
+    good = phases()
+    assert status(*phases("failed")) is TestStatus.FAILED
+    assert status(*phases("skipped")) is TestStatus.SKIPPED
+    assert status(*phases("skipped", xfail=True)) is TestStatus.XFAILED
+    assert status(*phases("passed", xfail=True)) is TestStatus.XPASSED
+    assert status({**good[0], "outcome": "failed"}, good[2]) is TestStatus.ERROR
+    assert status(good[0], good[1], {**good[2], "outcome": "failed"}) is TestStatus.ERROR
+    assert status(good[0], good[2]) is TestStatus.MISSING
+    assert status(good[1]) is TestStatus.MISSING
+    assert status(*good, {**good[1], "subtest": True, "outcome": "failed"}) is TestStatus.FAILED
+    assert status({**good[0], "outcome": "odd"}, good[1], good[2]) is TestStatus.MISSING
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)  # fmt: skip
+LINE = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["hello", "collected", "test", "end", "uncollected", "x"])},
+    optional={"index": JSON, "phases": JSON, "tests": JSON, "exit_code": JSON, "node": JSON,
+              "text": JSON, "place": JSON, "exception": JSON},
+)  # fmt: skip
+
+
+@given(st.lists(LINE | JSON, max_size=6), st.sampled_from([0, 1, 2, None]), st.binary(max_size=60))
+def test_nothing_that_is_reported_breaks_the_reader(lines, code, junit):
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    run = read_reports(ExecResult(exit_code=code), data, junit)
+    assert not run.all_passed
+
+
+@given(st.binary(max_size=200))
+def test_nor_does_any_other_text(data):
+    assert not read_reports(ExecResult(exit_code=0), data, None).all_passed
+
+
+def test_nor_does_deep_nesting():
+    run = read_reports(ExecResult(exit_code=0), b"[" * 200_000, None)
+    assert run.disagreements[0] == "the channel holds a line that is no report"

@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
-from katgym_envs.swe.patching.file_patch import FILE_MODE, MODES, FilePatch, Hunk
+from katgym_envs.swe.patching.file_patch import FILE_MODE, LINK_MODE, MODES, FilePatch, Hunk
 from katgym_envs.swe.patching.paths import check_path, leading_quoted, unquote
 from katgym_envs.swe.patching.tree import split_lines
 
@@ -270,6 +270,8 @@ class _GitHeader:
         if line.startswith(_BINARY):
             raise reader.error(PatchFailure.BINARY, "binary patches are not applied")
         if line.startswith(_IGNORED):
+            if line.startswith(b"index ") and line.endswith(b" %o" % LINK_MODE):
+                self.modes = {"old": LINK_MODE, "new": LINK_MODE}
             reader.at += 1
             return True
         for prefix, (side, is_whole) in _MODE_LINES.items():

@@ -1,0 +1,202 @@
+"""The `*** Begin Patch` envelope, patches in messages, and workspaces turned into patches."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from katgym.sandbox import ChangeKind, FileChange, WorkspaceDiff
+from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.patching import (
+    PatchError,
+    PatchFailure,
+    apply_patches,
+    make_workspace_diff,
+    parse_diff,
+    parse_proposal,
+    tree_of_directory,
+    updated,
+    workspace_changes,
+)
+
+TREE = {
+    "a.py": b"class A:\n    def f(self):\n        return 1\n\n\nclass B:\n    def f(self):\n"
+    b"        return 1\n",
+    "end": b"x\ny",
+}
+
+
+def envelope(*lines: str) -> str:
+    return "\n".join(["*** Begin Patch", *lines, "*** End Patch"])
+
+
+def after(*lines: str) -> dict[str, FileEntry]:
+    return updated(TREE, parse_proposal(envelope(*lines)).apply(TREE))
+
+
+def test_lines_are_found_by_content_below_the_lines_that_are_named() -> None:
+    changed = after(
+        "*** Update File: a.py", "@@ class B:", "     def f(self):", "-        return 1",
+        "+        return 2",
+    )  # fmt: skip
+    assert changed["a.py"].content.endswith(b"class B:\n    def f(self):\n        return 2\n")
+    assert changed["a.py"].content.startswith(TREE["a.py"][:45])
+
+
+def test_files_are_added_deleted_and_moved() -> None:
+    changed = after(
+        "*** Add File: new/b.py", "+x = 1", "+", "*** Delete File: end", "*** Update File: a.py",
+        "*** Move to: c.py", "@@ class A:", "-    def f(self):", "+    def g(self):",
+    )  # fmt: skip
+    assert set(changed) == {"new/b.py", "c.py"}
+    assert changed["new/b.py"].content == b"x = 1\n\n"
+    assert b"class A:\n    def g(self):" in changed["c.py"].content
+
+
+def test_a_file_without_a_last_line_break_keeps_that() -> None:
+    changed = after("*** Update File: end", "@@", " x", "-y", "+z", "*** End of File")
+    assert changed["end"].content == b"x\nz"
+
+
+def test_text_is_added_below_an_anchor_or_at_the_end() -> None:
+    assert (
+        b"class B:\n    y = 1\n"
+        in after("*** Update File: a.py", "@@ class B:", "+    y = 1")["a.py"].content
+    )
+    assert after("*** Update File: a.py", "@@", "+y = 1")["a.py"].content.endswith(b"y = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("*** Update File: a.py", "-        return 1", "+x"), PatchFailure.CONTEXT_AMBIGUOUS),
+        (("*** Update File: a.py", "-        return 3", "+x"), PatchFailure.CONTEXT_MISMATCH),
+        (("*** Update File: a.py", "@@ class C:", "-x", "+y"), PatchFailure.CONTEXT_MISMATCH),
+        (("*** Update File: a.py", " class A:"), PatchFailure.MALFORMED),
+        (("*** Update File: a.py",), PatchFailure.MALFORMED),
+        (("*** Update File: none", "-x", "+y"), PatchFailure.NOT_FOUND),
+        (("*** Add File: end", "+x"), PatchFailure.ALREADY_EXISTS),
+        (("*** Add File: x", "y"), PatchFailure.MALFORMED),
+        (("*** Add File: end/x", "+y"), PatchFailure.NOT_A_FILE),
+        (("*** Add File: ../x", "+y"), PatchFailure.PATH_ESCAPES),
+        (("*** Add File: /x", "+y"), PatchFailure.PATH_ABSOLUTE),
+        (("*** Delete File: end", "*** Add File: end", "+x"), PatchFailure.DUPLICATE_PATH),
+        (("what",), PatchFailure.MALFORMED),
+        ((), PatchFailure.EMPTY),
+    ],
+)
+def test_an_envelope_that_does_not_fit_is_refused(
+    lines: tuple[str, ...], reason: PatchFailure
+) -> None:
+    with pytest.raises(PatchError) as caught:
+        after(*lines)
+    assert caught.value.reason is reason, str(caught.value)
+
+
+DIFF = "--- a/end\n+++ b/end\n@@ -1 +1 @@\n-x\n+z\n"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        DIFF,
+        f"The bug is here:\n```python\nx = 1\n```\nso:\n```diff\n{DIFF}```\nDone.",
+        f"~~~patch\n{DIFF}~~~",
+        f"```\n{DIFF}```",
+        f"Sure.\n\n{DIFF}",
+        "I did\n" + envelope("*** Update File: end", "-x", "+z") + "\nok",
+    ],
+)
+def test_a_patch_is_found_in_a_message(message: str) -> None:
+    proposal = parse_proposal(message)
+    assert proposal.paths == {"end"}
+    assert updated(TREE, proposal.apply(TREE))["end"].content == b"z\ny"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("I cannot.", "no patch found"),
+        (f"```diff\n{DIFF}```\n```diff\n{DIFF}```", "more than one code block"),
+        (envelope("*** Delete File: end") * 2, "more than one"),
+        ("*** Begin Patch\n*** Delete File: end\n", "without"),
+        ("", "is empty"),
+    ],
+)
+def test_a_message_without_one_patch_is_refused(message: str, words: str) -> None:
+    with pytest.raises(PatchError, match=words):
+        parse_proposal(message)
+
+
+def test_an_error_survives_a_process_boundary() -> None:
+    with pytest.raises(PatchError) as caught:
+        parse_proposal("no")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.reason, str(again)) == (caught.value.reason, str(caught.value))
+
+
+def diff_of(*changes: FileChange) -> WorkspaceDiff:
+    return WorkspaceDiff(changes=changes)
+
+
+def test_what_git_and_programs_leave_is_no_change() -> None:
+    found = diff_of(
+        FileChange(path=".git/HEAD", kind=ChangeKind.ADDED, content=b"x"),
+        FileChange(path="d", kind=ChangeKind.ADDED, file_type="dir", mode=0o755),
+        FileChange(path="d/__pycache__/m.pyc", kind=ChangeKind.ADDED, content=b"\0"),
+        FileChange(path="end", kind=ChangeKind.MODIFIED, content=b"new\n"),
+        FileChange(path="a.py", kind=ChangeKind.DELETED),
+        FileChange(path="image.png", kind=ChangeKind.ADDED, content=b"\0\1"),
+        FileChange(path="l", kind=ChangeKind.ADDED, file_type="link", link_target="end"),
+    )
+    changes = workspace_changes(found)
+    assert set(changes) == {"d/__pycache__/m.pyc", "end", "a.py", "image.png", "l"}
+    text = make_workspace_diff(TREE, found)
+    assert updated(TREE, apply_patches(TREE, parse_diff(text))) == {
+        "end": FileEntry(content=b"new\n"),
+        "l": FileEntry(link_target="end"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (FileChange(path="x", kind=ChangeKind.ADDED, file_type="other"), PatchFailure.NOT_A_FILE),
+        (
+            FileChange(path="x", kind=ChangeKind.ADDED, content=b"", mode=0o4755),
+            PatchFailure.BAD_MODE,
+        ),
+        (FileChange(path="x", kind=ChangeKind.ADDED, size=1 << 30), PatchFailure.TOO_LARGE),
+        (
+            FileChange(path="x", kind=ChangeKind.ADDED, file_type="link", link_target="/etc"),
+            PatchFailure.LINK_ESCAPES,
+        ),
+        (FileChange(path=".GIT/x", kind=ChangeKind.ADDED, content=b""), PatchFailure.PATH_GIT),
+    ],
+)
+def test_what_no_patch_may_hold_is_refused(change: FileChange, reason: PatchFailure) -> None:
+    with pytest.raises(PatchError) as caught:
+        workspace_changes(diff_of(change))
+    assert caught.value.reason is reason
+
+
+def test_an_incomplete_diff_is_refused() -> None:
+    with pytest.raises(PatchError, match="7 changes too many"):
+        workspace_changes(WorkspaceDiff(num_omitted=7))
+
+
+def test_a_directory_becomes_a_tree(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/x.sh").write_bytes(b"echo\n")
+    (tmp_path / "d/x.sh").chmod(0o755)
+    (tmp_path / "l").symlink_to("d/x.sh")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/HEAD").write_bytes(b"")
+    assert tree_of_directory(tmp_path) == {
+        "d/x.sh": FileEntry(content=b"echo\n", is_executable=True),
+        "l": FileEntry(link_target="d/x.sh"),
+    }
+    with pytest.raises(PatchError, match="no such directory"):
+        tree_of_directory(tmp_path / "none")

@@ -58,9 +58,8 @@ class ViewTool:
         result = await self.workspace.sandbox.exec(command)
         if not result.ok:
             raise ToolError(result.text().strip())
-        items = sorted(
-            item.decode("utf-8", "replace") for item in result.stdout.split(b"\0") if item
-        )
+        items = [item.decode("utf-8", "replace") for item in result.stdout.split(b"\0") if item]
+        items.sort(key=lambda item: item[:-1])
         shown = [readable_text(i[:-1]) + ("/" if i.endswith("d") else "") for i in items]
         more = f"\n[{len(shown) - _MAX_LISTED} more]" if len(shown) > _MAX_LISTED else ""
         return ("\n".join(shown[:_MAX_LISTED]) + more) or "[empty directory]"

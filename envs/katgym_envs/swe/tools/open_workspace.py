@@ -124,8 +124,8 @@ class OpenWorkspace:
         done: list[str] = []
         try:
             for path, entry in sorted(changes.items(), key=lambda item: item[1] is not None):
-                done.append(path)
                 await self._put_one(path, entry)
+                done.append(path)
         except ToolError:
             for path in done:
                 await self._put_one(path, before.get(path))

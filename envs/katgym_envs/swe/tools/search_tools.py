@@ -54,7 +54,7 @@ class SearchTools:
         """
         place = self.workspace.shown(path)
         command = [
-            "find", place if place.startswith("/") else f"./{place}", "-name", ".git", "-prune",
+            "find", place if place.startswith(("/", ".")) else f"./{place}", "-name", ".git", "-prune",
             "-o", "-name", "__pycache__", "-prune", "-o", "-name", name, "-print",
         ]  # fmt: skip
         result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)

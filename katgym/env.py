@@ -54,7 +54,7 @@ class Env(gymnasium.Env[Observation, Action]):
     components. An invalid reward is NaN there: it is not a score.
     """
 
-    splits: ClassVar[tuple[str, ...]] = SPLITS
+    splits: tuple[str, ...] = SPLITS
     """Splits this env has tasks for; the first is the default."""
     system_prompt: ClassVar[str] = ""
     """System message put before the opening; empty for none."""

@@ -10,6 +10,8 @@ import ast
 import difflib
 from collections.abc import Mapping, Sequence
 
+from katgym_envs.swe.parse_source import parse_source
+
 Tree = Mapping[str, bytes]
 
 
@@ -110,7 +112,7 @@ def _touched(before: bytes, after: bytes) -> list[int]:
 
 def _regions(source: bytes, lines: Sequence[int]) -> list[tuple[int, int]]:
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parse_source(source)))
     except (SyntaxError, ValueError):
         nodes = []
     spans = [

@@ -20,6 +20,7 @@ from katgym.messages import Action, Message
 from katgym.reward import ScoringFailure
 from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, WorkspaceDiff, shared_backend
 from katgym.scheduler import ToolResult
+from katgym.task import SPLITS
 from katgym.tool import Tool
 from katgym_envs.swe.edit_run_retry import EditRunRetry
 from katgym_envs.swe.grading.graded_task import GradedTask
@@ -62,7 +63,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         limits: SandboxLimits | None = None,
         **kwargs: Any,
     ) -> None:
-        """Prepare an env; nothing is started before `reset`.
+        """Prepare an env; the list of tasks is read, nothing is started before `reset`.
 
         tasks: "shipped", "toy" (a small repository of katgym's own; needs no network), or a folder
             that `katgym swe make`, `from-prs` or `import` wrote.
@@ -76,6 +77,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
             raise UsageError(unknown_name("mode", mode, MODES))
         if max_attempts < 1:
             raise UsageError(f"max_attempts is at least 1, got {max_attempts!r}")
+        self.splits = _splits(tasks)
         super().__init__(**kwargs)
         self.tasks_name = tasks
         self.sandbox_name = sandbox
@@ -95,18 +97,13 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         return _source(self.tasks_name)
 
     def load_tasks(self, split: str) -> Sequence[katgym.Task]:
-        found = self.source.tasks(split)
-        if not found:
-            sizes = {s: len(self.source.tasks(s)) for s in self.splits}
-            told = ", ".join(f"{name} ({num})" for name, num in sizes.items() if num)
-            raise UsageError(f"no task in split {split!r}; splits with tasks: {told or 'none'}")
         return [
             katgym.Task(
                 task_id=task.instance_id,
                 prompt=task.problem_statement,
                 data={"repo": task.repo, "version": task.version},
             )
-            for task in found
+            for task in self.source.tasks(split)
         ]
 
     async def setup(self) -> None:
@@ -258,6 +255,15 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
 @lru_cache(maxsize=8)
 def _source(name: str) -> TaskSource:
     return open_source(name)
+
+
+@lru_cache(maxsize=8)
+def _splits(name: str) -> tuple[str, ...]:
+    """Return the splits that a set has tasks of; tasks of one package are all in one."""
+    found = {task.split for task in _source(name).tasks()}
+    if not found:
+        raise UsageError(f"the set {name!r} has no task")
+    return tuple(split for split in SPLITS if split in found)
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from katgym.errors import UsageError
 from katgym_envs.swe.canaries.canary import source_id
+from katgym_envs.swe.parse_source import parse_source
 
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BOM = b"\xef\xbb\xbf"
@@ -31,7 +32,7 @@ class ModuleText:
                 raise UsageError(f"test modules are read in UTF-8, this one says {cookie[1]!r}")
         try:
             source.decode("utf-8")
-            self.tree = ast.parse(source)
+            self.tree = parse_source(source)
         except (SyntaxError, ValueError) as e:
             raise UsageError(f"not a Python test module: {e}") from e
         self._line_starts = [0]

@@ -21,6 +21,7 @@ from katgym_envs.swe.mutation.operators import OPERATORS
 from katgym_envs.swe.mutation.place import Place, Replacement, code
 from katgym_envs.swe.mutation.site import Site
 from katgym_envs.swe.mutation.variants import fits, is_tight, variants_of
+from katgym_envs.swe.parse_source import parse_source
 from katgym_envs.swe.row import MutationSpec
 
 # TypeError: for a lambda right behind `if(`. TODO(libcst>1.9): drop it when that is parsed.
@@ -225,7 +226,7 @@ def _attributes(node: cst.ClassDef) -> tuple[str, ...]:
     names: set[str] = set()
     for statement in node.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__":
-            for child in ast.walk(ast.parse(_dedented(statement))):
+            for child in ast.walk(parse_source(_dedented(statement))):
                 if (
                     isinstance(child, ast.Attribute)
                     and isinstance(child.ctx, ast.Store)

@@ -33,6 +33,8 @@ _NO_NETWORK = re.compile(
     r"connection broken by|Temporary failure in name resolution|Max retries exceeded"
     r"|Read timed out|SSLError|ProxyError|Could not fetch URL|HTTP error 5\d\d|HTTP error 429"
 )
+# pip tells of an index that cannot be reached only when it tries again.
+_RETRIES = "3"
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
 
@@ -50,7 +52,7 @@ def download_sdist(name: str, version: str, directory: Path, *, timeout_s: float
         stand_in = _write_stand_in(Path(temporary), name, version)
         output = _pip(
             "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
-            "--use-pep517", "--dest", str(directory), f"{name}=={version}",
+            "--use-pep517", "--retries", _RETRIES, "--dest", str(directory), f"{name}=={version}",
             interpreter=stand_in, timeout_s=timeout_s,
         )  # fmt: skip
     files = [path for path in directory.iterdir() if path.is_file()]

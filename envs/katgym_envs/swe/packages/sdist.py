@@ -59,11 +59,11 @@ def fetch_sdist(
     _check_names(name, version)
     folder = (cache_dir or sdist_cache()) / name.lower() / version
     cached = sorted(path for path in folder.glob("*") if path.is_file())
-    if cached:
-        found = _sdist(name, version, cached[0])
+    for path in cached:
+        found = _sdist(name, version, path)
         if sha256 is None or found.sha256 == sha256:
             return found
-        _log.warning("%s in the cache has another sha256; downloading it again", found.path)
+        _log.warning("%s in the cache has another sha256; downloading it again", path)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as temporary:
         fresh = download_sdist(name, version, Path(temporary), timeout_s=timeout_s)

@@ -7,7 +7,10 @@ a sandbox only.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import stat
 import tarfile
 import zipfile
@@ -15,9 +18,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from katgym.errors import UsageError
+
+# Of a tar file, besides contents: headers and the filling of blocks.
+_BYTES_OF_MEMBER = 2048
+_BYTES_OF_END = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +46,25 @@ def read_sdist(path: Path, *, limits: ArchiveLimits | None = None) -> dict[str, 
     limits = limits or ArchiveLimits()
     data = path.read_bytes()
     try:
-        members = _zip_members(data) if zipfile.is_zipfile(io.BytesIO(data)) else _tar_members(data)
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            members = _zip_members(data)
+        else:
+            members = _tar_members(_unpacked(data, limits))
         files = _collect(members, limits)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as e:
+    except _UNSOUND as e:
         raise UsageError(f"{path.name} is not a sound sdist: {type(e).__name__}: {e}") from e
     except _RefusedError as e:
         raise UsageError(f"{path.name} is refused: {e}") from e
     if not files:
         raise UsageError(f"{path.name} holds no files")
     return dict(sorted(_without_top_folder(files, path.name).items()))
+
+
+# RuntimeError: an encrypted zip, an unknown compression, links in a circle.
+_UNSOUND = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, KeyError,
+    RuntimeError,
+)  # fmt: skip
 
 
 class _RefusedError(Exception):
@@ -60,8 +77,22 @@ class _Member:
     stream: IO[bytes]
 
 
-def _tar_members(data: bytes) -> Iterator[_Member]:
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as archive:
+def _unpacked(data: bytes, limits: ArchiveLimits) -> io.BytesIO:
+    """Return the tar file, unpacked here as tarfile reads a header of any size at once."""
+    reader: IO[bytes] = io.BytesIO(data)
+    for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
+        if data.startswith(magic):
+            reader = cast(IO[bytes], opened(io.BytesIO(data)))
+    with reader:
+        most = limits.max_bytes + limits.max_files * _BYTES_OF_MEMBER + _BYTES_OF_END
+        unpacked = reader.read(most + 1)
+    if len(unpacked) > most:
+        raise _RefusedError(f"its files are larger than {limits.max_bytes} bytes together")
+    return io.BytesIO(unpacked)
+
+
+def _tar_members(unpacked: io.BytesIO) -> Iterator[_Member]:
+    with tarfile.open(fileobj=unpacked, mode="r:") as archive:
         for info in archive:
             try:
                 tarfile.data_filter(info, "/nowhere")
@@ -115,4 +146,8 @@ def _without_top_folder(files: dict[str, bytes], name: str) -> dict[str, bytes]:
     tops = {path.split("/", 1)[0] for path in files}
     if len(tops) != 1 or any("/" not in path for path in files):
         raise UsageError(f"{name} is not an sdist: it holds {sorted(tops)[:4]} instead of 1 folder")
+    folders = {str(parent) for path in files for parent in PurePosixPath(path).parents}
+    if not folders.isdisjoint(files):
+        both = min(folders.intersection(files))
+        raise UsageError(f"{name} is refused: {both!r} is both a file and a folder")
     return {path.split("/", 1)[1]: content for path, content in files.items()}

@@ -53,9 +53,10 @@ class SearchTools:
             path: The directory to search, relative to the repository's root.
         """
         place = self.workspace.shown(path)
+        place = place if place.startswith(("/", ".")) else f"./{place}"  # a name may start with "-"
         command = [
-            "find", place if place.startswith(("/", ".")) else f"./{place}", "-name", ".git", "-prune",
-            "-o", "-name", "__pycache__", "-prune", "-o", "-name", name, "-print",
+            "find", place, "-name", ".git", "-prune", "-o", "-name", "__pycache__", "-prune",
+            "-o", "-name", name, "-print",
         ]  # fmt: skip
         result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
         if not result.ok and not result.stdout:

@@ -164,3 +164,15 @@ SPEC = find_canaries(TESTS)[0].spec
 def test_wrong_specs_are_refused(specs: list[dict[str, object]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         render(TESTS, specs)
+
+
+def test_byte_order_mark_and_line_ends_are_kept() -> None:
+    source = (
+        b'\xef\xbb\xbfdef test_a():  # one\r\n    assert 1 == 1  # two\r\n    assert "b" == "b"'
+    )
+    new = rename_tests(source, 1)
+    name = next(iter(new.names)).encode()
+    without = source.replace(b"# one", b"").replace(b"# two", b"")
+    assert new.source == without.replace(b"test_a", name)
+    changed = [render(source, [canary.spec]) for canary in find_canaries(source)]
+    assert source.replace(b"1 == 1", b"1 == 2") in changed

@@ -1,0 +1,29 @@
+"""Parses Python in any thread.
+
+Not here: what is looked for in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+from typing import Literal, overload
+
+_lock = threading.Lock()
+
+
+@overload
+def parse_source(source: str | bytes, *, mode: Literal["exec"] = "exec") -> ast.Module: ...
+@overload
+def parse_source(source: str | bytes, *, mode: Literal["eval"]) -> ast.Expression: ...
+def parse_source(source: str | bytes, *, mode: str = "exec") -> ast.Module | ast.Expression:
+    """Return the syntax tree; raises what `ast.parse` raises.
+
+    CPython 3.11 and 3.12 count the depth of a tree they build per interpreter, not per thread, and
+    raise `SystemError` ("AST constructor recursion depth mismatch") when two threads build at once.
+    """
+    # TODO(python>=3.13): drop when 3.12 is no longer supported.
+    with _lock:
+        tree = ast.parse(source, mode=mode)
+    assert isinstance(tree, (ast.Module, ast.Expression))
+    return tree

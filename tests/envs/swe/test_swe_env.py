@@ -1,0 +1,247 @@
+"""`katgym/SWE-v0` played through its public interface, on the toy repository."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import katgym
+from katgym.errors import UnknownNameError, UsageError
+from katgym.failure import FailureKind
+from katgym.sandbox import close_shared_backends
+from katgym_envs.swe.grading.report import Outcome
+from katgym_envs.swe.sources.open_source import open_source
+
+Action = dict[str, Any] | str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_shared_backends()
+
+
+def make(**kwargs: Any) -> Any:
+    return katgym.make("katgym/SWE-v0", tasks="toy", **kwargs)
+
+
+def first_task() -> str:
+    return open_source("toy").tasks("train")[0].instance_id
+
+
+def play(actions: list[Action], **kwargs: Any) -> tuple[Any, list[str]]:
+    """Play actions on the first task; return the env and what came back, a text per message."""
+    env = make(**kwargs)
+    said: list[str] = []
+
+    async def go() -> None:
+        base = env.unwrapped
+        observation, _ = await base.areset(seed=0, options={"task_id": first_task()})
+        said.extend(m["content"] for m in observation)
+        for action in actions:
+            observation, _, terminated, truncated, _ = await base.astep(action)
+            said.extend(m["content"] for m in observation)
+            if terminated or truncated:
+                return
+        await base.aclose()
+
+    asyncio.run(go())
+    return env.unwrapped, said
+
+
+def call(*calls: tuple[str, dict[str, Any]]) -> Action:
+    return katgym.assistant("", list(calls))
+
+
+def scores(env: Any) -> dict[str, float]:
+    assert env.last_reward is not None
+    return {name: part.score for name, part in env.last_reward.components.items()}
+
+
+SUBMIT = call(("submit", {}))
+
+
+def test_the_opening_tells_the_problem_and_nothing_that_is_hidden() -> None:
+    env, said = play([])
+    hidden = open_source("toy").hidden(first_task())
+    assert env.task.prompt in said[0] and "/workspace" in said[0] and "`submit`" in said[0]
+    told = json.dumps([said, dict(env.task.data), env.task.answer])
+    for secret in [*hidden.fail_to_pass, *hidden.gold_patch.splitlines()[5:]]:
+        if secret.startswith("+") or "::" in secret:
+            assert secret.lstrip("+ ") not in told
+
+
+def test_the_gold_patch_resolves_and_measures_as_gold() -> None:
+    patch = open_source("toy").hidden(first_task()).gold_patch
+    env, _ = play([call(("apply_patch", {"patch": patch}), ("submit", {}))])
+    assert env.last_reward.value == 1.0 and env.end_reason == "submitted"
+    found = scores(env)
+    assert (found["edit_distance"], found["locality"], found["null_final"]) == (0.0, 1.0, 0.0)
+    assert (found["fail_to_pass_fraction"], found["pass_to_pass_fraction"]) == (1.0, 1.0)
+
+
+def test_doing_nothing_earns_nothing_and_a_wrong_edit_is_measured() -> None:
+    env, _ = play([SUBMIT])
+    assert env.last_reward.value == 0.0 and scores(env)["patch_empty"] == 1.0
+    assert "churn" not in scores(env)
+    hidden = open_source("toy").hidden(first_task())
+    path = next(iter(hidden.gold_files))
+    break_it = f"echo 'raise RuntimeError' >> {path}"
+    env, _ = play([call(("bash", {"command": break_it})), SUBMIT])
+    found = scores(env)
+    assert env.last_reward.value == 0.0
+    assert (found["regressed"], found["num_changed_lines"], found["locality"]) == (1.0, 1.0, 0.0)
+    assert found["edit_distance"] > 0.5
+
+
+def test_what_is_taken_back_is_churn_and_a_null_final() -> None:
+    hidden = open_source("toy").hidden(first_task())
+    path = next(iter(hidden.gold_files))
+    env, _ = play(
+        [
+            call(("bash", {"command": f"cp {path} /tmp/kept; echo 'x = 1' >> {path}"})),
+            call(("bash", {"command": f"cp /tmp/kept {path}"})),
+            SUBMIT,
+        ]
+    )
+    assert (scores(env)["churn"], scores(env)["null_final"]) == (0.5, 1.0)
+
+
+def test_parallel_reading_and_a_refused_edit_are_results_of_their_calls() -> None:
+    env, said = play(
+        [
+            call(
+                ("grep", {"pattern": "def "}),
+                ("find", {"name": "*.py"}),
+                ("apply_patch", {"patch": "no patch"}),
+                ("view", {"path": "../etc/passwd"}),
+            ),
+            SUBMIT,
+        ]
+    )
+    results = said[1:5]
+    assert "def " in results[0] and ".py" in results[1]
+    assert "nothing was changed: no patch found" in results[2]
+    found = scores(env)
+    assert (found["apply_failures_total"], found["apply_failures_format"]) == (1.0, 1.0)
+
+
+def test_a_message_without_a_call_is_asked_for_one_once() -> None:
+    env, said = play(["I think it is fine.", "Yes, fine."])
+    assert "called no tool" in said[1]
+    assert env.end_reason == "answered" and env.last_reward.value == 0.0
+
+
+def test_a_budget_ends_the_episode_and_what_was_done_counts() -> None:
+    patch = open_source("toy").hidden(first_task()).gold_patch
+    look = call(("view", {"path": "."}))
+    env, _ = play([call(("apply_patch", {"patch": patch})), look, look], max_turns=2)
+    assert env.last_reward.value == 1.0
+    assert env.last_reward.failure_kind is FailureKind.MAX_TURNS
+
+
+def test_a_submit_line_on_stdout_ends_nothing() -> None:
+    env, said = play([call(("bash", {"command": "echo submit; echo COMPLETE_TASK"}))])
+    assert env.last_reward is None and "[exit code 0]" in said[1]
+
+
+def test_the_agents_git_and_links_change_nothing_about_grading() -> None:
+    patch = open_source("toy").hidden(first_task()).gold_patch
+    git = "git config core.fsmonitor /bin/false; git add -A; git commit -qm mine; rm -rf .git"
+    env, _ = play([call(("apply_patch", {"patch": patch}), ("bash", {"command": git})), SUBMIT])
+    assert env.last_reward.value == 1.0
+    env, _ = play([call(("bash", {"command": "ln -s /etc/passwd leak.txt"})), SUBMIT])
+    assert scores(env)["patch_invalid"] == 1.0
+    assert env.report.outcome is Outcome.PATCH_INVALID
+
+
+def test_the_sandbox_dies_with_the_episode() -> None:
+    env, _ = play([call(("bash", {"command": "sleep 1000 & echo hi"})), SUBMIT])
+    assert env._sandbox is None
+    with pytest.raises(katgym.InfrastructureError):
+        asyncio.run(env.workspace.sandbox.exec("true"))
+
+
+def test_a_sandbox_that_breaks_makes_the_reward_invalid() -> None:
+    async def go() -> Any:
+        env = make().unwrapped
+        await env.areset(seed=0)
+        await env._sandbox.kill()
+        _, value, _, _, _ = await env.astep(SUBMIT)
+        return env, value
+
+    env, value = asyncio.run(go())
+    assert value != value and not env.last_reward.is_valid
+    assert env.last_reward.failure_kind is FailureKind.SANDBOX_ERROR
+
+
+# ---- edit-run-retry
+
+
+def broken_patch() -> str:
+    """Return a patch after which a module does not work any more."""
+    source = open_source("toy")
+    path = next(iter(source.hidden(first_task()).gold_files))
+    first = source.base_files(first_task())[path].decode().splitlines()[0]
+    return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1,2 @@\n {first}\n+raise RuntimeError\n"
+
+
+def test_a_patch_that_breaks_visible_tests_is_taken_back_and_tried_again() -> None:
+    gold = open_source("toy").hidden(first_task()).gold_patch
+    actions: list[Action] = [f"```diff\n{broken_patch()}```", "hm", f"```diff\n{gold}```"]
+    env, said = play(actions, mode="edit-run-retry")
+    assert "```diff" in said[0] and "3 attempts" in said[0]
+    assert "applied and taken back" in said[1] and "RuntimeError" not in said[2]
+    assert "not applied" in said[2] and "no visible test fails" in said[3]
+    assert env.last_reward.value == 1.0 and env.end_reason == "accepted"
+    assert scores(env)["rollback_rate"] == 0.5
+    assert scores(env)["apply_failures_total"] == 1.0
+
+
+def test_attempts_run_out_with_the_base_state() -> None:
+    env, _ = play([broken_patch()] * 2, mode="edit-run-retry", max_attempts=2)
+    assert env.end_reason == "no attempts left"
+    assert env.last_reward.value == 0.0 and scores(env)["patch_empty"] == 1.0
+    assert scores(env)["rollback_rate"] == 1.0
+
+
+def test_the_retry_mode_offers_reading_tools_alone() -> None:
+    assert set(make(mode="edit-run-retry").unwrapped.tools) == {"view", "grep", "find"}
+    _, said = play([call(("bash", {"command": "id"}))], mode="edit-run-retry")
+    assert "unknown tool 'bash'" in said[1].lower() or "'bash'" in said[1]
+
+
+# ---- baselines, wrong use
+
+
+@pytest.mark.parametrize("mode", ["tools", "edit-run-retry"])
+def test_the_contract_holds(mode: str) -> None:
+    report = katgym.check_env(make(mode=mode))
+    assert report.ok, report
+
+
+def test_oracle_and_noop_on_several_tasks() -> None:
+    async def go(policy: str) -> list[float | None]:
+        found = []
+        for seed in range(4):
+            rollout = await katgym.run_rollout(make(), katgym.policy(policy), seed=seed)
+            found.append(rollout.reward.value)
+        return found
+
+    assert asyncio.run(go("oracle")) == [1.0] * 4
+    assert asyncio.run(go("noop")) == [0.0] * 4
+
+
+def test_wrong_arguments_say_what_is_allowed() -> None:
+    with pytest.raises(UsageError, match=r"unknown mode 'chat'.*tools"):
+        make(mode="chat")
+    with pytest.raises(UsageError, match="max_attempts is at least 1"):
+        make(max_attempts=0)
+    with pytest.raises(UsageError, match="no set of tasks"):
+        katgym.make("katgym/SWE-v0", tasks="/nowhere").reset(seed=0)
+    with pytest.raises(UnknownNameError, match="no-such"):
+        make(sandbox="no-such").reset(seed=0)

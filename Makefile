@@ -10,7 +10,7 @@ SETUP := $(VENV)/.set-up
 .PHONY: help setup demo test test-all check format docs bench clean
 
 help:
-	@echo "make demo      a small language model plays three environments; a leaderboard appears"
+	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make test      the unmarked tests (under 3 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"

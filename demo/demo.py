@@ -1,4 +1,4 @@
-"""The demo: a small language model plays three environments, beside oracle, random and noop.
+"""The demo: a small language model plays four environments, beside oracle, random and noop.
 
 Everything is real: SmolLM2-135M-Instruct samples every token, rewards are verified, and its scores
 are shown as they are. A second run continues where the first stopped.
@@ -20,6 +20,8 @@ ENVS = (
     "katgym/MathProblems-v0",
     "katgym/TreasureHunt-v0?level=1",
 )
+REPAIR = "katgym/SWE-v0?tasks=toy"
+"""Five repairs of the toy repository: real sandboxes, hidden tests, canaries; no network."""
 RUNS = Path("runs/demo")
 POLICIES = ("oracle", "random", "noop", "smollm2")
 
@@ -34,8 +36,13 @@ def run() -> int:
         code = main(command)
         if code:
             return code
+        command = ["eval", REPAIR, "--policy", policy, "--tasks", "5", "--max-turns", "4"]
+        command += ["--out", str(RUNS / f"{policy}-repair"), "--concurrency", "5"]
+        code = main([*command, "--max-tokens", "160", "--temperature", "0.7"])
+        if code:
+            return code
     stdout.rule("katgym leaderboard", align="left")
-    folders = [str(RUNS / policy) for policy in POLICIES]
+    folders = [str(RUNS / f"{policy}{end}") for policy in POLICIES for end in ("", "-repair")]
     code = main(["leaderboard", *folders, "--out", str(RUNS / "leaderboard")])
     stdout.print(f"\n{time.perf_counter() - began:.0f} s. Transcripts: katgym view {RUNS}/smollm2")
     return code

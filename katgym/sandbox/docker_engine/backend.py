@@ -41,6 +41,7 @@ _START_TIMEOUT_S = 60.0
 _MODULES = (
     *SUPERVISOR_MODULES,
     "katgym.sandbox.supervisor.trees",
+    "katgym.sandbox.supervisor.seccomp",
     "katgym.sandbox.docker_engine.inside",
 )
 

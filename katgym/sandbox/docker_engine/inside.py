@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 
-from katgym.sandbox.supervisor import guardian, program, syscalls, trees
+from katgym.sandbox.supervisor import guardian, program, seccomp, syscalls, trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,15 @@ _COMMAND_OOM_SCORE = b"1000"
 
 
 class ContainerConfinement(guardian.Confinement):
-    """The container confines; this lets commands go first when its memory runs out."""
+    """The container confines; this adds a filter of system calls to the engine's own, which may be
+    old or turned off, and lets commands go first when memory runs out."""
 
     def __init__(self) -> None:
+        self._filter: seccomp.SeccompFilter | None
+        try:
+            self._filter = seccomp.build_filter()
+        except KeyError:
+            self._filter = None  # an architecture without a table: the engine's filter is left
         self._oom_fd = -1
         for path in _OOM_FILES:
             try:
@@ -47,6 +53,8 @@ class ContainerConfinement(guardian.Confinement):
             os.write(fd, _COMMAND_OOM_SCORE)
         finally:
             os.close(fd)
+        if self._filter is not None:
+            self._filter.install()
 
     def oom_kills(self) -> int | None:
         """Return how often the kernel killed for memory in this container."""

@@ -13,6 +13,7 @@ import stat
 
 from katgym.sandbox.local import syscalls
 from katgym.sandbox.supervisor.guardian import Confinement, set_rlimits
+from katgym.sandbox.supervisor.seccomp import SeccompFilter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class NamespaceConfinement(Confinement):
     def __init__(
         self,
         agent: int,
-        seccomp: syscalls.SeccompFilter,
+        seccomp: SeccompFilter,
         *,
         is_single_uid: bool,
         has_group: bool,

@@ -18,8 +18,9 @@ import socket
 import struct
 import sys
 
-from katgym.sandbox.local import birth, differences, overlay, rootfs, seccomp, syscalls
+from katgym.sandbox.local import birth, differences, overlay, rootfs, syscalls
 from katgym.sandbox.local.copies import CopyWorkspace, tree_size
+from katgym.sandbox.supervisor import seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

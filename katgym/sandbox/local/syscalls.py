@@ -16,7 +16,7 @@ CLONE_NEWNET = 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 AT_FDCWD = -100
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
@@ -149,32 +149,6 @@ _CAP_HEADER_POINTER, _NO_CAPS_POINTER = ctypes.byref(_CAP_HEADER), ctypes.byref(
 def drop_capabilities() -> None:
     """Give up every capability now."""
     _check(_capset(_CAP_HEADER_POINTER, _NO_CAPS_POINTER), "capset")
-
-
-class _SockFilter(ctypes.Structure):
-    _fields_ = [
-        ("code", ctypes.c_uint16),
-        ("jt", ctypes.c_uint8),
-        ("jf", ctypes.c_uint8),
-        ("k", ctypes.c_uint32),
-    ]
-
-
-class _SockProgram(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(_SockFilter))]
-
-
-class SeccompFilter:
-    """A BPF program made of (code, jt, jf, k), kept ready to be installed."""
-
-    def __init__(self, instructions: list[tuple[int, int, int, int]]) -> None:
-        self._array = (_SockFilter * len(instructions))(*[_SockFilter(*i) for i in instructions])
-        self._program = _SockProgram(len(instructions), self._array)
-        self._address = ctypes.addressof(self._program)
-
-    def install(self) -> None:
-        """Confine this thread and its children for good; needs no_new_privs."""
-        _check(_prctl(PR_SET_SECCOMP, 2, self._address, 0, 0), "prctl(seccomp)")
 
 
 def name_process(name: str) -> None:

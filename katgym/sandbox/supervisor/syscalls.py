@@ -38,9 +38,9 @@ class _OpenHow(ctypes.Structure):
     )
 
 
-def prctl(option: int, argument: int = 0) -> None:
-    """Call prctl(2) with one argument; `OSError` if it fails."""
-    if _prctl(option, argument, 0, 0, 0) != 0:
+def prctl(option: int, argument: int = 0, second: int = 0) -> None:
+    """Call prctl(2) with one or two arguments; `OSError` if it fails."""
+    if _prctl(option, argument, second, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -114,6 +114,9 @@ class Env(gymnasium.Env[Observation, Action]):
         self.last_reward: Reward | None = None
         self.last_tool_results: Sequence[ToolResult] = ()
         self.end_reason = ""
+        self.artifacts: dict[str, Any] = {}
+        """What an episode leaves besides messages and reward (a patch, say), as JSON values: in the
+        rollout's record, never shown to the policy."""
         self.is_running = False
         """Whether an episode is under way: reset has begun and no reward was given yet."""
         self._is_terminated = False
@@ -225,6 +228,7 @@ class Env(gymnasium.Env[Observation, Action]):
         self.last_reward = None
         self.last_tool_results = ()
         self.end_reason = ""
+        self.artifacts = {}
         self._is_terminated = False
         self.is_running = True
         self.seat = self.seats[0]

@@ -111,6 +111,7 @@ class Recorder:
             reason=reason or reward.reason,
             wall_s=self._elapsed(),
             env_kwargs=env.init_kwargs,
+            artifacts=dict(env.artifacts),
         )
 
     def failed(self, context: EpisodeContext, error: BaseException, kind: FailureKind) -> Rollout:

@@ -82,6 +82,8 @@ class Rollout:
     wall_s: float = 0.0
     num_retries: int = 0
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, Any] = field(default_factory=dict)
+    """What the env left besides messages and reward; see `Env.artifacts`."""
 
     @property
     def num_turns(self) -> int:
@@ -201,6 +203,7 @@ class Rollout:
             "episode_id": self.episode_id,
             "seat": self.seat,
             "env_kwargs": dict(self.env_kwargs),
+            "artifacts": dict(self.artifacts),
             "reward": self.reward.to_json(),
             "status": str(self.status),
             "failure_kind": None if self.failure_kind is None else str(self.failure_kind),
@@ -244,6 +247,7 @@ class Rollout:
             wall_s=data["wall_s"],
             num_retries=data.get("num_retries", 0),
             env_kwargs=data.get("env_kwargs", {}),
+            artifacts=data.get("artifacts", {}),
         )
 
 

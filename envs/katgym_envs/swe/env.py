@@ -26,7 +26,12 @@ from katgym_envs.swe.edit_run_retry import EditRunRetry
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome
-from katgym_envs.swe.patching import PatchError, PatchFailure, workspace_changes
+from katgym_envs.swe.patching import (
+    PatchError,
+    PatchFailure,
+    make_workspace_diff,
+    workspace_changes,
+)
 from katgym_envs.swe.revert_metrics import RevertTracker
 from katgym_envs.swe.run_metrics import RunMetrics
 from katgym_envs.swe.sources.open_source import SHIPPED, open_source
@@ -66,7 +71,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         """Prepare an env; the list of tasks is read, nothing is started before `reset`.
 
         tasks: "shipped", "toy" (a small repository of katgym's own; needs no network), or a folder
-            that `katgym swe make`, `from-prs` or `import` wrote.
+            that `katgym swe make` or `from-prs` wrote.
         sandbox: name of the backend, see `katgym sandbox list`.
         mode: "tools", or "edit-run-retry": a message with a patch is applied and tried, taken back
             if visible tests get worse, and may be tried again, `max_attempts` times in all.
@@ -203,6 +208,13 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
             task = await asyncio.to_thread(GradedTask.load, self.source, self.task.task_id)
             self.hidden = task.hidden
             self.report = await grade(task, patch, backend=shared_backend(self.sandbox_name))
+            self.artifacts = {
+                "model_patch": self._as_text(patch),
+                "outcome": str(self.report.outcome),
+                "dropped_paths": dict(self.report.dropped_paths),
+                "rejected_paths": dict(self.report.rejected_paths),
+                "suspicions": list(self.report.suspicions),
+            }
         if self.report.outcome is Outcome.INFRA_ERROR:
             raise ScoringFailure(self.report.reason, kind=FailureKind.VERIFIER_UNAVAILABLE)
         return self.report
@@ -225,6 +237,16 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
                 final[path] = entry.content
         self.final = final
         return diff
+
+    def _as_text(self, patch: str | WorkspaceDiff) -> str:
+        """Return what was graded as a unified diff; "" for what no diff can say."""
+        if isinstance(patch, str):
+            return patch
+        try:
+            text = make_workspace_diff(self.base_files, patch)
+        except PatchError:
+            return ""
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def apply_failures(self) -> Mapping[PatchFailure, int]:
         """Return the edits that were refused, by reason."""

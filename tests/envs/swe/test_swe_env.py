@@ -81,6 +81,7 @@ def test_the_gold_patch_resolves_and_measures_as_gold() -> None:
     assert env.last_reward.value == 1.0 and env.end_reason == "submitted"
     found = scores(env)
     assert (found["edit_distance"], found["locality"], found["null_final"]) == (0.0, 1.0, 0.0)
+    assert env.artifacts["model_patch"] == patch and env.artifacts["outcome"] == "resolved"
     assert (found["fail_to_pass_fraction"], found["pass_to_pass_fraction"]) == (1.0, 1.0)
 
 

@@ -1,11 +1,11 @@
 """Write a task's base state into a new folder, to try the task by hand.
 
-The folder is the workspace as an agent finds it. The problem is printed; when you have a fix, make
-a diff of the folder and have it graded.
+The folder is the workspace as an agent finds it. The problem is printed; when you have a fix, have
+the folder graded.
 
 example:
   katgym swe checkout ID work
-  git diff --no-index --no-prefix ... > fix.diff; katgym swe grade --task ID --patch fix.diff
+  katgym swe grade --task ID --patch work
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write a run's patches as predictions that other harnesses grade.
 
-One line a rollout of `katgym/SWE-v0`: {"instance_id", "model_name_or_path", "model_patch"}. Rollouts
+One line a rollout of `katgym/SWE-v0`: {"instance_id", "model_name_or_path", "model_patch"}. Those
 that infrastructure broke are left out; of several attempts at a task the first is taken unless
 --attempt says otherwise.
 
@@ -70,6 +70,5 @@ def _prediction(path: Path, number: int, line: dict[str, Any], model: str | None
 
 def final_patch(line: dict[str, Any]) -> str | None:
     """Return the patch a rollout ended with, as the env recorded it; None if it recorded none."""
-    info = line.get("info") or {}
-    patch = info.get("model_patch")
+    patch = (line.get("artifacts") or {}).get("model_patch")
     return patch if isinstance(patch, str) else None

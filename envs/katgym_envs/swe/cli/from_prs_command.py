@@ -4,7 +4,7 @@ A pull request makes a task if it closes an issue that says enough, changes test
 tell the fix from its absence, in three runs each and for wrong variants of the fix. DIR/tasks.jsonl
 holds what an agent may see, DIR/hidden (mode 0700) all the rest, DIR/refused.jsonl why the others
 make none. The repository's code runs in sandboxes only. The same command goes on where an earlier
-run was stopped. Exit code 1: no task was made.
+run was stopped. Exit code 1: no task was made, or this machine failed to try some.
 
 example:
   katgym swe from-prs --clone ./attrs --dump ./attrs-dump --out tasks --min-stars 500
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         console.stderr.print(f"stopped; the same command goes on in {str(args.out)!r}")
         return 130
     _print(result, args)
-    return 0 if result.tasks else 1
+    return 0 if result.tasks and not result.num_faults else 1
 
 
 async def _import(config: ImportConfig, args: argparse.Namespace) -> ImportResult:

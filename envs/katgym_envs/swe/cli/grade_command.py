@@ -5,6 +5,7 @@ hidden tests: keep it from whoever solves the task.
 
 example:
   katgym swe grade --task inflection-0.5.1-0a1b2c3d --patch fix.diff
+  katgym swe checkout ID work; edit work/...; katgym swe grade --task ID --patch work
   katgym swe grade --task my-tasks#ID --patch gold --json
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -26,6 +28,7 @@ from katgym_envs.swe.cli.task_arguments import (
     open_backend,
 )
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+from katgym_envs.swe.patching import as_tree, is_artefact, make_diff, tree_of_directory
 from katgym_envs.swe.task_source import TaskSource
 
 _NO_VERDICT = 3
@@ -35,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("--task", required=True, metavar="ID_OR_FILE", help="ID, SET#ID or a set")
     parser.add_argument(
-        "--patch", required=True, metavar="FILE", help="a unified diff; '-' is standard input"
-    )
+        "--patch", required=True, metavar="FILE",
+        help="a unified diff, '-' for standard input, a checked-out folder, or 'gold'",
+    )  # fmt: skip
     add_set_argument(parser)
     add_backend_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
@@ -45,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Grade and print the report."""
     source, instance_id = find_task(args.task, args.tasks)
-    patch = _read(args.patch)
+    patch = _read(args.patch, source, instance_id)
     report = asyncio.run(_grade(source, instance_id, patch, args))
     if args.json:
         console.print_json(report.to_json())
@@ -57,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _grade(
-    source: TaskSource, instance_id: str, patch: bytes, args: argparse.Namespace
+    source: TaskSource, instance_id: str, patch: str | bytes, args: argparse.Namespace
 ) -> GradeReport:
     from katgym_envs.swe.grading.graded_task import GradedTask
     from katgym_envs.swe.grading.grader import grade
@@ -70,13 +74,29 @@ async def _grade(
         await backend.aclose()
 
 
-def _read(name: str) -> bytes:
+def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes:
     if name == "-":
         return sys.stdin.buffer.read()
+    if name == "gold" and not Path(name).exists():
+        return source.hidden(instance_id).gold_patch
+    if Path(name).is_dir():
+        return _difference(Path(name), source.base_files(instance_id))
     try:
         return Path(name).read_bytes()
     except OSError as e:
         raise UsageError(f"cannot read patch {name!r}: {e.strerror}") from e
+
+
+def _difference(folder: Path, base: Mapping[str, bytes]) -> str:
+    """Return what was changed in a checked-out folder, without what programs left there."""
+    before = as_tree(base)
+    after = {
+        path: entry
+        for path, entry in tree_of_directory(folder).items()
+        if not is_artefact(path) and b"\0" not in entry.content
+    }
+    text = {path: entry for path, entry in before.items() if b"\0" not in entry.content}
+    return make_diff(text, after)
 
 
 def _print(report: GradeReport) -> None:

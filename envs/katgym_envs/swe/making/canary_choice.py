@@ -20,7 +20,7 @@ def choose_canaries(
     grader takes. What is chosen for one test counts for others.
     """
     by_node: dict[str, list[ValidCanary]] = {}
-    for canary in found:
+    for canary in sorted(found, key=lambda c: (c.path, repr(c.spec))):
         for node in canary.fails:
             by_node.setdefault(node, []).append(canary)
     chosen: dict[int, ValidCanary] = {}

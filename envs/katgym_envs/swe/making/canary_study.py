@@ -1,7 +1,8 @@
 """Which canaries of a test function fail on correct code, and where: established by running them.
 
-A function is studied when a bug first breaks it, its canaries together with those of other
-functions where they cannot get in each other's way. Not here: candidates (`canaries/`), choosing
+A function is studied when a bug breaks it: first the canaries near the statement that fails, and
+all of them if none of those will do. Canaries of several functions are tried at once where they
+cannot get in each other's way. Not here: candidates (`canaries/`), choosing
 among the sound ones while grading (`grading/`).
 """
 
@@ -17,14 +18,18 @@ from katgym_envs.swe.canaries import Canary, Role, find_canaries, render
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.making.lab import Lab
+from katgym_envs.swe.making.module_layout import ModuleLayout
 from katgym_envs.swe.making.package_study import PackageStudy
+from katgym_envs.swe.test_run import TestResult
 
 Name = tuple[str, str]
 """(path, qualname) of a test function."""
+Unit = tuple[Name, int]
+"""One case of a test function, by its number; -1 for the whole function."""
 _PER_LINE = 3
 _MAX_SITES = 4
 """Places on one line that get canaries: rows of a table may share one."""
-_MAX_PER_FUNCTION = 200
+_MAX_PER_FUNCTION = 1_000
 _MAX_UNTELLING = 4
 """Lines that get canaries of a function in which no line compares anything."""
 _TELLING = (Role.EXPECTED, Role.TABLE, Role.ASSERTION)
@@ -52,26 +57,37 @@ class CanaryStudy:
 
     def __init__(self, lab: Lab, study: PackageStudy) -> None:
         self._lab = lab
-        self._study = study
+        self._package = study
+        self._layouts: dict[str, ModuleLayout] = {}
         self._files = lab.tree.files
         self._tried: dict[str, TriedCanary] = {}
         self._by_function: dict[Name, list[str]] = {}
-        self._unsaved: list[Name] = []
+        self._whole: set[Name] = set()
+        """Functions of which every candidate was tried."""
+        self._unsaved: set[Name] = set()
         self._lock = asyncio.Lock()
 
-    def remember(self, path: str, qualname: str, tried: Sequence[Mapping[str, Any]]) -> None:
+    def remember(
+        self, path: str, qualname: str, tried: Sequence[Mapping[str, Any]], *, is_whole: bool
+    ) -> None:
         """Take in what an earlier run established (`told`)."""
-        keys = []
+        keys = self._by_function.setdefault((path, qualname), [])
         for item in tried:
             canary = TriedCanary(path=path, spec=item["spec"], places=item["places"])
-            keys.append(_key(path, canary.spec))
-            self._tried[keys[-1]] = canary
-        self._by_function[path, qualname] = keys
+            key = _key(path, canary.spec)
+            self._tried[key] = canary
+            if key not in keys:
+                keys.append(key)
+        if is_whole:
+            self._whole.add((path, qualname))
 
-    def told(self, name: Name) -> list[dict[str, Any]]:
-        """Return what is known of a function, as JSON values."""
+    def told(self, name: Name) -> dict[str, Any]:
+        """Return what is known of a function, as JSON values: arguments of `remember`."""
         known = [self._tried[key] for key in self._by_function[name]]
-        return [{"spec": dict(c.spec), "places": dict(c.places)} for c in known]
+        return {
+            "tried": [{"spec": dict(c.spec), "places": dict(c.places)} for c in known],
+            "is_whole": name in self._whole,
+        }
 
     def canaries_of(self, nodes: Iterable[str]) -> tuple[ValidCanary, ...]:
         """Return the sound canaries that make any of these tests fail."""
@@ -80,27 +96,68 @@ class CanaryStudy:
 
     def unsaved(self) -> list[Name]:
         """Return the functions studied since the last call: the caller writes down `told`."""
-        names, self._unsaved = self._unsaved, []
+        names, self._unsaved = sorted(self._unsaved), set()
         return names
 
     async def study(self, names: Iterable[Name]) -> None:
-        """Try the canaries of those functions that are not known yet."""
+        """Try all canaries of those functions, as far as they are not known yet."""
         async with self._lock:
-            fresh = sorted(n for n in set(names) if n not in self._by_function)
-            chosen = {name: self._chosen(name) for name in fresh}
-            queue = {
-                key: (name[0], canary)
-                for name, canaries in chosen.items()
-                for canary in canaries
-                if (key := _key(name[0], canary.spec)) not in self._tried
-            }
-            batches = _batches(list(queue.values()))
-            async with asyncio.TaskGroup() as group:
-                for batch in batches:
-                    group.create_task(self._try(batch))
-            for name, canaries in chosen.items():
-                self._by_function[name] = [_key(name[0], c.spec) for c in canaries]
-            self._unsaved += fresh
+            fresh = {name: self._chosen(name) for name in set(names) - self._whole}
+            await self._study(fresh)
+            self._whole |= set(fresh)
+
+    async def study_failures(self, places: Mapping[str, str]) -> None:
+        """Try canaries for tests that fail, node id -> place.
+
+        Those near the places first; all of a function if none of them fails at such a place.
+        """
+        functions = {node: self._package.functions[node] for node in places}
+        async with self._lock:
+            near: dict[Name, list[Canary]] = {}
+            for node, place in places.items():
+                name = functions[node]
+                if name not in self._whole:
+                    near.setdefault(name, []).extend(self._near(name, node, place))
+            await self._study(near)
+        failures = {(n, p) for c in self._tried.values() for n, p in c.places.items()}
+        served = {functions[node] for node, place in places.items() if (node, place) in failures}
+        await self.study(set(functions.values()) - served)
+
+    def _near(self, name: Name, node_id: str, place: str) -> list[Canary]:
+        """Return candidates in the statements that a failure passed through, and in its row."""
+        layout = self._layout(name[0])
+        spans = [layout.statement(int(step.partition(":")[0])) for step in place.split(">")]
+        nodes = self._nodes[name]
+        ordinal = nodes.index(node_id)
+        return [
+            canary
+            for canary in self._chosen(name)
+            if any(first <= canary.line <= last for first, last in spans)
+            or (
+                canary.role is Role.TABLE and layout.row(canary.site, len(nodes)) in (ordinal, None)
+            )
+        ]
+
+    def _layout(self, path: str) -> ModuleLayout:
+        if path not in self._layouts:
+            self._layouts[path] = ModuleLayout(self._files[path])
+        return self._layouts[path]
+
+    async def _study(self, chosen: Mapping[Name, Sequence[Canary]]) -> None:
+        queue = {
+            key: (name[0], canary)
+            for name in sorted(chosen)
+            for canary in chosen[name]
+            if (key := _key(name[0], canary.spec)) not in self._tried
+        }
+        async with asyncio.TaskGroup() as group:
+            for batch in _batches([(item, self._units(*item)) for item in queue.values()]):
+                group.create_task(self._try(batch))
+        for name, canaries in chosen.items():
+            known = self._by_function.get(name, [])
+            keys = dict.fromkeys([*known, *(_key(name[0], c.spec) for c in canaries)])
+            self._by_function[name] = list(keys)
+            self._unsaved.add(name)
 
     def _chosen(self, name: Name) -> list[Canary]:
         """Return the candidates of a function: some for every line, the most telling first."""
@@ -117,22 +174,26 @@ class CanaryStudy:
         by_line = telling or dict(list(by_line.items())[:_MAX_UNTELLING])
         chosen = [c for line in sorted(by_line) for c in _some(by_line[line])]
         if len(chosen) > _MAX_PER_FUNCTION:
-            chosen = [c for line in sorted(by_line) for c in _some(by_line[line])[:1]]
+            chosen = [
+                canary
+                for line in sorted(by_line)
+                for canary in {c.site: c for c in reversed(_some(by_line[line]))}.values()
+            ]
         return chosen[:_MAX_PER_FUNCTION]
 
     @cached_property
     def _candidates(self) -> dict[str, tuple[Canary, ...]]:
-        return {path: find_canaries(self._files[path]) for path in self._study.tests}
+        return {path: find_canaries(self._files[path]) for path in self._package.tests}
 
     async def _try(self, batch: Sequence[tuple[str, Canary]]) -> None:
-        """Run canaries at once that touch different functions, and note what each did."""
-        sound = set(self._study.functions.values())
+        """Run canaries at once that touch different tests, and note what each did."""
+        sound = set(self._package.functions.values())
         names = {(path, test) for path, canary in batch for test in canary.tests} & sound
         put = {
             path: render(self._files[path], [c.spec for p, c in batch if p == path])
             for path in {path for path, _ in batch}
         }
-        allowed = 10 + 10 * self._study.time_of(frozenset(names))
+        allowed = 10 + 10 * self._package.time_of(frozenset(names))
         run = await self._lab.run(
             functions=frozenset(names), put=put, is_detailed=True, timeout_s=allowed
         )
@@ -141,18 +202,55 @@ class CanaryStudy:
             await self._try(batch[: len(batch) // 2])
             await self._try(batch[len(batch) // 2 :])
             return
+        results: dict[Name, list[TestResult]] = {}
+        for result in run.results:
+            results.setdefault((result.path, result.qualname), []).append(result)
         for path, canary in batch:
-            own = [r for r in run.results if r.path == path and r.qualname in canary.tests]
-            bad = [r for r in own if r.status is not TestStatus.PASSED]
-            is_sound = is_whole and all(
-                r.status is TestStatus.FAILED and r.is_assertion and r.place for r in bad
-            )
-            places = {r.node_id: r.place for r in bad} if is_sound else {}
-            expected = {n for n, name in self._study.functions.items() if name[0] == path}
-            if not set(places) <= expected:
-                places = {}  # its cases have other names with it: they are not the tests graded
+            places = self._places(path, canary, results) if is_whole else {}
             key = _key(path, canary.spec)
             self._tried[key] = TriedCanary(path=path, spec=canary.spec, places=places)
+
+    def _places(
+        self, path: str, canary: Canary, results: Mapping[Name, Sequence[TestResult]]
+    ) -> dict[str, str]:
+        """Return where tests fail because of a canary; {} if it is no sound one.
+
+        Cases are known by their number: a canary in a table changes their names.
+        """
+        places: dict[str, str] = {}
+        for test in canary.tests:
+            nodes = self._nodes.get((path, test), ())
+            found = results.get((path, test), ())
+            if not nodes:
+                continue
+            if sorted(r.ordinal for r in found) != list(range(len(nodes))):
+                return {}
+            row = self._layout(path).row(canary.site, len(nodes))
+            for result in found:
+                is_own = row in (None, result.ordinal)
+                if result.status is TestStatus.PASSED or not is_own:
+                    continue
+                is_failure = result.status is TestStatus.FAILED
+                if not (is_failure and result.is_assertion and result.place):
+                    return {}
+                places[nodes[result.ordinal]] = result.place
+        return places
+
+    @cached_property
+    def _nodes(self) -> Mapping[Name, Sequence[str]]:
+        """Node ids of each sound function, in the order of its cases."""
+        nodes: dict[Name, list[str]] = {}
+        for node, name in self._package.functions.items():
+            nodes.setdefault(name, []).append(node)
+        return nodes
+
+    def _units(self, path: str, canary: Canary) -> set[Unit]:
+        """Return what a canary touches: of each function one row, or -1 for all of it."""
+        units = set()
+        for test in canary.tests:
+            row = self._layout(path).row(canary.site, len(self._nodes.get((path, test), ())))
+            units.add(((path, test), -1 if row is None else row))
+        return units
 
 
 def _some(canaries: Sequence[Canary]) -> list[Canary]:
@@ -170,26 +268,37 @@ def _some(canaries: Sequence[Canary]) -> list[Canary]:
             continue
         sites[canary.site] = count + 1
         kept.append(canary)
+    if not any(canary.role is Role.ASSERTION for canary in kept):
+        # Where a difference is asserted, no other value makes the test fail.
+        kept += [canary for canary in ranked if canary.role is Role.ASSERTION][:1]
     return kept
 
 
-def _batches(queue: list[tuple[str, Canary]]) -> list[list[tuple[str, Canary]]]:
-    """Split candidates into runs in which no test function is touched by two of them."""
+def _batches(
+    queue: Sequence[tuple[tuple[str, Canary], set[Unit]]],
+) -> list[list[tuple[str, Canary]]]:
+    """Split candidates into runs in which no test is touched by two of them."""
     batches: list[list[tuple[str, Canary]]] = []
-    touched: list[set[Name]] = []
-    first_free: dict[Name, int] = {}
-    for path, canary in queue:
-        names = {(path, test) for test in canary.tests}
-        index = max((first_free.get(name, 0) for name in names), default=0)
-        while index < len(batches) and touched[index] & names:
+    touched: list[set[Unit]] = []
+    rows: list[set[Name]] = []
+    """Functions of a run of which single rows are touched."""
+    for item, units in queue:
+        whole = {name for name, row in units if row < 0}
+        names = {name for name, _ in units}
+        index = 0
+        while index < len(batches) and (
+            touched[index] & units
+            or rows[index] & whole
+            or any((name, -1) in touched[index] for name in names)
+        ):
             index += 1
         if index == len(batches):
             batches.append([])
             touched.append(set())
-        batches[index].append((path, canary))
-        touched[index] |= names
-        for name in names:
-            first_free[name] = index + 1
+            rows.append(set())
+        batches[index].append(item)
+        touched[index] |= units
+        rows[index] |= names - whole
     return batches
 
 

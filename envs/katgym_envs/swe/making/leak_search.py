@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.parse_source import parse_source
 
 _MIN_LETTERS = 24
 """Shorter lines stand in too many files to mean anything."""
@@ -113,7 +114,7 @@ def _function_lines(files: Mapping[str, bytes], path: str, names: set[str]) -> l
     source = files.get(path, b"")
     lines = source.decode("utf-8", "replace").splitlines()
     found: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse_source(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in names:
             found += [text.strip() for text in lines[node.lineno : node.end_lineno]]
     return found

@@ -195,7 +195,7 @@ class MutantTrial:
             for node, result in failing.items()
             if result.status is TestStatus.FAILED and result.place
         }
-        await self._canaries.study({self._study.functions[node] for node in places})
+        await self._canaries.study_failures(places)
         hidden = HiddenTests(
             instance_id="",
             gold_patch="",

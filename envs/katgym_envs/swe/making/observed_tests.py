@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from katgym_envs.swe.parse_source import parse_source
+
 LEFT, RIGHT = "katgym_left", "katgym_right"
 _MARK = "katgym-observed:"
 _MAX_TEXT = 600
@@ -55,18 +57,18 @@ class Observation:
 
 def instrument(source: str, targets: Iterable[tuple[str, int]]) -> str:
     """Return the module with these functions (qualname, line of the failing statement) observed."""
-    tree = ast.parse(source)
+    tree = parse_source(source)
     for qualname, line in targets:
         function = find_function(tree, qualname)
         if function is None:
             continue
         _Sides(line).visit(function)
-        caught = ast.parse("try:\n    pass\nexcept BaseException as katgym_error:\n"
+        caught = parse_source("try:\n    pass\nexcept BaseException as katgym_error:\n"
                            "    katgym_report(katgym_error, dict(locals()))").body[0]  # fmt: skip
         assert isinstance(caught, ast.Try)
         caught.body = function.body
         function.body = [caught]
-    reporter = ast.parse(_REPORTER).body
+    reporter = parse_source(_REPORTER).body
     at = _after_preamble(tree)
     tree.body[at:at] = reporter
     return ast.unparse(ast.fix_missing_locations(tree))

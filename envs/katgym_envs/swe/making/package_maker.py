@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym_envs.swe.making.canary_choice import canary_spec, choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
@@ -103,7 +104,7 @@ class PackageMaker:
             told = self.canaries.told((path, qualname))
             self._made.append(
                 {"kind": "canaries", "package": self.key, "path": path, "function": qualname,
-                 "tried": told}
+                 **told}
             )  # fmt: skip
         self._made.append(
             {
@@ -166,7 +167,12 @@ class PackageMaker:
         groups: dict[Site, list[Candidate]] = {}
         for path in self.tree.product:
             source = self.tree.files[path]
-            for site in find_sites(source, path):
+            try:
+                sites = find_sites(source, path)
+            except UsageError as e:
+                logger.warning("%s: %s gets no bug: %s", self.key, path, e)
+                continue
+            for site in sites:
                 place = (path, self.study.reach.function_at(path, source, site.line))
                 groups.setdefault(place, []).extend(
                     Candidate(spec=spec, function=place) for spec in site.specs()
@@ -181,7 +187,9 @@ class PackageMaker:
 
     def _remember(self, entry: Mapping[str, Any]) -> None:
         if entry["kind"] == "canaries":
-            self.canaries.remember(entry["path"], entry["function"], entry["tried"])
+            self.canaries.remember(
+                entry["path"], entry["function"], entry["tried"], is_whole=entry["is_whole"]
+            )
         elif entry["kind"] == "trial":
             spec = msgspec.convert(entry["mutation"], MutationSpec)
             task = entry["task"]

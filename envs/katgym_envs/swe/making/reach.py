@@ -13,6 +13,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from katgym_envs.swe.parse_source import parse_source
+
 PLUGIN_NAME = "katgym_reach_recorder"
 PLUGIN_PATH = f"{PLUGIN_NAME}.py"
 RESULT_PATH = "katgym_reach_result.json"
@@ -113,7 +115,7 @@ def read_reach(data: bytes, sound: frozenset[str]) -> Reach:
 def _spans(source: bytes) -> list[tuple[int, int, int]]:
     """Return (first line of the code object, first and last line of the body) of each function."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse_source(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             found.append((first, node.body[0].lineno, node.end_lineno or node.lineno))

@@ -11,6 +11,8 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from katgym_envs.swe.parse_source import parse_source
+
 _MAX_LINES = 24
 _MAX_LITERAL = 160
 _BUILT_IN = frozenset(dir(builtins))
@@ -80,7 +82,7 @@ class _Builder:
             and len(value) <= _MAX_LITERAL
             and _is_literal(value)
         }
-        copied: ast.AST = _Substitution(literals).visit(ast.parse(ast.unparse(node)).body[0])
+        copied: ast.AST = _Substitution(literals).visit(parse_source(ast.unparse(node)).body[0])
         return copied
 
     def note_loops(self, before: list[ast.stmt]) -> None:
@@ -157,7 +159,7 @@ class _Substitution(ast.NodeTransformer):
         """Put a literal in the place of a name that is read."""
         if _is_store(node) or node.id not in self._literals:
             return node
-        return ast.parse(self._literals[node.id], mode="eval").body
+        return parse_source(self._literals[node.id], mode="eval").body
 
 
 def _path_to(body: list[ast.stmt], statement: ast.stmt) -> list[ast.stmt] | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from katgym_envs.swe.making.observed_tests import Observation, comparison, find_function
 from katgym_envs.swe.making.reproduction import CannotShowError, Snippet, reproduce
+from katgym_envs.swe.parse_source import parse_source
 
 MAX_EXAMPLES = 3
 _MAX_SHOWN = 400
@@ -47,7 +48,7 @@ class Example:
 
 def example_of(failure: Failure) -> Example | None:
     """Return the example a failure makes, or None if it cannot be shown by itself."""
-    tree = ast.parse(failure.source)
+    tree = parse_source(failure.source)
     function = find_function(tree, failure.qualname)
     first = re.match(r"(\d+):", failure.place)
     if function is None or first is None:

@@ -9,6 +9,7 @@ from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
 from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, updated
 from katgym_envs.swe.patching.unified import parse_diff
 from katgym_envs.swe.patching.workspace import (
+    is_artefact,
     is_git_path,
     make_workspace_diff,
     tree_of_directory,
@@ -27,6 +28,7 @@ __all__ = [
     "apply_envelope",
     "apply_patches",
     "as_tree",
+    "is_artefact",
     "is_git_path",
     "make_diff",
     "make_workspace_diff",

@@ -180,7 +180,8 @@ class RowSet(TaskSource):
                 f"task {instance_id!r}: its workspace has sha256 {layer.digest!r}, the row says"
                 f" {expected!r}; {str(self.folder)!r} was changed"
             )
-        python = ensure_venv(row.katgym.env.requirements)
+        recipe = row.katgym.env
+        python = None if recipe.kind == "image" else ensure_venv(recipe.requirements)
         return Workspace(layer=layer, python=python)
 
     def base_files(self, instance_id: str) -> Mapping[str, bytes]:

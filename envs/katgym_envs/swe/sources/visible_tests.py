@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from katgym.errors import UsageError
+from katgym_envs.swe.parse_source import parse_source
 
 Place = tuple[str, tuple[str, ...]]
 """A test file, and the names of classes and function that lead to a definition in it."""
@@ -80,7 +81,7 @@ class _Index:
     def _definitions(self, path: str) -> dict[tuple[str, ...], ast.stmt]:
         if path not in self._trees:
             try:
-                tree = ast.parse(self.files.get(path, b""))
+                tree = parse_source(self.files.get(path, b""))
             except (SyntaxError, ValueError):  # a file made to be broken is nobody's base class
                 tree = ast.Module(body=[], type_ignores=[])
             self._trees[path] = dict(_walk(tree, ()))
@@ -94,7 +95,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _removed(source: str, functions: set[tuple[str, ...]], others: bytes) -> str:
-    changed = _without(source, [n for n, _ in _walk(ast.parse(source), ()) if n in functions])
+    changed = _without(source, [n for n, _ in _walk(parse_source(source), ()) if n in functions])
     used = _used_names(source)
     while True:
         still_used = _used_names(changed)
@@ -129,7 +130,7 @@ def _walk(node: ast.AST, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 def _without(source: str, names: list[tuple[str, ...]]) -> str:
     """Return the source without these statements; a block that would be empty gets `pass`."""
-    tree = ast.parse(source)
+    tree = parse_source(source)
     doomed = {id(node) for name, node in _walk(tree, ()) if name in set(names)}
     lines = source.splitlines(keepends=True)
     cuts: dict[int, tuple[int, str]] = {}
@@ -172,7 +173,7 @@ def _span(node: ast.stmt, lines: list[str]) -> tuple[int, int]:
 
 def _tables(source: str) -> list[str]:
     """Return the names that module-level assignments bind."""
-    found = _walk(ast.parse(source), ())
+    found = _walk(parse_source(source), ())
     names = [n[0] for n, node in found if isinstance(node, (ast.Assign, ast.AnnAssign))]
     return [name for name in names if not name.startswith("__")]
 
@@ -180,7 +181,7 @@ def _tables(source: str) -> list[str]:
 def _used_names(source: str) -> set[str]:
     """Return the names that are read somewhere."""
     used: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse_source(source)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             used.add(node.id)
         elif isinstance(node, ast.Attribute):

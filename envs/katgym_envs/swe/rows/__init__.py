@@ -1,0 +1,1 @@
+"""Rows of other data sets, read as ours. See README.md."""

@@ -221,7 +221,7 @@ def test_the_retry_mode_offers_reading_tools_alone() -> None:
 
 @pytest.mark.parametrize("mode", ["tools", "edit-run-retry"])
 def test_the_contract_holds(mode: str) -> None:
-    report = katgym.check_env(make(mode=mode))
+    report = katgym.check_env(make(mode=mode), num_tasks=3)
     assert report.ok, report
 
 

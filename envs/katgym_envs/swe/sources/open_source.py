@@ -18,13 +18,14 @@ from katgym_envs.swe.task_source import TaskSource
 
 SHIPPED = "shipped"
 TOY = "toy"
-_DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent.parent / "data"
+"""Folder of the sets that come with katgym."""
 
 
 def open_source(name: str | Path = SHIPPED) -> TaskSource:
     """Return the source; reads no task yet. `UsageError` when there is no set of that name."""
     if name in (SHIPPED, TOY):
-        return MutationSet(_DATA / str(name))
+        return MutationSet(DATA / str(name))
     path = Path(name)
     folder = path.parent if path.name == TASKS_FILE else path
     hidden = folder / HIDDEN_FOLDER

@@ -1,0 +1,90 @@
+"""Writes the sets that come with katgym: specs only, from a set that was made.
+
+    python -m katgym_envs.swe.making.shipped_sets toy                     # makes it anew; seconds
+    katgym swe make --package inflection ... --out big --tasks 1000       # an hour
+    python -m katgym_envs.swe.making.shipped_sets shipped --from big --per-package 40
+
+Not here: making (`set_maker.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from katgym.errors import UsageError
+from katgym.sandbox import backend
+from katgym_envs.swe.making.made_set import write_specs
+from katgym_envs.swe.making.set_maker import MakeConfig, make_set
+from katgym_envs.swe.packages.source_tree import TOY
+from katgym_envs.swe.sources.mutation_set import MutationSet, read_package
+from katgym_envs.swe.sources.open_source import DATA
+from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
+from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
+
+NUM_TOY_TASKS = 16
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write one set below `data/`."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="shipped_sets")
+    parser.add_argument("name", choices=("toy", "shipped"))
+    parser.add_argument("--from", dest="source", type=Path, help="a folder of `katgym swe make`")
+    parser.add_argument("--per-package", type=int, default=40, help="tasks of one package (40)")
+    parser.add_argument("--out", type=Path, help="where to write (katgym's own data)")
+    args = parser.parse_args(arguments)
+    out = args.out or DATA / args.name
+    if args.name == "toy":
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "toy"
+            asyncio.run(_make_toy(made))
+            num = ship(made, out, per_package=NUM_TOY_TASKS)
+    elif args.source is None:
+        raise UsageError("'shipped' needs --from DIR: a folder that `katgym swe make` wrote")
+    else:
+        num = ship(args.source, out, per_package=args.per_package)
+    sys.stdout.write(f"{num} tasks in {str(out)!r}\n")
+    return 0
+
+
+async def _make_toy(folder: Path) -> None:
+    sandboxes = backend("local")
+    try:
+        config = MakeConfig(packages=(TOY,), out=folder, num_tasks=NUM_TOY_TASKS)
+        await make_set(config, backend=sandboxes)
+    finally:
+        await sandboxes.aclose()
+
+
+def ship(made: Path, out: Path, *, per_package: int) -> int:
+    """Copy the first tasks of each package of a made set; return how many there are."""
+    source = MutationSet(made / HIDDEN_FOLDER)
+    counts: Counter[str] = Counter()
+    tasks: list[TaskSpec] = []
+    for spec in source.specs.values():
+        if counts[spec.package] < per_package:
+            counts[spec.package] += 1
+            tasks.append(spec)
+    packages = [
+        _used(read_package(made / HIDDEN_FOLDER / "packages" / f"{key}.json"), tasks)
+        for key in sorted(counts)
+    ]
+    write_specs(out, packages, sorted(tasks, key=lambda task: task.id))
+    return len(tasks)
+
+
+def _used(package: PackageSpec, tasks: list[TaskSpec]) -> PackageSpec:
+    """Return a package with the canaries that touch a test of these tasks."""
+    wanted = {n for task in tasks if task.package == package.key for n in task.fail_to_pass}
+    kept = tuple(c for c in package.canaries if wanted & set(c.fails))
+    return msgspec.structs.replace(package, canaries=kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

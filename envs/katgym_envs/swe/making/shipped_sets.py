@@ -14,6 +14,7 @@ import asyncio
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,8 @@ from katgym_envs.swe.sources.open_source import DATA
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
 
-NUM_TOY_TASKS = 16
+TOY_SPLITS = ("train",) * 8 + ("validation",) * 3 + ("test",) * 5
+"""The toy has one package, and nothing is learnt from it: its tasks serve every split."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "toy"
             asyncio.run(_make_toy(made))
-            num = ship(made, out, per_package=NUM_TOY_TASKS)
+            num = ship(made, out, per_package=len(TOY_SPLITS), splits=TOY_SPLITS)
     elif args.source is None:
         raise UsageError("'shipped' needs --from DIR: a folder that `katgym swe make` wrote")
     else:
@@ -56,14 +58,17 @@ def main(arguments: list[str] | None = None) -> int:
 async def _make_toy(folder: Path) -> None:
     sandboxes = backend("local")
     try:
-        config = MakeConfig(packages=(TOY,), out=folder, num_tasks=NUM_TOY_TASKS)
+        config = MakeConfig(packages=(TOY,), out=folder, num_tasks=len(TOY_SPLITS))
         await make_set(config, backend=sandboxes)
     finally:
         await sandboxes.aclose()
 
 
-def ship(made: Path, out: Path, *, per_package: int) -> int:
-    """Copy the first tasks of each package of a made set; return how many there are."""
+def ship(made: Path, out: Path, *, per_package: int, splits: Sequence[str] = ()) -> int:
+    """Copy the first tasks of each package of a made set; return how many there are.
+
+    splits: of the tasks by number; none keeps those that the set has.
+    """
     source = MutationSet(made / HIDDEN_FOLDER)
     counts: Counter[str] = Counter()
     tasks: list[TaskSpec] = []
@@ -75,7 +80,10 @@ def ship(made: Path, out: Path, *, per_package: int) -> int:
         _used(read_package(made / HIDDEN_FOLDER / "packages" / f"{key}.json"), tasks)
         for key in sorted(counts)
     ]
-    write_specs(out, packages, sorted(tasks, key=lambda task: task.id))
+    tasks.sort(key=lambda task: task.id)
+    for number, split in enumerate(splits):
+        tasks[number] = msgspec.structs.replace(tasks[number], split=split)
+    write_specs(out, packages, tasks)
     return len(tasks)
 
 

@@ -32,7 +32,8 @@ COMMANDS = [
 def main() -> None:
     """Play."""
     layer = layer_store().add_files({"shout.py": b"def shout(text):\n    return text.lower()\n"})
-    with BlockingSandbox("local", SandboxSpec(layers=(layer,))) as sandbox:
+    env = {"PYTHONDONTWRITEBYTECODE": "1"}
+    with BlockingSandbox("local", SandboxSpec(layers=(layer,), env=env)) as sandbox:
         outputs = [make_output("", [{"command": command}]) for command in COMMANDS]
         agent = DefaultAgent(
             DeterministicModel(outputs=outputs),

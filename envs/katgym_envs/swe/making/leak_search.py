@@ -9,9 +9,12 @@ It finds text as it is. Text that is compressed or encoded goes unnoticed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from katgym.sandbox import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.parse_source import parse_source
@@ -20,55 +23,171 @@ _MIN_LETTERS = 24
 """Shorter lines stand in too many files to mean anything."""
 _MAX_NEEDLES = 40
 _MAX_SHOWN = 3
-_LIMITS = SandboxLimits(wall_s=300.0, output_bytes=4 << 20)
-_SKIPPED = ("proc", "sys", "dev")
+_COPY_SHARE = 0.3
+"""Of a gold file's telling lines: a file of the same name with so many of them is a copy."""
+_MIN_RELATED, _MIN_SHARED = 2, 3
+_LIMITS = SandboxLimits(wall_s=300.0, output_bytes=16 << 20)
+_KERNEL = ("proc", "sys", "dev")
 
 
-async def search_sandbox(backend: SandboxBackend, task: GradedTask) -> list[str]:
-    """Return what was found, as problems."""
-    spec = SandboxSpec(
-        layers=() if task.workspace.layer is None else (task.workspace.layer,),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What must not be found of one task."""
+
+    lines: Mapping[str, str]
+    """Line without its indentation -> what it is."""
+    copies: Mapping[str, frozenset[str]]
+    """Path below an import root -> telling lines of gold's file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a search came upon: lines and files of the wanted names, with telling lines of those."""
+
+    lines: Mapping[str, tuple[str, ...]]
+    files: Mapping[str, frozenset[str]]
+
+
+class LeakSearch:
+    """Searches for several tasks: what all sandboxes have is gone through once."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self._backend = backend
+        self._wanted: dict[str, _Wanted] = {}
+        self._shared: dict[str | None, _Found] = {}
+        self._lock = asyncio.Lock()
+
+    async def prepare(self, tasks: Iterable[GradedTask]) -> None:
+        """Go through the file systems of these tasks, apart from their workspaces."""
+        by_python: dict[str | None, list[GradedTask]] = {}
+        for task in tasks:
+            by_python.setdefault(task.workspace.python, []).append(task)
+            self._wanted[task.instance_id] = _wanted_of(task)
+        for python, group in by_python.items():
+            wanted = [self._wanted[task.instance_id] for task in group]
+            async with await self._backend.create(_spec(group[0], has_workspace=False)) as sandbox:
+                self._shared[python] = await _search(sandbox, wanted, ["/"])
+
+    async def search(self, task: GradedTask) -> list[str]:
+        """Return what an agent could find in this task's sandbox, as problems."""
+        async with self._lock:
+            if task.instance_id not in self._wanted:
+                await self.prepare([task])
+        wanted = self._wanted[task.instance_id]
+        roots = [task.env.workdir, "/tmp", "/home"]
+        async with await self._backend.create(_spec(task, has_workspace=True)) as sandbox:
+            own = await _search(sandbox, [wanted], roots)
+        shared = _related(wanted, self._shared[task.workspace.python])
+        return _problems(wanted, shared, task) + _problems(wanted, own, task)
+
+
+def _spec(task: GradedTask, *, has_workspace: bool) -> SandboxSpec:
+    layer = task.workspace.layer
+    return SandboxSpec(
+        layers=(layer,) if has_workspace and layer is not None else (),
         workdir=task.env.workdir,
         env=dict(task.env.env),
         python=task.workspace.python,
         limits=_LIMITS,
     )
-    async with await backend.create(spec) as sandbox:
-        problems = await _search_text(sandbox, task)
-        return problems + await _search_copies(sandbox, task)
 
 
-async def _search_text(sandbox: Sandbox, task: GradedTask) -> list[str]:
-    needles = {**_gold_needles(task), **_test_needles(task)}
-    if not needles:
+async def _search(sandbox: Sandbox, wanted: Sequence[_Wanted], roots: Sequence[str]) -> _Found:
+    """Go through some folders once; raises `SandboxError` when that fails."""
+    needles = sorted({line for item in wanted for line in item.lines})
+    names = sorted({path.rpartition("/")[2] for item in wanted for path in item.copies})
+    lines: dict[str, tuple[str, ...]] = {}
+    if needles:
+        excluded = [f"--exclude-dir={name}" for name in _KERNEL] if roots == ["/"] else []
+        command = ["grep", "-rHIFZ", "--no-messages", *excluded, "-f", "-", *roots]
+        result = await sandbox.exec(command, stdin="\n".join(needles).encode(), cwd="/")
+        if result.exit_code not in (0, 1, 2) or result.is_timed_out or result.stdout_omitted:
+            raise SandboxError(f"a sandbox could not be searched: {result.text()[-200:]}")
+        lines = _matches(result.stdout, frozenset(needles))
+    files: dict[str, frozenset[str]] = {}
+    matched = {path for paths in lines.values() for path in paths}
+    for path in sorted({*await _named(sandbox, names, roots), *matched}):
+        shown = await sandbox.exec(["head", "-c", "4000000", path], cwd="/")
+        files[path] = _telling(shown.stdout)
+    return _Found(lines=lines, files=files)
+
+
+def _matches(output: bytes, needles: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    """Return line -> files that have it as a whole line; grep takes parts of lines as well."""
+    found: dict[str, list[str]] = {}
+    for item in output.split(b"\n"):
+        path, _, line = item.partition(b"\0")
+        text = line.decode("utf-8", "replace").strip()
+        if text in needles:
+            found.setdefault(text, []).append(path.decode("utf-8", "replace"))
+    return {text: tuple(dict.fromkeys(paths)) for text, paths in found.items()}
+
+
+async def _named(sandbox: Sandbox, names: Sequence[str], roots: Sequence[str]) -> list[str]:
+    if not names:
         return []
-    excluded = [f"--exclude-dir={name}" for name in _SKIPPED]
-    command = ["grep", "-raoHIF", "--no-messages", *excluded, "-f", "-", "/"]
-    patterns = "\n".join(list(needles)[:_MAX_NEEDLES]).encode()
-    result = await sandbox.exec(command, stdin=patterns, cwd="/")
-    if result.exit_code not in (0, 1, 2) or result.is_timed_out:
-        return [f"the sandbox could not be searched: {result.text()[-200:]}"]
-    problems = []
-    for line in result.stdout.decode("utf-8", "replace").splitlines():
-        path, _, found = line.partition(":")
-        kind = needles.get(found)
-        if kind is not None:
-            problems.append(f"{kind} can be read in {path!r}: {found!r}")
-    return sorted(set(problems))[:_MAX_SHOWN]
+    pruned = [word for name in _KERNEL for word in ("-path", f"/{name}", "-prune", "-o")]
+    chosen = [word for name in names for word in ("-o", "-name", name)][1:]
+    command = ["find", *roots, *pruned, "-type", "f", "(", *chosen, ")", "-print0"]
+    result = await sandbox.exec(command, cwd="/")
+    return [p.decode("utf-8", "replace") for p in result.stdout.split(b"\0") if p]
 
 
-async def _search_copies(sandbox: Sandbox, task: GradedTask) -> list[str]:
-    """Look for files that are named like the changed ones, anywhere but in their place."""
-    problems = []
-    for path in task.hidden.gold_files:
-        relative = _below_python_path(path, task.env.python_path)
-        pruned = [word for name in _SKIPPED for word in ("-path", f"/{name}", "-prune", "-o")]
-        command = ["find", "/", *pruned, "-path", f"*/{relative}", "-print"]
-        result = await sandbox.exec(command, cwd="/")
-        own = f"{task.env.workdir}/{path}"
-        found = [p for p in result.stdout.decode("utf-8", "replace").splitlines() if p and p != own]
-        problems += [f"another copy of {relative!r} is at {p!r}" for p in found[:_MAX_SHOWN]]
+def _related(wanted: _Wanted, found: _Found) -> _Found:
+    """Return what was found without lines that stand in foreign files by chance.
+
+    A file is related if it has two of the lines, or some more of the files that hold the fix.
+    """
+    telling = frozenset().union(*wanted.copies.values())
+    counts: Counter[str] = Counter()
+    for line in wanted.lines:
+        counts.update(found.lines.get(line, ()))
+    related = {
+        path
+        for path, count in counts.items()
+        if count >= _MIN_RELATED or len(found.files.get(path, frozenset()) & telling) >= _MIN_SHARED
+    }
+    lines = {
+        line: tuple(path for path in paths if path in related)
+        for line, paths in found.lines.items()
+    }
+    return _Found(lines=lines, files=found.files)
+
+
+def _problems(wanted: _Wanted, found: _Found, task: GradedTask) -> list[str]:
+    problems = [
+        f"{kind} can be read in {path!r}: {line!r}"
+        for line, kind in wanted.lines.items()
+        for path in found.lines.get(line, ())
+    ][:_MAX_SHOWN]
+    for relative, telling in wanted.copies.items():
+        own = {f"{task.env.workdir}/{path}" for path in task.hidden.gold_files}
+        for path, lines in found.files.items():
+            is_named = path.endswith(f"/{relative}") and path not in own
+            if is_named and telling and len(telling & lines) >= _COPY_SHARE * len(telling):
+                problems.append(f"another copy of {relative!r} is at {path!r}")
     return problems
+
+
+def _wanted_of(task: GradedTask) -> _Wanted:
+    needles = {**_gold_needles(task), **_test_needles(task)}
+    return _Wanted(
+        lines=dict(list(needles.items())[:_MAX_NEEDLES]),
+        copies={
+            _below_python_path(path, task.env.python_path): _telling(content)
+            for path, content in task.hidden.gold_files.items()
+        },
+    )
+
+
+def _telling(content: bytes) -> frozenset[str]:
+    """Return the lines that hardly stand in another file by chance."""
+    lines = (line.strip() for line in content.decode("utf-8", "replace").splitlines())
+    return frozenset(line for line in lines if _is_telling(line))
+
+
+def _is_telling(line: str) -> bool:
+    return len(line) >= _MIN_LETTERS and not line.startswith(("import ", "from "))
 
 
 def _gold_needles(task: GradedTask) -> dict[str, str]:
@@ -80,7 +199,7 @@ def _gold_needles(task: GradedTask) -> dict[str, str]:
         before = task.base_files.get(path, b"").decode("utf-8", "replace").splitlines()
         for line in content.decode("utf-8", "replace").splitlines():
             text = line.strip()
-            if line not in before and text not in known and len(text) >= _MIN_LETTERS:
+            if line not in before and text not in known and _is_telling(text):
                 found[text] = "a line of the fix"
     return found
 
@@ -91,7 +210,7 @@ def _test_needles(task: GradedTask) -> dict[str, str]:
     known = {line.strip() for line in base.splitlines()}
     found: dict[str, str] = {}
     for text in _hidden_lines(task.hidden):
-        if text not in known and len(text) >= _MIN_LETTERS:
+        if text not in known and _is_telling(text):
             found[text] = "a line of a hidden test"
     return found
 

@@ -22,7 +22,7 @@ from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.making.canary_choice import sharp_canaries
 from katgym_envs.swe.making.check_result import CheckResult
-from katgym_envs.swe.making.leak_search import search_sandbox
+from katgym_envs.swe.making.leak_search import LeakSearch
 from katgym_envs.swe.making.statement import is_leaking
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
 from katgym_envs.swe.row import SweRow
@@ -50,6 +50,20 @@ class TaskCheck:
     source: TaskSource
     backend: SandboxBackend
     _gold: dict[str, asyncio.Task[_GoldRuns]] = field(default_factory=dict)
+    _search: LeakSearch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._search = LeakSearch(self.backend)
+
+    async def prepare(self, ids: Sequence[str]) -> None:
+        """Search the file systems of several tasks at once; one task needs no preparation."""
+        tasks = []
+        for instance_id in ids:
+            try:
+                tasks.append(await asyncio.to_thread(GradedTask.load, self.source, instance_id))
+            except UsageError:
+                continue  # `check` says what is wrong with it
+        await self._search.prepare(t for t in tasks if t.workspace.layer is not None)
 
     async def check(self, instance_id: str) -> CheckResult:
         """Check one task; raises `SandboxError` only."""
@@ -88,7 +102,7 @@ class TaskCheck:
             for node in hidden.fail_to_pass
             if not _has_canary(node, sound, hidden)
         ]
-        problems += await search_sandbox(self.backend, task)
+        problems += await self._search.search(task)
         return CheckResult(
             instance_id=row.instance_id,
             problems=tuple(problems),
@@ -234,6 +248,8 @@ async def check_tasks(
     """Check tasks, a few at a time, and yield the results in order."""
     check = TaskCheck(source, backend)
     slots = asyncio.Semaphore(num_workers)
+    if len(ids) > 1:
+        await check.prepare(ids)
 
     async def one(instance_id: str) -> CheckResult:
         async with slots:

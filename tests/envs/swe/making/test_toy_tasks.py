@@ -23,7 +23,7 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
-from katgym_envs.swe.making.leak_search import search_sandbox
+from katgym_envs.swe.making.leak_search import LeakSearch
 from katgym_envs.swe.making.shipped_sets import main as write_set
 from katgym_envs.swe.making.task_check import TaskCheck
 from katgym_envs.swe.packages import open_package
@@ -225,7 +225,7 @@ def test_another_copy_in_the_sandbox_is_named(made: Path, tmp_path: Path) -> Non
         workspace = replace(whole.workspace, layer=layer_store().add_files(files))
         sandboxes = backend("local")
         try:
-            return await search_sandbox(sandboxes, replace(whole, workspace=workspace))
+            return await LeakSearch(sandboxes).search(replace(whole, workspace=workspace))
         finally:
             await sandboxes.aclose()
 

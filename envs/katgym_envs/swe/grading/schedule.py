@@ -67,7 +67,7 @@ class _Draft:
         """Return whether a canary can be put in beside what is drawn already."""
         if canary.fails & self.fails or canary.fails & self.reals:
             return False
-        return not any(_overlap(canary, other) for other in self.canaries)
+        return not any(overlap(canary, other) for other in self.canaries)
 
     def take(self, canary: ValidCanary) -> None:
         """Put a canary in."""
@@ -75,7 +75,7 @@ class _Draft:
         self.fails |= canary.fails
 
 
-def _overlap(one: ValidCanary, other: ValidCanary) -> bool:
+def overlap(one: ValidCanary, other: ValidCanary) -> bool:
     """Return whether two canaries change the same place of a module."""
     if one.path != other.path:
         return False

@@ -19,6 +19,7 @@ from katgym.sandbox import SandboxBackend
 from katgym_envs.swe.canaries import render
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.grading.schedule import overlap
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.making.canary_choice import sharp_canaries
 from katgym_envs.swe.making.check_result import CheckResult
@@ -302,18 +303,24 @@ def _has_canary(node: str, canaries: Sequence[ValidCanary], hidden: HiddenTests)
 
 
 def _batches(hidden: HiddenTests) -> list[list[int]]:
-    """Split the canaries into runs in which no test function is touched twice."""
-    owners = {n: (f.path, f.qualname) for f in hidden.functions for n in f.node_ids()}
+    """Split the canaries into runs in which no test and no place is touched twice, as in rounds."""
     batches: list[list[int]] = []
-    touched: list[set[tuple[str, str]]] = []
+    touched: list[set[str]] = []
     for index, canary in enumerate(hidden.canaries):
-        names = {owners[n] for n in canary.fails if n in owners}
-        place = next((i for i, t in enumerate(touched) if not t & names), len(batches))
+        place = next(
+            (
+                i
+                for i, nodes in enumerate(touched)
+                if not nodes & canary.fails
+                and not any(overlap(canary, hidden.canaries[other]) for other in batches[i])
+            ),
+            len(batches),
+        )
         if place == len(batches):
             batches.append([])
             touched.append(set())
         batches[place].append(index)
-        touched[place] |= names
+        touched[place] |= canary.fails
     return batches
 
 

@@ -48,12 +48,13 @@ def add_plugin_command(
         return
     try:
         add_arguments = entry.load()
+        parser.description = inspect.getdoc(add_arguments)
+        add_arguments(parser)
     except (ImportError, AttributeError) as e:
         raise KatgymError(
-            f"command {entry.name!r} of plugin {entry.plugin!r} cannot be loaded: {e}"
+            f"command {entry.name!r} of plugin {entry.plugin!r} cannot be loaded: {e}. Hint:"
+            f" what it needs may be in an extra, as in pip install 'katgym[{entry.name}]'"
         ) from e
-    parser.description = inspect.getdoc(add_arguments)
-    add_arguments(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show katgym's log")
     if parser.get_default("run") is None and parser._subparsers is None:
         raise KatgymError(

@@ -142,12 +142,12 @@ class PackageMaker:
             canaries=self._needed_canaries(tasks),
         )
 
-    def finished(self, task: TaskSpec) -> TaskSpec:
-        """Return a task with what all trials together say of its tests."""
-        functions = {_name(c.spec): c.function for c in self.candidates}
-        place = functions.get(_name(task.mutations[0]))
+    def finished(self, task: TaskSpec, counted: Iterable[Candidate]) -> TaskSpec:
+        """Return a task with what the trials of these candidates together say of its tests."""
+        known = {_name(c.spec): c for c in counted}
+        place = known[_name(task.mutations[0])].function
         outcomes = Counter(
-            trial.outcome for name, trial in self.trials.items() if functions.get(name) == place
+            self.trials[name].outcome for name, c in known.items() if c.function == place
         )
         survived = outcomes[TrialOutcome.SURVIVED]
         tried = sum(outcomes.values())

@@ -182,17 +182,27 @@ def _result(
     makers: list[PackageMaker], config: MakeConfig, refused: Mapping[str, str]
 ) -> MakeResult:
     """Return the first tasks in the order of candidates, no two with the same base state."""
-    tasks: list[TaskSpec] = []
+    tasks: list[tuple[PackageMaker, TaskSpec]] = []
     outcomes: Counter[str] = Counter()
     seen: set[str] = set()
+    counted: dict[str, list[Candidate]] = {maker.key: [] for maker in makers}
+    num_valid = 0
     for maker, candidate in _in_order(makers):
+        # What was in flight when the last task was found depends on speed, and counts for nothing.
+        if config.num_tasks is not None and num_valid >= config.num_tasks:
+            break
         trial = maker.trial_of(candidate)
         if trial is None:
             continue
+        counted[maker.key].append(candidate)
         outcomes[trial.outcome] += 1
+        num_valid += trial.outcome is TrialOutcome.VALID
         task = trial.task
-        is_wanted = config.num_tasks is None or len(tasks) < config.num_tasks
-        if task is not None and is_wanted and task.workspace_sha256 not in seen:
+        if task is not None and task.workspace_sha256 not in seen:
             seen.add(task.workspace_sha256)
-            tasks.append(maker.finished(task))
-    return MakeResult(tasks=tuple(tasks), outcomes=dict(outcomes), refused=refused)
+            tasks.append((maker, task))
+    return MakeResult(
+        tasks=tuple(maker.finished(task, counted[maker.key]) for maker, task in tasks),
+        outcomes=dict(outcomes),
+        refused=refused,
+    )

@@ -91,7 +91,7 @@ class MadeSet:
         """Write the result; the visible rows come last."""
         write_specs(self.hidden, packages, tasks, mode=0o600)
         source = MutationSet(self.hidden)
-        rows = [visible_row(source.row(task.instance_id)).to_json() for task in source.tasks()]
+        rows = [visible_row(row).to_json() for row in source.rows_without_patches()]
         write_atomically(self.folder / TASKS_FILE, to_lines(rows))
 
     def close(self) -> None:

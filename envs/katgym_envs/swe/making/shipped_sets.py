@@ -1,10 +1,10 @@
-"""Makes the sets of specs that come with katgym: "toy" of its own package, "shipped" of the table.
+"""Writes the sets that come with katgym: specs only, from a set that was made.
 
-    python -m katgym_envs.swe.making.shipped_sets toy
-    python -m katgym_envs.swe.making.shipped_sets shipped --work /var/tmp/shipped
+    python -m katgym_envs.swe.making.shipped_sets toy                     # makes it anew; seconds
+    katgym swe make --package inflection ... --out big --tasks 1000       # an hour
+    python -m katgym_envs.swe.making.shipped_sets shipped --from big --per-package 40
 
-Each package is made by itself, so that every one gives its share. With `--work` a stopped run goes
-on in that folder. Not here: making (`set_maker.py`), reading (`sources/mutation_set.py`).
+Not here: making (`set_maker.py`).
 """
 
 from __future__ import annotations
@@ -13,75 +13,85 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from katgym import console
-from katgym.errors import KatgymError
-from katgym.sandbox import SandboxBackend, backend
+import msgspec
+
+from katgym.errors import UsageError
+from katgym.sandbox import backend
 from katgym_envs.swe.making.made_set import write_specs
 from katgym_envs.swe.making.set_maker import MakeConfig, make_set
-from katgym_envs.swe.packages import known_packages
-from katgym_envs.swe.packages.source_tree import TOY as TOY_PACKAGE
-from katgym_envs.swe.sources.mutation_set import MutationSet
-from katgym_envs.swe.sources.open_source import SHIPPED, TOY
+from katgym_envs.swe.packages.source_tree import TOY
+from katgym_envs.swe.sources.mutation_set import MutationSet, read_package
+from katgym_envs.swe.sources.open_source import DATA
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
 
-DATA = Path(__file__).parent.parent / "data"
-NUM_TOY_TASKS = 16
-MAX_PER_PACKAGE = 40
+TOY_SPLITS = ("train",) * 8 + ("validation",) * 3 + ("test",) * 5
+"""The toy has one package, and nothing is learnt from it: its tasks serve every split."""
 
 
-def packages_of(name: str) -> Mapping[str, int]:
-    """Return the packages of a set and how many tasks each may give."""
-    if name == TOY:
-        return {TOY_PACKAGE: NUM_TOY_TASKS}
-    return dict.fromkeys(known_packages(), MAX_PER_PACKAGE)
+def main(arguments: list[str] | None = None) -> int:
+    """Write one set below `data/`."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="shipped_sets")
+    parser.add_argument("name", choices=("toy", "shipped"))
+    parser.add_argument("--from", dest="source", type=Path, help="a folder of `katgym swe make`")
+    parser.add_argument("--per-package", type=int, default=40, help="tasks of one package (40)")
+    parser.add_argument("--out", type=Path, help="where to write (katgym's own data)")
+    args = parser.parse_args(arguments)
+    out = args.out or DATA / args.name
+    if args.name == "toy":
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "toy"
+            asyncio.run(_make_toy(made))
+            num = ship(made, out, per_package=len(TOY_SPLITS), splits=TOY_SPLITS)
+    elif args.source is None:
+        raise UsageError("'shipped' needs --from DIR: a folder that `katgym swe make` wrote")
+    else:
+        num = ship(args.source, out, per_package=args.per_package)
+    sys.stdout.write(f"{num} tasks in {str(out)!r}\n")
+    return 0
 
 
-async def make_specs(
-    packages: Mapping[str, int], out: Path, work: Path, sandboxes: SandboxBackend
-) -> int:
-    """Make tasks of each package below `work`, write the specs to `out`, return their number.
-
-    Raises what `make_set` raises; nothing is written to `out` then.
-    """
-    specs: list[PackageSpec] = []
-    tasks: list[TaskSpec] = []
-    for package, num_tasks in packages.items():
-        folder = work / package
-        config = MakeConfig(packages=(package,), out=folder, num_tasks=num_tasks)
-        result = await make_set(config, backend=sandboxes)
-        if result.tasks:
-            specs.append(MutationSet(folder / HIDDEN_FOLDER).package(result.tasks[0].id))
-            tasks += result.tasks
-    await asyncio.to_thread(write_specs, out, specs, tasks)
-    return len(tasks)
-
-
-async def _main(name: str, work: Path) -> int:
+async def _make_toy(folder: Path) -> None:
     sandboxes = backend("local")
     try:
-        return await make_specs(packages_of(name), DATA / name, work, sandboxes)
+        config = MakeConfig(packages=(TOY,), out=folder, num_tasks=len(TOY_SPLITS))
+        await make_set(config, backend=sandboxes)
     finally:
         await sandboxes.aclose()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Make one of the sets; exit code 2 with a message when it cannot be made."""
-    parser = argparse.ArgumentParser(prog="python -m katgym_envs.swe.making.shipped_sets")
-    parser.add_argument("name", choices=(TOY, SHIPPED))
-    parser.add_argument("--work", type=Path, help="folder to work in (a temporary one)")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="katgym-sets-") as temporary:
-        try:
-            count = asyncio.run(_main(args.name, args.work or Path(temporary)))
-        except KatgymError as e:
-            console.stderr.print(str(e), markup=False, soft_wrap=True)
-            return 2
-    console.stdout.print(f"{count} tasks in {str(DATA / args.name)!r}", markup=False)
-    return 0
+def ship(made: Path, out: Path, *, per_package: int, splits: Sequence[str] = ()) -> int:
+    """Copy the first tasks of each package of a made set; return how many there are.
+
+    splits: of the tasks by number; none keeps those that the set has.
+    """
+    source = MutationSet(made / HIDDEN_FOLDER)
+    counts: Counter[str] = Counter()
+    tasks: list[TaskSpec] = []
+    for spec in source.specs.values():
+        if counts[spec.package] < per_package:
+            counts[spec.package] += 1
+            tasks.append(spec)
+    packages = [
+        _used(read_package(made / HIDDEN_FOLDER / "packages" / f"{key}.json"), tasks)
+        for key in sorted(counts)
+    ]
+    tasks.sort(key=lambda task: task.id)
+    for number, split in enumerate(splits):
+        tasks[number] = msgspec.structs.replace(tasks[number], split=split)
+    write_specs(out, packages, tasks)
+    return len(tasks)
+
+
+def _used(package: PackageSpec, tasks: list[TaskSpec]) -> PackageSpec:
+    """Return a package with the canaries that touch a test of these tasks."""
+    wanted = {n for task in tasks if task.package == package.key for n in task.fail_to_pass}
+    kept = tuple(c for c in package.canaries if wanted & set(c.fails))
+    return msgspec.structs.replace(package, canaries=kept)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,10 @@ class MutationSet(TaskSource):
         spec, made = self.spec(instance_id), self.regenerated(instance_id)
         return self._row(spec, made)
 
+    def rows_without_patches(self) -> Sequence[SweRow]:
+        """Return all rows but for what has to be made again: patches and hidden files."""
+        return [self._row(spec) for spec in self.specs.values()]
+
     def workspace(self, instance_id: str) -> Workspace:
         """Return the base state as a layer with its interpreter."""
         files = self.base_files(instance_id)

@@ -1,73 +1,134 @@
-"""`katgym swe`: help, wrong input and exit codes of the subcommands for people."""
+"""`katgym swe` as a person uses it, on the toy set."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from katgym.cli.main import main
+from katgym.sandbox import close_shared_backends
+from katgym_envs.swe.cli.swe_command import SUBCOMMANDS
 from katgym_envs.swe.sources.open_source import open_source
 
-COMMANDS = ("list", "show", "checkout", "grade", "make", "check", "export-predictions")
+Capture = pytest.CaptureFixture[str]
+TASK = open_source("toy").tasks()[0].instance_id
 
 
-def first() -> str:
-    return open_source("toy").tasks()[0].instance_id
+def swe(*arguments: str) -> int:
+    return main(["swe", *arguments])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["swe", command, "--help"]) == 0
-    assert f"example:\n  katgym swe {command}" in capsys.readouterr().out
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_help_has_an_example(name: str, capsys: Capture) -> None:
+    assert swe(name, "--help") == 0
+    assert f"  katgym swe {name}" in capsys.readouterr().out
 
 
-def test_list_and_show_print_json_without_what_is_hidden(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["swe", "list", "--tasks", "toy", "--json"]) == 0
+def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
+    assert swe("list", "--tasks", "toy", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [t["instance_id"] for t in listed] == [t.instance_id for t in open_source("toy").tasks()]
-    assert main(["swe", "show", f"toy#{first()}", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["instance_id"] == first()
-    assert not {"patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"} & set(shown)
+    assert len(listed) == 16
+    assert set(listed[0]) == {"instance_id", "split", "repo", "version", "license", "title"}
+    assert swe("show", f"toy#{TASK}") == 0
+    text = capsys.readouterr().out
+    assert swe("show", TASK, "--tasks", "toy", "--json") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["problem_statement"].strip() in text
+    assert "patch" not in row and "FAIL_TO_PASS" not in row and "origin" not in row["katgym"]
 
 
-def test_an_unknown_task_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["swe", "show", f"toy#{first()}0"]) == 2
-    assert f"Did you mean {first()!r}" in "".join(capsys.readouterr().err.split("\n")).replace(
-        "  ", " "
-    )
-
-
-def test_a_missing_patch_and_a_missing_run_are_wrong_usage(tmp_path: Path) -> None:
-    missing = str(tmp_path / "no.diff")
-    assert main(["swe", "grade", "--task", f"toy#{first()}", "--patch", missing]) == 2
-    out = str(tmp_path / "p.jsonl")
-    assert main(["swe", "export-predictions", str(tmp_path), "--out", out]) == 2
-    assert not Path(out).exists()
-
-
-def test_an_empty_patch_is_not_resolved_and_gold_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", f"toy#{TASK}x"), f"Did you mean '{TASK}'"),
+        (("show", "toy#"), "unknown task"),
+        (("list", "--tasks", "/no/such"), "no set of tasks"),
+        (("grade", "--task", f"toy#{TASK}", "--patch", "/no/such"), "cannot read patch"),
+        (("grade", "--task", f"toy#{TASK}", "--patch", "-", "--sandbox", "lokal"), "local"),
+        (("make", "--package", "x==1", "--out", "o", "--tasks", "0"), "at least 1"),
+        (("make", "--package", "parcelkit", "--out", "o", "--split", "x"), "--split is like"),
+        (("check", "toy", "--id", "none"), "unknown task"),
+        (("export-predictions", "/no", "--out", "x"), "holds no rollouts.jsonl"),
+    ],
+)
+def test_wrong_use_is_exit_code_2_with_what_is_wrong(
+    arguments: tuple[str, ...], words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch = tmp_path / "a.diff"
-    patch.write_text("")
-    grade = ["swe", "grade", "--task", f"toy#{first()}", "--patch", str(patch), "--json"]
-    assert main(grade) == 1
-    assert json.loads(capsys.readouterr().out)["outcome"] == "patch_empty"
-    patch.write_text(open_source("toy").hidden(first()).gold_patch)
-    assert main(grade) == 0
-    assert json.loads(capsys.readouterr().out)["outcome"] == "resolved"
+    monkeypatch.setattr(sys, "stdin", _Stdin(b"x"))
+    assert swe(*arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
 
 
-def test_checkout_writes_the_base_state_into_a_new_folder_only(tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    assert main(["swe", "checkout", f"toy#{first()}", str(folder)]) == 0
-    written = {
-        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
-    assert written == dict(open_source("toy").base_files(first()))
-    assert main(["swe", "checkout", f"toy#{first()}", str(folder)]) == 2
+class _Stdin:
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+def graded(capsys: Capture, patch: str) -> tuple[int, dict[str, Any]]:
+    code = swe("grade", "--task", f"toy#{TASK}", "--patch", patch, "--json")
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_patch_is_graded_from_a_file_a_folder_and_standard_input(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, report = graded(capsys, "gold")
+    assert (code, report["outcome"]) == (0, "resolved")
+    gold = open_source("toy").hidden(TASK)
+    monkeypatch.setattr(sys, "stdin", _Stdin(gold.gold_patch.encode()))
+    assert graded(capsys, "-")[0] == 0
+    work = tmp_path / "work"
+    assert swe("checkout", f"toy#{TASK}", str(work)) == 0
+    assert open_source("toy").tasks()[0].problem_statement.strip() in capsys.readouterr().out
+    assert graded(capsys, str(work))[1]["outcome"] == "patch_empty"
+    for path, content in gold.gold_files.items():
+        (work / path).write_bytes(content)
+    (work / "__pycache__").mkdir()
+    (work / "__pycache__" / "x.pyc").write_bytes(b"\0")
+    code, report = graded(capsys, str(work))
+    assert (code, report["outcome"], report["dropped_paths"]) == (0, "resolved", {})
+    wrong = tmp_path / "wrong.diff"
+    wrong.write_text("no diff\n")
+    code, report = graded(capsys, str(wrong))
+    assert (code, report["outcome"]) == (1, "patch_invalid")
+    assert swe("checkout", f"toy#{TASK}", str(work)) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_grading_prints_what_a_person_needs(capsys: Capture) -> None:
+    assert swe("grade", "--task", f"toy#{TASK}", "--patch", "gold") == 0
+    text = capsys.readouterr().out
+    assert f"{TASK}: resolved" in text and "to fix" in text and "canaries" in text
+
+
+def test_a_run_exports_its_patches(tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    command = ["eval", "katgym/SWE-v0?tasks=toy", "--policy", "oracle", "--tasks", "2"]
+    assert main([*command, "--out", str(run)]) == 0
+    close_shared_backends()
+    summary = json.loads((run / "summary.json").read_text())
+    metrics = summary["envs"]["katgym/SWE-v0"]["components"]
+    assert metrics["edit_distance"]["mean"] == 0.0
+    out = tmp_path / "predictions.jsonl"
+    assert swe("export-predictions", str(run), "--out", str(out)) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == 2
+    for line in lines:
+        assert set(line) == {"instance_id", "model_name_or_path", "model_patch"}
+        assert line["model_name_or_path"] == "oracle"
+        gold = open_source("toy").hidden(line["instance_id"]).gold_patch
+        assert line["model_patch"] == gold
+    capsys.readouterr()
+    assert swe("export-predictions", str(run), "--out", str(out), "--attempt", "3") == 1
+    assert "no attempt 3" in capsys.readouterr().err
+
+
+def test_check_names_the_sound_ones(capsys: Capture) -> None:
+    assert swe("check", "toy", "--id", TASK) == 0
+    assert "1 of 1 tasks are sound" in capsys.readouterr().err

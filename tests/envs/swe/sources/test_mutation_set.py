@@ -10,8 +10,8 @@ import pytest
 
 from katgym.errors import UnknownNameError, UsageError
 from katgym.sandbox.layer import tree_digest
-from katgym_envs.swe.making.shipped_sets import DATA
 from katgym_envs.swe.sources.mutation_set import MutationSet
+from katgym_envs.swe.sources.open_source import DATA
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_workspaces_are_regenerated_bit_by_bit(folder: Path) -> None:
 
 def test_another_digest_is_refused(folder: Path) -> None:
     task = change(folder, workspace_sha256="0" * 64)
-    with pytest.raises(UsageError, match="the spec says '0000.*another version of katgym"):
+    with pytest.raises(UsageError, match=r"the spec says '0000.*another version of katgym"):
         MutationSet(folder).regenerated(task)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import threading
+import warnings
 from typing import Literal, overload
 
 _lock = threading.Lock()
@@ -23,7 +24,8 @@ def parse_source(source: str | bytes, *, mode: str = "exec") -> ast.Module | ast
     raise `SystemError` ("AST constructor recursion depth mismatch") when two threads build at once.
     """
     # TODO(python>=3.13): drop when 3.12 is no longer supported.
-    with _lock:
+    with _lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes, say: the source is not ours
         tree = ast.parse(source, mode=mode)
     assert isinstance(tree, (ast.Module, ast.Expression))
     return tree

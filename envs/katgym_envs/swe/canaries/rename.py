@@ -26,6 +26,7 @@ from katgym_envs.swe.canaries.test_index import (
 )
 
 _COOKIE = re.compile(rb"coding[:=]")
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def _other_bindings(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.alias):
             taken.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            taken.add(node.value)
+            taken.update(_WORD.findall(node.value))  # "Mixin.method" names both
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             taken.update(node.names)
     return taken

@@ -1,8 +1,9 @@
 """Check that tasks are sound: solvable, failing without a fix, hidden well, safe from forgery.
 
 A task is named with the reason when the no-op passes, gold fails in one of three runs (two of them
-shuffled), a canary passes on correct code, the statement holds a line of the fix, or something
-hidden can be found in the sandbox an agent gets. Exit code 1: some are not sound.
+shuffled), a canary passes on correct code, the statement holds a line of the fix, something hidden
+can be found in the sandbox an agent gets, or the grader does not resolve gold. Exit code 1: some
+are not sound.
 
 example:
   katgym swe check my-tasks

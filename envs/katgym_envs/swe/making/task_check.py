@@ -3,8 +3,8 @@
     async for result in check_tasks(source, ids, backend): ...
 
 A task is sound when nothing but the bug fails, gold passes three times and shuffled, every canary
-fails under gold, the statement does not hold the fix, and nothing hidden can be found in the
-sandbox an agent gets. Not here: the search in the sandbox (`leak_search.py`).
+fails under gold, the statement does not hold the fix, nothing hidden can be found in the sandbox an
+agent gets, and the grader resolves gold. Not here: the search in the sandbox (`leak_search.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from katgym.errors import UsageError
-from katgym.sandbox import SandboxBackend
+from katgym.sandbox import SandboxBackend, SandboxError
 from katgym_envs.swe.canaries import render
 from katgym_envs.swe.grading.graded_task import GradedTask
-from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.grading.grader import grade
+from katgym_envs.swe.grading.report import Outcome, TestStatus
 from katgym_envs.swe.grading.schedule import overlap
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.making.canary_choice import sharp_canaries
@@ -104,6 +105,11 @@ class TaskCheck:
             if not _has_canary(node, sound, hidden)
         ]
         problems += await self._search.search(task)
+        report = await grade(task, hidden.gold_patch, backend=self.backend)
+        if report.outcome is Outcome.INFRA_ERROR:
+            raise SandboxError(report.reason)
+        if not report.is_resolved:
+            problems.append(f"the grader calls gold {report.outcome}: {report.reason}")
         return CheckResult(
             instance_id=row.instance_id,
             problems=tuple(problems),

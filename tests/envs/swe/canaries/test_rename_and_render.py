@@ -176,3 +176,16 @@ def test_byte_order_mark_and_line_ends_are_kept() -> None:
     assert new.source == without.replace(b"test_a", name)
     changed = [render(source, [canary.spec]) for canary in find_canaries(source)]
     assert source.replace(b"1 == 1", b"1 == 2") in changed
+
+
+def test_a_name_within_a_text_is_kept() -> None:
+    source = b"""class TestA:
+    def test_a(self):
+        assert TestA.test_a.__qualname__ == "TestA.test_a"
+
+def test_b():
+    pass
+"""
+    renamed = rename_tests(source, 7)
+    assert b"class TestA" in renamed.source and b"def test_a" in renamed.source
+    assert b"test_b" not in renamed.source

@@ -1,0 +1,53 @@
+"""The set that comes with katgym: how much there is, and that its tasks can be solved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+
+import katgym
+from katgym.sandbox import close_shared_backends
+from katgym_envs.swe.sources.open_source import DATA, open_source
+
+
+def test_there_are_enough_tasks_and_a_package_is_in_one_split() -> None:
+    tasks = open_source("shipped").tasks()
+    splits: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        splits[task.repo].add(task.split)
+    assert len(tasks) >= 300 and len(splits) >= 6
+    assert all(len(found) == 1 for found in splits.values())
+    assert {"train", "validation", "test"} == set().union(*splits.values())
+    assert len({task.instance_id for task in tasks}) == len(tasks)
+
+
+def test_no_source_of_a_package_is_shipped() -> None:
+    names = {path.suffix for path in (DATA / "shipped").rglob("*") if path.is_file()}
+    assert names == {".json", ".jsonl"}
+
+
+@pytest.mark.slow
+def test_a_task_of_every_package_is_solved_by_gold_and_not_by_nothing() -> None:
+    first: dict[str, tuple[str, str]] = {}
+    for task in open_source("shipped").tasks():
+        first.setdefault(task.repo, (task.split, task.instance_id))
+
+    async def play(policy: str, split: str, task_id: str) -> float | None:
+        env = katgym.make("katgym/SWE-v0", split=split)
+        rollout = await katgym.run_rollout(env, katgym.policy(policy), seed=0, task_id=task_id)
+        return rollout.reward.value
+
+    async def go() -> dict[str, tuple[float | None, float | None]]:
+        return {
+            task_id: (await play("oracle", split, task_id), await play("noop", split, task_id))
+            for split, task_id in first.values()
+        }
+
+    try:
+        found = asyncio.run(go())
+    finally:
+        close_shared_backends()
+    assert len(found) >= 6
+    assert found == dict.fromkeys(found, (1.0, 0.0))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from katgym_envs.swe.canaries.canary import Edit, pick
 from katgym_envs.swe.canaries.module_text import ModuleText
+from katgym_envs.swe.parse_source import parsing
 
 Change = tuple[str, tuple[Edit, ...]]
 _ESCAPE = re.compile(
@@ -63,7 +64,9 @@ def _other_numbers(old: bytes, seed: int) -> Iterator[str]:
     for place in places:
         other = _mistyped(text, place, base)
         # The last digit of a long float may change nothing.
-        if ast.literal_eval(other) != ast.literal_eval(text):
+        with parsing:
+            is_other = ast.literal_eval(other) != ast.literal_eval(text)
+        if is_other:
             yield other
 
 

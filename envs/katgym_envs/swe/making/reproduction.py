@@ -11,7 +11,7 @@ import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from katgym_envs.swe.parse_source import parse_source
+from katgym_envs.swe.parse_source import parse_source, parsing
 
 _MAX_LINES = 24
 _MAX_LITERAL = 160
@@ -186,7 +186,8 @@ def _is_store(node: ast.Name) -> bool:
 
 def _is_literal(text: str) -> bool:
     try:
-        ast.literal_eval(text)
+        with parsing:
+            ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return False
     return True

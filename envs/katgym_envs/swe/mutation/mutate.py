@@ -21,7 +21,7 @@ from katgym_envs.swe.mutation.operators import OPERATORS
 from katgym_envs.swe.mutation.place import Place, Replacement, code
 from katgym_envs.swe.mutation.site import Site
 from katgym_envs.swe.mutation.variants import fits, is_tight, variants_of
-from katgym_envs.swe.parse_source import parse_source
+from katgym_envs.swe.parse_source import parse_source, parsing
 from katgym_envs.swe.row import MutationSpec
 
 # TypeError: for a lambda right behind `if(`. TODO(libcst>1.9): drop it when that is parsed.
@@ -45,8 +45,13 @@ def find_sites(source: bytes, file: str) -> tuple[Site, ...]:
             qualname=found.qualname,
             num_variants=len(found.variants),
         )
-        for found in _parsed(source).found
+        for found in _found_in(source)
     )
+
+
+def _found_in(source: bytes) -> tuple[_Found, ...]:
+    with parsing:
+        return _parsed(source).found
 
 
 def mutate(source: bytes, specs: Sequence[MutationSpec]) -> bytes:
@@ -55,7 +60,11 @@ def mutate(source: bytes, specs: Sequence[MutationSpec]) -> bytes:
     Raises `UsageError` for an unknown operator, a place the module does not have, a variant out of
     range, and two mutations of which one lies in the other.
     """
-    parsed = _parsed(source)
+    with parsing:
+        return _mutated(_parsed(source), specs)
+
+
+def _mutated(parsed: _Parsed, specs: Sequence[MutationSpec]) -> bytes:
     chosen = [(_lookup(parsed, spec), spec.variant) for spec in specs]
     _check_apart([found for found, _ in chosen])
     replacer = _Replacer(

@@ -13,8 +13,8 @@ from typing import Literal, overload
 parsing = threading.RLock()
 """Held while something builds Python syntax trees: here, and around libraries that may.
 
-CPython 3.11 and 3.12 count the depth of a tree they build per interpreter, not per thread, and raise
-`SystemError` ("AST constructor recursion depth mismatch") when two threads build at once.
+CPython 3.11 and 3.12 count the depth of a tree they build per interpreter, not per thread, and
+raise `SystemError` ("AST constructor recursion depth mismatch") when two threads build at once.
 `ast.literal_eval` builds one, too, and libcst calls it.
 """
 # TODO(python>=3.13): drop when 3.12 is no longer supported.

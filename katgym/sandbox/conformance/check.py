@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,6 +17,7 @@ from katgym.sandbox.base import Enforcement, ExecResult, Sandbox, SandboxBackend
 from katgym.sandbox.layer import FileEntry, Layer, layer_store
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
 from katgym.sandbox.spec import SandboxSpec
+from katgym.sandbox.venvs import ensure_venv
 
 SMALL = SandboxLimits(
     wall_s=30.0,
@@ -84,8 +84,8 @@ class Lab:
 
     @property
     def python(self) -> str:
-        """Interpreter for specs that need one: the base spec's, else the one that runs this."""
-        return self.base.python or sys.executable
+        """Interpreter for specs that need one: the base spec's, else of an empty cached venv."""
+        return self.base.python or ensure_venv(())
 
     def spec(
         self,

@@ -9,9 +9,10 @@ machine allows (`probes.py`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ _ADVICE = (
     "user namespaces with mounts are needed (Linux 5.12 or newer; on Ubuntu: sysctl"
     " kernel.apparmor_restrict_unprivileged_userns=0); or use backend 'docker'"
 )
+_RELEASE_DELAY_S = 0.05
+"""So long after its end what a sandbox held stays: a loop about to be closed starts nothing."""
 _OWN_FOLDERS = ("/tmp", "/dev", "/proc", "/home/agent")
 _TAKEN = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "usr")
 _log = logging.getLogger(__name__)
@@ -65,7 +68,9 @@ class LocalBackend(SandboxBackend):
         self._launchers: dict[LauncherKey, LauncherClient] = {}
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: list[LocalSandbox] = []
+        """Those that ended by themselves and still hold something."""
+        self._settling: asyncio.Task[None] | None = None
         self._groups, self.groups_text = cgroups.find()
         if level is not None and not level.endswith("+cgroup"):
             self._groups, self.groups_text = None, f"not used: level={level!r}"
@@ -155,11 +160,21 @@ class LocalBackend(SandboxBackend):
             raise
         return sandbox
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside; `aclose` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def release_soon(self, sandbox: LocalSandbox) -> None:
+        """Take note of a sandbox that ended by itself; see `_settle`."""
+        self.live.pop(sandbox.id, None)
+        self._ended.append(sandbox)
+        with contextlib.suppress(RuntimeError):  # the event loop is ending; `gc` does the rest
+            asyncio.get_running_loop().call_later(_RELEASE_DELAY_S, self._start_settling)
+
+    def _start_settling(self) -> None:
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.get_running_loop().create_task(self._settle())
+
+    async def _settle(self) -> None:
+        """Release what sandboxes that ended by themselves hold."""
+        while self._ended:
+            await self._ended.pop().release()
 
     async def enforcement(self) -> Enforcement:
         """See `SandboxBackend.enforcement`."""
@@ -184,8 +199,9 @@ class LocalBackend(SandboxBackend):
         """See `SandboxBackend.aclose`."""
         for sandbox in list(self.live.values()):
             await sandbox.kill()
-        while self._tasks:
-            await asyncio.gather(*self._tasks)
+        if self._settling is not None:
+            await self._settling
+        await self._settle()
         for launcher in self._launchers.values():
             await launcher.close()
         self._launchers.clear()

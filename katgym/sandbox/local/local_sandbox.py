@@ -117,7 +117,10 @@ class LocalSandbox(Sandbox):
         if self._end is None:
             why = self._why_ended()
             self._end = "ended by itself" + (f": {why}" if why else "")
-            self.backend.spawn(self._release())
+            if self._pid and self._launcher.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+            self.backend.release_soon(self)
 
     def _live(self) -> Channel:
         if self._end is not None or self._channel is None:
@@ -315,9 +318,10 @@ class LocalSandbox(Sandbox):
         """See `Sandbox.kill`."""
         if self._end is None:
             self._end = "was killed"
-            await self._release()
+            await self.release()
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
+        """Give back what it holds; it has ended."""
         self.backend.live.pop(self.id, None)
         if self._pid and self._launcher.is_alive():
             with contextlib.suppress(ProcessLookupError):

@@ -28,6 +28,7 @@ from katgym.sandbox import (
     layer_store,
 )
 from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
+from katgym.sandbox.venvs import ensure_venv
 
 SMALL = SandboxLimits(
     wall_s=20, memory_bytes=128 << 20, max_processes=40, disk_bytes=8 << 20, max_files=200
@@ -389,7 +390,7 @@ def test_an_unknown_user_is_refused_and_a_cancelled_command_is_ended() -> None:
 
 
 def test_a_warm_interpreter_answers_calls_and_reports() -> None:
-    spec = SandboxSpec(limits=SMALL, python=sys.executable, preload=("json", "timeit"))
+    spec = SandboxSpec(limits=SMALL, python=ensure_venv(()), preload=("json", "timeit"))
 
     async def play(sandbox: LocalSandbox) -> None:
         result, reported = await sandbox.call("timeit:main", b"")  # takes other arguments

@@ -31,6 +31,7 @@ from katgym.sandbox import (
 from katgym.sandbox.conformance import run_conformance
 from katgym.sandbox.remote import wire
 from katgym.sandbox.remote.client import RemoteBackend, RemoteSandbox
+from katgym.sandbox.venvs import ensure_venv
 
 TOKEN = "a token of sixteen characters or more"
 
@@ -48,7 +49,7 @@ def _running(folder: Path) -> Iterator[Server]:
     (folder / "token").chmod(0o600)
     command = [sys.executable, "-m", "katgym.cli.main", "sandboxd", "--port", "0"]
     command += ["--token-file", str(folder / "token"), "--max-sandboxes", "6"]
-    command += ["--python", sys.executable]
+    command += ["--python", ensure_venv(())]
     # A layer store of its own, so that layers really travel.
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     with (folder / "log").open("wb") as log:
@@ -82,7 +83,7 @@ def _backend(server: Server, token: str = TOKEN) -> RemoteBackend:
 def _failures(server: Server, only: tuple[str, ...]) -> list[tuple[str, str]]:
     async def run() -> list[tuple[str, str]]:
         made = _backend(server)
-        spec = SandboxSpec(python=sys.executable)
+        spec = SandboxSpec(python=ensure_venv(()))
         report = await run_conformance(made, spec=spec, only=only)
         await made.aclose()
         assert [r.name for r in report.results if r.passed is None] == []
@@ -138,7 +139,7 @@ def test_interpreters_are_those_the_server_offers(server: Server) -> None:
     async def run() -> None:
         made = _backend(server)
         notes = (await made.enforcement()).notes
-        assert f"interpreters: {sys.executable}" in notes
+        assert f"interpreters: {ensure_venv(())}" in notes
         try:
             await made.create(SandboxSpec(python="/usr/bin/python3"))
         finally:

@@ -316,9 +316,9 @@ def test_listening_to_others_needs_a_token_of_ones_own(
     assert "at least 16 characters" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told(
-    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
-    assert main(["sandboxd", "--port", server.url.rpartition(":")[2]]) == 1
-    assert "cannot listen on '127.0.0.1'" in capsys.readouterr().err
+def test_a_port_that_is_taken_is_told(server: Server) -> None:
+    command = [sys.executable, "-m", "katgym", "sandboxd", "--port", server.url.rpartition(":")[2]]
+    env = {**os.environ, "KATGYM_SANDBOXD_TOKEN": TOKEN}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot listen on '127.0.0.1'" in done.stderr and "Traceback" not in done.stderr

@@ -124,7 +124,8 @@ def test_command_inherits_no_descriptor_and_no_ignored_signal(supervised):
 
     fds, ignored = asyncio.run(main())
     assert fds.split() == [b"0", b"1", b"2", b"3"]  # 3 is the folder that is listed
-    assert int(ignored.split()[1], 16) == 0
+    # 32 and 33 are the C library's own, which nothing but the library itself can set back.
+    assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0
 
 
 def test_rlimits_are_set(supervised):

@@ -87,9 +87,11 @@ class Supervisor:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)  # no process of the agent's may look inside
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         os.umask(0)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            # Python ignores them, which commands would inherit; a handler goes with `execve`.
-            signal.signal(number, _ignore)
+        for number in signal.valid_signals():
+            # Python ignores some, and nohup and shells others, which commands would inherit; a
+            # handler goes with `execve`.
+            if signal.getsignal(number) is signal.SIG_IGN:
+                signal.signal(number, _ignore)
         for fd in {self._in, self._out}:
             os.set_blocking(fd, False)
         self.watch(self._in, self._receive)

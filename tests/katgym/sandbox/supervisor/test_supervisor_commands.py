@@ -122,7 +122,12 @@ def test_command_inherits_no_descriptor_and_no_ignored_signal(supervised):
             ignored = await box.exec(["grep", "SigIgn", "/proc/self/status"])
             return fds[1], ignored[1]
 
-    fds, ignored = asyncio.run(main())
+    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGHUP, signal.SIGQUIT)}
+    try:  # as if nohup had started katgym
+        fds, ignored = asyncio.run(main())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert fds.split() == [b"0", b"1", b"2", b"3"]  # 3 is the folder that is listed
     # 32 and 33 are the C library's own, which nothing but the library itself can set back.
     assert int(ignored.split()[1], 16) & ~(0b11 << 31) == 0

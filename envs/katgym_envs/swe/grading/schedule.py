@@ -17,6 +17,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 10
@@ -136,41 +137,10 @@ def _num_rounds(num_groups: int) -> tuple[int, float]:
 
 
 def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:
-    """Return the canaries of a FAIL_TO_PASS test, the sharpest only: wrong values if it has any.
-
-    Sharp: it fails where the test fails on the base state. A forger may leave every other assertion
-    to honest code; a canary there would fail all by itself and prove nothing.
-    """
-    found = [c for c in hidden.canaries if node in c.fails]
-    found = _at_base_place(found, node, hidden)
+    """Return the sharp canaries of a FAIL_TO_PASS test: wrong values only, if it has any."""
+    found = sharp_canaries(hidden.canaries, node, hidden.base_places.get(node, ""))
     wrong_values = [c for c in found if c.spec.get("kind") not in _TURNED_AROUND]
     return wrong_values or found
-
-
-def _at_base_place(found: list[ValidCanary], node: str, hidden: HiddenTests) -> list[ValidCanary]:
-    place = hidden.base_places.get(node)
-    if not place:
-        return found
-    return [c for c in found if c.places.get(node) == place] or _nearest(found, node, place)
-
-
-def _nearest(found: list[ValidCanary], node: str, place: str) -> list[ValidCanary]:
-    """Return the canaries at the first place after the one where the base state fails.
-
-    An exception on the way to an assertion has no canary of its own; what it keeps from being
-    compared comes right after it.
-    """
-    start = _steps(place)
-    later = [(p, c) for c in found if (p := _steps(c.places.get(node, ""))) and p > start]
-    if not later:
-        return []
-    first = min(p for p, _ in later)
-    return [c for p, c in later if p == first]
-
-
-def _steps(place: str) -> list[tuple[int, int]]:
-    pairs = [step.partition(":") for step in place.split(">") if step]
-    return [(int(line), int(hit or 0)) for line, _, hit in pairs]
 
 
 def _course(num_rounds: int, rng: random.Random) -> list[bool]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.sources.spec_format import CanarySpec
 
@@ -32,16 +33,6 @@ def choose_canaries(
     return sorted(chosen.values(), key=lambda c: (c.path, repr(c.spec)))
 
 
-def sharp_canaries(found: Sequence[ValidCanary], node: str, place: str) -> list[ValidCanary]:
-    """Return the canaries of a test that fail where it fails, else right after."""
-    at_place = [c for c in found if c.places.get(node) == place]
-    later = [(steps, c) for c in found if (steps := _steps(c.places.get(node, ""))) > _steps(place)]
-    if at_place or not later:
-        return at_place
-    first = min(steps for steps, _ in later)
-    return [c for steps, c in later if steps == first]
-
-
 def canary_spec(canary: ValidCanary, numbers: Mapping[str, int]) -> CanarySpec:
     """Return a canary as sets keep it; `numbers` maps node ids to their numbers."""
     fails = sorted(canary.fails, key=lambda node: numbers[node])
@@ -52,8 +43,3 @@ def canary_spec(canary: ValidCanary, numbers: Mapping[str, int]) -> CanarySpec:
         fails=tuple(numbers[node] for node in fails),
         places=places[:1] if len(set(places)) == 1 else places,
     )
-
-
-def _steps(place: str) -> list[tuple[int, int]]:
-    pairs = [step.partition(":") for step in place.split(">") if step]
-    return [(int(line), int(hit or 0)) for line, _, hit in pairs]

@@ -60,6 +60,7 @@ class CanaryStudy:
         self._package = study
         self._layouts: dict[str, ModuleLayout] = {}
         self._files = lab.tree.files
+        self._chosen_of: dict[Name, list[Canary]] = {}
         self._tried: dict[str, TriedCanary] = {}
         self._by_function: dict[Name, list[str]] = {}
         self._whole: set[Name] = set()
@@ -111,17 +112,43 @@ class CanaryStudy:
 
         Those near the places first; all of a function if none of them fails at such a place.
         """
-        functions = {node: self._package.functions[node] for node in places}
         async with self._lock:
             near: dict[Name, list[Canary]] = {}
             for node, place in places.items():
-                name = functions[node]
-                if name not in self._whole:
-                    near.setdefault(name, []).extend(self._near(name, node, place))
+                name = self._package.functions[node]
+                near.setdefault(name, []).extend(self._near(name, node, place))
             await self._study(near)
-        failures = {(n, p) for c in self._tried.values() for n, p in c.places.items()}
-        served = {functions[node] for node, place in places.items() if (node, place) in failures}
-        await self.study(set(functions.values()) - served)
+        await self.study(self._unserved(places))
+
+    def canaries_for(self, places: Mapping[str, str]) -> dict[str, tuple[ValidCanary, ...]]:
+        """Return the sound canaries of tests that fail, node id -> place, after `study_failures`.
+
+        What else was studied since changes nothing: the same failures have the same canaries.
+        """
+        unserved = self._unserved(places)
+        found = {}
+        for node, place in places.items():
+            name = self._package.functions[node]
+            tried = self._chosen(name) if name in unserved else self._near(name, node, place)
+            found[node] = self._sound(name, node, tried)
+        return found
+
+    def _unserved(self, places: Mapping[str, str]) -> set[Name]:
+        """Return the functions of which no canary near a failure fails where the test does."""
+        names = {self._package.functions[node] for node in places}
+        for node, place in places.items():
+            name = self._package.functions[node]
+            near = self._sound(name, node, self._near(name, node, place))
+            if any(canary.places[node] == place for canary in near):
+                names.discard(name)
+        return names
+
+    def _sound(
+        self, name: Name, node: str, candidates: Iterable[Canary]
+    ) -> tuple[ValidCanary, ...]:
+        """Return those candidates that were seen to make a test fail."""
+        tried = (self._tried.get(_key(name[0], c.spec)) for c in candidates)
+        return tuple(t.valid() for t in tried if t is not None and node in t.places)
 
     def _near(self, name: Name, node_id: str, place: str) -> list[Canary]:
         """Return candidates in the statements that a failure passed through, and in its row."""
@@ -161,7 +188,11 @@ class CanaryStudy:
 
     def _chosen(self, name: Name) -> list[Canary]:
         """Return the candidates of a function: some for every line, the most telling first."""
-        path, qualname = name
+        if name not in self._chosen_of:
+            self._chosen_of[name] = self._choose(*name)
+        return self._chosen_of[name]
+
+    def _choose(self, path: str, qualname: str) -> list[Canary]:
         by_line: dict[int, list[Canary]] = {}
         for canary in self._candidates.get(path, ()):
             if qualname in canary.tests:

@@ -9,13 +9,15 @@ Every run starts from the same files. Not here: which tests run on what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
 from katgym.sandbox.base import SandboxFileError
+from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
+from katgym_envs.swe.making.sound_tests import Name, random_parts
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.package_files import base_tree
@@ -23,11 +25,12 @@ from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
 
 MAX_TESTS_S = 120.0
-_MEMORY_BYTES = 1 << 30
 
 
 class Lab:
     """Sandboxes of one package; as many runs at a time as there are sandboxes."""
+
+    limits = SandboxLimits(memory_bytes=1 << 30)
 
     def __init__(self, tree: SourceTree, backend: SandboxBackend, *, num_sandboxes: int = 1):
         self.tree = tree
@@ -42,18 +45,26 @@ class Lab:
         self._all: list[Sandbox] = []
 
     async def __aenter__(self) -> Self:
-        package = self.tree.package
-        python = await asyncio.to_thread(ensure_venv, package.all_requirements)
-        self.requirements = await asyncio.to_thread(pinned_requirements, python)
-        layer = await asyncio.to_thread(layer_store().add_files, base_tree(self.tree))
-        recipe = EnvironmentRecipe(requirements=self.requirements, python_path=package.python_path)
+        recipe, python = await self._environment()
+        layer = await asyncio.to_thread(layer_store().add_files, self._entries())
+        self.requirements = recipe.requirements
         self._spec = test_spec(
             Workspace(layer=layer, python=python),
             recipe,
-            limits=SandboxLimits(memory_bytes=_MEMORY_BYTES),
+            limits=self.limits,
             is_warm=await can_be_warm(self._backend),
         )
         return self
+
+    def _entries(self) -> Mapping[str, bytes | FileEntry]:
+        return base_tree(self.tree)
+
+    async def _environment(self) -> tuple[EnvironmentRecipe, str | None]:
+        """Return the recipe, pinned, and the interpreter of its venv."""
+        package = self.tree.package
+        python = await asyncio.to_thread(ensure_venv, package.all_requirements)
+        pins = await asyncio.to_thread(pinned_requirements, python)
+        return EnvironmentRecipe(requirements=pins, python_path=package.python_path), python
 
     async def __aexit__(
         self,
@@ -82,6 +93,15 @@ class Lab:
             timeout_s=timeout_s, is_detailed=is_detailed,
         )  # fmt: skip
         return run
+
+    async def run_parts(self, names: Iterable[Name]) -> list[TestRun]:
+        """Run random parts of these test functions on correct code, each part alone."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.run(functions=part, seed=seed))
+                for part, seed in random_parts(names)
+            ]
+        return [task.result() for task in tasks]
 
     async def run_and_read(
         self,

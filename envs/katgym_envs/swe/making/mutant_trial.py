@@ -17,8 +17,7 @@ import msgspec
 
 from katgym.sandbox.layer import tree_digest
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.grading.schedule import draw_schedule
-from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.observed_tests import instrument, read_observation
@@ -196,17 +195,8 @@ class MutantTrial:
             if result.status is TestStatus.FAILED and result.place
         }
         await self._canaries.study_failures(places)
-        hidden = HiddenTests(
-            instance_id="",
-            gold_patch="",
-            fail_to_pass=tuple(places),
-            pass_to_pass=(),
-            files={},
-            canaries=self._canaries.canaries_of(places),
-            base_places=places,
-        )
-        uncovered = set(draw_schedule(hidden, random.Random(0)).uncovered)
-        graded = tuple(node for node in places if node not in uncovered)
+        canaries = self._canaries.canaries_for(places)
+        graded = tuple(n for n in places if sharp_canaries(canaries[n], n, places[n]))
         if not graded:
             raise _Stop(TrialOutcome.NO_CANARY, len(failing))
         return graded, places

@@ -17,12 +17,14 @@ import msgspec
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
+from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.making.canary_choice import canary_spec, choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.made_set import MadeSet
 from katgym_envs.swe.making.mutant_trial import Mutant, MutantTrial, Trial, TrialOutcome
-from katgym_envs.swe.making.package_study import NUM_RUNS, PackageStudy, study_package
+from katgym_envs.swe.making.package_study import PackageStudy, study_package
+from katgym_envs.swe.making.sound_tests import SEEDS
 from katgym_envs.swe.mutation import find_sites, mutate
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import MutationSpec
@@ -152,7 +154,7 @@ class PackageMaker:
         survived = outcomes[TrialOutcome.SURVIVED]
         tried = sum(outcomes.values())
         validation = {
-            "gold_runs": NUM_RUNS,
+            "gold_runs": len(SEEDS),
             "base_runs": 2,
             "num_failed": len(task.fail_to_pass) + len(task.ungraded),
             "mutants_tried": tried,
@@ -202,16 +204,17 @@ class PackageMaker:
     def _needed_canaries(self, tasks: Iterable[TaskSpec]) -> tuple[CanarySpec, ...]:
         """Return canaries enough for every graded test, as few as will do."""
         nodes = node_ids(self.study.tests)
-        wanted = {
-            (nodes[number], place)
-            for task in tasks
-            for number, place in zip(task.fail_to_pass, task.base_places, strict=True)
-        }
-        found = self.canaries.canaries_of({node for node, _ in wanted})
+        wanted: set[tuple[str, str]] = set()
+        found: dict[str, ValidCanary] = {}
+        for task in tasks:
+            numbered = zip(task.fail_to_pass, task.base_places, strict=True)
+            places = {nodes[number]: place for number, place in numbered}
+            wanted |= set(places.items())
+            for canaries in self.canaries.canaries_for(places).values():
+                found |= {f"{c.path} {c.spec!r}": c for c in canaries}
+        chosen = choose_canaries(list(found.values()), wanted, _CANARIES_PER_TEST)
         numbers = {node: number for number, node in enumerate(nodes)}
-        return tuple(
-            canary_spec(c, numbers) for c in choose_canaries(found, wanted, _CANARIES_PER_TEST)
-        )
+        return tuple(canary_spec(canary, numbers) for canary in chosen)
 
 
 def _name(spec: MutationSpec) -> str:

@@ -7,11 +7,9 @@ Not here: canaries (`canary_study.py`), mutants (`mutant_trial.py`), sandboxes (
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from katgym.errors import UsageError
-from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.reach import (
     PLUGIN,
@@ -21,10 +19,8 @@ from katgym_envs.swe.making.reach import (
     Reach,
     read_reach,
 )
+from katgym_envs.swe.making.sound_tests import SEEDS, not_passed, sound_tests
 from katgym_envs.swe.test_run import TestRun
-
-NUM_RUNS = 3
-"""Runs of all tests on correct code, the last two shuffled; a sound test passes in all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,37 +47,31 @@ class PackageStudy:
 
 
 async def study_package(lab: Lab) -> PackageStudy:
-    """Run all tests of correct code a few times; `UsageError` when they do not collect or pass."""
+    """Run all tests of correct code a few times, whole and in parts.
+
+    Raises `UsageError` when they do not collect or none passes.
+    """
     modules = tuple(lab.tree.test_modules)
-    runs = [await lab.run(files=modules, seed=seed) for seed in (None, 1, 2)[:NUM_RUNS]]
+    runs = [await lab.run(files=modules, seed=seed) for seed in SEEDS]
     _check_runs(lab, runs)
-    passed = Counter(
-        r.node_id for run in runs for r in run.results if r.status is TestStatus.PASSED
-    )
-    first = runs[0]
-    shared = {
-        node for node, count in Counter(r.node_id for r in first.results).items() if count > 1
-    }
-    sound = {node for node, count in passed.items() if count == len(runs)} - shared
-    tests: dict[str, dict[str, list[str]]] = {}
-    functions: dict[str, tuple[str, str]] = {}
-    durations: dict[tuple[str, str], float] = {}
-    unsound_functions = {(r.path, r.qualname) for r in first.results if r.node_id not in sound}
-    for result in first.results:
-        name = (result.path, result.qualname)
-        durations[name] = durations.get(name, 0.0) + result.duration_s
-        if name not in unsound_functions:  # cases are known by their number: all or none
-            case = _case_of(result.node_id)
-            tests.setdefault(result.path, {}).setdefault(result.qualname, []).append(case)
-            functions[result.node_id] = name
-    if not functions:
+    found = sound_tests(runs)
+    in_parts = await lab.run_parts((f.path, f.qualname) for f in found.functions)
+    _check_runs(lab, in_parts)
+    unsteady = not_passed(in_parts)
+    if unsteady:
+        found = sound_tests(runs, unsteady)
+    if not found.functions:
         raise UsageError(f"{lab.label}: no test passes in {len(runs)} runs on correct code")
+    tests: dict[str, dict[str, tuple[str, ...]]] = {}
+    for function in found.functions:
+        tests.setdefault(function.path, {})[function.qualname] = function.case_ids
+    functions = {n: (f.path, f.qualname) for f in found.functions for n in f.node_ids()}
     return PackageStudy(
-        tests={p: {n: tuple(c) for n, c in named.items()} for p, named in tests.items()},
-        flaky=tuple(sorted(n for n, count in passed.items() if count < len(runs))),
-        failing=tuple(sorted({r.node_id for r in first.results} - set(passed))),
+        tests=tests,
+        flaky=found.flaky,
+        failing=found.failing,
         duration_s=max(run.session_s for run in runs),
-        durations=durations,
+        durations=found.durations,
         functions=functions,
         reach=await _reach(lab, modules, frozenset(functions)),
     )
@@ -120,10 +110,3 @@ async def _reach(lab: Lab, modules: tuple[str, ...], sound: frozenset[str]) -> R
             " itself may have imported another copy of it"
         )
     return reach
-
-
-def _case_of(node_id: str) -> str:
-    """Return the id in brackets: `t.py::test_a[1-x]` -> `1-x`."""
-    name = node_id.split("::", 1)[1] if "::" in node_id else node_id
-    start = name.find("[")
-    return name[start + 1 : -1] if start >= 0 and name.endswith("]") else ""

@@ -2,9 +2,10 @@
 
     async for result in check_tasks(source, ids, backend): ...
 
-A task is sound when nothing but the bug fails, gold passes three times and shuffled, every canary
-fails under gold, the statement does not hold the fix, nothing hidden can be found in the sandbox an
-agent gets, and the grader resolves gold. Not here: the search in the sandbox (`leak_search.py`).
+A task is sound when nothing but the bug fails, gold passes three times, shuffled and in parts,
+every canary fails under gold, the statement does not hold the fix, nothing hidden can be found in
+the sandbox an agent gets, and the grader resolves gold. Not here: the search in the sandbox
+(`leak_search.py`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,16 @@ from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome, TestStatus
 from katgym_envs.swe.grading.schedule import overlap
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
-from katgym_envs.swe.making.canary_choice import sharp_canaries
 from katgym_envs.swe.making.check_result import CheckResult
 from katgym_envs.swe.making.leak_search import LeakSearch
+from katgym_envs.swe.making.sound_tests import SEEDS, random_parts
 from katgym_envs.swe.making.statement import is_leaking
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.task_source import TaskSource
 from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
-
-_GOLD_SEEDS = (None, 11, 12)
-"""Gold is run three times, the last two shuffled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class _GoldRuns:
     """What is the same for all tasks with the same gold tree: how its tests and canaries fare."""
 
     failing: Mapping[str, str]
-    """Node id -> in which run it did not pass."""
+    """Node id -> how and in which run it did not pass."""
     dead: Mapping[int, str]
     """Index of a canary -> why it is none."""
 
@@ -170,14 +169,18 @@ class TaskCheck:
         self, task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]
     ) -> _GoldRuns:
         failing: dict[str, str] = {}
-        nodes = {n for f in task.hidden.functions for n in f.node_ids()}
-        for number, seed in enumerate(_GOLD_SEEDS, 1):
-            run = await self._run(task, put=put, removed=removed, names=None, seed=seed)
+        functions = {(f.path, f.qualname): f.node_ids() for f in task.hidden.functions}
+        everything = frozenset(functions)
+        whole = [(everything, seed, "all tests") for seed in SEEDS]
+        parts = [(part, seed, "a part of the tests") for part, seed in random_parts(functions)]
+        for names, seed, what in (*whole, *parts):
+            run = await self._run(task, put=put, removed=removed, names=names, seed=seed)
             status = run.statuses()
-            for node in nodes:
+            order = "in order" if seed is None else f"shuffled with seed {seed}"
+            for node in (node for name in names for node in functions[name]):
                 found = status.get(node, TestStatus.MISSING)
                 if found is not TestStatus.PASSED:
-                    failing.setdefault(node, f"is {found} in run {number} of {len(_GOLD_SEEDS)}")
+                    failing.setdefault(node, f"is {found} in a run of {what} {order}")
         dead: dict[int, str] = {}
         for batch in _batches(task.hidden):
             dead |= await self._try_canaries(task, put, removed, batch)
@@ -303,9 +306,7 @@ def _paper_problems(row: SweRow, hidden: HiddenTests) -> list[str]:
 
 
 def _has_canary(node: str, canaries: Sequence[ValidCanary], hidden: HiddenTests) -> bool:
-    found = [c for c in canaries if node in c.fails]
-    place = hidden.base_places.get(node)
-    return bool(sharp_canaries(found, node, place) if place else found)
+    return bool(sharp_canaries(canaries, node, hidden.base_places.get(node, "")))
 
 
 def _batches(hidden: HiddenTests) -> list[list[int]]:

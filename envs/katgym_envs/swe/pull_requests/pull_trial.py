@@ -9,7 +9,6 @@ Raises `Refused` when it makes no task. Not here: the filters before (`pull_filt
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -21,25 +20,25 @@ from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.grading.schedule import draw_schedule
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.package_study import PackageStudy
+from katgym_envs.swe.making.sound_tests import SEEDS, Name, not_passed
 from katgym_envs.swe.pull_requests.environment import installed_copy
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
 from katgym_envs.swe.pull_requests.import_config import Scope, TrialConfig
 from katgym_envs.swe.pull_requests.prepared_pull import PreparedPull
 from katgym_envs.swe.pull_requests.pull_diff import contents
 from katgym_envs.swe.pull_requests.pull_filters import Refusal
-from katgym_envs.swe.pull_requests.repeated_runs import SEEDS, Name, SortedTests, sort_tests
+from katgym_envs.swe.pull_requests.repeated_runs import SortedTests, sort_tests
 from katgym_envs.swe.pull_requests.state_lab import StateLab
 from katgym_envs.swe.pull_requests.wrong_variants import wrong_variants
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.test_run import TestRun
 
 _CANARIES_PER_TEST = 4
-_STEADY_SEEDS = (11, 12)
 _STEADY_ROUNDS = 3
 _COLLECTED_AGAIN = 3
 """Runs in which modules that do not collect are found and left out."""
@@ -198,13 +197,12 @@ class PullTrial:
         return [task.result() for task in tasks]
 
     async def _steady(self, after: StateLab, tests: SortedTests) -> SortedTests:
-        """Leave out tests that fail with gold when only graded tests run, in other orders."""
+        """Leave out tests that fail with gold when a part of the graded tests runs."""
         for _ in range(_STEADY_ROUNDS):
             names = tests.names((*tests.fail_to_pass, *tests.pass_to_pass))
-            runs = await self._runs(after, _STEADY_SEEDS, functions=names)
+            runs = await after.run_parts(names)
             _check_gold(runs)
-            results = [result for run in runs for result in run.results]
-            failing = {r.node_id for r in results if r.status is not TestStatus.PASSED}
+            failing = not_passed(runs)
             if not failing:
                 return tests
             tests = tests.without_flaky(failing)
@@ -325,15 +323,11 @@ def _covered(
     tests: SortedTests, canaries: tuple[ValidCanary, ...], places: Mapping[str, str]
 ) -> tuple[SortedTests, list[ValidCanary]]:
     """Leave out tests to fix that have no canary: what they report would prove nothing."""
-    draft = HiddenTests(
-        instance_id="", gold_patch="", fail_to_pass=tests.fail_to_pass, pass_to_pass=(), files={},
-        canaries=canaries, base_places=places,
-    )  # fmt: skip
-    uncovered = set(draw_schedule(draft, random.Random(0)).uncovered)
-    graded = tuple(node for node in tests.fail_to_pass if node not in uncovered)
+    nodes = tests.fail_to_pass
+    graded = tuple(n for n in nodes if sharp_canaries(canaries, n, places.get(n, "")))
     if not graded:
         raise Refused(
-            "no_canary", f"none of {len(uncovered)} tests to fix has a canary that fails with gold"
+            "no_canary", f"none of {len(nodes)} tests to fix has a canary that fails with gold"
         )
     return replace(tests, fail_to_pass=graded), list(canaries)
 

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Self
 
-from katgym.sandbox import SandboxBackend, SandboxLimits, layer_store
+from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
-from katgym_envs.swe.swe_task import Workspace
-from katgym_envs.swe.test_run import can_be_warm, test_spec
-
-_MEMORY_BYTES = 2 << 30
 
 
 class StateLab(Lab):
     """Sandboxes with one state of a repository."""
+
+    limits = SandboxLimits(memory_bytes=2 << 30, max_open_files=1024)
 
     def __init__(
         self,
@@ -41,20 +38,13 @@ class StateLab(Lab):
         super().__init__(
             SourceTree(package=package, files=regular), backend, num_sandboxes=num_sandboxes
         )
-        self._entries = files
+        self._state = files
         self._recipe = recipe
 
-    async def __aenter__(self) -> Self:
-        recipe = self._recipe
-        python = None
-        if recipe.kind == "venv":
-            python = await asyncio.to_thread(ensure_venv, recipe.requirements)
-        self.requirements = recipe.requirements
-        layer = await asyncio.to_thread(layer_store().add_files, self._entries)
-        self._spec = test_spec(
-            Workspace(layer=layer, python=python),
-            recipe,
-            limits=SandboxLimits(memory_bytes=_MEMORY_BYTES, max_open_files=1024),
-            is_warm=await can_be_warm(self._backend),
-        )
-        return self
+    def _entries(self) -> Mapping[str, bytes | FileEntry]:
+        return self._state
+
+    async def _environment(self) -> tuple[EnvironmentRecipe, str | None]:
+        if self._recipe.kind != "venv":
+            return self._recipe, None
+        return self._recipe, await asyncio.to_thread(ensure_venv, self._recipe.requirements)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
+from katgym_envs.swe.making.sound_tests import case_of
 from katgym_envs.swe.pull_requests.changed_paths import sort_paths
 from katgym_envs.swe.pull_requests.generated_tests import placed
 from katgym_envs.swe.pull_requests.pull_filters import refuse_text
-from katgym_envs.swe.pull_requests.repeated_runs import case_of, sort_tests
+from katgym_envs.swe.pull_requests.repeated_runs import sort_tests
 from katgym_envs.swe.pull_requests.wrong_variants import changed_lines, wrong_variants
 from katgym_envs.swe.test_run import TestResult, TestRun
 

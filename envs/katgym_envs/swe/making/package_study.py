@@ -7,6 +7,7 @@ Not here: canaries (`canary_study.py`), mutants (`mutant_trial.py`), sandboxes (
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from katgym.errors import UsageError
@@ -52,7 +53,9 @@ async def study_package(lab: Lab) -> PackageStudy:
     Raises `UsageError` when they do not collect or none passes.
     """
     modules = tuple(lab.tree.test_modules)
-    runs = [await lab.run(files=modules, seed=seed) for seed in SEEDS]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(lab.run(files=modules, seed=seed)) for seed in SEEDS]
+    runs = [task.result() for task in tasks]
     _check_runs(lab, runs)
     found = sound_tests(runs)
     in_parts = await lab.run_parts((f.path, f.qualname) for f in found.functions)

@@ -74,9 +74,10 @@ async def make_set(
         "splits": {t.package.name: _split(t, config) for t in trees},
     }
     with MadeSet.open(config.out, identity) as made:
-        makers: list[PackageMaker] = []
+        opened = [_maker(tree, backend, made, config) for tree in trees]
         try:
-            makers, refused = await _start(trees, made, backend, config)
+            refused = await _start(opened, made, config)
+            makers = [maker for maker in opened if maker.key not in refused]
             await _try_all(makers, config, observe)
             result = _result(makers, config, refused)
             packages = {m.key: m for m in makers}
@@ -89,7 +90,7 @@ async def make_set(
             await asyncio.to_thread(made.finish, specs, result.tasks)
             return result
         finally:
-            for maker in makers:
+            for maker in opened:
                 await maker.close()
 
 
@@ -114,37 +115,41 @@ def _split(tree: SourceTree, config: MakeConfig) -> str:
     return config.splits.get(tree.package.name, tree.package.split)
 
 
-async def _start(
-    trees: list[SourceTree], made: MadeSet, backend: SandboxBackend, config: MakeConfig
-) -> tuple[list[PackageMaker], dict[str, str]]:
-    """Study the packages; one that cannot be used is left out with a warning."""
-    makers: list[PackageMaker] = []
+def _maker(
+    tree: SourceTree, backend: SandboxBackend, made: MadeSet, config: MakeConfig
+) -> PackageMaker:
+    return PackageMaker(
+        tree,
+        backend,
+        made,
+        seed=config.seed,
+        num_workers=config.num_workers,
+        split=_split(tree, config),
+    )
+
+
+async def _start(makers: list[PackageMaker], made: MadeSet, config: MakeConfig) -> dict[str, str]:
+    """Study the packages; return those that cannot be used, with the reason."""
+    slots = asyncio.Semaphore(config.num_workers)
     refused: dict[str, str] = {}
-    try:
-        for tree in trees:
-            maker = PackageMaker(
-                tree,
-                backend,
-                made,
-                seed=config.seed,
-                num_workers=config.num_workers,
-                split=_split(tree, config),
-            )
+
+    async def start(maker: PackageMaker) -> None:
+        async with slots:
             try:
                 await maker.start(made.entries)
             except UsageError as e:
                 logger.warning("package is left out: %s", e)
                 refused[maker.key] = str(e)
-                await maker.close()
-                continue
-            makers.append(maker)
-    except BaseException:
-        for maker in makers:
-            await maker.close()
-        raise
-    if not makers:
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for maker in makers:
+                group.create_task(start(maker))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    if len(refused) == len(makers):
         raise UsageError("; ".join(refused.values()))
-    return makers, refused
+    return dict(sorted(refused.items()))
 
 
 def _in_order(makers: list[PackageMaker]) -> Iterator[tuple[PackageMaker, Candidate]]:

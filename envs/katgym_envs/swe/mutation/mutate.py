@@ -20,12 +20,13 @@ from katgym_envs.swe.mutation.exclusions import is_left_alone
 from katgym_envs.swe.mutation.operators import OPERATORS
 from katgym_envs.swe.mutation.place import Place, Replacement, code
 from katgym_envs.swe.mutation.site import Site
-from katgym_envs.swe.mutation.variants import fits, is_tight, variants_of
+from katgym_envs.swe.mutation.variants import is_tight, variants_of
 from katgym_envs.swe.parse_source import parse_source, parsing
 from katgym_envs.swe.row import MutationSpec
 
 # TypeError: for a lambda right behind `if(`. TODO(libcst>1.9): drop it when that is parsed.
 _PARSE_ERRORS = (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError, TypeError)
+_STATEMENTS = (cst.BaseStatement, cst.BaseSmallStatement, cst.Module)
 
 
 def find_sites(source: bytes, file: str) -> tuple[Site, ...]:
@@ -116,7 +117,7 @@ class _Parsed:
         return whole.encode(self.module.encoding)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _parsed(source: bytes) -> _Parsed:
     """Parse and find all sites; kept, as one module is mutated hundreds of times."""
     try:
@@ -131,7 +132,7 @@ def _parsed(source: bytes) -> _Parsed:
         for name, operator in OPERATORS.get(type(node), ()):
             variants = variants_of(operator, node, place)
             if is_tight(lines, ranges[node]):
-                variants = tuple(v for v in variants if fits(v, node, module.body[top]))
+                variants = tuple(v for v in variants if _fits(v, node, place))
             if variants:
                 found.append(_Found(name, node, top, place.ancestors, ranges[node],
                                     place.qualname, variants))  # fmt: skip
@@ -144,6 +145,19 @@ def _parsed(source: bytes) -> _Parsed:
     if parsed.source(texts) != source:
         raise UsageError("not a Python module that can be mutated: libcst writes it differently")
     return parsed
+
+
+def _fits(replacement: Replacement, node: cst.CSTNode, place: Place) -> bool:
+    """Return whether a replacement can stand where the node is, as in `return-x`."""
+    if not isinstance(replacement, cst.CSTNode):
+        return True
+    # What is around the statement is parted from it by a line or a semicolon.
+    around = next(a for a in reversed(place.ancestors) if isinstance(a, _STATEMENTS))
+    try:
+        around.visit(_Replacer({node: replacement}, set(place.ancestors)))
+    except cst.CSTValidationError:
+        return False
+    return True
 
 
 def _text(

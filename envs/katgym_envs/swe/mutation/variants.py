@@ -1,6 +1,6 @@
-"""What an operator makes of one node: each replacement once, and only those that fit in its place.
+"""What an operator makes of one node: each replacement once.
 
-Not here: the operators (`operators/`), putting a replacement in (`mutate.py`).
+Not here: the operators (`operators/`), whether it fits in its place, putting it in (`mutate.py`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,6 @@ def is_tight(lines: Sequence[str], where: CodeRange) -> bool:
     before = lines[where.start.line - 1][: where.start.column].rstrip("(")[-1:]
     behind = lines[where.end.line - 1][where.end.column :].lstrip(")")[:1]
     return any(c.isalnum() or c == "_" for c in (before, behind))
-
-
-def fits(replacement: Replacement, node: cst.CSTNode, top: cst.CSTNode) -> bool:
-    """Return whether a replacement can stand where the node is, as in `return-x`."""
-    if not isinstance(replacement, cst.CSTNode):
-        return True
-    try:
-        top.deep_replace(node, replacement)
-    except cst.CSTValidationError:
-        return False
-    return True
 
 
 def _made(operator: Operator, node: cst.CSTNode, place: Place) -> Iterator[Replacement]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 from katgym.errors import UsageError
 from katgym_envs.swe.parse_source import parse_source
@@ -48,7 +49,6 @@ class _Index:
     """Where classes and functions of the test files are defined."""
 
     files: Mapping[str, bytes]
-    _trees: dict[str, dict[tuple[str, ...], ast.stmt]] = field(default_factory=dict)
 
     def find(self, path: str, names: tuple[str, ...]) -> Place:
         """Return the place of a test's definition, following base classes by name."""
@@ -78,14 +78,16 @@ class _Index:
         paths = sorted(p for p in self.files if p.endswith(".py") and p != near)
         return [(p, (name,)) for p in paths if (name,) in self._definitions(p)]
 
-    def _definitions(self, path: str) -> dict[tuple[str, ...], ast.stmt]:
-        if path not in self._trees:
-            try:
-                tree = parse_source(self.files.get(path, b""))
-            except (SyntaxError, ValueError):  # a file made to be broken is nobody's base class
-                tree = ast.Module(body=[], type_ignores=[])
-            self._trees[path] = dict(_walk(tree, ()))
-        return self._trees[path]
+    def _definitions(self, path: str) -> Mapping[tuple[str, ...], ast.stmt]:
+        return _definitions(self.files.get(path, b""))
+
+
+@lru_cache(maxsize=512)  # the same test files come with every task of a package
+def _definitions(source: bytes) -> Mapping[tuple[str, ...], ast.stmt]:
+    try:
+        return dict(_walk(parse_source(source), ()))
+    except (SyntaxError, ValueError):  # a file made to be broken is nobody's base class
+        return {}
 
 
 def _last_name(node: ast.expr) -> str:

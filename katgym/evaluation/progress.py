@@ -17,8 +17,9 @@ from rich.table import Table
 
 from katgym.evaluation.plan import Plan
 from katgym.evaluation.statistics import mean, t_interval
-from katgym.evaluation.store import RunStore, read_jsonl
+from katgym.evaluation.store import RunStore
 from katgym.rollout import Rollout
+from katgym.storage import read_journal
 
 
 @dataclass
@@ -51,7 +52,7 @@ class EvalProgress:
         self._num_resumed = store.num_resumed
         self._began_s = time.perf_counter()
         self._last_line_s = self._began_s
-        for line in read_jsonl(store.folder / "rollouts.jsonl") if store.num_resumed else ():
+        for line in read_journal(store.folder / "rollouts.jsonl") if store.num_resumed else ():
             value = line["reward"]["value"]
             self._envs[line["env_id"]].rewards.append((line["task_id"], value))
         self._live = Live(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from katgym.engine import EngineConfig, RolloutEngine, RolloutRequest
-from katgym.errors import PolicyError
+from katgym.errors import InfrastructureError, PolicyError
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.store import RunStore, read_rollouts
 from katgym.evaluation.summary import RunSummary, summarize
@@ -132,7 +132,7 @@ class _Writer:
         self._store = store
         self._notify = notify
         self._queue: asyncio.Queue[Rollout | None] = asyncio.Queue()
-        self._error: OSError | None = None
+        self._error: InfrastructureError | None = None
 
     def put(self, rollout: Rollout) -> None:
         """Take a finished rollout; raises what an earlier write raised (a full disk)."""
@@ -156,7 +156,7 @@ class _Writer:
             if rollouts:
                 try:
                     await asyncio.to_thread(self._store.append, rollouts)
-                except OSError as e:
+                except InfrastructureError as e:
                     self._error = e
                     raise
             for rollout in rollouts:

@@ -11,21 +11,20 @@ mean (`summary.py`).
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import katgym
 from katgym.errors import UsageError
 from katgym.evaluation.plan import Plan, rollout_key
 from katgym.rollout import Rollout
+from katgym.storage import FolderGuard, Journal, read_journal, write_atomically
 
 LOCK_FORMAT = 1
 
@@ -39,9 +38,9 @@ class RunStore:
         """Keys of the rollouts that `rollouts.jsonl` holds."""
         self.num_resumed = 0
         """Rollouts that were there when the folder was opened."""
-        self._rollouts: IO[bytes] | None = None
-        self._failures: IO[bytes] | None = None
-        self._guard: IO[bytes] | None = None
+        self._rollouts = Journal(folder / "rollouts.jsonl")
+        self._failures = Journal(folder / "failures.jsonl")
+        self._guard = FolderGuard(folder)
 
     @classmethod
     def open(cls, folder: Path, plan: Plan, policy: Mapping[str, Any]) -> RunStore:
@@ -60,17 +59,16 @@ class RunStore:
                 " name another with --out"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        store._take_guard()
+        store._guard.take()
         try:
             if (folder / "lock.json").exists():
                 _compare(folder, read_lock(folder), identity)
-                cut = _whole_lines(folder / "rollouts.jsonl")
-                store.done = {_key(line) for line in read_jsonl(folder / "rollouts.jsonl", cut)}
+                store.done = {_key(line) for line in read_journal(folder / "rollouts.jsonl")}
                 store.num_resumed = len(store.done)
             else:
-                _write_atomically(folder / "lock.json", _lock(identity))
-            store._rollouts = _open_for_append(folder / "rollouts.jsonl")
-            store._failures = _open_for_append(folder / "failures.jsonl")
+                _write_json(folder / "lock.json", _lock(identity))
+            store._rollouts.open()
+            store._failures.open()
         except BaseException:
             store.close()
             raise
@@ -78,49 +76,31 @@ class RunStore:
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Write finished rollouts and return when they are on disk; blocks for the fsync."""
-        assert self._rollouts is not None and self._failures is not None
-        for file, chosen in (
+        for journal, chosen in (
             (self._rollouts, [r for r in rollouts if r.reward.is_valid]),
             (self._failures, [r for r in rollouts if not r.reward.is_valid]),
         ):
-            if not chosen:
-                continue
-            lines = [json.dumps(r.to_json(), ensure_ascii=True) + "\n" for r in chosen]
-            file.write("".join(lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
+            if chosen:
+                journal.append([r.to_json() for r in chosen])
         self.done |= {
             rollout_key(r.env_id, r.task_id, r.attempt) for r in rollouts if r.reward.is_valid
         }
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace `summary.json`."""
-        _write_atomically(self.folder / "summary.json", dict(summary))
+        _write_json(self.folder / "summary.json", summary)
 
     def close(self) -> None:
         """Close the files and let other processes in; may be called twice."""
-        for file in (self._rollouts, self._failures, self._guard):
-            if file is not None:
-                file.close()
-        self._rollouts = self._failures = self._guard = None
+        self._rollouts.close()
+        self._failures.close()
+        self._guard.release()
 
     def __enter__(self) -> RunStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _take_guard(self) -> None:
-        """Hold an advisory lock on the folder; it is gone with the process, however it ends."""
-        self._guard = (self.folder / ".guard").open("ab")
-        try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._guard.close()
-            raise UsageError(
-                f"another process is writing to {str(self.folder)!r}; wait for it or name another"
-                " folder with --out"
-            ) from None
 
 
 def read_lock(folder: Path) -> dict[str, Any]:
@@ -138,34 +118,11 @@ def read_lock(folder: Path) -> dict[str, Any]:
     return lock
 
 
-def read_jsonl(path: Path, num_bytes: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON Lines file; an unreadable line raises with its number.
-
-    num_bytes: read only so many; None reads to the last line break, leaving a torn line out.
-    """
-    if not path.exists():
-        return
-    limit = _whole_lines(path) if num_bytes is None else num_bytes
-    position = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            position += len(line)
-            if position > limit:
-                return
-            try:
-                record = json.loads(line)
-            except ValueError as e:
-                raise UsageError(f"{str(path)!r} line {number} is not valid JSON: {e}") from e
-            if not isinstance(record, dict):
-                raise UsageError(f"{str(path)!r} line {number} is not a JSON object")
-            yield record
-
-
 def read_rollouts(folder: Path) -> list[dict[str, Any]]:
     """Return a run's lines: finished rollouts, and the last failure of those never finished."""
-    finished = list(read_jsonl(folder / "rollouts.jsonl"))
+    finished = list(read_journal(folder / "rollouts.jsonl"))
     done = {_key(line) for line in finished}
-    failed = {_key(line): line for line in read_jsonl(folder / "failures.jsonl")}
+    failed = {_key(line): line for line in read_journal(folder / "failures.jsonl")}
     return finished + [line for key, line in failed.items() if key not in done]
 
 
@@ -176,40 +133,9 @@ def _key(line: Mapping[str, Any]) -> str:
         raise UsageError(f"a rollout line has no {e.args[0]!r}: {str(dict(line))[:120]}") from e
 
 
-def _whole_lines(path: Path) -> int:
-    """Return how many bytes of the file are whole lines."""
-    if not path.exists():
-        return 0
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        end = size
-        while end > 0:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            end = start
-    return 0
-
-
-def _open_for_append(path: Path) -> IO[bytes]:
-    """Open for appending behind the last whole line; a torn line is cut off."""
-    whole = _whole_lines(path)
-    file = path.open("ab")
-    if path.stat().st_size > whole:
-        file.truncate(whole)
-    return file
-
-
-def _write_atomically(path: Path, content: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(dict(content), indent=2, ensure_ascii=False)
+    write_atomically(path, f"{text}\n".encode())
 
 
 def _lock(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from katgym import testing
 from katgym.engine import RolloutEngine, RolloutRequest
 from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
-from katgym.evaluation.store import RunStore, read_jsonl, read_lock, read_rollouts
+from katgym.evaluation.store import RunStore, read_lock, read_rollouts
 from katgym.failure import FailureKind
 from katgym.reward import Reward
+from katgym.storage import read_journal
 from katgym.sync import run_sync
 
 
@@ -47,7 +48,7 @@ def test_appended_rollouts_are_on_disk_and_resumed(tmp_path):
         assert store.num_resumed == 4
         missing = [r.key for r in plan.requests() if r.key not in store.done]
         assert len(missing) == 2
-    lines = list(read_jsonl(tmp_path / "run" / "rollouts.jsonl"))
+    lines = list(read_journal(tmp_path / "run" / "rollouts.jsonl"))
     assert [line["task_id"] for line in lines] == [r.task_id for r in rollouts[:4]]
 
 
@@ -75,7 +76,7 @@ def test_a_broken_line_in_the_middle_names_its_number_and_nothing_is_changed(tmp
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"{oops\n" + lines[1])
     before = path.read_bytes()
-    with pytest.raises(UsageError, match=r"rollouts.jsonl' line 2 is not valid JSON"):
+    with pytest.raises(UsageError, match=r"rollouts.jsonl' line 2: not JSON"):
         RunStore.open(folder, plan, {})
     assert path.read_bytes() == before
 

@@ -1,9 +1,9 @@
 """Check that tasks are sound: solvable, failing without a fix, hidden well, safe from forgery.
 
-A task is named with the reason when the no-op passes, gold fails in one of three runs (two of them
-shuffled), a canary passes on correct code, the statement holds a line of the fix, something hidden
-can be found in the sandbox an agent gets, or the grader does not resolve gold. Exit code 1: some
-are not sound.
+A task is named with the reason when the no-op passes, gold fails in a run (three of all tests, two
+of them shuffled, and some of random parts), a canary passes on correct code, the statement holds a
+line of the fix, something hidden can be found in the sandbox an agent gets, or the grader does not
+resolve gold. Exit code 1: some are not sound; 3: some could not be checked.
 
 example:
   katgym swe check my-tasks
@@ -18,7 +18,7 @@ import asyncio
 from katgym import console
 from katgym.errors import UsageError, unknown_name
 from katgym.task import SPLITS
-from katgym_envs.swe.cli.task_arguments import add_backend_argument, open_backend
+from katgym_envs.swe.cli.task_arguments import NO_VERDICT, add_backend_argument, open_backend
 from katgym_envs.swe.making.check_result import CheckResult
 from katgym_envs.swe.sources.open_source import open_source
 from katgym_envs.swe.task_source import TaskSource
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json([_to_json(r) for r in results])
     console.stderr.print(f"{len(results) - len(bad)} of {len(results)} tasks are sound")
+    if any(r.fault for r in results):
+        return NO_VERDICT
     return 1 if bad or not results else 0
 
 
@@ -61,9 +63,10 @@ async def _check(source: TaskSource, ids: list[str], args: argparse.Namespace) -
         async for result in check_tasks(source, ids, backend, num_workers=args.workers):
             results.append(result)
             if not args.json:
-                for problem in result.problems:
+                fault = [f"not checked: {result.fault}"] if result.fault else []
+                for text in (*result.problems, *fault):
                     console.stdout.print(
-                        f"{result.instance_id}: {problem}", markup=False, soft_wrap=True
+                        f"{result.instance_id}: {text}", markup=False, soft_wrap=True
                     )
             if len(results) % 25 == 0:
                 console.stderr.print(f"{len(results)}/{len(ids)} checked")
@@ -77,5 +80,6 @@ def _to_json(result: CheckResult) -> dict[str, object]:
         "instance_id": result.instance_id,
         "is_sound": result.is_sound,
         "problems": list(result.problems),
+        "fault": result.fault,
         "num_canaries": result.num_canaries,
     }

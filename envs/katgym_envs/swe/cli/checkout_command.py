@@ -16,8 +16,8 @@ from pathlib import Path
 
 from katgym import console
 from katgym.errors import UsageError
+from katgym.storage import explained
 from katgym_envs.swe.cli.task_arguments import add_set_argument, find_task
-from katgym_envs.swe.sources.atomic_files import explained
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 
 from katgym import console
 from katgym.errors import KatgymError, UsageError
-from katgym_envs.swe.sources.atomic_files import write_atomically
-from katgym_envs.swe.sources.line_file import read_lines, to_lines
+from katgym.storage import read_lines, to_lines, write_atomically
 
 _ENV = "katgym/SWE-v"
 

@@ -22,6 +22,7 @@ from rich.table import Table
 from katgym import console
 from katgym.errors import UsageError
 from katgym_envs.swe.cli.task_arguments import (
+    NO_VERDICT,
     add_backend_argument,
     add_set_argument,
     find_task,
@@ -30,8 +31,6 @@ from katgym_envs.swe.cli.task_arguments import (
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
 from katgym_envs.swe.patching import as_tree, is_artefact, make_diff, tree_of_directory
 from katgym_envs.swe.task_source import TaskSource
-
-_NO_VERDICT = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(report)
     if report.outcome is Outcome.INFRA_ERROR:
-        return _NO_VERDICT
+        return NO_VERDICT
     return 0 if report.is_resolved else 1
 
 

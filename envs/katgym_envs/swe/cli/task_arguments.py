@@ -1,4 +1,4 @@
-"""Arguments that several subcommands share: which set, which task, which sandboxes.
+"""What several subcommands share: which set, which task, which sandboxes, an exit code.
 
 Not here: subcommands.
 """
@@ -12,6 +12,9 @@ from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, backend
 from katgym_envs.swe.sources.open_source import SHIPPED, open_source
 from katgym_envs.swe.task_source import TaskSource
+
+NO_VERDICT = 3
+"""Exit code: the infrastructure failed, and nothing is known."""
 
 
 def add_set_argument(parser: argparse.ArgumentParser) -> None:

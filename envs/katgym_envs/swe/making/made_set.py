@@ -12,20 +12,25 @@ Not here: deciding anything (`set_maker.py`).
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import msgspec
 
 from katgym.errors import UsageError
+from katgym.storage import (
+    FolderGuard,
+    Journal,
+    make_private,
+    read_journal,
+    to_lines,
+    write_atomically,
+)
 from katgym_envs.swe.making.package_study import PackageStudy
 from katgym_envs.swe.making.study_file import read_study, write_study
-from katgym_envs.swe.sources.atomic_files import explained, make_private, write_atomically
-from katgym_envs.swe.sources.line_file import Journal, to_lines
 from katgym_envs.swe.sources.mutation_set import PACKAGES_FOLDER, SPECS_FILE, MutationSet
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER, TASKS_FILE, visible_row
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
@@ -42,7 +47,7 @@ class MadeSet:
         self.entries: list[dict[str, Any]] = []
         """What the journal held when the folder was opened."""
         self._journal = Journal(self.hidden / "journal.jsonl")
-        self._guard: IO[bytes] | None = None
+        self._guard = FolderGuard(self.hidden, name=str(folder))
 
     @classmethod
     def open(cls, folder: Path, identity: Mapping[str, Any]) -> MadeSet:
@@ -62,22 +67,23 @@ class MadeSet:
                     " name another with --out"
                 )
         make_private(made.hidden)
-        made._take_guard()
+        made._guard.take()
         try:
             wanted = {"format": _FORMAT, **identity}
             if lock.exists():
                 _compare(folder, lock, wanted)
             else:
                 write_atomically(lock, json.dumps(wanted, indent=1).encode(), mode=0o600)
-            made.entries = made._journal.open()
+            made._journal.open()
+            made.entries = list(read_journal(made._journal.path))
         except BaseException:
             made.close()
             raise
         return made
 
-    def append(self, entry: dict[str, Any]) -> None:
+    def append(self, entry: Mapping[str, Any]) -> None:
         """Write a line of the journal; it is on disk when this returns."""
-        self._journal.append(entry)
+        self._journal.append([entry])
 
     def study(self, key: str) -> PackageStudy | None:
         """Return what an earlier run learnt of a package."""
@@ -97,9 +103,7 @@ class MadeSet:
     def close(self) -> None:
         """Close the files and let other processes in; may be called twice."""
         self._journal.close()
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
+        self._guard.release()
 
     def __enter__(self) -> Self:
         return self
@@ -111,20 +115,6 @@ class MadeSet:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _take_guard(self) -> None:
-        """Hold an advisory lock on the folder; it is gone with the process, however it ends."""
-        path = self.hidden / ".guard"
-        with explained(path):
-            self._guard = path.open("ab")
-        try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._guard.close()
-            raise UsageError(
-                f"another process is writing to {str(self.folder)!r}; wait for it or name another"
-                " folder with --out"
-            ) from None
 
 
 def write_specs(

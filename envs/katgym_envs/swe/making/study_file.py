@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from katgym.errors import UsageError
+from katgym.storage import write_atomically
 from katgym_envs.swe.making.package_study import PackageStudy
 from katgym_envs.swe.making.reach import Reach
-from katgym_envs.swe.sources.atomic_files import write_atomically
 
 
 class _StoredStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

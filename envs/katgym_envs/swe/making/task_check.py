@@ -104,16 +104,19 @@ class TaskCheck:
             if not _has_canary(node, sound, hidden)
         ]
         problems += await self._search.search(task)
-        report = await grade(task, hidden.gold_patch, backend=self.backend)
-        if report.outcome is Outcome.INFRA_ERROR:
-            raise SandboxError(report.reason)
-        if not report.is_resolved:
-            problems.append(f"the grader calls gold {report.outcome}: {report.reason}")
+        if not problems:
+            problems += await self._grader_problems(task)
         return CheckResult(
             instance_id=row.instance_id,
             problems=tuple(problems),
             num_canaries=len(mine),
         )
+
+    async def _grader_problems(self, task: GradedTask) -> list[str]:
+        report = await grade(task, task.hidden.gold_patch, backend=self.backend)
+        if report.outcome is Outcome.INFRA_ERROR:
+            raise SandboxError(report.reason)
+        return [] if report.is_resolved else [f"grader: gold is {report.outcome}: {report.reason}"]
 
     async def _base_problems(self, task: GradedTask) -> list[str]:
         """Run the graded tests on the base state: those to fix fail, those to keep pass."""
@@ -161,7 +164,8 @@ class TaskCheck:
     ) -> _GoldRuns:
         """Return the runs of a gold tree, of this task or of another with the same tree."""
         key = _gold_key(task, put, removed)
-        if key not in self._gold:
+        known = self._gold.get(key)
+        if known is None or (known.done() and known.exception() is not None):
             self._gold[key] = asyncio.create_task(self._run_gold(task, put, removed))
         return await self._gold[key]
 
@@ -255,7 +259,10 @@ class TaskCheck:
 async def check_tasks(
     source: TaskSource, ids: Sequence[str], backend: SandboxBackend, *, num_workers: int = 2
 ) -> AsyncIterator[CheckResult]:
-    """Check tasks, a few at a time, and yield the results in order."""
+    """Check tasks, a few at a time, and yield the results in order.
+
+    A sandbox that fails leaves the others alone: that task's result has a `fault`.
+    """
     check = TaskCheck(source, backend)
     slots = asyncio.Semaphore(num_workers)
     if len(ids) > 1:
@@ -263,7 +270,10 @@ async def check_tasks(
 
     async def one(instance_id: str) -> CheckResult:
         async with slots:
-            return await check.check(instance_id)
+            try:
+                return await check.check(instance_id)
+            except SandboxError as e:
+                return CheckResult(instance_id=instance_id, fault=str(e))
 
     tasks = [asyncio.ensure_future(one(i)) for i in ids]
     try:

@@ -22,6 +22,7 @@ from typing import Any
 from katgym.errors import InfrastructureError, UsageError
 from katgym.sandbox import SandboxBackend, layer_store
 from katgym.sandbox.venvs import ensure_venv
+from katgym.storage import to_lines, write_atomically
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
@@ -37,8 +38,6 @@ from katgym_envs.swe.pull_requests.pull_row import pull_row
 from katgym_envs.swe.pull_requests.pull_trial import PullTrial, Refused
 from katgym_envs.swe.pull_requests.tracker_dump import TrackerDump, read_dump
 from katgym_envs.swe.row import SweRow
-from katgym_envs.swe.sources.atomic_files import write_atomically
-from katgym_envs.swe.sources.line_file import to_lines
 from katgym_envs.swe.sources.row_set import RowSetWriter
 from katgym_envs.swe.swe_task import Workspace
 

@@ -21,12 +21,12 @@ from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.sandbox import LayerStore, layer_store
 from katgym.sandbox.layer import tree_digest
 from katgym.sandbox.venvs import ensure_venv
+from katgym.storage import read_lines
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.mutation import mutate_files
 from katgym_envs.swe.packages import SourceTree, open_package
 from katgym_envs.swe.patching import make_diff
 from katgym_envs.swe.row import EnvironmentRecipe, KatgymPart, MutationSpec, Origin, SweRow
-from katgym_envs.swe.sources.line_file import read_lines
 from katgym_envs.swe.sources.package_files import base_tree, graded_files
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
 from katgym_envs.swe.sources.visible_tests import without_functions

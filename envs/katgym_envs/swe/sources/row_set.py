@@ -23,10 +23,9 @@ from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.sandbox import LayerStore, layer_store
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
+from katgym.storage import make_private, read_lines, to_lines, write_atomically
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
 from katgym_envs.swe.row import Origin, SweRow
-from katgym_envs.swe.sources.atomic_files import make_private, write_atomically
-from katgym_envs.swe.sources.line_file import read_lines, to_lines
 from katgym_envs.swe.swe_task import SweTask, Workspace
 from katgym_envs.swe.task_source import TaskSource
 

@@ -8,42 +8,21 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
+from toy_set import MAKE, make_toy_set
 
 from katgym.errors import UsageError
-from katgym.sandbox import layer_store
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
-from katgym_envs.swe.making.leak_search import LeakSearch
 from katgym_envs.swe.making.shipped_sets import main as write_set
-from katgym_envs.swe.making.task_check import TaskCheck
 from katgym_envs.swe.packages import open_package
 from katgym_envs.swe.sources.mutation_set import MutationSet
 from katgym_envs.swe.sources.open_source import DATA, open_source
-
-MAKE = [sys.executable, "-m", "katgym", "swe", "make", "--package", "parcelkit"]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("sets") / "toy"
-    done = make(folder, 6)
-    assert done.returncode == 0, done.stderr
-    yield folder
-
-
-def make(folder: Path, tasks: int, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [*MAKE, "--out", str(folder), "--tasks", str(tasks), *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_a_made_set_hides_what_is_graded(made: Path) -> None:
@@ -104,17 +83,17 @@ def test_gold_resolves_and_nothing_does_not(made: Path) -> None:
 
 def test_the_same_command_adds_nothing_and_other_settings_are_refused(made: Path) -> None:
     before = (made / "hidden" / "specs.jsonl").read_bytes()
-    again = make(made, 6)
+    again = make_toy_set(made, 6)
     assert again.returncode == 0
     assert (made / "hidden" / "specs.jsonl").read_bytes() == before
-    other = make(made, 6, "--seed", "1")
+    other = make_toy_set(made, 6, "--seed", "1")
     assert other.returncode == 2
     assert "was begun with seed 0, not 1" in other.stderr
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    done = make(tmp_path, 1)
+    done = make_toy_set(tmp_path, 1)
     assert done.returncode == 2 and "is not empty" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -130,12 +109,12 @@ def test_a_kill_in_the_middle_changes_nothing_about_the_set(made: Path, tmp_path
         if journal.exists() and journal.read_bytes().count(b'"trial"') >= 2:
             break
         time.sleep(0.02)
-    second = make(folder, 6)
+    second = make_toy_set(folder, 6)
     assert second.returncode == 2 and "another process is writing" in second.stderr
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (folder / "tasks.jsonl").exists()
-    assert make(folder, 6).returncode == 0
+    assert make_toy_set(folder, 6).returncode == 0
     names = ("tasks.jsonl", "hidden/specs.jsonl", "hidden/packages/parcelkit-1.0.0.json")
     for name in names:
         assert (folder / name).read_bytes() == (made / name).read_bytes(), name
@@ -156,81 +135,11 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)], check=True)
     try:
-        done = make(small / "toy", 6)
+        done = make_toy_set(small / "toy", 6)
         assert done.returncode == 1, done.stderr
         assert "full" in done.stderr and "Traceback" not in done.stderr
     finally:
         subprocess.run(["umount", str(small)], check=True)
-
-
-# ---- the check
-
-
-def problems_of(folder: Path, instance_id: str) -> tuple[str, ...]:
-    async def go() -> tuple[str, ...]:
-        sandboxes = backend("local")
-        try:
-            check = TaskCheck(open_source(folder), sandboxes)
-            return (await check.check(instance_id)).problems
-        finally:
-            await sandboxes.aclose()
-
-    return asyncio.run(go())
-
-
-def changed_set(made: Path, folder: Path, **changes: object) -> str:
-    """Copy a made set with one spec changed; return that task's id."""
-    source = MutationSet(made / "hidden")
-    spec = next(iter(source.specs.values()))
-    data = msgspec.to_builtins(spec) | changes
-    hidden = folder / "hidden"
-    (hidden / "packages").mkdir(parents=True)
-    for path in (made / "hidden" / "packages").iterdir():
-        (hidden / "packages" / path.name).write_bytes(path.read_bytes())
-    (hidden / "specs.jsonl").write_text(json.dumps(data) + "\n")
-    return spec.id
-
-
-def test_a_sound_task_has_no_problem(made: Path) -> None:
-    assert problems_of(made, next(iter(open_source(made).tasks())).instance_id) == ()
-
-
-def test_a_test_that_passes_anyway_is_named(made: Path, tmp_path: Path) -> None:
-    source = MutationSet(made / "hidden")
-    spec = next(iter(source.specs.values()))
-    sound = [n for n in range(20) if n not in spec.fail_to_pass + spec.ungraded]
-    numbers = [*spec.fail_to_pass, sound[0]]
-    instance_id = changed_set(made, tmp_path, fail_to_pass=numbers, base_places=())
-    found = problems_of(tmp_path, instance_id)
-    assert any("sha256" in text for text in found)  # the workspace lacks other tests then
-
-
-def test_a_statement_that_tells_the_fix_is_named(made: Path, tmp_path: Path) -> None:
-    source = MutationSet(made / "hidden")
-    spec = next(iter(source.specs.values()))
-    gold = source.hidden(spec.id).gold_patch.splitlines()
-    line = next(text[1:].strip() for text in gold if text.startswith("+") and text[:3] != "+++")
-    instance_id = changed_set(made, tmp_path, statement=f"Please write `{line}` there.\n")
-    assert any("statement" in text for text in problems_of(tmp_path, instance_id))
-
-
-def test_another_copy_in_the_sandbox_is_named(made: Path, tmp_path: Path) -> None:
-    source = open_source(made)
-    task = next(iter(source.tasks()))
-    whole = GradedTask.load(source, task.instance_id)
-    path = next(iter(whole.hidden.gold_files))
-
-    async def go() -> list[str]:
-        files = {**whole.base_files, f"backup/{path}": whole.hidden.gold_files[path]}
-        workspace = replace(whole.workspace, layer=layer_store().add_files(files))
-        sandboxes = backend("local")
-        try:
-            return await LeakSearch(sandboxes).search(replace(whole, workspace=workspace))
-        finally:
-            await sandboxes.aclose()
-
-    found = asyncio.run(go())
-    assert any("another copy" in text for text in found), found
 
 
 def test_an_unknown_package_is_refused() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ import pytest
 from katgym.errors import UnknownNameError, UsageError
 from katgym.sandbox.layer import tree_digest
 from katgym_envs.swe.row import SweRow
-from katgym_envs.swe.sources.atomic_files import write_atomically
-from katgym_envs.swe.sources.line_file import Journal, read_lines
 from katgym_envs.swe.sources.mutation_set import MutationSet
 from katgym_envs.swe.sources.open_source import DATA, open_source
 from katgym_envs.swe.sources.row_set import visible_row
@@ -125,29 +121,3 @@ def test_a_class_without_its_last_test_stays_a_class() -> None:
 def test_a_function_that_is_nowhere_is_an_error() -> None:
     with pytest.raises(HiddenTestError, match="no definition of test 'test_z'"):
         without_functions({"t.py": TESTS}, [("t.py", "test_z")])
-
-
-def test_a_torn_line_of_a_journal_is_cut_and_a_broken_one_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
-    assert journal.open() == []
-    journal.append({"n": 1})
-    journal.close()
-    with path.open("ab") as file:
-        file.write(b'{"n": 2')
-    again = Journal(path)
-    assert again.open() == [{"n": 1}]
-    again.append({"n": 3})
-    again.close()
-    assert [line["n"] for _, line in read_lines(path)] == [1, 3]
-    path.write_text('{"n": 1}\n[]\n{"n": 3}\n')
-    with pytest.raises(UsageError, match="line 2"):
-        list(read_lines(path))
-
-
-def test_a_file_is_replaced_at_once_with_its_mode(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    write_atomically(path, b"1", mode=0o600)
-    write_atomically(path, b"22", mode=0o600)
-    assert path.read_bytes() == b"22" and stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == ["x"]

@@ -1,6 +1,6 @@
 """Writes files so that a kill or a full disk leaves the old one or the new one, never half of one.
 
-Not here: lines that are appended to (`line_file.py`).
+Not here: lines that are appended to (`line_files.py`).
 """
 
 from __future__ import annotations

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from katgym.errors import UsageError
-from katgym_envs.swe.sources.atomic_files import explained
+from katgym.storage.atomic_files import explained
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -30,9 +29,25 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, _decoded(path, number, line)
 
 
-def to_lines(objects: list[dict[str, Any]]) -> bytes:
+def to_lines(objects: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the objects as JSON Lines."""
     return "".join(json.dumps(o, ensure_ascii=True) + "\n" for o in objects).encode()
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a journal that may be written to at this moment; none without a file.
+
+    A last line without its end is left out. `UsageError` names a line that cannot be read.
+    """
+    if not path.exists():
+        return
+    left = _whole_bytes(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            left -= len(line)
+            if left < 0:
+                return
+            yield _decoded(path, number, line)
 
 
 class Journal:
@@ -45,22 +60,19 @@ class Journal:
         self.path = path
         self._file: IO[bytes] | None = None
 
-    def open(self) -> list[dict[str, Any]]:
-        """Open for appending and return what is there."""
+    def open(self) -> None:
+        """Open for appending behind the last whole line."""
         with explained(self.path):
-            if self.path.exists():
-                data = self.path.read_bytes()
-                whole = data.rfind(b"\n") + 1
-                if whole < len(data):
-                    os.truncate(self.path, whole)
             self._file = self.path.open("ab")
-        return [value for _, value in read_lines(self.path)]
+            whole = _whole_bytes(self.path)
+            if whole < self.path.stat().st_size:
+                self._file.truncate(whole)
 
-    def append(self, value: dict[str, Any]) -> None:
-        """Write one line."""
+    def append(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Write lines; blocks until they are on disk."""
         assert self._file is not None, "the journal is not open"
         with explained(self.path):
-            self._file.write(to_lines([value]))
+            self._file.write(to_lines(values))
             self._file.flush()
             os.fsync(self._file.fileno())
 
@@ -70,16 +82,19 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+def _whole_bytes(path: Path) -> int:
+    """Return how many bytes of a file are whole lines; only its end is read."""
+    end = path.stat().st_size
+    with path.open("rb") as file:
+        while end > 0:
+            start = max(0, end - 65_536)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+    return 0
 
 
 def _decoded(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -1,0 +1,16 @@
+"""Files that survive a kill and a full disk: replaced whole, appended by lines, written by one."""
+
+from katgym.storage.atomic_files import explained, make_private, write_atomically
+from katgym.storage.folder_guard import FolderGuard
+from katgym.storage.line_files import Journal, read_journal, read_lines, to_lines
+
+__all__ = [
+    "FolderGuard",
+    "Journal",
+    "explained",
+    "make_private",
+    "read_journal",
+    "read_lines",
+    "to_lines",
+    "write_atomically",
+]

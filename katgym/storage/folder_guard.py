@@ -1,0 +1,48 @@
+"""One writer a folder: an advisory lock that is gone with the process, however it ends.
+
+Not here: what is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from katgym.errors import UsageError
+from katgym.storage.atomic_files import explained
+
+
+class FolderGuard:
+    """Holds a folder for this process.
+
+    Example:
+        guard = FolderGuard(Path("runs/a"))
+        guard.take()
+    """
+
+    def __init__(self, folder: Path, *, name: str | None = None) -> None:
+        """Prepare a guard; name: what messages call the folder, by default its path."""
+        self._path = folder / ".guard"
+        self._name = name or str(folder)
+        self._file: IO[bytes] | None = None
+
+    def take(self) -> None:
+        """Take the folder, which exists; `UsageError` if another process holds it."""
+        with explained(self._path):
+            file = self._path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UsageError(
+                f"another process is writing to {self._name!r}; wait for it or name another"
+                " folder with --out"
+            ) from None
+        self._file = file
+
+    def release(self) -> None:
+        """Let other processes in; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

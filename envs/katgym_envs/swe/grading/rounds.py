@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from katgym.concurrency import run_all
 from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.grading.graded_task import GradedTask
@@ -78,12 +79,7 @@ class Rounds:
             async with slots:
                 return await self._run_one(chosen, is_warm)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(chosen)) for chosen in rounds]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await run_all(one(chosen) for chosen in rounds)
 
     async def _run_one(self, chosen: Round, is_warm: bool) -> RoundResult:
         rendered = render_round(self._task.hidden, chosen, self._rng)

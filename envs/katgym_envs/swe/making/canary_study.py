@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from katgym.concurrency import run_all
 from katgym_envs.swe.canaries import Canary, Role, find_canaries, render
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import ValidCanary
@@ -177,9 +178,8 @@ class CanaryStudy:
             for canary in chosen[name]
             if (key := _key(name[0], canary.spec)) not in self._tried
         }
-        async with asyncio.TaskGroup() as group:
-            for batch in _batches([(item, self._units(*item)) for item in queue.values()]):
-                group.create_task(self._try(batch))
+        batches = _batches([(item, self._units(*item)) for item in queue.values()])
+        await run_all(self._try(batch) for batch in batches)
         for name, canaries in chosen.items():
             known = self._by_function.get(name, [])
             keys = dict.fromkeys([*known, *(_key(name[0], c.spec) for c in canaries)])

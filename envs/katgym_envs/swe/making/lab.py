@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from katgym.concurrency import run_all
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
@@ -96,12 +97,9 @@ class Lab:
 
     async def run_parts(self, names: Iterable[Name]) -> list[TestRun]:
         """Run random parts of these test functions on correct code, each part alone."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self.run(functions=part, seed=seed))
-                for part, seed in random_parts(names)
-            ]
-        return [task.result() for task in tasks]
+        return await run_all(
+            self.run(functions=part, seed=seed) for part, seed in random_parts(names)
+        )
 
     async def run_and_read(
         self,

@@ -25,6 +25,8 @@ class MakeProgress:
         self._console = console
         self._num_tasks = num_tasks
         self._outcomes: Counter[str] = Counter()
+        self._num_new = 0
+        """Tasks of this run."""
         self._began_s = self._last_s = time.perf_counter()
         self._bar = Progress(
             TextColumn("tasks"),
@@ -51,8 +53,9 @@ class MakeProgress:
         if self._console.is_terminal:
             self._bar.stop()
 
-    def __call__(self, package: str, trial: Trial) -> None:
+    def __call__(self, package: str, trial: Trial, is_old: bool) -> None:
         self._outcomes[trial.outcome] += 1
+        self._num_new += trial.outcome is TrialOutcome.VALID and not is_old
         self._bar.update(self._task, completed=self.num_valid, note=self.line(package))
         now = time.perf_counter()
         if not self._console.is_terminal and now - self._last_s > _EVERY_S:
@@ -67,5 +70,5 @@ class MakeProgress:
     def line(self, package: str) -> str:
         """Return what is worth knowing, as one line."""
         tried = self._outcomes.total()
-        rate = self.num_valid / max(1e-9, time.perf_counter() - self._began_s) * 60
+        rate = self._num_new / max(1e-9, time.perf_counter() - self._began_s) * 60
         return f"{tried} mutants tried, {rate:.0f} tasks/min, at {package}"

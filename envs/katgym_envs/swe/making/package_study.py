@@ -7,9 +7,10 @@ Not here: canaries (`canary_study.py`), mutants (`mutant_trial.py`), sandboxes (
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from katgym.concurrency import run_all
 from katgym.errors import UsageError
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.reach import (
@@ -53,13 +54,11 @@ async def study_package(lab: Lab) -> PackageStudy:
     Raises `UsageError` when they do not collect or none passes.
     """
     modules = tuple(lab.tree.test_modules)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(lab.run(files=modules, seed=seed)) for seed in SEEDS]
-    runs = [task.result() for task in tasks]
-    _check_runs(lab, runs)
+    runs = await run_all(lab.run(files=modules, seed=seed) for seed in SEEDS)
+    await _check_runs(lab, runs)
     found = sound_tests(runs)
     in_parts = await lab.run_parts((f.path, f.qualname) for f in found.functions)
-    _check_runs(lab, in_parts)
+    await _check_runs(lab, in_parts)
     unsteady = not_passed(in_parts)
     if unsteady:
         found = sound_tests(runs, unsteady)
@@ -80,19 +79,27 @@ async def study_package(lab: Lab) -> PackageStudy:
     )
 
 
-def _check_runs(lab: Lab, runs: list[TestRun]) -> None:
+async def _check_runs(lab: Lab, runs: Sequence[TestRun]) -> None:
     for run in runs:
         if run.is_timed_out:
             raise UsageError(f"{lab.label}: its tests take longer than {lab.max_s:g} s")
         if run.collection_errors:
-            names = "; ".join(run.collection_errors)[:300]
+            path = run.collection_errors[0].partition(":")[0]
+            why = await why_uncollected(lab, path)
             raise UsageError(
-                f"{lab.label}: tests do not collect: {names}. Hint: they may need a package that is"
-                " not among the requirements"
+                f"{lab.label}: tests do not collect: {path}: {why}. Hint: they may need a package"
+                " that is not among the requirements"
             )
         if not run.is_finished or not run.results:
             said = run.execution.text()[-300:]
             raise UsageError(f"{lab.label}: its tests do not run to their end: {said}")
+
+
+async def why_uncollected(lab: Lab, path: str) -> str:
+    """Return in one line why pytest cannot import a test module on correct code."""
+    run = await lab.run(files=(path,), is_detailed=True)
+    said = "; ".join(run.collection_errors).strip().rpartition("\n")[2]
+    return said.removeprefix("E ").strip()[:300]
 
 
 async def _reach(lab: Lab, modules: tuple[str, ...], sound: frozenset[str]) -> Reach:

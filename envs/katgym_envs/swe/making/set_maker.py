@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from katgym.concurrency import run_all
 from katgym.errors import UsageError, unknown_name
 from katgym.sandbox import SandboxBackend
 from katgym.task import SPLITS
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 _TURN = 4
 """Mutants of one package before the next package's turn."""
-Observer = Callable[[str, Trial], None]
-"""Called with the package and each trial, also with those of an earlier run."""
+Observer = Callable[[str, Trial, bool], None]
+"""Called with the package, each trial, and whether an earlier run tried it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,10 @@ class MakeResult:
 
 
 async def make_set(
-    config: MakeConfig, *, backend: SandboxBackend, observe: Observer = lambda package, trial: None
+    config: MakeConfig,
+    *,
+    backend: SandboxBackend,
+    observe: Observer = lambda package, trial, is_old: None,
 ) -> MakeResult:
     """Make a set, or go on making it; cancelled, it keeps what was decided.
 
@@ -141,12 +145,7 @@ async def _start(makers: list[PackageMaker], made: MadeSet, config: MakeConfig) 
                 logger.warning("package is left out: %s", e)
                 refused[maker.key] = str(e)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for maker in makers:
-                group.create_task(start(maker))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await run_all(start(maker) for maker in makers)
     if len(refused) == len(makers):
         raise UsageError("; ".join(refused.values()))
     return dict(sorted(refused.items()))
@@ -174,13 +173,12 @@ async def _try_all(makers: list[PackageMaker], config: MakeConfig, observe: Obse
                 maker, candidate = next(queue)
             except StopIteration:
                 return
+            is_old = maker.trial_of(candidate) is not None
             trial = await maker.try_candidate(candidate)
             num_valid += trial.outcome is TrialOutcome.VALID
-            observe(maker.key, trial)
+            observe(maker.key, trial, is_old)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(config.num_workers):
-            group.create_task(work())
+    await run_all(work() for _ in range(config.num_workers))
 
 
 def _result(

@@ -15,7 +15,7 @@ from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import EXECUTABLE_MODE, FILE_MODE, LINK_MODE, FilePatch
 from katgym_envs.swe.patching.paths import check_link, check_path
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, split_lines
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, bytes_of, mode_of, split_lines
 
 
 def apply_patches(tree: Tree, patches: Sequence[FilePatch]) -> Changes:
@@ -47,7 +47,7 @@ def _apply_part(tree: Mapping[str, FileEntry], part: FilePatch, changes: Changes
     if part.old_path in changes and not part.is_copy:
         raise _error(part, PatchFailure.DUPLICATE_PATH, "is in the patch twice")
     old = _old_entry(tree, part)
-    content = _content(part, _bytes(old))
+    content = _content(part, bytes_of(old))
     if part.new_path is None:
         if content:
             raise _error(part, PatchFailure.CONTEXT_MISMATCH, "is deleted, but has more lines")
@@ -58,7 +58,7 @@ def _apply_part(tree: Mapping[str, FileEntry], part: FilePatch, changes: Changes
             raise _error(part, PatchFailure.ALREADY_EXISTS, "is to be made but is there already")
         if not part.is_copy:
             changes[part.old_path] = None
-    _put(part, part.new_path, content, part.new_mode or _mode(old), changes)
+    _put(part, part.new_path, content, part.new_mode or mode_of(old), changes)
 
 
 def _put(part: FilePatch, path: str, content: bytes, mode: int, changes: Changes) -> None:
@@ -90,16 +90,6 @@ def _old_entry(tree: Mapping[str, FileEntry], part: FilePatch) -> FileEntry:
     if is_link and part.hunks and part.old_mode != LINK_MODE and part.new_mode != LINK_MODE:
         raise _error(part, PatchFailure.NOT_A_FILE, "is a link, not a file")
     return old
-
-
-def _bytes(entry: FileEntry) -> bytes:
-    return entry.content if entry.link_target is None else os.fsencode(entry.link_target)
-
-
-def _mode(entry: FileEntry) -> int:
-    if entry.link_target is not None:
-        return LINK_MODE
-    return EXECUTABLE_MODE if entry.is_executable else FILE_MODE
 
 
 def _content(part: FilePatch, old: bytes) -> bytes:

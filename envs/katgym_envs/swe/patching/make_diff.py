@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
-from katgym_envs.swe.patching.file_patch import EXECUTABLE_MODE, FILE_MODE, LINK_MODE
 from katgym_envs.swe.patching.paths import check_path, quote
-from katgym_envs.swe.patching.tree import Tree, as_tree, split_lines
+from katgym_envs.swe.patching.tree import Tree, as_tree, bytes_of, mode_of, split_lines
 
 _NUM_CONTEXT = 3
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
@@ -50,7 +49,7 @@ def _file_diff(path: str, old: FileEntry | None, new: FileEntry | None) -> bytes
     old_data, new_data = _data(path, old), _data(path, new)
     if old_data == new_data:
         return b"".join(lines)
-    mode = b" %o" % _mode(old) if old and new and _mode(old) == _mode(new) else b""
+    mode = b" %o" % mode_of(old) if old and new and mode_of(old) == mode_of(new) else b""
     lines.append(b"index " + _blob(old) + b".." + _blob(new) + mode + b"\n")
     lines.append(b"--- " + _name(a, old) + b"\n+++ " + _name(b, new) + b"\n")
     return b"".join([*lines, *_hunks(split_lines(old_data), split_lines(new_data))])
@@ -62,29 +61,19 @@ def _name(quoted: bytes, entry: FileEntry | None) -> bytes:
     return quoted + b"\t" if b" " in quoted and not quoted.startswith(b'"') else quoted
 
 
-def _mode(entry: FileEntry) -> int:
-    if entry.link_target is not None:
-        return LINK_MODE
-    return EXECUTABLE_MODE if entry.is_executable else FILE_MODE
-
-
 def _mode_lines(old: FileEntry | None, new: FileEntry | None) -> Iterator[bytes]:
     if old is None:
         assert new is not None
-        yield b"new file mode %o\n" % _mode(new)
+        yield b"new file mode %o\n" % mode_of(new)
     elif new is None:
-        yield b"deleted file mode %o\n" % _mode(old)
-    elif _mode(old) != _mode(new):
-        yield b"old mode %o\n" % _mode(old)
-        yield b"new mode %o\n" % _mode(new)
-
-
-def _content(entry: FileEntry) -> bytes:
-    return entry.content if entry.link_target is None else os.fsencode(entry.link_target)
+        yield b"deleted file mode %o\n" % mode_of(old)
+    elif mode_of(old) != mode_of(new):
+        yield b"old mode %o\n" % mode_of(old)
+        yield b"new mode %o\n" % mode_of(new)
 
 
 def _data(path: str, entry: FileEntry | None) -> bytes:
-    data = b"" if entry is None else _content(entry)
+    data = b"" if entry is None else bytes_of(entry)
     if b"\0" in data:
         raise PatchError(PatchFailure.BINARY, "a binary file; a unified diff has text", path=path)
     return data
@@ -94,7 +83,7 @@ def _blob(entry: FileEntry | None) -> bytes:
     """Return git's abbreviated name of the content."""
     if entry is None:
         return b"0" * 7
-    data = _content(entry)
+    data = bytes_of(entry)
     digest = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
     return digest.hexdigest()[:7].encode()
 

@@ -5,9 +5,11 @@ Not here: trees on disk (`katgym.sandbox.layer`, `workspace.py`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.patching.file_patch import EXECUTABLE_MODE, FILE_MODE, LINK_MODE
 
 Tree = Mapping[str, bytes | FileEntry]
 """Relative path -> content, or an entry with executable bit and link target; undecodable bytes of
@@ -30,6 +32,18 @@ def updated(tree: Tree, changes: Mapping[str, FileEntry | None]) -> dict[str, Fi
         else:
             result[path] = entry
     return result
+
+
+def mode_of(entry: FileEntry) -> int:
+    """Return the mode git has for an entry."""
+    if entry.link_target is not None:
+        return LINK_MODE
+    return EXECUTABLE_MODE if entry.is_executable else FILE_MODE
+
+
+def bytes_of(entry: FileEntry) -> bytes:
+    """Return what patches take for an entry's content; of a link, its target."""
+    return entry.content if entry.link_target is None else os.fsencode(entry.link_target)
 
 
 def split_lines(data: bytes) -> list[bytes]:

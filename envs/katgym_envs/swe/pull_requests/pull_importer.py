@@ -12,9 +12,10 @@ time. Not here: one trial (`pull_trial.py`), the command (`katgym_envs.swe.cli`)
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,8 +213,6 @@ class _Importer:
             return refusal or await self._checked(made, pull)
         except Refused as e:
             return e.refusal
-        except ExceptionGroup as errors:
-            raise _first(errors) from errors
 
     def _kept(self, pull: PreparedPull, made: _Made | Refusal) -> dict[str, Any]:
         """Return what the journal says of a trial; a task's files are on disk then."""
@@ -225,8 +224,10 @@ class _Importer:
     async def _checked(self, made: _Made, pull: PreparedPull) -> _Made | Refusal:
         """Return the task if the grader resolves its gold."""
         recipe = made.row.katgym.env
-        python = ensure_venv(recipe.requirements) if recipe.kind == "venv" else None
-        layer = layer_store().add_files(pull.states.workspace)
+        python = None
+        if recipe.kind == "venv":
+            python = await asyncio.to_thread(ensure_venv, recipe.requirements)
+        layer = await asyncio.to_thread(layer_store().add_files, pull.states.workspace)
         task = GradedTask(
             hidden=made.hidden,
             base_files=pull.states.base_files,
@@ -265,9 +266,3 @@ def _check_numbers(config: ImportConfig, dump: TrackerDump) -> None:
             raise UsageError(
                 f"pull request {number} is not in {str(config.dump)!r}, which has {len(dump.pulls)}"
             )
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    leaves: Iterator[Exception] = iter(errors.exceptions)
-    first = next(leaves)
-    return _first(first) if isinstance(first, ExceptionGroup) else first

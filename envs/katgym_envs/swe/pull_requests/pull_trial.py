@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from katgym.concurrency import run_all
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
@@ -24,7 +25,7 @@ from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
-from katgym_envs.swe.making.package_study import PackageStudy
+from katgym_envs.swe.making.package_study import PackageStudy, why_uncollected
 from katgym_envs.swe.making.sound_tests import SEEDS, Name, not_passed
 from katgym_envs.swe.pull_requests.environment import installed_copy
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
@@ -180,21 +181,12 @@ class PullTrial:
             collected = {r.path for r in run.results}
             chosen = tuple(p for p in chosen if p in collected)
             if not needed & set(chosen):
-                raise await self._uncollected(after, needed)
+                why = await why_uncollected(after, min(needed))
+                raise Refused("gold_broken", f"its tests do not collect with gold: {why}")
         raise Refused("gold_broken", "which of its test modules collect with gold changes")
 
-    async def _uncollected(self, after: StateLab, modules: set[str]) -> Refused:
-        """Return why the modules cannot be collected, in the words of the first."""
-        run = await after.run(files=tuple(sorted(modules)[:1]), is_detailed=True)
-        said = (
-            "; ".join(run.collection_errors).strip().rpartition("\n")[2].removeprefix("E ").strip()
-        )
-        return Refused("gold_broken", f"its tests do not collect with gold: {said[:300]}")
-
     async def _runs(self, lab: StateLab, seeds: Sequence[int | None], **more: Any) -> list[TestRun]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(lab.run(seed=seed, **more)) for seed in seeds]
-        return [task.result() for task in tasks]
+        return await run_all(lab.run(seed=seed, **more) for seed in seeds)
 
     async def _steady(self, after: StateLab, tests: SortedTests) -> SortedTests:
         """Leave out tests that fail with gold when a part of the graded tests runs."""
@@ -266,9 +258,8 @@ class PullTrial:
             run = await after.run(functions=names, put={path: content})
             return _noticing(run, tests.fail_to_pass)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(*variant)) for variant in variants]
-        return [noticed for task in tasks if (noticed := task.result()) is not None]
+        found = await run_all(one(*variant) for variant in variants)
+        return [noticed for noticed in found if noticed is not None]
 
     def _without_bad_generated(
         self, tests: SortedTests, variants: Sequence[frozenset[str]]

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 from attacks import toy_repository as toy
 from attacks.attack_run import patch_of
+from faulty_backend import FaultyBackend
 
 from katgym.sandbox import (
-    Enforcement,
-    Sandbox,
     SandboxBackend,
-    SandboxError,
-    SandboxSpec,
     WorkspaceDiff,
 )
 from katgym.sandbox.backends import backend
@@ -25,33 +22,6 @@ from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
 
 GOLD = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
-
-
-class FaultyBackend(SandboxBackend):
-    """The local backend, whose first sandboxes cannot be made."""
-
-    name = "faulty"
-
-    def __init__(self, inner: SandboxBackend, num_faults: int) -> None:
-        self.inner = inner
-        self.num_faults = num_faults
-        self.num_created = 0
-
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        self.num_created += 1
-        if self.num_faults > 0:
-            self.num_faults -= 1
-            raise SandboxError("no sandbox today")
-        return await self.inner.create(spec)
-
-    async def enforcement(self) -> Enforcement:
-        return await self.inner.enforcement()
-
-    async def gc(self) -> int:
-        return 0
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
 
 def with_backend(work: Callable[[SandboxBackend, GradedTask], Awaitable[object]]) -> object:
@@ -135,7 +105,7 @@ def test_an_imported_task_may_be_graded_without_canaries_and_says_so():
 )
 def test_a_fault_of_the_sandboxes_is_tried_once_more(num_faults, outcome):
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> tuple[GradeReport, int]:
-        faulty = FaultyBackend(sandboxes, num_faults)
+        faulty = FaultyBackend(sandboxes, lambda n: n <= num_faults)
         return await grade(task, patch_of(GOLD), backend=faulty), faulty.num_created
 
     report, num_created = with_backend(work)  # type: ignore[misc]

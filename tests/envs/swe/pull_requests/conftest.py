@@ -1,4 +1,4 @@
-"""Makes `pull_repository` importable for the tests here."""
+"""Makes `pull_repository` and `pull_play` importable for the tests here."""
 
 import sys
 from pathlib import Path

@@ -1,0 +1,69 @@
+"""Plays with local sandboxes, for the tests here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from katgym.sandbox import (
+    ExecResult,
+    SandboxLimits,
+    SandboxSpec,
+)
+from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
+
+SMALL = SandboxLimits(
+    wall_s=20, memory_bytes=128 << 20, max_processes=40, disk_bytes=8 << 20, max_files=200
+)
+
+
+Play = Callable[[LocalSandbox], Awaitable[None]]
+
+
+def in_sandbox(play: Play, spec: SandboxSpec | None = None) -> None:
+    async def run() -> None:
+        backend = LocalBackend()
+        try:
+            async with await backend.create(spec or SandboxSpec(limits=SMALL)) as sandbox:
+                await play(sandbox)
+        finally:
+            await backend.aclose()
+
+    asyncio.run(run())
+
+
+def run_command(command: str | list[str], **options: object) -> ExecResult:
+    found: list[ExecResult] = []
+
+    async def play(sandbox: LocalSandbox) -> None:
+        found.append(await sandbox.exec(command, **options))  # type: ignore[arg-type]
+
+    in_sandbox(play)
+    return found[0]
+
+
+def shown(command: str) -> str:
+    result = run_command(command)
+    return (result.stdout + result.stderr).decode()
+
+
+def num_processes(sandbox: LocalSandbox) -> int:
+    """Return how many live in it; a guardian that has reported takes a moment to be gone."""
+    deadline = time.monotonic() + 0.5
+    while (found := _count_processes(sandbox)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return found
+
+
+def _count_processes(sandbox: LocalSandbox) -> int:
+    own = os.readlink(f"/proc/{sandbox._pid}/ns/ipc")
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/ns/ipc"):
+        try:
+            found += os.readlink(path) == own
+        except OSError:
+            continue
+    return found

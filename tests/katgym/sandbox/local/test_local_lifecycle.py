@@ -1,0 +1,208 @@
+"""How local sandboxes begin and end, and where they refuse to begin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from local_play import SMALL, in_sandbox, num_processes
+
+from katgym.errors import UsageError
+from katgym.sandbox import (
+    Enforcement,
+    SandboxError,
+    SandboxSpec,
+    SandboxUnavailableError,
+)
+from katgym.sandbox.local import cgroups
+from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
+
+
+def test_use_after_kill_says_so_and_kill_may_be_repeated() -> None:
+    async def play(sandbox: LocalSandbox) -> None:
+        running = asyncio.create_task(sandbox.exec("sleep 60"))
+        await asyncio.sleep(0.1)
+        await sandbox.kill()
+        await sandbox.kill()
+        with pytest.raises(SandboxError, match="was"):
+            await running
+        with pytest.raises(SandboxError, match="was killed"):
+            await sandbox.exec("true")
+
+    in_sandbox(play)
+
+
+def test_a_sandbox_ends_itself_at_its_deadline() -> None:
+    async def play(sandbox: LocalSandbox) -> None:
+        with pytest.raises(SandboxError):
+            await sandbox.exec("sleep 60")
+
+    in_sandbox(play, SandboxSpec(limits=SMALL, ttl_s=0.5))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (SandboxSpec(image="debian@sha256:00"), "runs no images"),
+        (SandboxSpec(preload=("json",)), "`preload` needs `python`"),
+    ],
+)
+def test_a_spec_that_cannot_be_honoured_is_refused(spec: SandboxSpec, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        in_sandbox(lambda sandbox: asyncio.sleep(0), spec)
+
+
+def test_an_unknown_user_is_refused_and_a_cancelled_command_is_ended() -> None:
+    async def play(sandbox: LocalSandbox) -> None:
+        with pytest.raises(UsageError, match="unknown sandbox user 'bob'"):
+            await sandbox.exec("id", user="bob")
+        running = asyncio.create_task(sandbox.exec("sleep 60"))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await sandbox.exec("true")
+        assert num_processes(sandbox) == 1
+
+    in_sandbox(play)
+
+
+_DYING = """
+import asyncio, os, signal, sys
+from katgym.sandbox import SandboxSpec
+from katgym.sandbox.local import cgroups
+from katgym.sandbox.local.backend import LocalBackend
+
+async def main():
+    backend = LocalBackend()
+    boxes = [await backend.create(SandboxSpec()) for _ in range(3)]
+    tasks = [asyncio.create_task(box.exec("setsid sleep 600 & sleep 600")) for box in boxes]
+    await asyncio.sleep(0.3)
+    maker, _ = cgroups.find()
+    parents = [] if maker is None else maker.parents.values()
+    groups = [path for parent in parents for path in parent.glob(f"katgym-{os.getpid()}-*")]
+    print(len(groups), os.getpid(), *[box._pid for box in boxes], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def _groups_of(katgym_pid: int) -> list[Path]:
+    maker, _ = cgroups.find()
+    if maker is None:
+        return []
+    found = [parent.glob(f"katgym-{katgym_pid}-*") for parent in maker.parents.values()]
+    return [path for paths in found for path in paths]
+
+
+def test_kill_9_of_katgym_takes_its_sandboxes_along_and_gc_sweeps_up() -> None:
+    done = subprocess.run([sys.executable, "-c", _DYING], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    num_groups, *pids = (int(word) for word in done.stdout.split())
+    assert len(pids) == 4
+    assert num_groups >= (3 if os.geteuid() == 0 else 0)
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a sandbox outlived katgym"
+        time.sleep(0.01)
+
+    # Another process may sweep up at any time, so how many it were is not asked.
+    asyncio.run(LocalBackend().gc())
+    assert _groups_of(pids[0]) == []
+
+
+def _system_python() -> tuple[int, int]:
+    """Return the version of the one interpreter that everybody may run."""
+    code = "import sys; print(*sys.version_info[:2])"
+    told = subprocess.run(["/usr/bin/python3", "-c", code], capture_output=True, text=True)
+    major, minor = (told.stdout or "0 0").split()
+    return int(major), int(minor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(
+    _system_python() != sys.version_info[:2],
+    reason="/usr/bin/python3 is another version, and cannot load this one's packages",
+)
+def test_it_works_for_a_user_without_privileges() -> None:
+    script = textwrap.dedent(
+        """
+        import asyncio
+        from katgym.sandbox import SandboxSpec, layer_store
+        from katgym.sandbox.local.backend import LocalBackend
+
+        async def main():
+            backend = LocalBackend()
+            layer = layer_store().add_files({"a": b"1"})
+            async with await backend.create(SandboxSpec(layers=(layer,))) as box:
+                told = await box.exec("id -u; echo 2 > a; grep CapEff /proc/self/status")
+                (fork,) = await box.fork()
+                print(told.stdout.decode().split(), [c.path for c in await fork.diff()])
+                escape = await box.exec("unshare -r true")
+                print((await backend.enforcement()).level, escape.exit_code)
+            await backend.aclose()
+
+        asyncio.run(main())
+        """
+    )
+    # The checkout may lie where others cannot look: katgym is copied, what it needs is mounted.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        shutil.copytree(Path(__file__).parents[4] / "katgym", Path(folder, "katgym"))
+        Path(folder).chmod(0o777)
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": folder,
+            "PYTHONPATH": f"{folder}:{folder}/site",
+        }
+        become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        Path(folder, "site").mkdir()
+        mount = f"mount --bind '{_site_packages()}' '{folder}/site' && exec \"$@\""
+        own = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh"]  # the mount ends with it
+        done = subprocess.run(
+            [*own, *become, "/usr/bin/python3", "-c", script],
+            capture_output=True,
+            text=True,
+            env=env,
+        )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "['1000', 'CapEff:', '0000000000000000'] ['a']"
+    assert second == "namespaces+overlay 1"
+
+
+def _site_packages() -> str:
+    import numpy
+
+    return str(Path(numpy.__file__).parents[1])
+
+
+def test_where_a_probe_fails_it_refuses_unless_told_and_records_that() -> None:
+    told_nothing = Enforcement(
+        backend="local", level="namespaces+overlay", is_safe=False, notes=("probe 'x' failed",)
+    )
+
+    async def run() -> None:
+        careful, careless = LocalBackend(), LocalBackend(unsafe=True)
+        careful._enforcement = careless._enforcement = told_nothing
+        try:
+            with pytest.raises(SandboxUnavailableError, match=r"probe 'x' failed.*unsafe=True"):
+                await careful.create(SandboxSpec())
+            assert careful.live == {}
+            async with await careless.create(SandboxSpec()) as sandbox:
+                assert (await sandbox.exec("true")).exit_code == 0
+            assert careless.provenance()["unsafe"] is True
+            assert careful.provenance()["unsafe"] is False
+        finally:
+            await careless.aclose()
+
+    asyncio.run(run())

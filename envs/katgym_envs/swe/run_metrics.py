@@ -39,13 +39,13 @@ class RunMetrics:
     reverts: RevertTracker
     retry: EditRunRetry | None
 
-    def apply_failures(self) -> Mapping[PatchFailure, int]:
-        """Return the edits that were refused, by reason."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
 
-    async def graded(self) -> GradeReport:
-        """Return the grader's report, made on the first call."""
-        raise NotImplementedError
+        def apply_failures(self) -> Mapping[PatchFailure, int]:
+            """See `SweEnv.apply_failures`."""
+
+        async def graded(self) -> GradeReport:
+            """See `SweEnv.graded`."""
 
     def _graded(self) -> GradeReport:
         assert self.report is not None, "`resolved` is scored first"

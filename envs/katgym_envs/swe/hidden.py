@@ -32,6 +32,13 @@ class TestFunction:
         return tuple(f"{base}[{case}]" if case else base for case in self.case_ids)
 
 
+def split_node_id(node_id: str) -> tuple[str, str, str]:
+    """Return path, qualname and case: `t.py::TestA::test_b[1-x]` is in `t.py`, of case `1-x`."""
+    path, _, name = node_id.partition("::")
+    qualname, bracket, case = name.partition("[")
+    return path, qualname, case.removesuffix("]") if bracket else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidCanary:
     """A wrong-value change to a test file that was seen to fail on correct code.

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.hidden import TestFunction
+from katgym_envs.swe.hidden import TestFunction, split_node_id
 from katgym_envs.swe.test_run import TestRun
 
 Name = tuple[str, str]
@@ -59,7 +59,9 @@ def sound_tests(runs: Sequence[TestRun], unsteady: Collection[str] = ()) -> Soun
     bad = flaky | failing | {n for n, count in seen.items() if count > 1}
     return SoundTests(
         functions=tuple(
-            TestFunction(path=path, qualname=qualname, case_ids=tuple(map(case_of, nodes)))
+            TestFunction(
+                path=path, qualname=qualname, case_ids=tuple(split_node_id(n)[2] for n in nodes)
+            )
             for (path, qualname), nodes in cases.items()
             if not bad & set(nodes)
         ),
@@ -96,10 +98,3 @@ def random_parts(names: Iterable[Name]) -> list[tuple[frozenset[Name], int]]:
         chosen = [frozenset(shuffled[i::_NUM_PARTS]) for i in range(_NUM_PARTS)]
         parts += [(part, seed) for part in chosen if part]
     return parts
-
-
-def case_of(node_id: str) -> str:
-    """Return the id in brackets, "" without: `t.py::test_a[1-x]` -> `1-x`."""
-    name = node_id.split("::", 1)[1] if "::" in node_id else node_id
-    start = name.find("[")
-    return name[start + 1 : -1] if start >= 0 and name.endswith("]") else ""

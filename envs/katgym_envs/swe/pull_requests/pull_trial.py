@@ -22,11 +22,11 @@ from katgym.sandbox import SandboxBackend
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
-from katgym_envs.swe.hidden import HiddenTests, ValidCanary
+from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
 from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.package_study import PackageStudy, why_uncollected
-from katgym_envs.swe.making.sound_tests import SEEDS, Name, not_passed
+from katgym_envs.swe.making.sound_tests import SEEDS, not_passed
 from katgym_envs.swe.pull_requests.environment import installed_copy
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
 from katgym_envs.swe.pull_requests.import_config import Scope, TrialConfig
@@ -269,14 +269,14 @@ class PullTrial:
         of_generated = {n for n in nodes if n.partition("::")[0] in self._states.generated}
         if not of_generated:
             return tests, {}
-        functions = {_function_of(n) for n in of_generated}
+        functions = {split_node_id(n)[:2] for n in of_generated}
         refused = refused_functions(
             sorted(functions),
             failing_on_base=tests.names(tests.fail_to_pass),
             sound_on_gold={(f.path, f.qualname) for f in tests.functions},
             killing=tests.names([n for killed in variants for n in killed]),
         )
-        gone = [n for n in of_generated if "::".join(_function_of(n)) in refused]
+        gone = [n for n in of_generated if "::".join(split_node_id(n)[:2]) in refused]
         return tests.without(gone), refused
 
     def _check_strength(self, tests: SortedTests, variants: Sequence[frozenset[str]]) -> int:
@@ -329,11 +329,6 @@ def _noticing(run: TestRun, nodes: Sequence[str]) -> frozenset[str] | None:
         return None
     status = run.statuses()
     return frozenset(n for n in nodes if status.get(n) is not TestStatus.PASSED)
-
-
-def _function_of(node_id: str) -> Name:
-    path, _, name = node_id.partition("::")
-    return path, name.partition("[")[0]
 
 
 def _why_none(tests: SortedTests, refused: Mapping[str, str]) -> str:

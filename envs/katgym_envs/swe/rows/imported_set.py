@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from katgym.errors import UsageError
-from katgym_envs.swe.hidden import HiddenTests, TestFunction
+from katgym_envs.swe.hidden import HiddenTests, TestFunction, split_node_id
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.rows.broken_row import BrokenRow, RowError
 from katgym_envs.swe.rows.normalise import normalise
@@ -80,10 +80,8 @@ def hidden_of(row: SweRow) -> HiddenTests:
     """Return the grader's side of a row, as far as the row tells: no test files, no canaries."""
     cases: dict[tuple[str, str], dict[str, None]] = {}
     for node in (*row.FAIL_TO_PASS, *row.PASS_TO_PASS):
-        path, separator, rest = node.partition("::")
-        if separator:
-            qualname, bracket, case = rest.partition("[")
-            case = case.removesuffix("]") if bracket else ""
+        path, qualname, case = split_node_id(node)
+        if qualname:
             cases.setdefault((path, qualname), {})[case] = None
     return HiddenTests(
         instance_id=row.instance_id,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.making.sound_tests import case_of
+from katgym_envs.swe.hidden import split_node_id
 from katgym_envs.swe.pull_requests.changed_paths import sort_paths
 from katgym_envs.swe.pull_requests.generated_tests import placed
 from katgym_envs.swe.pull_requests.pull_filters import refuse_text
@@ -66,8 +66,8 @@ def test_tests_found_flaky_later_are_left_out_with_their_function() -> None:
 
 
 def test_a_case_is_what_stands_in_brackets() -> None:
-    assert case_of("t.py::A::test_b[x[1]-y]") == "x[1]-y"
-    assert case_of("t.py::test_b") == ""
+    assert split_node_id("t.py::A::test_b[x[1]-y]") == ("t.py", "A::test_b", "x[1]-y")
+    assert split_node_id("t.py::test_b") == ("t.py", "test_b", "")
 
 
 def test_changed_lines_are_those_of_the_new_file_and_the_edges_of_a_deletion() -> None:

@@ -1,4 +1,4 @@
-"""Several coroutines side by side, with errors that stay what they are.
+"""Coroutines side by side with errors that stay what they are, and results that several wait for.
 
 Not here: running coroutines from synchronous code (`sync.py`).
 """
@@ -6,9 +6,10 @@ Not here: running coroutines from synchronous code (`sync.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from typing import Any, Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -24,3 +25,33 @@ async def run_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+class SharedResults(Generic[K, T]):
+    """What several callers wait for, made once for each key, and again after it failed.
+
+    Belongs to one event loop at a time. A caller that is cancelled leaves the others their result.
+    """
+
+    def __init__(self) -> None:
+        self._making: dict[K, asyncio.Task[T]] = {}
+
+    async def get(self, key: K, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a key; `make` is called if nobody else did, or it failed."""
+        known = self._making.get(key)
+        if known is None or (known.done() and (known.cancelled() or known.exception())):
+            known = self._making[key] = asyncio.create_task(make())
+        return await asyncio.shield(known)
+
+    def finished(self) -> list[T]:
+        """Return the results that are there."""
+        tasks = [t for t in self._making.values() if t.done() and not t.cancelled()]
+        return [task.result() for task in tasks if task.exception() is None]
+
+    def forget(self, key: K) -> None:
+        """Have a result made anew when it is asked for again."""
+        self._making.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self._making.clear()

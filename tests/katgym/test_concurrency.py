@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from katgym.concurrency import run_all
+from katgym.concurrency import SharedResults, run_all
 
 
 def test_results_come_in_order_and_the_work_overlaps() -> None:
@@ -39,3 +39,31 @@ def test_the_first_error_is_raised_as_it_is_once_the_others_have_ended() -> None
     with pytest.raises(KeyError):
         asyncio.run(run_all([wait(), run_all([wait(), fail()])]))
     assert ended == [1, 1]
+
+
+def test_a_result_is_made_once_for_all_who_wait_and_again_after_a_failure() -> None:
+    made: list[str] = []
+
+    async def make(key: str) -> str:
+        made.append(key)
+        await asyncio.sleep(0.01)
+        if len(made) == 1:
+            raise KeyError(key)
+        return key.upper()
+
+    async def go() -> list[str]:
+        shared = SharedResults[str, str]()
+        with pytest.raises(KeyError):
+            await shared.get("a", lambda: make("a"))
+        assert shared.finished() == []
+        impatient = asyncio.create_task(shared.get("a", lambda: make("a")))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        results = await run_all(shared.get("a", lambda: make("a")) for _ in range(3))
+        assert shared.finished() == ["A"]
+        shared.forget("a")
+        results.append(await shared.get("a", lambda: make("a")))
+        return results
+
+    assert asyncio.run(go()) == ["A"] * 4
+    assert made == ["a"] * 3

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
 from katgym.sandbox.base import (
     Enforcement,
@@ -109,8 +110,6 @@ class DockerBackend(SandboxBackend):
             if value < 1:
                 raise UsageError(f"{option} is at least 1, got {value!r}")
         self.live: dict[str, DockerSandbox] = {}
-        self._images: dict[str, asyncio.Future[Image]]
-        self._image_trees: dict[tuple[str, str], asyncio.Future[trees.Tree]]
         self._base_url = base_url
         self._default_image = image
         self._max_concurrency = max_concurrency
@@ -130,8 +129,8 @@ class DockerBackend(SandboxBackend):
         self._loop = loop
         self._starting = asyncio.Semaphore(self._max_starting)
         self._connecting = asyncio.Lock()
-        self._images = {}
-        self._image_trees = {}
+        self._images = SharedResults[str, Image]()
+        self._image_trees = SharedResults[tuple[str, str], trees.Tree]()
 
     async def engine(self) -> Engine:
         """Return the engine, connected; `SandboxUnavailableError` if none answers."""
@@ -226,11 +225,7 @@ class DockerBackend(SandboxBackend):
 
     async def find_image(self, name: str) -> Image:
         """Return an image, pulled if it is missing; asked for once per backend object."""
-        known = self._images.get(name)
-        if known is None or (known.done() and (known.cancelled() or known.exception())):
-            known = asyncio.ensure_future(self._find_image(name))
-            self._images[name] = known
-        return await asyncio.shield(known)
+        return await self._images.get(name, lambda: self._find_image(name))
 
     async def _find_image(self, name: str) -> Image:
         engine = await self.engine()
@@ -258,11 +253,7 @@ class DockerBackend(SandboxBackend):
     async def _base(self, image: Image, spec: SandboxSpec) -> trees.Tree:
         """Return what the workspace starts from: the image's own, with the layers on it."""
         key = (image.id, spec.workdir)
-        known = self._image_trees.get(key)
-        if known is None or (known.done() and (known.cancelled() or known.exception())):
-            known = asyncio.ensure_future(self._read_image_tree(image, spec))
-            self._image_trees[key] = known
-        own = await asyncio.shield(known)
+        own = await self._image_trees.get(key, lambda: self._read_image_tree(image, spec))
         layered = await asyncio.to_thread(trees.merged_tree, spec.layers)
         if not own:
             return layered
@@ -354,7 +345,7 @@ class DockerBackend(SandboxBackend):
 
     def provenance(self) -> Mapping[str, Any]:
         """See `SandboxBackend.provenance`."""
-        found = [f.result() for f in self._images.values() if f.done() and not f.exception()]
+        found = self._images.finished()
         return {
             "backend": self.name,
             "level": "container",

@@ -14,11 +14,13 @@ import socket
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 
+from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
 from katgym.sandbox.base import (
     AGENT,
@@ -195,7 +197,7 @@ class RemoteBackend(SandboxBackend):
         self._headers = {"authorization": f"Bearer {token}"}
         self._http: httpx.AsyncClient | None = None
         self._heart: asyncio.Task[None] | None = None
-        self._uploads: dict[str, asyncio.Task[None]] = {}
+        self._uploads = SharedResults[str, None]()
         self._undoing: set[asyncio.Task[None]] = set()
         self.live: dict[str, RemoteSandbox] = {}
         self._enforcement: Enforcement | None = None
@@ -264,7 +266,7 @@ class RemoteBackend(SandboxBackend):
             name = await self.make("/sandboxes", str, request)
         except wire.MissingLayerError:  # the server's store was emptied since
             for layer in spec.layers:
-                self._uploads.pop(layer.digest, None)
+                self._uploads.forget(layer.digest)
             await self._upload(spec.layers)
             name = await self.make("/sandboxes", str, request)
         return RemoteSandbox(self, spec, name)
@@ -303,11 +305,7 @@ class RemoteBackend(SandboxBackend):
     async def _upload(self, layers: Sequence[Layer]) -> None:
         """Send the layers the server lacks; each once, however many ask for it."""
         for layer in layers:
-            known = self._uploads.get(layer.digest)
-            if known is None or (known.done() and (known.cancelled() or known.exception())):
-                known = asyncio.create_task(self._upload_one(layer))
-                self._uploads[layer.digest] = known
-            await asyncio.shield(known)
+            await self._uploads.get(layer.digest, partial(self._upload_one, layer))
 
     async def _upload_one(self, layer: Layer) -> None:
         if not await self.ask(f"/layers/{layer.digest}/exists", bool):

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, SandboxError
 from katgym_envs.swe.canaries import render
@@ -50,7 +51,7 @@ class TaskCheck:
 
     source: TaskSource
     backend: SandboxBackend
-    _gold: dict[str, asyncio.Task[_GoldRuns]] = field(default_factory=dict)
+    _gold: SharedResults[str, _GoldRuns] = field(default_factory=SharedResults)
     _search: LeakSearch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,10 +165,7 @@ class TaskCheck:
     ) -> _GoldRuns:
         """Return the runs of a gold tree, of this task or of another with the same tree."""
         key = _gold_key(task, put, removed)
-        known = self._gold.get(key)
-        if known is None or (known.done() and known.exception() is not None):
-            self._gold[key] = asyncio.create_task(self._run_gold(task, put, removed))
-        return await self._gold[key]
+        return await self._gold.get(key, lambda: self._run_gold(task, put, removed))
 
     async def _run_gold(
         self, task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]

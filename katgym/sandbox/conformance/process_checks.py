@@ -49,6 +49,16 @@ async def what_is_left_running_ends(lab: Lab) -> None:
     await asyncio.gather(*(leave(what, start) for what, start in _DAEMONS.items()))
 
 
+@check()
+async def no_signal_is_ignored(lab: Lab) -> None:
+    """A command starts with every signal at its default, so that it can be interrupted."""
+    async with lab.sandbox() as sandbox:
+        told = expect_ok(await sandbox.exec(["grep", "SigIgn", "/proc/self/status"]))
+        # 32 and 33 are the C library's own, which nothing but the library itself can set back.
+        ignored = int(told.split()[1], 16) & ~(0b11 << 31)
+        expect_equal(ignored, 0, "signals that a command ignores from the start, as bits")
+
+
 @check(limits={"wall_s"})
 async def a_timeout_ends_the_tree(lab: Lab) -> None:
     """A timeout ends daemons, and what ignores SIGTERM."""

@@ -94,6 +94,7 @@ def main(workdir: str, ttl_s: float, wiped: list[str]) -> None:
         "wipe": wipe_all,
     }
     supervisor.ops.update(ops)
+    program.handle_ignored_signals()
     supervisor.serve()
 
 

@@ -20,7 +20,7 @@ import sys
 
 from katgym.sandbox.local import birth, differences, overlay, rootfs, syscalls
 from katgym.sandbox.local.copies import CopyWorkspace, tree_size
-from katgym.sandbox.supervisor import seccomp
+from katgym.sandbox.supervisor import program, seccomp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -332,6 +332,7 @@ def _make(requests: socket.socket, replies: socket.socket, config: dict[str, Any
 def main() -> None:
     """Serve on the sockets that are stdin and stdout; the first packet is the configuration."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is katgym's to handle
+    program.handle_ignored_signals()
     requests, replies = (socket.socket(fileno=os.dup(fd)) for fd in (0, 1))
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):

@@ -87,11 +87,6 @@ class Supervisor:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)  # no process of the agent's may look inside
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         os.umask(0)
-        for number in signal.valid_signals():
-            # Python ignores some, and nohup and shells others, which commands would inherit; a
-            # handler goes with `execve`.
-            if signal.getsignal(number) is signal.SIG_IGN:
-                signal.signal(number, _ignore)
         for fd in {self._in, self._out}:
             os.set_blocking(fd, False)
         self.watch(self._in, self._receive)
@@ -308,8 +303,19 @@ class Supervisor:
         return {}, b""
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Handle a signal by doing nothing."""
+def handle_ignored_signals() -> None:
+    """Have this process handle what it ignores, for commands inherit what is ignored.
+
+    Python ignores some signals, nohup and shells others. A handler that does nothing is as good,
+    and goes with `execve`. To be called once, before `Supervisor.serve` or its fork.
+    """
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Handle a signal."""
 
 
 def _problem(kind: str, error: OSError) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from katgym.sandbox.supervisor.channel import Channel
 
 MAIN = """
 from katgym.sandbox.supervisor.guardian import Confinement
-from katgym.sandbox.supervisor.program import Supervisor
+from katgym.sandbox.supervisor.program import Supervisor, handle_ignored_signals
+handle_ignored_signals()
 sample = sys.modules["sample"] = types.ModuleType("sample")
 exec("def answer(data, report): report(data[::-1]); print('said'); return 7", sample.__dict__)
 fd, work, tmp = int(sys.argv[1]), sys.argv[2], sys.argv[3]

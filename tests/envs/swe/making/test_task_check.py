@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from faulty_backend import FaultyBackend
 
 from katgym.cli.main import main
-from katgym.sandbox import SandboxError, SandboxSpec, layer_store
+from katgym.sandbox import layer_store
 from katgym.sandbox.backends import backend
-from katgym.sandbox.local.backend import LocalBackend
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
 from katgym_envs.swe.making.check_result import CheckResult
 from katgym_envs.swe.making.task_check import check_tasks
@@ -262,21 +262,34 @@ def test_a_test_that_passes_anyway_is_no_test_to_fix(made: Path, tmp_path: Path)
     assert any("sha256" in text for text in found.problems)  # its workspace lacks other tests
 
 
-def test_a_sandbox_that_fails_says_nothing_of_the_task(
-    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = (task.instance_id for task in list(open_source(made).tasks())[:2])
-    create = LocalBackend.create
+def test_a_sandbox_that_fails_says_nothing_of_the_task(made: Path) -> None:
     source = open_source(made)
-    broken = source.workspace(second).layer
+    ids = [task.instance_id for task in source.tasks()][:2]
 
-    async def failing(self: LocalBackend, spec: SandboxSpec) -> object:
-        if broken in spec.layers:
-            raise SandboxError("no more memory")
-        return await create(self, spec)
+    async def go() -> list[CheckResult]:
+        inner = backend("local")
+        # The first sandbox is for all tasks, the second for the first task alone.
+        faulty = FaultyBackend(inner, lambda number: number == 2)
+        try:
+            return [r async for r in check_tasks(source, ids, faulty, num_workers=1)]
+        finally:
+            await faulty.aclose()
 
-    monkeypatch.setattr(LocalBackend, "create", failing)
-    assert main(["swe", "check", str(made), "--id", first, "--id", second, "--json"]) == 3
-    told = {item["instance_id"]: item for item in json.loads(capsys.readouterr().out)}
-    assert told[first]["is_sound"] and not told[second]["is_sound"]
-    assert "no more memory" in told[second]["fault"] and told[second]["problems"] == []
+    first, second = asyncio.run(go())
+    assert first.fault == "no sandbox today" and not first.is_sound and not first.problems
+    assert second.is_sound
+
+
+def test_the_command_line_tells_a_fault_from_an_unsound_task(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(iter(open_source(made).tasks())).instance_id
+    nobody = ["--sandbox", "sandboxd:http://127.0.0.1:9"]
+    assert main(["swe", "check", str(made), "--id", name, *nobody]) == 3
+    told = capsys.readouterr()
+    assert f"{name}: not checked: " in told.out and "0 of 1 tasks are sound" in told.err
+    assert main(["swe", "check", str(made), "--id", name, *nobody, "--json"]) == 3
+    (item,) = json.loads(capsys.readouterr().out)
+    assert item["fault"] and not item["is_sound"] and item["problems"] == []
+    assert main(["swe", "grade", "--task", f"{made}#{name}", "--patch", "gold", *nobody]) == 3
+    assert "infra_error" in capsys.readouterr().out

@@ -1,3 +1,6 @@
-"""Tree attention and edge log-probs. It holds no public names yet."""
+"""Tree attention: one forward and backward for all token paths that share prefixes."""
 
-__all__: list[str] = []
+from katgym_kernels.attention import tree_attention
+from katgym_kernels.tree_plan import TreePlan
+
+__all__ = ["TreePlan", "tree_attention"]

@@ -1,0 +1,113 @@
+"""Backend "cascade": the mask's rectangles through PyTorch's flash attention, merged exactly.
+
+Each rectangle gives an output and the log-sum-exp of its scores; parts of a query are merged in
+float32 (the algebra of ring attention, arXiv 2310.01889):
+
+    lse = logaddexp(lse_1, lse_2),   o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
+
+The backward of a rectangle takes the *merged* output and log-sum-exp: its probabilities are then
+those of the whole row, and the rectangles' gradients add up. A sink is a key without a value, so
+its gradient is `-exp(sink - lse) * <do, o>`, summed over queries. Not here: the rectangles
+(`rectangles.py`), the op that computes one (`flash_ops.py`).
+
+Letters: H query heads, K key heads, N packed tokens, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katgym_kernels.attention.flash_ops import flash_backward, flash_forward, wide_dtype
+from katgym_kernels.attention.rectangles import rectangles
+from katgym_kernels.tree_plan import TreePlan
+
+
+def cascade_attention(
+    q_HND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    plan: TreePlan,
+    *,
+    scale: float,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    """Return out_HND in q's dtype; differentiable once in q, k, v and sinks."""
+    out_HND: Tensor = _Cascade.apply(q_HND, k_KND, v_KND, sinks_H, plan, scale)  # type: ignore[no-untyped-call]
+    return out_HND
+
+
+class _Cascade(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_HND: Tensor,
+        k_KND: Tensor,
+        v_KND: Tensor,
+        sinks_H: Tensor | None,
+        plan: TreePlan,
+        scale: float,
+    ) -> Tensor:
+        wide = wide_dtype(q_HND.dtype)
+        out_HND = torch.zeros_like(q_HND, dtype=wide)
+        lse_HN = torch.full_like(q_HND[..., 0], float("-inf"), dtype=wide)
+        if sinks_H is not None:
+            lse_HN.copy_(sinks_H[:, None])
+        for r in rectangles(plan):
+            part_HID, part_HI = flash_forward(
+                q_HND[:, r.q0 : r.q1],
+                k_KND[:, r.k0 : r.k1],
+                v_KND[:, r.k0 : r.k1],
+                is_causal=r.is_causal,
+                scale=scale,
+            )
+            _merge(out_HND[:, r.q0 : r.q1], lse_HN[:, r.q0 : r.q1], part_HID, part_HI)
+        out_HND = out_HND.to(q_HND.dtype)
+        ctx.save_for_backward(q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN)
+        ctx.plan, ctx.scale = plan, scale
+        return out_HND
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (grad_HND,) = grads
+        q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
+        wide = wide_dtype(q_HND.dtype)
+        dq_HND, dk_KND, dv_KND = (torch.zeros_like(t, dtype=wide) for t in (q_HND, k_KND, v_KND))
+        for r in rectangles(ctx.plan):
+            queries, keys = slice(r.q0, r.q1), slice(r.k0, r.k1)
+            dq_HID, dk_KJD, dv_KJD = flash_backward(
+                grad_HND[:, queries],
+                q_HND[:, queries],
+                k_KND[:, keys],
+                v_KND[:, keys],
+                out_HND[:, queries],
+                lse_HN[:, queries],
+                is_causal=r.is_causal,
+                scale=ctx.scale,
+            )
+            dq_HND[:, queries] += dq_HID
+            dk_KND[:, keys] += dk_KJD
+            dv_KND[:, keys] += dv_KJD
+        dsinks_H = None
+        if sinks_H is not None:
+            weight_HN = torch.exp(sinks_H.to(wide)[:, None] - lse_HN)
+            dsinks_H = -(weight_HN * (grad_HND.to(wide) * out_HND.to(wide)).sum(-1)).sum(1)
+            dsinks_H = dsinks_H.to(sinks_H.dtype)
+        return (
+            dq_HND.to(q_HND.dtype),
+            dk_KND.to(k_KND.dtype),
+            dv_KND.to(v_KND.dtype),
+            dsinks_H,
+            None,
+            None,
+        )
+
+
+def _merge(out_HID: Tensor, lse_HI: Tensor, part_HID: Tensor, part_HI: Tensor) -> None:
+    """Take a part in, in place; an empty side (-inf) counts for nothing."""
+    merged_HI = torch.logaddexp(lse_HI, part_HI)
+    out_HID.mul_(torch.exp(lse_HI - merged_HI)[..., None])
+    out_HID.add_(part_HID * torch.exp(part_HI - merged_HI)[..., None])
+    lse_HI.copy_(merged_HI)

@@ -1,0 +1,174 @@
+"""`tree_attention`: checks its arguments and hands them to a backend.
+
+    out_HND = tree_attention(q_HND, k_KND, v_KND, plan)
+
+Not here: what is computed (`reference.py` says it shortest).
+
+Letters: H query heads, K key heads, N packed tokens, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from katgym_kernels.attention.cascade import cascade_attention
+from katgym_kernels.attention.dense_mask import dense_mask_attention
+from katgym_kernels.attention.reference import reference_attention
+from katgym_kernels.tree_plan import TreePlan
+
+_HALF = (torch.float16, torch.bfloat16)
+_FLOATS = (*_HALF, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """The checked arguments of one call."""
+
+    q_HND: Tensor
+    k_KND: Tensor
+    v_KND: Tensor
+    plan: TreePlan
+    scale: float
+    softcap: float | None
+    sinks_H: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What computes a call, and which of its options it knows."""
+
+    run: Callable[[Call], Tensor]
+    has_window: bool = False
+    has_softcap: bool = False
+    has_sinks: bool = False
+
+
+def _reference(call: Call) -> Tensor:
+    return reference_attention(
+        call.q_HND,
+        call.k_KND,
+        call.v_KND,
+        call.plan,
+        scale=call.scale,
+        softcap=call.softcap,
+        sinks_H=call.sinks_H,
+    )[0]
+
+
+def _sdpa(call: Call) -> Tensor:
+    return dense_mask_attention(call.q_HND, call.k_KND, call.v_KND, call.plan, scale=call.scale)
+
+
+def _cascade(call: Call) -> Tensor:
+    return cascade_attention(
+        call.q_HND, call.k_KND, call.v_KND, call.plan, scale=call.scale, sinks_H=call.sinks_H
+    )
+
+
+BACKENDS = {
+    "reference": Backend(run=_reference, has_window=True, has_softcap=True, has_sinks=True),
+    "sdpa": Backend(run=_sdpa, has_window=True),
+    "cascade": Backend(run=_cascade, has_sinks=True),
+}
+
+
+def tree_attention(
+    q_HND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    plan: TreePlan,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Return attention over each token's ancestors and itself, [H, N, D] in q's dtype.
+
+    q_HND: queries; H is a multiple of the number of key heads.
+    k_KND, v_KND: keys and values, of q's dtype and device.
+    plan: of the forest the tokens are packed from; its window applies.
+    scale: of the scores; None is 1 / sqrt(D).
+    softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
+    sinks: [H] logits of a key without a value that every query sees.
+    backend: "reference", "sdpa", "cascade", or "auto".
+
+    Raises `ValueError` for arguments that do not fit each other or the backend.
+    """
+    call = _checked(q_HND, k_KND, v_KND, plan, scale, softcap, sinks)
+    name = _choose(call) if backend == "auto" else backend
+    if name not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}; allowed: auto, {', '.join(BACKENDS)}")
+    _check_options(name, call)
+    return BACKENDS[name].run(call)
+
+
+def _checked(
+    q_HND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    plan: TreePlan,
+    scale: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Call:
+    if not isinstance(plan, TreePlan):
+        raise ValueError(f"plan is a TreePlan, got {type(plan).__name__}; see TreePlan.build")
+    for name, tensor in (("q", q_HND), ("k", k_KND), ("v", v_KND)):
+        if tensor.ndim != 3:
+            raise ValueError(f"{name} is [heads, N, D], got shape {tuple(tensor.shape)}")
+        if tensor.dtype is not q_HND.dtype or tensor.dtype not in _FLOATS:
+            raise ValueError(f"q, k and v share one of {_FLOATS}, {name} has {tensor.dtype}")
+        if tensor.device != plan.device:
+            raise ValueError(f"{name} is on {tensor.device}, the plan on {plan.device}")
+    num_heads, num_tokens, size = q_HND.shape
+    if num_tokens != len(plan):
+        raise ValueError(f"q has {num_tokens} tokens, the plan {len(plan)}: another forest's plan?")
+    if k_KND.shape != v_KND.shape or k_KND.shape[1:] != (num_tokens, size):
+        raise ValueError(
+            f"k and v are [key heads, {num_tokens}, {size}], got {tuple(k_KND.shape)} and"
+            f" {tuple(v_KND.shape)}"
+        )
+    if not len(k_KND) or num_heads % len(k_KND):
+        raise ValueError(f"q has {num_heads} heads, which is no multiple of k's {len(k_KND)}")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap is above 0 or None, got {softcap!r}")
+    if scale is not None and not 0 < scale < math.inf:
+        raise ValueError(f"scale is above 0 or None, got {scale!r}")
+    if sinks is not None and (sinks.shape != (num_heads,) or sinks.device != q_HND.device):
+        raise ValueError(
+            f"sinks is [{num_heads}] on {q_HND.device}, got {tuple(sinks.shape)} on {sinks.device}"
+        )
+    return Call(
+        q_HND=q_HND,
+        k_KND=k_KND,
+        v_KND=v_KND,
+        plan=plan,
+        scale=size**-0.5 if scale is None else scale,
+        softcap=softcap,
+        sinks_H=sinks,
+    )
+
+
+def _choose(call: Call) -> str:
+    if call.plan.window is not None or call.softcap is not None:
+        return "reference"
+    return "cascade"
+
+
+def _check_options(name: str, call: Call) -> None:
+    chosen = BACKENDS[name]
+    asked = {
+        "has_window": ("a window", call.plan.window is not None),
+        "has_softcap": ("softcap", call.softcap is not None),
+        "has_sinks": ("sinks", call.sinks_H is not None),
+    }
+    for field, (what, is_asked) in asked.items():
+        if is_asked and not getattr(chosen, field):
+            able = ", ".join(n for n, b in BACKENDS.items() if getattr(b, field))
+            raise ValueError(f"backend {name!r} does not know {what}; these do: {able}")

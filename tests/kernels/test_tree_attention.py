@@ -1,0 +1,237 @@
+"""Every backend computes what the reference computes: outputs and gradients."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from forests import AWKWARD, ends, fork_at, random_end
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from katgym_kernels import TreePlan, tree_attention
+from katgym_kernels.attention.reference import reference_attention
+
+EXACT = ["sdpa", "cascade"]
+"""Backends that are compared with the reference here."""
+MAX_ERROR = {torch.float32: 2e-6, torch.float64: 1e-13}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grad: Tensor
+    sinks: Tensor | None = None
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        sinks = None if self.sinks is None else self.sinks.to(dtype)
+        return Inputs(*(t.to(dtype) for t in (self.q, self.k, self.v, self.grad)), sinks)
+
+
+def draw(
+    num: int,
+    *,
+    heads: int = 4,
+    key_heads: int = 2,
+    size: int = 16,
+    seed: int = 0,
+    sinks: bool = False,
+) -> Inputs:
+    rng = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+    return Inputs(
+        normal(heads, num, size),
+        normal(key_heads, num, size),
+        normal(key_heads, num, size),
+        normal(heads, num, size),
+        normal(heads) if sinks else None,
+    )
+
+
+def played(backend: str, plan: TreePlan, inputs: Inputs, **options: Any) -> list[Tensor]:
+    """Return out, dq, dk, dv and, with sinks, dsinks."""
+    leaves = [t.clone().requires_grad_() for t in (inputs.q, inputs.k, inputs.v)]
+    if inputs.sinks is not None:
+        leaves.append(inputs.sinks.clone().requires_grad_())
+        options["sinks"] = leaves[-1]
+    out = tree_attention(*leaves[:3], plan, backend=backend, **options)
+    return [out.detach(), *torch.autograd.grad(out, leaves, inputs.grad)]
+
+
+def error(found: Tensor, wanted: Tensor, least: float = 1e-2) -> float:
+    """Return the error as a share of the wanted norm, or of `least` where less is wanted."""
+    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=least))
+
+
+def check(backend: str, plan: TreePlan, inputs: Inputs, **options: Any) -> None:
+    wanted = played("reference", plan, inputs, **options)
+    # Gradients may cancel to nothing: a token that sees itself alone has no dq.
+    least = 0.5 * float(inputs.grad.norm())
+    for dtype, allowed in MAX_ERROR.items():
+        found = played(backend, plan, inputs.to(dtype), **options)
+        for name, x, y in zip(("out", "dq", "dk", "dv", "dsinks"), found, wanted, strict=False):
+            assert x.isfinite().all(), name
+            assert error(x, y, least) <= allowed, (name, dtype, error(x, y, least))
+
+
+@pytest.mark.parametrize("backend", EXACT)
+@given(end=ends(), heads=st.sampled_from([(1, 1), (4, 2), (4, 1), (3, 3)]), seed=st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_random_forests(backend: str, end: list[int], heads: tuple[int, int], seed: int) -> None:
+    inputs = draw(len(end), heads=heads[0], key_heads=heads[1], seed=seed)
+    check(backend, TreePlan.build(end), inputs)
+
+
+@pytest.mark.parametrize("backend", EXACT)
+@pytest.mark.parametrize("name", AWKWARD)
+def test_awkward_forests(backend: str, name: str) -> None:
+    plan = TreePlan.build(AWKWARD[name])
+    check(backend, plan, draw(len(plan)))
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_fork_at_every_packed_index(backend: str) -> None:
+    for fork in range(2, 132, 1 if backend == "cascade" else 7):
+        check(backend, TreePlan.build(fork_at(fork, 140)), draw(140, heads=2, key_heads=1, size=8))
+
+
+@pytest.mark.parametrize("size", [1, 64, 80, 96, 128, 256])
+def test_head_sizes(size: int) -> None:
+    plan = TreePlan.build(random_end(random.Random(1), 33))
+    for backend in EXACT:
+        check(backend, plan, draw(33, size=size))
+
+
+def test_options_of_the_reference_by_hand() -> None:
+    plan = TreePlan.build([2, 2])
+    q, k, v = (torch.tensor([[[a], [b]]], dtype=torch.float64) for a, b in ((1, 2), (3, 4), (5, 6)))
+    plain, lse = reference_attention(q, k, v, plan, scale=0.5)
+    scores = torch.tensor([3.0, 4.0], dtype=torch.float64)  # 0.5 * 2 * (3, 4)
+    assert plain[0, 0, 0] == 5
+    assert plain[0, 1, 0] == pytest.approx(
+        float(scores.softmax(0) @ torch.tensor([5.0, 6.0]).double())
+    )
+    assert lse[0, 1] == pytest.approx(float(scores.logsumexp(0)))
+    sink = torch.tensor([1.0], dtype=torch.float64)
+    out = tree_attention(q, k, v, plan, scale=0.5, sinks=sink, backend="reference")
+    weights = torch.cat([scores, sink]).softmax(0)[:2]
+    assert out[0, 1, 0] == pytest.approx(float(weights @ torch.tensor([5.0, 6.0]).double()))
+    capped = 2 * torch.tanh(scores / 2)
+    out = tree_attention(q, k, v, plan, scale=0.5, softcap=2.0, backend="reference")
+    assert out[0, 1, 0] == pytest.approx(
+        float(capped.softmax(0) @ torch.tensor([5.0, 6.0]).double())
+    )
+
+
+def test_sinks() -> None:
+    for end in AWKWARD.values():
+        check("cascade", TreePlan.build(end), draw(len(end), sinks=True))
+
+
+def test_windows() -> None:
+    for window in (1, 2, 7, 100):
+        plan = TreePlan.build(random_end(random.Random(window), 50), window=window)
+        check("sdpa", plan, draw(50))
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_half_precision_is_as_good_as_eager(backend: str) -> None:
+    plan = TreePlan.build(random_end(random.Random(3), 96, chain=0.95))
+    inputs = draw(96, heads=4, key_heads=2, size=64)
+    for dtype in (torch.bfloat16, torch.float16):
+        rounded = inputs.to(dtype).to(torch.float64)
+        wanted = played("reference", plan, rounded)
+        eager = played("sdpa", plan, inputs.to(dtype))
+        found = played(backend, plan, inputs.to(dtype))
+        for x, y, base in zip(found, wanted, eager, strict=True):
+            assert error(x, y) <= 2 * error(base, y)
+
+
+@pytest.mark.parametrize("backend", ["reference", *EXACT])
+def test_nothing_leaks_and_ancestors_count(backend: str) -> None:
+    end = [9, 5, 4, 4, 5, 9, 7, 9, 9, 11, 11]  # two trees; 5 has children 6 and 7
+    plan, inputs = TreePlan.build(end), draw(11)
+    before = played(backend, plan, inputs)[0]
+    for changed in range(11):
+        k, v = inputs.k.clone(), inputs.v.clone()
+        k[:, changed] += 1
+        v[:, changed] -= 1
+        after = tree_attention(inputs.q, k, v, plan, backend=backend)
+        for i in range(11):
+            is_seen = changed <= i < end[changed]
+            assert torch.equal(after[:, i], before[:, i]) != is_seen, (changed, i)
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_two_runs_are_the_same_bits(backend: str) -> None:
+    plan = TreePlan.build(random_end(random.Random(5), 150))
+    first, second = (played(backend, plan, draw(150).to(torch.float32)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_inputs_that_are_views_are_fine() -> None:
+    plan = TreePlan.build(random_end(random.Random(7), 20))
+    inputs = draw(20)
+    wanted = tree_attention(inputs.q, inputs.k, inputs.v, plan, backend="reference")
+    views = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (inputs.q, inputs.k, inputs.v)]
+    for backend in EXACT:
+        assert error(tree_attention(*views, plan, backend=backend), wanted) < 1e-13
+
+
+Q = torch.zeros(4, 3, 8)
+KV = torch.zeros(2, 3, 8)
+PLAN = TreePlan.build([3, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((Q, KV, KV, None), {}, "plan is a TreePlan, got NoneType"),
+        ((Q[0], KV, KV, PLAN), {}, r"q is \[heads, N, D\], got shape \(3, 8\)"),
+        ((Q, KV.double(), KV, PLAN), {}, "k has torch.float64"),
+        ((Q.int(), KV.int(), KV.int(), PLAN), {}, "q has torch.int32"),
+        ((Q[:, :2], KV[:, :2], KV[:, :2], PLAN), {}, "q has 2 tokens, the plan 3"),
+        ((Q, KV, KV[:, :2], PLAN), {}, r"k and v are \[key heads, 3, 8\], got"),
+        ((Q, KV[..., :4], KV[..., :4], PLAN), {}, r"k and v are \[key heads, 3, 8\], got"),
+        ((Q[:3], KV, KV, PLAN), {}, "q has 3 heads, which is no multiple of k's 2"),
+        ((Q, KV[:0], KV[:0], PLAN), {}, "no multiple of k's 0"),
+        ((Q, KV, KV, PLAN), {"softcap": 0.0}, "softcap is above 0 or None, got 0.0"),
+        ((Q, KV, KV, PLAN), {"scale": float("nan")}, "scale is above 0 or None, got nan"),
+        ((Q, KV, KV, PLAN), {"sinks": torch.zeros(2)}, r"sinks is \[4\] on cpu, got \(2,\)"),
+        ((Q, KV, KV, PLAN), {"backend": "flash"}, "unknown backend 'flash'; allowed: auto"),
+        (
+            (Q, KV, KV, PLAN),
+            {"backend": "sdpa", "softcap": 3.0},
+            "'sdpa' does not know softcap; these",
+        ),
+        (
+            (Q, KV, KV, PLAN),
+            {"backend": "sdpa", "sinks": torch.zeros(4)},
+            "'sdpa' does not know sinks",
+        ),
+        (
+            (Q, KV, KV, TreePlan.build([3, 2, 3], window=1)),
+            {"backend": "cascade"},
+            "does not know a window",
+        ),
+        (
+            (Q, KV, KV, TreePlan.build([3, 2, 3], device="meta")),
+            {},
+            "q is on cpu, the plan on meta",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    arguments: tuple[Any, ...], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        tree_attention(*arguments, **options)

@@ -103,12 +103,9 @@ async def _grade_once(
     if schedule.uncovered and not task.is_unsafe_allowed:
         names = ", ".join(schedule.uncovered[:3])
         raise _Fault(f"no canary for {len(schedule.uncovered)} FAIL_TO_PASS tests ({names})")
-    num = len(schedule.rounds)
+    rounds = Rounds(task, candidate.changes, backend, limits=config.limits, rng=rng)
     try:
-        async with Rounds(
-            task, candidate.changes, backend, num=num, limits=config.limits, rng=rng
-        ) as rounds:
-            results = await _run(task, schedule, rounds, config)
+        results = await _run(task, schedule, rounds, config)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
         raise _Fault(f"{type(e).__name__}: {e}") from e
     if not all(r.run.was_started for r in results):

@@ -10,11 +10,9 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from katgym.concurrency import run_all
-from katgym.sandbox import Sandbox, SandboxBackend, SandboxLimits
+from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.rendering import RenderedRound, render_round
@@ -53,12 +51,7 @@ class RoundResult:
 
 
 class Rounds:
-    """The rounds of one grading.
-
-    Example:
-        async with Rounds(task, changes, backend, num=len(schedule.rounds), ...) as rounds:
-            results = await rounds.run(schedule.rounds)
-    """
+    """The rounds of one grading."""
 
     def __init__(
         self,
@@ -66,75 +59,37 @@ class Rounds:
         changes: Mapping[str, FileEntry | None],
         backend: SandboxBackend,
         *,
-        num: int,
         limits: SandboxLimits | None,
         rng: random.Random,
     ) -> None:
-        """Prepare; num: how many rounds there may be, for as many sandboxes."""
         self._task = task
         self._changes = changes
         self._backend = backend
-        self._num_left = num
         self._limits = limits
         self._rng = rng
-        self._spares: list[asyncio.Task[Sandbox]] = []
-        """Sandboxes for the next rounds, made while one runs; nothing has run in them."""
-        self._awaited: set[asyncio.Task[Sandbox]] = set()
-
-    async def __aenter__(self) -> Self:
-        is_warm = await can_be_warm(self._backend)
-        task = self._task
-        self._spec = test_spec(task.workspace, task.env, limits=self._limits, is_warm=is_warm)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        unused = [*self._spares, *self._awaited]
-        for making in unused:
-            making.cancel()
-        for made in await asyncio.gather(*unused, return_exceptions=True):
-            if isinstance(made, Sandbox):
-                await made.kill()
 
     async def run(self, rounds: Sequence[Round], *, num_parallel: int = 1) -> list[RoundResult]:
         """Run rounds, `num_parallel` at a time; if one raises or this is cancelled, all end."""
+        is_warm = await can_be_warm(self._backend)
         if num_parallel == 1:
-            return [await self._run_one(chosen) for chosen in rounds]
+            return [await self._run_one(chosen, is_warm) for chosen in rounds]
         slots = asyncio.Semaphore(num_parallel)
 
         async def one(chosen: Round) -> RoundResult:
             async with slots:
-                return await self._run_one(chosen)
+                return await self._run_one(chosen, is_warm)
 
         return await run_all(one(chosen) for chosen in rounds)
 
-    async def _run_one(self, chosen: Round) -> RoundResult:
+    async def _run_one(self, chosen: Round, is_warm: bool) -> RoundResult:
         rendered = render_round(self._task.hidden, chosen, self._rng)
-        plan = self._plan(rendered)
-        async with await self._sandbox() as sandbox:
-            run = await run_tests(sandbox, plan)
+        spec = test_spec(self._task.workspace, self._task.env, limits=self._limits, is_warm=is_warm)
+        async with await self._backend.create(spec) as sandbox:
+            run = await run_tests(sandbox, self._plan(rendered))
         nodes = {n for f in rendered.functions.values() for n in f.node_ids()}
         return RoundResult(
             round=chosen, run=run, results=_by_node(run, rendered), nodes=frozenset(nodes)
         )
-
-    async def _sandbox(self) -> Sandbox:
-        """Return a fresh sandbox, and have the next round's made meanwhile."""
-        making = self._spares.pop() if self._spares else self._make()
-        self._awaited.add(making)
-        sandbox = await asyncio.shield(making)  # cancelled here, it is ended on leaving
-        self._awaited.discard(making)
-        if self._num_left > 0 and not self._spares:
-            self._spares.append(self._make())
-        return sandbox
-
-    def _make(self) -> asyncio.Task[Sandbox]:
-        self._num_left -= 1
-        return asyncio.create_task(self._backend.create(self._spec))
 
     def _plan(self, rendered: RenderedRound) -> TestPlan:
         hidden = self._task.hidden

@@ -14,10 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from katgym.concurrency import run_all
+from katgym.errors import UsageError
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
+from katgym_envs.swe.making.installed_copy import installed_copy
 from katgym_envs.swe.making.sound_tests import Name, random_parts
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
@@ -64,6 +66,12 @@ class Lab:
         """Return the recipe, pinned, and the interpreter of its venv."""
         package = self.tree.package
         python = await asyncio.to_thread(ensure_venv, package.all_requirements)
+        copy = await asyncio.to_thread(installed_copy, python, package.source)
+        if copy:
+            raise UsageError(
+                f"{self.label}: pytest or a requirement installs another copy of {copy!r}, which"
+                " would be tested in its place"
+            )
         pins = await asyncio.to_thread(pinned_requirements, python)
         return EnvironmentRecipe(requirements=pins, python_path=package.python_path), python
 

@@ -26,7 +26,6 @@ from typing import Any
 import msgspec
 
 from katgym.errors import UsageError
-from katgym.sandbox.venvs import site_packages
 from katgym_envs.swe.packages.catalogue import PYTEST
 from katgym_envs.swe.patching import is_git_path
 from katgym_envs.swe.row import EnvironmentRecipe
@@ -96,18 +95,6 @@ def recipe_of_layout(files: Mapping[str, bytes], requirements: Iterable[str]) ->
         requirements=(*found.values(),) if has_pytest else (PYTEST, *found.values()),
         python_path=("src", ".") if is_src else (".",),
     )
-
-
-def installed_copy(python: str, modules: Iterable[str]) -> str:
-    """Return the first of these top-level modules that a venv holds as well, or "".
-
-    The workspace has to be the only copy: another would show the fix, or be tested in its place.
-    """
-    site = site_packages(Path(python).parent.parent)
-    for module in sorted(modules):
-        if (site / module).is_dir() or (site / f"{module}.py").exists():
-            return module
-    return ""
 
 
 def _check(path: Path, name: str, recipe: EnvironmentRecipe) -> None:

@@ -25,9 +25,9 @@ from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
 from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
+from katgym_envs.swe.making.installed_copy import installed_copy
 from katgym_envs.swe.making.package_study import PackageStudy, why_uncollected
 from katgym_envs.swe.making.sound_tests import SEEDS, not_passed
-from katgym_envs.swe.pull_requests.environment import installed_copy
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
 from katgym_envs.swe.pull_requests.import_config import Scope, TrialConfig
 from katgym_envs.swe.pull_requests.prepared_pull import PreparedPull
@@ -147,8 +147,7 @@ class PullTrial:
             python = await asyncio.to_thread(ensure_venv, recipe.requirements)
         except UsageError as e:
             raise Refused("environment", str(e)) from e
-        roots = {r.rpartition("/")[2].removesuffix(".py") for r in self._states.source_roots()}
-        copy = await asyncio.to_thread(installed_copy, python, roots)
+        copy = await asyncio.to_thread(installed_copy, python, self._states.source_roots())
         if copy:
             raise Refused("environment", f"its requirements install another copy of {copy!r}")
         pins = await asyncio.to_thread(pinned_requirements, python)

@@ -138,6 +138,20 @@ def test_a_package_that_cannot_be_used_says_why(tests: dict[str, str], words: st
         study(**tests)
 
 
+def test_a_package_that_pytest_brings_along_is_refused() -> None:
+    package = KnownPackage(
+        name="pluggy",
+        version="1.0",
+        source=("src/pluggy",),
+        tests=("tests/test_*.py",),
+        test_roots=("tests",),
+    )
+    files = {"src/pluggy/__init__.py": b"x = 1\n", "tests/test_a.py": b"def test_a(): pass\n"}
+    lab = Lab(SourceTree(package=package, files=files), backend("local"))
+    with pytest.raises(UsageError, match="installs another copy of 'pluggy'"):
+        asyncio.run(lab.__aenter__())
+
+
 def add_sdist(index: Path, name: str, tests: str) -> None:
     files = {
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",

@@ -148,7 +148,9 @@ def binary(depth: int, segment: int) -> Callable[[random.Random], Tree]:
     return make
 
 
-def compaction(num_steps: int, every: int, *, prompt: int = 2048) -> Callable[[random.Random], Tree]:
+def compaction(
+    num_steps: int, every: int, *, prompt: int = 2048
+) -> Callable[[random.Random], Tree]:
     """Return a maker of one rollout whose context is replaced by a summary every so many steps."""
 
     def make(rng: random.Random) -> Tree:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -70,10 +71,43 @@ def _cascade(call: Call) -> Tensor:
     )
 
 
+def _triton(call: Call) -> Tensor:
+    triton_backend = _triton_module()
+    size = call.q_HND.shape[-1]
+    if size not in triton_backend.HEAD_SIZES:
+        raise ValueError(f"backend 'triton' has head sizes {triton_backend.HEAD_SIZES}, got {size}")
+    if call.q_HND.dtype is torch.float64:
+        raise ValueError("backend 'triton' computes in float32, got float64; see 'reference'")
+    out_HND: Tensor = triton_backend.triton_attention(
+        call.q_HND,
+        call.k_KND,
+        call.v_KND,
+        call.plan,
+        scale=call.scale,
+        softcap=call.softcap,
+        sinks_H=call.sinks_H,
+    )
+    return out_HND
+
+
+def _triton_module() -> ModuleType:
+    """Return the module of backend "triton"; `ValueError` where it cannot run."""
+    try:
+        import triton
+    except ImportError as e:
+        raise ValueError("backend 'triton' needs triton. Hint: pip install triton") from e
+    from katgym_kernels.attention import triton_attention
+
+    if not (torch.cuda.is_available() or triton.knobs.runtime.interpret):
+        raise ValueError("backend 'triton' needs a CUDA device, or TRITON_INTERPRET=1 to test it")
+    return triton_attention
+
+
 BACKENDS = {
     "reference": Backend(run=_reference, has_window=True, has_softcap=True, has_sinks=True),
     "sdpa": Backend(run=_sdpa, has_window=True),
     "cascade": Backend(run=_cascade, has_sinks=True),
+    "triton": Backend(run=_triton, has_window=True, has_softcap=True, has_sinks=True),
 }
 
 
@@ -96,7 +130,7 @@ def tree_attention(
     scale: of the scores; None is 1 / sqrt(D).
     softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
     sinks: [H] logits of a key without a value that every query sees.
-    backend: "reference", "sdpa", "cascade", or "auto".
+    backend: "reference", "sdpa", "cascade", "triton", or "auto".
 
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """

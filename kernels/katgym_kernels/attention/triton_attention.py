@@ -1,0 +1,257 @@
+"""Backend "triton": launches the kernels of `triton_forward.py` and `triton_backward.py`.
+
+Needs triton and a CUDA device, or TRITON_INTERPRET=1 for tensors on the CPU. Not here: the kernels.
+
+Letters: H query heads, K key heads, N packed tokens, D head size, P parts, T key tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from katgym_kernels.attention.triton_backward import delta_kernel, keys_kernel, queries_kernel
+from katgym_kernels.attention.triton_forward import forward_kernel
+from katgym_kernels.tree_plan import TreePlan
+
+HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """Sizes of one kernel's tiles, and how many warps and stages run it."""
+
+    block_m: int
+    """Queries a tile."""
+    block_n: int
+    """Keys a tile."""
+    num_warps: int = 8
+    num_stages: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonConfig:
+    """The configurations of the three large kernels."""
+
+    forward: KernelConfig
+    keys: KernelConfig
+    """dK and dV."""
+    queries: KernelConfig
+    """dQ."""
+    max_query_tiles: int = 64
+    """Query tiles one program of the dK/dV kernel goes through; longer ranges are split."""
+
+
+def default_config(size: int, dtype: torch.dtype) -> TritonConfig:
+    """Return the configuration for a head size and dtype."""
+    if dtype is torch.float32 or size > 128:
+        small = KernelConfig(block_m=64, block_n=32, num_warps=4)
+        return TritonConfig(forward=small, keys=small, queries=small)
+    return TritonConfig(
+        forward=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=3),
+        keys=KernelConfig(block_m=64, block_n=128, num_warps=8, num_stages=2),
+        queries=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=2),
+    )
+
+
+def triton_attention(
+    q_HND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    plan: TreePlan,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks_H: Tensor | None = None,
+    config: TritonConfig | None = None,
+) -> Tensor:
+    """Return out_HND in q's dtype; differentiable once in q, k, v and sinks."""
+    config = config or default_config(q_HND.shape[-1], q_HND.dtype)
+    out_HND: Tensor = _TritonAttention.apply(  # type: ignore[no-untyped-call]
+        q_HND, k_KND, v_KND, sinks_H, plan, scale, softcap, config
+    )
+    return out_HND
+
+
+class _TritonAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_HND: Tensor,
+        k_KND: Tensor,
+        v_KND: Tensor,
+        sinks_H: Tensor | None,
+        plan: TreePlan,
+        scale: float,
+        softcap: float | None,
+        config: TritonConfig,
+    ) -> Tensor:
+        q_HND, k_KND, v_KND = (_with_dense_rows(t) for t in (q_HND, k_KND, v_KND))
+        out_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
+        lse_HN = torch.empty(q_HND.shape[:2], dtype=torch.float32, device=q_HND.device)
+        num_heads, num_tokens, _ = q_HND.shape
+        tiles = _query_lists(plan, config.forward)
+        forward_kernel[(len(tiles[0]), num_heads)](
+            q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN, plan.end_N, plan.depth_N, *tiles,
+            *_strides(q_HND, k_KND, v_KND, out_HND), num_tokens, scale, softcap or 0.0,
+            plan.window or 0, HAS_SINKS=sinks_H is not None,
+            **_options(q_HND, k_KND, plan, softcap, config.forward),
+        )  # fmt: skip
+        ctx.save_for_backward(q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN)
+        ctx.plan, ctx.scale, ctx.softcap, ctx.config = plan, scale, softcap, config
+        return out_HND
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        *_, sinks_H, out_HND, lse_HN = ctx.saved_tensors
+        grad_HND = _with_dense_rows(grads[0])
+        delta_HN = _delta(out_HND, grad_HND)
+        dk_KND, dv_KND = _key_gradients(ctx, grad_HND, delta_HN)
+        dq_HND = _query_gradients(ctx, grad_HND, delta_HN)
+        dsinks_H = None
+        if sinks_H is not None:
+            weight_HN = torch.exp(sinks_H.float()[:, None] - lse_HN)
+            dsinks_H = -(weight_HN * delta_HN).sum(1).to(sinks_H.dtype)
+        return dq_HND, dk_KND, dv_KND, dsinks_H, None, None, None, None
+
+
+def _delta(out_HND: Tensor, grad_HND: Tensor) -> Tensor:
+    num_heads, num_tokens, size = out_HND.shape
+    delta_HN = torch.empty(num_heads, num_tokens, dtype=torch.float32, device=out_HND.device)
+    delta_kernel[(triton.cdiv(num_tokens, 64), num_heads)](
+        out_HND, grad_HND, delta_HN, *_strides(out_HND, grad_HND), num_tokens,
+        D=size, BD=triton.next_power_of_2(size), BM=64,
+    )  # fmt: skip
+    return delta_HN
+
+
+def _query_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> Tensor:
+    q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
+    plan, config = ctx.plan, ctx.config.queries
+    dq_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
+    tiles = _query_lists(plan, config)
+    queries_kernel[(len(tiles[0]), len(q_HND))](
+        q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dq_HND, plan.end_N, plan.depth_N, *tiles,
+        *_strides(q_HND, k_KND, v_KND, grad_HND, dq_HND), len(plan), ctx.scale, ctx.softcap or 0.0,
+        plan.window or 0, **_options(q_HND, k_KND, plan, ctx.softcap, config),
+    )  # fmt: skip
+    return dq_HND
+
+
+def _key_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> tuple[Tensor, Tensor]:
+    q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
+    plan, config = ctx.plan, ctx.config.keys
+    parts = key_parts(plan, config.block_m, config.block_n, ctx.config.max_query_tiles)
+    size = q_HND.shape[-1]
+    shape = (len(k_KND), len(parts.key_tile), config.block_n, size)
+    dk_KPD, dv_KPD = (
+        torch.empty(shape, dtype=torch.float32, device=q_HND.device) for _ in range(2)
+    )
+    keys_kernel[shape[1], len(k_KND)](
+        q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dk_KPD, dv_KPD, plan.end_N, plan.depth_N,
+        *(t.to(q_HND.device) for t in parts.ranges()), *_strides(q_HND, k_KND, v_KND, grad_HND),
+        dk_KPD.stride(0), len(plan), ctx.scale, ctx.softcap or 0.0, plan.window or 0,
+        **_options(q_HND, k_KND, plan, ctx.softcap, config),
+    )  # fmt: skip
+    return tuple(  # type: ignore[return-value]  # two of them
+        parts.summed(t).flatten(1, 2)[:, : len(plan)].to(k_KND.dtype) for t in (dk_KPD, dv_KPD)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyParts:
+    """Ranges of query tiles by key tile, split where they are long; int32 [P] on the CPU."""
+
+    key_tile: Tensor
+    first: Tensor
+    full_first: Tensor
+    """Tiles from here to `full_stop` need no mask."""
+    full_stop: Tensor
+    stop: Tensor
+    ordinal: Tensor
+    """Of a part among those of its key tile."""
+    num_key_tiles: int
+
+    def ranges(self) -> tuple[Tensor, ...]:
+        """Return what the kernel takes, in its order."""
+        return self.key_tile, self.first, self.full_first, self.full_stop, self.stop
+
+    def summed(self, parts_KPBD: Tensor) -> Tensor:
+        """Return [K, T, BN, D]: the sum of each key tile's parts, always in the same order."""
+        num = int(self.ordinal.max()) + 1
+        total = None
+        for ordinal in range(num):
+            chosen = torch.nonzero(self.ordinal == ordinal)[:, 0].to(parts_KPBD.device)
+            if total is None:
+                total = parts_KPBD[:, chosen]  # every tile has a first part
+            else:
+                tiles = self.key_tile.to(parts_KPBD.device)[chosen].long()
+                total[:, tiles] += parts_KPBD[:, chosen]
+        assert total is not None
+        return total
+
+
+def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> KeyParts:
+    """Return the parts of the dK/dV kernel's work, those of one key tile in a row."""
+    tiles = plan.tiles(block_m, block_n)
+    num = len(tiles.max_end)
+    k0 = torch.arange(num) * block_n
+    first = k0 // block_m
+    stop = -(-tiles.max_end.long() // block_m)
+    full_first = -(-(k0 + block_n - 1) // block_m)
+    full_stop = tiles.min_end.long() // block_m
+    is_empty = (full_first >= full_stop) | (plan.window is not None)
+    full_first = torch.where(is_empty, stop, full_first)
+    full_stop = torch.where(is_empty, stop, full_stop)
+    counts = (-(-(stop - first) // max_tiles)).clamp(min=1)
+    key_tile = torch.repeat_interleave(torch.arange(num), counts)
+    ordinal = torch.arange(len(key_tile)) - (counts.cumsum(0) - counts)[key_tile]
+    part_first = first[key_tile] + ordinal * max_tiles
+    part_stop = torch.minimum(part_first + max_tiles, stop[key_tile])
+    # The ranges of a part are those of its tile, cut to the part.
+    inner_first = torch.minimum(torch.maximum(full_first[key_tile], part_first), part_stop)
+    inner_stop = torch.minimum(torch.maximum(full_stop[key_tile], inner_first), part_stop)
+    fields = (key_tile, part_first, inner_first, inner_stop, part_stop, ordinal)
+    names = ("key_tile", "first", "full_first", "full_stop", "stop", "ordinal")
+    return KeyParts(num_key_tiles=num, **{n: t.int() for n, t in zip(names, fields, strict=True)})
+
+
+def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:
+    """Return the order of query tiles, the heaviest first, and the lists of their key tiles."""
+    tiles = plan.tiles(config.block_m, config.block_n)
+    work = tiles.full_offsets.diff() + tiles.partial_offsets.diff()
+    order = torch.argsort(work, descending=True, stable=True).int()
+    lists = (tiles.full_offsets, tiles.full_keys, tiles.partial_offsets, tiles.partial_keys)
+    return tuple(t.to(plan.device) for t in (order, *lists))
+
+
+def _options(
+    q_HND: Tensor, k_KND: Tensor, plan: TreePlan, softcap: float | None, config: KernelConfig
+) -> dict[str, Any]:
+    """Return the compile-time arguments that all large kernels share."""
+    size = q_HND.shape[-1]
+    return {
+        "G": len(q_HND) // len(k_KND),
+        "D": size,
+        "BD": triton.next_power_of_2(size),
+        "BM": config.block_m,
+        "BN": config.block_n,
+        "HAS_WINDOW": plan.window is not None,
+        "HAS_SOFTCAP": softcap is not None,
+        "PRECISION": "ieee",
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+    }
+
+
+def _with_dense_rows(tensor: Tensor) -> Tensor:
+    """Return a tensor whose last axis lies in memory without gaps."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [stride for t in tensors for stride in t.stride()[:2]]

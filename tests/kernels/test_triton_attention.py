@@ -1,0 +1,203 @@
+"""The Triton kernels compute what the reference computes; without a GPU in the interpreter."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from forests import AWKWARD, ends, fork_at, random_end
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from katgym_kernels import TreePlan, tree_attention
+
+triton_attention = pytest.importorskip(
+    "katgym_kernels.attention.triton_attention", reason="needs triton"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def config(block_m: int, block_n: int, max_query_tiles: int = 64) -> Any:
+    tiles = triton_attention.KernelConfig(
+        block_m=block_m, block_n=block_n, num_warps=4, num_stages=1
+    )
+    return triton_attention.TritonConfig(
+        forward=tiles, keys=tiles, queries=tiles, max_query_tiles=max_query_tiles
+    )
+
+
+SMALL = config(16, 16)
+
+
+def draw(
+    num: int, heads: int, key_heads: int, size: int, *, sinks: bool = False, seed: int = 0
+) -> list[Tensor]:
+    """Return q, k, v, the gradient of the output, and sinks if asked for."""
+    rng = torch.Generator().manual_seed(seed)
+    shapes: list[tuple[int, ...]] = [(heads, num, size), (key_heads, num, size)]
+    shapes += [shapes[1], shapes[0]] + ([(heads,)] if sinks else [])
+    return [torch.randn(*shape, generator=rng).to(DEVICE) for shape in shapes]
+
+
+def played(run: Any, inputs: list[Tensor]) -> list[Tensor]:
+    """Return the output and the gradients of q, k, v and sinks."""
+    q, k, v, grad, *sinks = inputs
+    leaves = [t.clone().requires_grad_() for t in (q, k, v, *sinks)]
+    out = run(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+
+def check(
+    plan: TreePlan, inputs: list[Tensor], chosen: Any = SMALL, *, allowed: float = 2e-6, **more: Any
+) -> None:
+    def reference(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
+        given = {"sinks": sinks[0]} if sinks else {}
+        return tree_attention(q, k, v, plan, backend="reference", **given, **more)
+
+    def kernels(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
+        out = triton_attention.triton_attention(
+            q, k, v, plan, scale=q.shape[-1] ** -0.5, sinks_H=sinks[0] if sinks else None,
+            config=chosen, **more,
+        )  # fmt: skip
+        assert isinstance(out, Tensor)
+        return out
+
+    wanted = played(reference, [t.double() for t in inputs])
+    found = played(kernels, inputs)
+    least = 0.5 * float(inputs[3].norm())
+    for name, x, y in zip(("out", "dq", "dk", "dv", "dsinks"), found, wanted, strict=False):
+        assert x.isfinite().all(), name
+        error = float((x.double() - y).norm()) / max(float(y.norm()), least)
+        assert error <= allowed, (name, error)
+
+
+@given(
+    end=ends(max_size=48),
+    heads=st.sampled_from([(1, 1), (2, 1), (3, 3)]),
+    blocks=st.sampled_from([(16, 16), (32, 16), (16, 32)]),
+    window=st.none() | st.integers(1, 12),
+    softcap=st.sampled_from([None, 2.0]),
+    sinks=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_random_forests_with_every_option(
+    end: list[int],
+    heads: tuple[int, int],
+    blocks: tuple[int, int],
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+) -> None:
+    plan = TreePlan.build(end, window=window, device=DEVICE)
+    inputs = draw(len(end), *heads, 16, sinks=sinks)
+    check(plan, inputs, config(*blocks, max_query_tiles=2), softcap=softcap)
+
+
+@pytest.mark.parametrize("name", [n for n in AWKWARD if n != "leaves of one token"])
+def test_awkward_forests(name: str) -> None:
+    plan = TreePlan.build(AWKWARD[name], device=DEVICE)
+    check(plan, draw(len(plan), 2, 1, 16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [(16, 16), (16, 32), (32, 16)])
+def test_a_fork_at_every_packed_index_of_a_tile(blocks: tuple[int, int]) -> None:
+    for fork in range(2, 70):
+        plan = TreePlan.build(fork_at(fork, 80), device=DEVICE)
+        check(plan, draw(80, 1, 1, 16), config(*blocks))
+
+
+@pytest.mark.slow
+def test_forks_at_the_end_of_a_tile_of_the_default_size() -> None:
+    for fork in (57, 60, 63, 64, 65):
+        plan = TreePlan.build(fork_at(fork, 140), device=DEVICE)
+        check(plan, draw(140, 1, 1, 64), config(64, 64))
+
+
+@pytest.mark.slow
+def test_a_deep_caterpillar_and_a_thousand_leaves() -> None:
+    for end in ([1000 if i % 2 == 0 else i + 1 for i in range(1000)], [1001, *range(2, 1002)]):
+        plan = TreePlan.build(end, device=DEVICE)
+        check(plan, draw(len(end), 1, 1, 16), config(64, 64, max_query_tiles=3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", triton_attention.HEAD_SIZES)
+def test_head_sizes_through_the_public_function(size: int) -> None:
+    plan = TreePlan.build(random_end(random.Random(size), 70), device=DEVICE)
+    q, k, v, *_ = draw(70, 2, 1, size)
+    wanted = tree_attention(q, k, v, plan, backend="reference")
+    found = tree_attention(q, k, v, plan, backend="triton")
+    assert float((found - wanted).norm() / wanted.norm()) <= 2e-6
+
+
+def test_half_precision_is_as_good_as_eager() -> None:
+    plan = TreePlan.build(random_end(random.Random(3), 60, chain=0.9), device=DEVICE)
+    # Triton's interpreter multiplies the bits of bfloat16 as integers.
+    for dtype in (torch.float16,) if DEVICE == "cpu" else (torch.float16, torch.bfloat16):
+        inputs = [t.to(dtype) for t in draw(60, 2, 1, 32)]
+
+        def run(backend: str, tensors: list[Tensor]) -> list[Tensor]:
+            return played(
+                lambda q, k, v: (
+                    triton_attention.triton_attention(q, k, v, plan, scale=32**-0.5, config=SMALL)
+                    if backend == "triton"
+                    else tree_attention(q, k, v, plan, backend=backend)
+                ),
+                tensors,
+            )
+
+        wanted = run("reference", [t.double() for t in inputs])
+        for x, base, y in zip(run("triton", inputs), run("sdpa", inputs), wanted, strict=True):
+            error, eager = (float((t.double() - y).norm()) for t in (x, base))
+            assert error <= 2 * eager
+
+
+def test_nothing_leaks_and_two_runs_are_the_same_bits() -> None:
+    end = [20, 12, *([12] * 10), *([20] * 8), *([33] * 13)]
+    plan = TreePlan.build(end, device=DEVICE)
+    q, k, v, *_ = draw(33, 1, 1, 16)
+
+    def run(k: Tensor, v: Tensor) -> Tensor:
+        out = triton_attention.triton_attention(q, k, v, plan, scale=0.25, config=SMALL)
+        assert isinstance(out, Tensor)
+        return out
+
+    before = run(k, v)
+    assert torch.equal(before, run(k, v))
+    for changed in (0, 1, 11, 12, 19, 20, 32):
+        other_k, other_v = k.clone(), v.clone()
+        other_k[:, changed] += 1
+        other_v[:, changed] -= 1
+        after = run(other_k, other_v)
+        for i in range(33):
+            is_seen = changed <= i < end[changed]
+            assert torch.equal(after[:, i], before[:, i]) != is_seen, (changed, i)
+
+
+def test_parts_cover_each_range_once_in_order() -> None:
+    plan = TreePlan.build(random_end(random.Random(4), 200, chain=0.95))
+    tiles = plan.tiles(8, 16)
+    parts = triton_attention.key_parts(plan, 8, 16, 3)
+    covered: dict[int, list[int]] = {}
+    for tile, first, inner, outer, stop in zip(*(t.tolist() for t in parts.ranges()), strict=True):
+        assert first <= inner <= outer <= stop and stop - first <= 3
+        covered.setdefault(tile, []).extend(range(first, stop))
+        for query in range(inner, outer):  # needs no mask
+            assert query * 8 >= tile * 16 + 15 and (query + 1) * 8 <= int(tiles.min_end[tile])
+    for tile, found in covered.items():
+        assert found == list(range(tile * 16 // 8, -(-int(tiles.max_end[tile]) // 8)))
+    assert sorted(covered) == list(range(13))
+
+
+def test_what_the_kernels_do_not_know_is_refused() -> None:
+    plan = TreePlan.build([2, 2], device=DEVICE)
+    q = torch.zeros(1, 2, 48, device=DEVICE)
+    with pytest.raises(ValueError, match=r"'triton' has head sizes \(16, 32, .*\), got 48"):
+        tree_attention(q, q, q, plan, backend="triton")
+    wide = torch.zeros(1, 2, 64, device=DEVICE, dtype=torch.float64)
+    with pytest.raises(ValueError, match="computes in float32, got float64"):
+        tree_attention(wide, wide, wide, plan, backend="triton")

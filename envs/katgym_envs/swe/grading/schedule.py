@@ -200,7 +200,7 @@ def _repair(
 
 def _spread_others(
     hidden: HiddenTests,
-    drafts: Sequence[_Draft],
+    drafts: list[_Draft],
     functions: Mapping[str, tuple[str, str]],
     rng: random.Random,
 ) -> None:
@@ -224,9 +224,11 @@ def _spread_others(
     for name, all_nodes in others.items():
         for node in all_nodes:
             if not any(name in d.functions and node not in d.fails for d in drafts):
-                free = [d for d in drafts if node not in d.fails]
-                for draft in free[:1]:
-                    draft.functions.add(name)
+                free = next((d for d in drafts if node not in d.fails), None)
+                if free is None:  # canaries of other cases of its function fail it in every round
+                    free = _Draft(functions=set(drafts[0].functions))
+                    drafts.append(free)
+                free.functions.add(name)
 
 
 def _add_decoys(

@@ -124,6 +124,31 @@ def test_without_one_there_the_next_place_is_taken():
     assert {c.places[node(0)] for r in schedule.rounds for c in r.canaries} == {"8:1"}
 
 
+def test_a_kept_case_that_many_canaries_take_along_is_itself_once():
+    """Cases 0 to 2 of one function are to fix; each one's canary makes case 3 fail, too."""
+    cases = tuple(f"t.py::test_a[{i}]" for i in range(4))
+    canaries = [
+        ValidCanary(
+            path="t.py",
+            spec={"kind": "number", "edits": [[i * 10, i * 10 + 1, "x"]]},
+            fails=frozenset({cases[i], cases[3]}),
+        )
+        for i in range(3)
+    ]
+    task = HiddenTests(
+        instance_id="x",
+        gold_patch="",
+        fail_to_pass=cases[:3],
+        pass_to_pass=cases[3:],
+        files={"t.py": b""},
+        functions=(TestFunction(path="t.py", qualname="test_a", case_ids=("0", "1", "2", "3")),),
+        canaries=tuple(canaries),
+    )
+    for seed in range(300):
+        rounds = draw_schedule(task, random.Random(seed)).rounds
+        assert any(r.functions and r.canary_of(cases[3]) is None for r in rounds), seed
+
+
 def test_wrong_values_come_before_assertions_turned_around():
     mixed = [canary(1, 0, kind="operator"), canary(2, 0), canary(3, 0, kind="negation")]
     schedule = draw_schedule(hidden(1, 0, mixed), random.Random(3))

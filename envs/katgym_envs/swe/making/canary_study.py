@@ -17,10 +17,12 @@ from typing import Any
 from katgym.concurrency import run_all
 from katgym_envs.swe.canaries import Canary, Role, find_canaries, render
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.hidden import ValidCanary
+from katgym_envs.swe.hidden import TestFunction, ValidCanary
+from katgym_envs.swe.making.canary_run import apart, broken_promise, with_canaries
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.module_layout import ModuleLayout
 from katgym_envs.swe.making.package_study import PackageStudy
+from katgym_envs.swe.making.sound_tests import CANARY_ORDERS, Order
 from katgym_envs.swe.test_run import TestResult
 
 Name = tuple[str, str]
@@ -133,6 +135,33 @@ class CanaryStudy:
             tried = self._chosen(name) if name in unserved else self._near(name, node, place)
             found[node] = self._sound(name, node, tried)
         return found
+
+    async def unsteady(self, canaries: Sequence[ValidCanary]) -> list[ValidCanary]:
+        """Return those that do not fail as told when all tests run, in some order."""
+        study = self._package
+        functions = [
+            TestFunction(path=path, qualname=qualname, case_ids=cases)
+            for path, found in study.tests.items()
+            for qualname, cases in found.items()
+        ]
+
+        async def one(batch: Sequence[int], order: Order) -> list[ValidCanary]:
+            chosen = [canaries[i] for i in batch]
+            run = await self._lab.run(
+                functions=frozenset(study.functions.values()),
+                put=with_canaries(self._files, chosen),
+                seed=order.seed,
+                is_reversed=order.is_reversed,
+                is_detailed=True,
+                timeout_s=10 + 10 * study.duration_s,
+            )
+            return [c for c in chosen if broken_promise(c, run, functions) is not None]
+
+        found = await run_all(
+            one(batch, order) for batch in apart(canaries) for order in CANARY_ORDERS
+        )
+        bad = {id(canary) for some in found for canary in some}
+        return [canary for canary in canaries if id(canary) in bad]
 
     def _unserved(self, places: Mapping[str, str]) -> set[Name]:
         """Return the functions of which no canary near a failure fails where the test does."""

@@ -9,7 +9,7 @@ Every run starts from the same files. Not here: which tests run on what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +20,7 @@ from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv, pinned_requirements
 from katgym_envs.swe.making.installed_copy import installed_copy
-from katgym_envs.swe.making.sound_tests import Name, random_parts
+from katgym_envs.swe.making.sound_tests import ORDERS, Name, Order, random_parts
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.package_files import base_tree
@@ -93,13 +93,14 @@ class Lab:
         put: Mapping[str, bytes] | None = None,
         env: Mapping[str, str] | None = None,
         seed: int | None = None,
+        is_reversed: bool = False,
         timeout_s: float | None = None,
         is_detailed: bool = False,
     ) -> TestRun:
         """Run tests on correct code with `put` in it; `files` None takes those of `functions`."""
         run, _ = await self.run_and_read(
             None, files=files, functions=functions, put=put, env=env, seed=seed,
-            timeout_s=timeout_s, is_detailed=is_detailed,
+            is_reversed=is_reversed, timeout_s=timeout_s, is_detailed=is_detailed,
         )  # fmt: skip
         return run
 
@@ -107,6 +108,15 @@ class Lab:
         """Run random parts of these test functions on correct code, each part alone."""
         return await run_all(
             self.run(functions=part, seed=seed) for part, seed in random_parts(names)
+        )
+
+    async def run_orders(
+        self, files: tuple[str, ...], orders: Sequence[Order] = ORDERS
+    ) -> list[TestRun]:
+        """Run all tests of these modules on correct code, once in each order."""
+        return await run_all(
+            self.run(files=files, seed=order.seed, is_reversed=order.is_reversed)
+            for order in orders
         )
 
     async def run_and_read(
@@ -118,6 +128,7 @@ class Lab:
         put: Mapping[str, bytes] | None = None,
         env: Mapping[str, str] | None = None,
         seed: int | None = None,
+        is_reversed: bool = False,
         timeout_s: float | None = None,
         is_detailed: bool = False,
     ) -> tuple[TestRun, bytes | None]:
@@ -130,6 +141,7 @@ class Lab:
             files=chosen,
             functions=functions,
             seed=seed,
+            is_reversed=is_reversed,
             timeout_s=timeout_s or self.max_s,
             python_path=self.tree.package.python_path,
             env=dict(env or {}),

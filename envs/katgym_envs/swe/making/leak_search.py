@@ -8,7 +8,6 @@ It finds text as it is. Text that is compressed or encoded goes unnoticed.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.making.observed_tests import find_function
 from katgym_envs.swe.parse_source import parse_source
 
 _MIN_LETTERS = 24
@@ -78,7 +78,8 @@ class LeakSearch:
         async with await self._backend.create(_spec(task, has_workspace=True)) as sandbox:
             own = await _search(sandbox, [wanted], roots)
         shared = _related(wanted, self._shared[task.workspace.python])
-        return _problems(wanted, shared, task) + _problems(wanted, own, task)
+        found = _problems(wanted, shared, task) + _problems(wanted, own, task)
+        return found + _shown_tests(task)
 
 
 def _spec(task: GradedTask, *, has_workspace: bool) -> SandboxSpec:
@@ -209,33 +210,48 @@ def _test_needles(task: GradedTask) -> dict[str, str]:
     base = b"\n".join(task.base_files.values()).decode("utf-8", "replace")
     known = {line.strip() for line in base.splitlines()}
     found: dict[str, str] = {}
-    for text in _hidden_lines(task.hidden):
-        if text not in known and _is_telling(text):
-            found[text] = "a line of a hidden test"
+    for lines in _hidden_functions(task.hidden).values():
+        for text in lines:
+            if text not in known and _is_telling(text):
+                found[text] = "a line of a hidden test"
     return found
 
 
-def _hidden_lines(hidden: HiddenTests) -> list[str]:
-    """Return the lines of the functions that hold tests to fix."""
-    to_fix = set(hidden.fail_to_pass)
-    wanted: dict[str, set[str]] = {}
-    for function in hidden.functions:
-        if to_fix & set(function.node_ids()):
-            wanted.setdefault(function.path, set()).add(function.qualname.split("::")[-1])
+def _shown_tests(task: GradedTask) -> list[str]:
+    """Return hidden test functions that some file of the base state holds whole, as problems."""
+    shown = {
+        path: _without_layout(content.decode("utf-8", "replace").splitlines())
+        for path, content in task.base_files.items()
+    }
     return [
-        line
-        for path, names in wanted.items()
-        for line in _function_lines(hidden.files, path, names)
+        f"hidden test {name!r} can be read in {path!r}"
+        for name, lines in _hidden_functions(task.hidden).items()
+        if any(map(_is_telling, lines))
+        for path, text in shown.items()
+        if _without_layout(lines) in text
     ]
 
 
-def _function_lines(files: Mapping[str, bytes], path: str, names: set[str]) -> list[str]:
-    source = files.get(path, b"")
-    lines = source.decode("utf-8", "replace").splitlines()
-    found: list[str] = []
-    for node in ast.walk(parse_source(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in names:
-            found += [text.strip() for text in lines[node.lineno : node.end_lineno]]
+def _without_layout(lines: Iterable[str]) -> str:
+    """Return lines without indentation and blank ones, so that a moved function is found."""
+    return "\n" + "".join(f"{text}\n" for line in lines if (text := line.strip()))
+
+
+def _hidden_functions(hidden: HiddenTests) -> dict[str, list[str]]:
+    """Return the functions that hold tests to fix: name -> stripped lines below the first.
+
+    A test that a class inherits is left out: its function is another class's.
+    """
+    to_fix = set(hidden.fail_to_pass)
+    found: dict[str, list[str]] = {}
+    for function in hidden.functions:
+        if to_fix & set(function.node_ids()):
+            source = hidden.files.get(function.path, b"")
+            node = find_function(parse_source(source), function.qualname)
+            if node is not None:
+                lines = source.decode("utf-8", "replace").splitlines()
+                body = lines[node.lineno : node.end_lineno]
+                found[f"{function.path}::{function.qualname}"] = [line.strip() for line in body]
     return found
 
 

@@ -118,6 +118,7 @@ class MutantTrial:
     async def _run(self, mutant: Mutant) -> Trial:
         failing = await self._failing(mutant)
         graded, places = await self._graded(failing)
+        failing |= await self._failing_elsewhere(mutant, failing)
         broken = {self._study.functions[node] for node in failing}
         made = self._regenerated(mutant, broken)
         statement = await self._statement(mutant, failing, graded, made)
@@ -156,6 +157,19 @@ class MutantTrial:
         if set(second) != set(failed):
             raise _Stop(TrialOutcome.UNSTEADY, len(failed))
         return second
+
+    async def _failing_elsewhere(
+        self, mutant: Mutant, failing: Mapping[str, TestResult]
+    ) -> dict[str, TestResult]:
+        """Return the other sound tests that the bug breaks.
+
+        Those that reach it in another process, as tests of a command do, or through what is shared.
+        """
+        names = frozenset(self._study.functions.values())
+        found = self._failed(await self._tests(names, {mutant.spec.file: mutant.content}))
+        if not failing.keys() <= found.keys():
+            raise _Stop(TrialOutcome.UNSTEADY, len(failing))
+        return {node: result for node, result in found.items() if node not in failing}
 
     async def _tests(
         self,

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
+from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.making.canary_choice import canary_spec, choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
@@ -24,12 +25,12 @@ from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.made_set import MadeSet
 from katgym_envs.swe.making.mutant_trial import Mutant, MutantTrial, Trial, TrialOutcome
 from katgym_envs.swe.making.package_study import PackageStudy, study_package
-from katgym_envs.swe.making.sound_tests import SEEDS
+from katgym_envs.swe.making.sound_tests import ORDERS
 from katgym_envs.swe.mutation import find_sites, mutate
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import MutationSpec
 from katgym_envs.swe.sources.mutation_set import pinned_sha256
-from katgym_envs.swe.sources.spec_format import CanarySpec, PackageSpec, TaskSpec, node_ids
+from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec, node_ids
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +126,16 @@ class PackageMaker:
         """Return what is known of a mutant; None if it was not tried."""
         return self.trials.get(_name(candidate.spec))
 
-    def package_spec(self, tasks: Iterable[TaskSpec]) -> PackageSpec:
-        """Return the package as the set keeps it, with the canaries that its tasks need."""
+    async def finish(self, tasks: Sequence[TaskSpec]) -> tuple[PackageSpec, list[TaskSpec]]:
+        """Return the package as a set keeps it, and those of its tasks whose canaries are steady.
+
+        A canary may fail by itself and pass beside other tests; a grader would call that forged.
+        """
+        canaries = await self._steady_canaries(tasks)
+        nodes = node_ids(self.study.tests)
+        numbers = {node: number for number, node in enumerate(nodes)}
         package = self.tree.package
-        return PackageSpec(
+        spec = PackageSpec(
             name=package.name,
             version=package.version,
             sha256=pinned_sha256(self.tree),
@@ -141,8 +148,13 @@ class PackageMaker:
             tests=self.study.tests,
             flaky=self.study.flaky,
             timeout_s=self.lab.max_s,
-            canaries=self._needed_canaries(tasks),
+            canaries=tuple(canary_spec(canary, numbers) for canary in canaries),
         )
+        return spec, [
+            task
+            for task in tasks
+            if all(sharp_canaries(canaries, n, place) for n, place in _places(task, nodes).items())
+        ]
 
     def finished(self, task: TaskSpec, counted: Iterable[Candidate]) -> TaskSpec:
         """Return a task with what the trials of these candidates together say of its tests."""
@@ -154,7 +166,7 @@ class PackageMaker:
         survived = outcomes[TrialOutcome.SURVIVED]
         tried = sum(outcomes.values())
         validation = {
-            "gold_runs": len(SEEDS),
+            "gold_runs": len(ORDERS),
             "base_runs": 2,
             "num_failed": len(task.fail_to_pass) + len(task.ungraded),
             "mutants_tried": tried,
@@ -201,20 +213,31 @@ class PackageMaker:
                 num_failed=entry["num_failed"],
             )
 
-    def _needed_canaries(self, tasks: Iterable[TaskSpec]) -> tuple[CanarySpec, ...]:
+    async def _steady_canaries(self, tasks: Sequence[TaskSpec]) -> list[ValidCanary]:
         """Return canaries enough for every graded test, as few as will do."""
         nodes = node_ids(self.study.tests)
         wanted: set[tuple[str, str]] = set()
         found: dict[str, ValidCanary] = {}
         for task in tasks:
-            numbered = zip(task.fail_to_pass, task.base_places, strict=True)
-            places = {nodes[number]: place for number, place in numbered}
+            places = _places(task, nodes)
             wanted |= set(places.items())
             for canaries in self.canaries.canaries_for(places).values():
                 found |= {f"{c.path} {c.spec!r}": c for c in canaries}
-        chosen = choose_canaries(list(found.values()), wanted, _CANARIES_PER_TEST)
-        numbers = {node: number for number, node in enumerate(nodes)}
-        return tuple(canary_spec(canary, numbers) for canary in chosen)
+        steady: set[int] = set()
+        while True:
+            chosen = choose_canaries(list(found.values()), wanted, _CANARIES_PER_TEST)
+            fresh = [canary for canary in chosen if id(canary) not in steady]
+            unsteady = {id(canary) for canary in await self.canaries.unsteady(fresh)}
+            if not unsteady:
+                return chosen
+            steady |= {id(canary) for canary in fresh} - unsteady
+            found = {key: canary for key, canary in found.items() if id(canary) not in unsteady}
+
+
+def _places(task: TaskSpec, nodes: Sequence[str]) -> dict[str, str]:
+    """Return FAIL_TO_PASS node id -> where it fails on the base state."""
+    numbered = zip(task.fail_to_pass, task.base_places, strict=True)
+    return {nodes[number]: place for number, place in numbered}
 
 
 def _name(spec: MutationSpec) -> str:

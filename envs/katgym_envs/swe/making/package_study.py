@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from katgym.concurrency import run_all
 from katgym.errors import UsageError
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.reach import (
@@ -21,7 +20,7 @@ from katgym_envs.swe.making.reach import (
     Reach,
     read_reach,
 )
-from katgym_envs.swe.making.sound_tests import SEEDS, not_passed, sound_tests
+from katgym_envs.swe.making.sound_tests import not_passed, sound_tests
 from katgym_envs.swe.test_run import TestRun
 
 
@@ -54,7 +53,7 @@ async def study_package(lab: Lab) -> PackageStudy:
     Raises `UsageError` when they do not collect or none passes.
     """
     modules = tuple(lab.tree.test_modules)
-    runs = await run_all(lab.run(files=modules, seed=seed) for seed in SEEDS)
+    runs = await lab.run_orders(modules)
     await _check_runs(lab, runs)
     found = sound_tests(runs)
     in_parts = await lab.run_parts((f.path, f.qualname) for f in found.functions)

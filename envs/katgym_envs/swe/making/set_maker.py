@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from katgym.concurrency import run_all
@@ -84,13 +84,14 @@ async def make_set(
             makers = [maker for maker in opened if maker.key not in refused]
             await _try_all(makers, config, observe)
             result = _result(makers, config, refused)
-            packages = {m.key: m for m in makers}
-            used = {task.package for task in result.tasks}
-            specs = [
-                packages[key].package_spec([t for t in result.tasks if t.package == key])
-                for key in packages
-                if key in used
-            ]
+            specs, kept = [], set[str]()
+            for maker in makers:
+                tasks = [task for task in result.tasks if task.package == maker.key]
+                if tasks:
+                    spec, steady = await maker.finish(tasks)
+                    specs += [spec] if steady else []
+                    kept |= {task.id for task in steady}
+            result = replace(result, tasks=tuple(t for t in result.tasks if t.id in kept))
             await asyncio.to_thread(made.finish, specs, result.tasks)
             return result
         finally:

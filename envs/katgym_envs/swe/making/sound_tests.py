@@ -1,6 +1,6 @@
 """Which tests pass on correct code whatever the order, and whatever runs beside them.
 
-    found = sound_tests([await lab.run(files=modules, seed=seed) for seed in SEEDS])
+    found = sound_tests(await lab.run_orders(modules))
     parts = random_parts((f.path, f.qualname) for f in found.functions)
 
 Graders spread tests over processes and shuffle them, so a test that passes only after another one
@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import TestFunction, split_node_id
@@ -20,8 +21,24 @@ from katgym_envs.swe.test_run import TestRun
 
 Name = tuple[str, str]
 """(path, qualname) of a test function."""
-SEEDS = (None, 1, 2)
-"""Of the runs of all tests; None keeps pytest's order, the others shuffle."""
+
+
+class Order(NamedTuple):
+    """In which order tests run."""
+
+    seed: int | None = None
+    """Shuffles; None keeps pytest's order."""
+    is_reversed: bool = False
+
+    def __str__(self) -> str:
+        shuffled = "" if self.seed is None else f"shuffled with seed {self.seed}"
+        return " and ".join(filter(None, (shuffled, "reversed" * self.is_reversed))) or "in order"
+
+
+ORDERS = (Order(), Order(is_reversed=True), Order(seed=1))
+"""Of the runs of all tests; what needs another test before it fails in the first or the second."""
+CANARY_ORDERS = (Order(is_reversed=True), Order(seed=2))
+"""Of the runs of all tests with canaries among them."""
 _PART_SEEDS = (11, 12, 13)
 _NUM_PARTS = 4
 

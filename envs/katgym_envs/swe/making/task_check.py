@@ -18,16 +18,15 @@ from dataclasses import dataclass, field
 from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, SandboxError
-from katgym_envs.swe.canaries import render
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome, TestStatus
-from katgym_envs.swe.grading.schedule import overlap
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
+from katgym_envs.swe.making.canary_run import apart, broken_promise, with_canaries
 from katgym_envs.swe.making.check_result import CheckResult
 from katgym_envs.swe.making.leak_search import LeakSearch
-from katgym_envs.swe.making.sound_tests import SEEDS, random_parts
+from katgym_envs.swe.making.sound_tests import CANARY_ORDERS, ORDERS, Order, random_parts
 from katgym_envs.swe.making.statement import is_leaking
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
 from katgym_envs.swe.row import SweRow
@@ -173,18 +172,17 @@ class TaskCheck:
         failing: dict[str, str] = {}
         functions = {(f.path, f.qualname): f.node_ids() for f in task.hidden.functions}
         everything = frozenset(functions)
-        whole = [(everything, seed, "all tests") for seed in SEEDS]
-        parts = [(part, seed, "a part of the tests") for part, seed in random_parts(functions)]
-        for names, seed, what in (*whole, *parts):
-            run = await self._run(task, put=put, removed=removed, names=names, seed=seed)
+        whole = [(everything, order, "all tests") for order in ORDERS]
+        parts = [(p, Order(seed=s), "a part of the tests") for p, s in random_parts(functions)]
+        for names, order, what in (*whole, *parts):
+            run = await self._run(task, put=put, removed=removed, names=names, order=order)
             status = run.statuses()
-            order = "in order" if seed is None else f"shuffled with seed {seed}"
             for node in (node for name in names for node in functions[name]):
                 found = status.get(node, TestStatus.MISSING)
                 if found is not TestStatus.PASSED:
                     failing.setdefault(node, f"is {found} in a run of {what} {order}")
         dead: dict[int, str] = {}
-        for batch in _batches(task.hidden):
+        for batch in apart(task.hidden.canaries):
             dead |= await self._try_canaries(task, put, removed, batch)
         return _GoldRuns(failing=failing, dead=dead)
 
@@ -198,33 +196,17 @@ class TaskCheck:
         """Return which of these canaries, put in together, do not fail as they are said to."""
         hidden = task.hidden
         chosen = [hidden.canaries[i] for i in batch]
-        owners = {n: (f.path, f.qualname) for f in hidden.functions for n in f.node_ids()}
-        names = frozenset(owners[n] for c in chosen for n in c.fails if n in owners)
-        files = {
-            path: render(hidden.files[path], [c.spec for c in chosen if c.path == path])
-            for path in {c.path for c in chosen}
-        }
-        run = await self._run(
-            task, put={**put, **files}, removed=removed, names=names, is_detailed=True
-        )
-        # By number: a canary in a table changes the names of cases.
-        numbers = {
-            node: (f.path, f.qualname, i)
-            for f in hidden.functions
-            for i, node in enumerate(f.node_ids())
-        }
-        results = {(r.path, r.qualname, r.ordinal): r for r in run.results}
+        files = with_canaries(hidden.files, chosen)
         dead: dict[int, str] = {}
-        for index, canary in zip(batch, chosen, strict=True):
-            for node in sorted(canary.fails):
-                found = results.get(numbers[node]) if node in numbers else None
-                if found is None or found.status is not TestStatus.FAILED:
-                    status = TestStatus.MISSING if found is None else found.status
-                    dead[index] = f"{node} is {status} with it under gold"
-                elif canary.places and found.place != canary.places.get(node):
-                    dead[index] = (
-                        f"{node} fails at {found.place!r}, not {canary.places.get(node)!r}"
-                    )
+        for order in CANARY_ORDERS:
+            run = await self._run(
+                task, put={**put, **files}, removed=removed, names=None, order=order,
+                is_detailed=True,
+            )  # fmt: skip
+            for index, canary in zip(batch, chosen, strict=True):
+                why = broken_promise(canary, run, hidden.functions)
+                if why is not None:
+                    dead.setdefault(index, why)
         return dead
 
     async def _run(
@@ -234,7 +216,7 @@ class TaskCheck:
         put: Mapping[str, bytes],
         removed: tuple[str, ...],
         names: frozenset[tuple[str, str]] | None,
-        seed: int | None = None,
+        order: Order = ORDERS[0],
         is_detailed: bool = False,
     ) -> TestRun:
         hidden = task.hidden
@@ -242,7 +224,8 @@ class TaskCheck:
         plan = TestPlan(
             files=tuple(sorted({path for path, _ in functions})),
             functions=functions,
-            seed=seed,
+            seed=order.seed,
+            is_reversed=order.is_reversed,
             timeout_s=hidden.timeout_s * 2,
             python_path=task.env.python_path,
             put={**hidden.files, **put},
@@ -315,28 +298,6 @@ def _paper_problems(row: SweRow, hidden: HiddenTests) -> list[str]:
 
 def _has_canary(node: str, canaries: Sequence[ValidCanary], hidden: HiddenTests) -> bool:
     return bool(sharp_canaries(canaries, node, hidden.base_places.get(node, "")))
-
-
-def _batches(hidden: HiddenTests) -> list[list[int]]:
-    """Split the canaries into runs in which no test and no place is touched twice, as in rounds."""
-    batches: list[list[int]] = []
-    touched: list[set[str]] = []
-    for index, canary in enumerate(hidden.canaries):
-        place = next(
-            (
-                i
-                for i, nodes in enumerate(touched)
-                if not nodes & canary.fails
-                and not any(overlap(canary, hidden.canaries[other]) for other in batches[i])
-            ),
-            len(batches),
-        )
-        if place == len(batches):
-            batches.append([])
-            touched.append(set())
-        batches[place].append(index)
-        touched[place] |= canary.fails
-    return batches
 
 
 def _gold_key(task: GradedTask, put: Mapping[str, bytes], removed: tuple[str, ...]) -> str:

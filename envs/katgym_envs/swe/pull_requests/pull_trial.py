@@ -27,7 +27,7 @@ from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.installed_copy import installed_copy
 from katgym_envs.swe.making.package_study import PackageStudy, why_uncollected
-from katgym_envs.swe.making.sound_tests import SEEDS, not_passed
+from katgym_envs.swe.making.sound_tests import ORDERS, not_passed
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
 from katgym_envs.swe.pull_requests.import_config import Scope, TrialConfig
 from katgym_envs.swe.pull_requests.prepared_pull import PreparedPull
@@ -103,9 +103,9 @@ class PullTrial:
 
     async def _run(self, recipe: EnvironmentRecipe, before: StateLab, after: StateLab) -> TriedPull:
         modules, first = await self._modules(after)
-        gold = [first, *await self._runs(after, SEEDS[1:], files=modules)]
+        gold = [first, *await after.run_orders(modules, ORDERS[1:])]
         _check_gold(gold)
-        base = await self._runs(before, SEEDS, files=modules)
+        base = await before.run_orders(modules)
         _check_base(base)
         tests = sort_tests(base, gold)
         duration_s = max(run.session_s for run in gold)
@@ -129,8 +129,8 @@ class PullTrial:
             base_places={n: p for n, p in places.items() if n in set(tests.fail_to_pass)},
             duration_s=duration_s,
             validation={
-                "gold_runs": len(SEEDS),
-                "base_runs": len(SEEDS),
+                "gold_runs": len(ORDERS),
+                "base_runs": len(ORDERS),
                 "flaky": list(tests.flaky),
                 "mutants_tried": len(variants),
                 "mutants_survived": len(variants) - killed,
@@ -183,9 +183,6 @@ class PullTrial:
                 why = await why_uncollected(after, min(needed))
                 raise Refused("gold_broken", f"its tests do not collect with gold: {why}")
         raise Refused("gold_broken", "which of its test modules collect with gold changes")
-
-    async def _runs(self, lab: StateLab, seeds: Sequence[int | None], **more: Any) -> list[TestRun]:
-        return await run_all(lab.run(seed=seed, **more) for seed in seeds)
 
     async def _steady(self, after: StateLab, tests: SortedTests) -> SortedTests:
         """Leave out tests that fail with gold when a part of the graded tests runs."""

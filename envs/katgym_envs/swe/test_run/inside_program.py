@@ -182,6 +182,8 @@ class Recorder:
             import random
 
             random.Random(self.plan["seed"]).shuffle(kept)
+        if self.plan["is_reversed"]:
+            kept.reverse()
         items[:] = kept
         self.send("collected", tests=told)
 

@@ -27,6 +27,8 @@ class TestPlan:
     """(file, qualname) of the functions to run, all their cases; None: all that are collected."""
     seed: int | None = None
     """Shuffles the order of the tests; None keeps pytest's."""
+    is_reversed: bool = False
+    """Turns that order around."""
     timeout_s: float = 60.0
     """Wall seconds of the whole run."""
     python_path: tuple[str, ...] = (".",)

@@ -153,6 +153,7 @@ def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
             "files": plan.files,
             "functions": None if plan.functions is None else sorted(plan.functions),
             "seed": plan.seed,
+            "is_reversed": plan.is_reversed,
             "workdir": spec.workdir,
             "python_path": plan.python_path,
             "env": env,

@@ -1,7 +1,7 @@
 """Check that tasks are sound: solvable, failing without a fix, hidden well, safe from forgery.
 
-A task is named with the reason when the no-op passes, gold fails in a run (three of all tests, two
-of them shuffled, and some of random parts), a canary passes on correct code, the statement holds a
+A task is named with the reason when the no-op passes, gold fails in a run (of all tests in order,
+backwards and shuffled, and of random parts), a canary passes on correct code, the statement holds a
 line of the fix, something hidden can be found in the sandbox an agent gets, or the grader does not
 resolve gold. Exit code 1: some are not sound; 3: some could not be checked.
 

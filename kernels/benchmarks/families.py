@@ -53,14 +53,32 @@ class Tree:
 
     def row_lengths(self) -> list[int]:
         """Return the length of each row."""
-        lengths: list[int] = []
-        stack = [(self.root, 0)]
+        return [sum(stop - start for start, stop in row) for row in self.rows()]
+
+    def shrunk(self, factor: int) -> Tree:
+        """Return the same branches with lengths divided by a factor, at least 1."""
+
+        def divided(node: Node) -> Node:
+            return Node(max(1, node.num_tokens // factor), num_rows=node.num_rows)
+
+        root = divided(self.root)
+        stack = [(self.root, root)]
         while stack:
-            node, above = stack.pop()
-            length = above + node.num_tokens
-            lengths += [length] * node.num_rows
-            stack += [(child, length) for child in reversed(node.children)]
-        return lengths
+            node, copy = stack.pop()
+            copy.children = [divided(child) for child in node.children]
+            stack += zip(node.children, copy.children, strict=True)
+        return Tree(root)
+
+    def rows(self) -> list[list[tuple[int, int]]]:
+        """Return each row as runs [start, stop) of packed tokens, from the root on."""
+        found: list[list[tuple[int, int]]] = []
+        open_: list[tuple[int, tuple[int, int]]] = []
+        for start, node, stop in self._walk():
+            while open_ and open_[-1][0] <= start:
+                open_.pop()
+            open_.append((stop, (start, start + node.num_tokens)))
+            found += [[run for _, run in open_]] * node.num_rows
+        return found
 
     def _walk(self) -> Iterator[tuple[int, Node, int]]:
         """Yield (start, node, end of its subtree) in depth-first order."""

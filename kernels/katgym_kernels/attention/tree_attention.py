@@ -71,6 +71,18 @@ def _cascade(call: Call) -> Tensor:
     )
 
 
+def _flex(call: Call) -> Tensor:
+    from katgym_kernels.attention.flex import flex_tree_attention  # imports the compiler: seconds
+
+    inputs = (call.q_HND, call.k_KND, call.v_KND)
+    is_on_cpu = not call.q_HND.is_cuda
+    if is_on_cpu and torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        raise ValueError("backend 'flex' has no backward on the CPU; see 'cascade'")
+    return flex_tree_attention(
+        *inputs, call.plan, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
+    )
+
+
 def _triton(call: Call) -> Tensor:
     triton_backend = _triton_module()
     size = call.q_HND.shape[-1]
@@ -107,6 +119,7 @@ BACKENDS = {
     "reference": Backend(run=_reference, has_window=True, has_softcap=True, has_sinks=True),
     "sdpa": Backend(run=_sdpa, has_window=True),
     "cascade": Backend(run=_cascade, has_sinks=True),
+    "flex": Backend(run=_flex, has_window=True, has_softcap=True, has_sinks=True),
     "triton": Backend(run=_triton, has_window=True, has_softcap=True, has_sinks=True),
 }
 
@@ -130,7 +143,7 @@ def tree_attention(
     scale: of the scores; None is 1 / sqrt(D).
     softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
     sinks: [H] logits of a key without a value that every query sees.
-    backend: "reference", "sdpa", "cascade", "triton", or "auto".
+    backend: "reference", "sdpa", "cascade", "flex", "triton", or "auto".
 
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """

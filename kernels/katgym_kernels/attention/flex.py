@@ -1,0 +1,119 @@
+"""Backend "flex": PyTorch's FlexAttention with a block mask made of our own tiles.
+
+The tiles are exact, so nothing is asked of N^2 pairs. Compiled once for all lengths on CUDA; on the
+CPU FlexAttention runs eagerly and has no backward. Not here: checks (`tree_attention.py`).
+
+Letters: H query heads, K key heads, N packed tokens, D head size.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+
+from katgym_kernels.tree_plan import TreePlan
+
+BLOCK = 128
+_BACKWARD_TILES = {"BLOCK_M1": 64, "BLOCK_N1": 128, "BLOCK_M2": 128, "BLOCK_N2": 64}
+"""Of dK/dV and dQ on CUDA: the default of the backward is a few times slower on irregular masks."""
+
+
+def flex_tree_attention(
+    q_HND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    plan: TreePlan,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks_H: Tensor | None = None,
+) -> Tensor:
+    """Return out_HND; autograd goes through on CUDA."""
+    options: dict[str, Any] = {
+        "block_mask": block_mask(plan),
+        "scale": scale,
+        "enable_gqa": len(q_HND) != len(k_KND),
+    }
+    if softcap is not None:
+        options["score_mod"] = _cap(softcap)
+    if sinks_H is not None:
+        options["return_aux"] = AuxRequest(lse=True)
+    found = _run(q_HND[None], k_KND[None], v_KND[None], options)
+    out_HND: Tensor = found[0] if sinks_H is None else found[0][0]
+    if sinks_H is not None:
+        lse_HN: Tensor = found[1].lse[0]
+        # A sink takes its share of every row: exp(lse) / (exp(lse) + exp(sink)) is left.
+        left_HN = torch.sigmoid(lse_HN - sinks_H[:, None].to(lse_HN.dtype))
+        out_HND = (out_HND * left_HN[..., None]).to(q_HND.dtype)
+    return out_HND
+
+
+def block_mask(plan: TreePlan) -> BlockMask:
+    """Return the plan as FlexAttention takes it."""
+    tiles = plan.tiles(BLOCK, BLOCK)
+    num_keys, device = len(tiles.max_end), plan.device
+    num_partial, partial = _padded(tiles.partial_offsets, tiles.partial_keys, num_keys, device)
+    num_full, full = _padded(tiles.full_offsets, tiles.full_keys, num_keys, device)
+    return BlockMask.from_kv_blocks(
+        num_partial,
+        partial,
+        num_full,
+        full,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=_visible(plan),
+        seq_lengths=(len(plan), len(plan)),
+    )
+
+
+def _padded(
+    offsets: Tensor, keys: Tensor, num_keys: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return int32 counts [1, 1, Q] and lists [1, 1, Q, K], as long as there are key tiles."""
+    counts = offsets.diff()
+    rows = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+    places = torch.arange(len(keys)) - offsets[:-1].long()[rows]
+    lists = torch.zeros(len(counts), num_keys, dtype=torch.int32)
+    lists[rows, places] = keys
+    return counts.int()[None, None].to(device), lists[None, None].to(device)
+
+
+def _visible(plan: TreePlan) -> Callable[..., Tensor]:
+    end, depth, window = plan.end_N, plan.depth_N, plan.window
+
+    def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < end[key])
+
+    if window is None:
+        return visible
+
+    def visible_in_window(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return visible(b, h, query, key) & (depth[query] - depth[key] < window)
+
+    return visible_in_window
+
+
+def _cap(softcap: float) -> Callable[..., Tensor]:
+    def cap(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return cap
+
+
+def _run(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
+    if q.is_cuda:
+        return _compiled()(q, k, v, kernel_options=_BACKWARD_TILES, **options)
+    with warnings.catch_warnings():
+        # It says that it runs without being compiled, which is what is meant here.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        return flex_attention(q, k, v, **options)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention, dynamic=True)

@@ -8,14 +8,15 @@ It finds text as it is. Text that is compressed or encoded goes unnoticed.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, SandboxSpec
 from katgym_envs.swe.grading.graded_task import GradedTask
-from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.hidden import HiddenTests, split_node_id
 from katgym_envs.swe.making.observed_tests import find_function
 from katgym_envs.swe.parse_source import parse_source
 
@@ -210,11 +211,24 @@ def _test_needles(task: GradedTask) -> dict[str, str]:
     base = b"\n".join(task.base_files.values()).decode("utf-8", "replace")
     known = {line.strip() for line in base.splitlines()}
     found: dict[str, str] = {}
-    for lines in _hidden_functions(task.hidden).values():
-        for text in lines:
-            if text not in known and _is_telling(text):
-                found[text] = "a line of a hidden test"
+    for text in _hidden_lines(task.hidden):
+        if text not in known and _is_telling(text):
+            found[text] = "a line of a hidden test"
     return found
+
+
+def _hidden_lines(hidden: HiddenTests) -> Iterator[str]:
+    """Yield the lines of all functions of a hidden test's name, inherited ones among them."""
+    wanted: dict[str, set[str]] = {}
+    for test in hidden.fail_to_pass:
+        path, qualname, _ = split_node_id(test)
+        wanted.setdefault(path, set()).add(qualname.split("::")[-1])
+    for path, names in wanted.items():
+        source = hidden.files.get(path, b"")
+        lines = source.decode("utf-8", "replace").splitlines()
+        for node in ast.walk(parse_source(source)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in names:
+                yield from (text.strip() for text in lines[node.lineno : node.end_lineno])
 
 
 def _shown_tests(task: GradedTask) -> list[str]:

@@ -9,9 +9,11 @@ Letters: H query heads, K key heads, N packed tokens, D head size.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 
 import torch
@@ -22,6 +24,7 @@ from katgym_kernels.attention.dense_mask import dense_mask_attention
 from katgym_kernels.attention.reference import reference_attention
 from katgym_kernels.tree_plan import TreePlan
 
+_log = logging.getLogger(__name__)
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATS = (*_HALF, torch.float32, torch.float64)
 
@@ -204,8 +207,17 @@ def _checked(
 
 def _choose(call: Call) -> str:
     if call.plan.window is not None or call.softcap is not None:
+        _tell("reference", "dense, O(N^2) memory: it has windows and softcap on every device")
         return "reference"
+    _tell("cascade", "PyTorch's flash attention on the mask's rectangles")
     return "cascade"
+
+
+@lru_cache(maxsize=8)
+def _tell(name: str, why: str) -> None:
+    """Log a choice, once a process."""
+    level = logging.WARNING if name == "reference" else logging.INFO
+    _log.log(level, "tree_attention: backend 'auto' takes %r (%s)", name, why)
 
 
 def _check_options(name: str, call: Call) -> None:

@@ -174,7 +174,6 @@ class KeyParts:
     stop: Tensor
     ordinal: Tensor
     """Of a part among those of its key tile."""
-    num_key_tiles: int
 
     def ranges(self) -> tuple[Tensor, ...]:
         """Return what the kernel takes, in its order."""
@@ -217,7 +216,7 @@ def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> Key
     inner_stop = torch.minimum(torch.maximum(full_stop[key_tile], inner_first), part_stop)
     fields = (key_tile, part_first, inner_first, inner_stop, part_stop, ordinal)
     names = ("key_tile", "first", "full_first", "full_stop", "stop", "ordinal")
-    return KeyParts(num_key_tiles=num, **{n: t.int() for n, t in zip(names, fields, strict=True)})
+    return KeyParts(**{n: t.int() for n, t in zip(names, fields, strict=True)})
 
 
 def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
@@ -31,6 +32,7 @@ from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
+_CLOSED = "the sandboxes of this process were closed"
 
 
 class SandboxThread:
@@ -38,6 +40,8 @@ class SandboxThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="katgym-sandboxes", daemon=True
         )
@@ -45,24 +49,50 @@ class SandboxThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start it there; `SandboxError` after `stop`."""
-        if self.loop.is_closed():
-            work.close()
-            raise SandboxError("the sandboxes of this process were closed")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise SandboxError(_CLOSED)
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and block until it is done."""
-        return self.submit(work).result()
+        """Run it there and block until it is done; `SandboxError` if `stop` comes first."""
+        try:
+            return self.submit(work).result()
+        except concurrent.futures.CancelledError:
+            raise SandboxError(_CLOSED) from None
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and wait under the caller's event loop; cancelling the wait cancels it."""
-        return await asyncio.wrap_future(self.submit(work))
+        return await self.result(self.submit(work))
+
+    async def result(self, work: concurrent.futures.Future[T]) -> T:
+        """Wait under the caller's event loop; `SandboxError` if `stop` comes first."""
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # it is the work that was cancelled
+                raise SandboxError(_CLOSED) from None
+            raise
 
     def stop(self) -> None:
-        """End the loop and the thread."""
+        """Cancel what still runs there, wait for its end, and end the loop and the thread."""
+        with self._lock:
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.sleep(0)  # transports that were closed just now give their sockets back
 
 
 class SharedSandbox(Sandbox):
@@ -152,10 +182,11 @@ class SharedBackend(SandboxBackend):
         """See `SandboxBackend.create`."""
         work = self._thread.submit(self._inner.create(spec))
         try:
-            inner = await asyncio.wrap_future(work)
+            inner = await self._thread.result(work)
         except asyncio.CancelledError:
             if work.done() and not work.cancelled() and work.exception() is None:
-                await self._thread.run(work.result().kill())  # made, but nobody waits for it
+                with contextlib.suppress(SandboxError):  # it was closed, and the sandbox with it
+                    await self._thread.run(work.result().kill())  # nobody waits for it
             raise
         return SharedSandbox(self._thread, inner, self)
 

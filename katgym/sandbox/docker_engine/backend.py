@@ -203,6 +203,7 @@ class DockerBackend(SandboxBackend):
         """Send the supervisor's program and the workspace; wait until it is there."""
         spec = sandbox.spec
         channel, stream = await open_channel(sandbox.id, sock)
+        sandbox.attach(channel)
         wiped = list(WIPED)
         arguments = (spec.workdir, spec.ttl_s, wiped)
         program = bundle(
@@ -214,14 +215,13 @@ class DockerBackend(SandboxBackend):
         except SandboxError as e:
             if "katgym: the image's python3" in stream.last_words():
                 raise UsageError(stream.last_words()) from e
-            channel.close()
             raise
         requests = (
             trees.layer_requests(spec.layers)
             if sandbox.base is trees.merged_tree(spec.layers)
             else trees.put_requests((), sandbox.base)
         )
-        await sandbox.start(channel, requests, patch)
+        await sandbox.start(requests, patch)
 
     async def find_image(self, name: str) -> Image:
         """Return an image, pulled if it is missing; asked for once per backend object."""

@@ -73,9 +73,15 @@ class DockerSandbox(Sandbox):
         """Cleared while the tree is read or changed as a whole: nothing starts then."""
         self._gate.set()
 
-    async def start(self, channel: Channel, requests: Iterable[PutRequest], patch: Patch) -> None:
-        """Fill the workspace: called once, by the backend."""
+    def attach(self, channel: Channel) -> None:
+        """Take the supervisor's channel, which `kill` closes; `SandboxError` if that came first."""
         self._channel = channel
+        if self._kill_task is not None:
+            channel.close()
+        _ = self._live
+
+    async def start(self, requests: Iterable[PutRequest], patch: Patch) -> None:
+        """Fill the workspace: called once, by the backend."""
         pending = list(requests)
         if patch:
             present = {path: entry for path, entry in patch.items() if entry is not None}

@@ -197,8 +197,7 @@ class LocalBackend(SandboxBackend):
 
     async def aclose(self) -> None:
         """See `SandboxBackend.aclose`."""
-        for sandbox in list(self.live.values()):
-            await sandbox.kill()
+        await self._kill_all()
         if self._settling is not None:
             await self._settling
         await self._settle()
@@ -206,6 +205,11 @@ class LocalBackend(SandboxBackend):
             await launcher.close()
         self._launchers.clear()
         self.snapshots.clear()
+        await self._kill_all()  # those that were being made
+
+    async def _kill_all(self) -> None:
+        for sandbox in list(self.live.values()):
+            await sandbox.kill()
 
     def provenance(self) -> Mapping[str, Any]:
         """See `SandboxBackend.provenance`."""

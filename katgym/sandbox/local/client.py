@@ -107,19 +107,23 @@ class LauncherClient:
                 cwd="/",
             )
         except OSError as e:
+            replies.close()
             self._release()
             raise SandboxUnavailableError(f"the launcher cannot be started: {e}") from e
         finally:
             theirs.close()
             their_replies.close()
-        self._reader, self._writer = await asyncio.open_connection(sock=replies)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
+                self._reader, self._writer = await asyncio.open_connection(sock=replies)
                 await self._introduce()
         except (TimeoutError, EOFError, OSError) as e:
             await self.close()
             text = str(e) or f"it was not ready within {_START_TIMEOUT_S:g} s"
             raise SandboxUnavailableError(f"local sandboxes cannot be made here: {text}") from e
+        except BaseException:  # whoever waited was cancelled
+            await self.close()
+            raise
         ours.setblocking(False)
         self._task = asyncio.create_task(self._receive())
 

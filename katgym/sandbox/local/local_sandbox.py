@@ -101,6 +101,9 @@ class LocalSandbox(Sandbox):
         channel = self._channel = Channel(self.id, describe_end=self._why_ended)
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: channel, sock=ours)
+        if self._end is not None:  # killed meanwhile, when there was no channel to close
+            channel.close()
+            raise SandboxError(f"sandbox {self.id} {self._end}")
         channel.closed.add_done_callback(self._on_closed)
 
     def _sizes(self) -> dict[str, int | None]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +70,33 @@ def test_closing_ends_every_sandbox_and_the_next_use_starts_anew() -> None:
     with pytest.raises(SandboxError, match="were closed"):
         asyncio.run(sandbox.exec("true"))
     assert asyncio.run(asyncio.run(make()).exec("echo again")).stdout == b"again\n"
+
+
+def test_closing_while_sandboxes_are_being_made_leaves_nothing_open() -> None:
+    async def make() -> None:
+        await shared_backend("local").create(SandboxSpec())
+
+    num_before = len(os.listdir("/proc/self/fd"))
+    for delay_s in (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.1, 0.2, 0.3):
+        shared = shared_backend("local")
+        makers = [threading.Thread(target=_ignoring_errors, args=(make,)) for _ in range(4)]
+        for maker in makers:
+            maker.start()
+        time.sleep(delay_s)
+        close_shared_backends()
+        for maker in makers:
+            maker.join(20)
+            assert not maker.is_alive()
+        with pytest.raises(SandboxError, match="were closed"):
+            asyncio.run(shared.enforcement())
+        close_shared_backends()  # of a maker that came too late for the first
+    gc.collect()  # whatever was not closed says so now, and fails this test
+    assert len(os.listdir("/proc/self/fd")) <= num_before + 2
+
+
+def _ignoring_errors(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with contextlib.suppress(SandboxError):
+        asyncio.run(work())
 
 
 def test_a_blocking_sandbox_needs_no_event_loop() -> None:

@@ -41,6 +41,29 @@ def test_use_after_kill_says_so_and_kill_may_be_repeated() -> None:
     in_sandbox(play)
 
 
+def test_a_sandbox_killed_while_it_is_made_is_dead_and_leaves_nothing_open() -> None:
+    async def play() -> None:
+        backend = LocalBackend()
+        await (await backend.create(SandboxSpec(limits=SMALL))).kill()  # starts the launcher
+        num_before = len(os.listdir("/proc/self/fd"))
+        try:
+            for num_steps in range(3, 12):
+                making = asyncio.create_task(backend.create(SandboxSpec(limits=SMALL)))
+                for _ in range(num_steps):
+                    await asyncio.sleep(0)
+                (sandbox,) = backend.live.values()
+                await sandbox.kill()
+                with pytest.raises(SandboxError, match=r"was killed|create failed"):
+                    await (await making).exec("true")
+                assert not backend.live
+            await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) == num_before
+        finally:
+            await backend.aclose()
+
+    asyncio.run(play())
+
+
 def test_a_sandbox_ends_itself_at_its_deadline() -> None:
     async def play(sandbox: LocalSandbox) -> None:
         with pytest.raises(SandboxError):

@@ -10,9 +10,10 @@ Letters: N packed tokens, S segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch import Tensor
 from katgym_kernels.tiles import Tiles, build_tiles
 
 MAX_TOKENS = 2**31 - 1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +40,7 @@ class TreePlan:
     """Query i sees key j only if `depth[i] - depth[j] < window`; None: no limit."""
     device: torch.device
     """Of the tensors that kernels read."""
-    _tiles: dict[tuple[int, int], Tiles] = field(default_factory=dict, repr=False)
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -104,16 +106,23 @@ class TreePlan:
 
     def tiles(self, block_m: int, block_n: int) -> Tiles:
         """Return which tiles of queries and keys are visited, built on first use."""
-        key = (block_m, block_n)
-        if key not in self._tiles:
-            self._tiles[key] = build_tiles(
+        return self.once(
+            ("tiles", block_m, block_n),
+            lambda: build_tiles(
                 self.host_end_N,
                 self.host_depth_N,
                 block_m=block_m,
                 block_n=block_n,
                 window=self.window,
-            )
-        return self._tiles[key]
+            ),
+        )
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` gives for a key, made at its first use: all layers share a plan."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     def mask_NN(self) -> Tensor:
         """Return the dense mask: true where a query (row) sees a key (column)."""

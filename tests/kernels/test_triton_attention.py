@@ -183,7 +183,9 @@ def test_parts_cover_each_range_once_in_order() -> None:
     tiles = plan.tiles(8, 16)
     parts = triton_attention.key_parts(plan, 8, 16, 3)
     covered: dict[int, list[int]] = {}
-    for tile, first, inner, outer, stop in zip(*(t.tolist() for t in parts.ranges()), strict=True):
+    *lists, offsets = (t.tolist() for t in parts.lists())
+    for index, (tile, first, inner, outer, stop) in enumerate(zip(*lists, strict=True)):
+        assert offsets[tile] <= index < offsets[tile + 1]
         assert first <= inner <= outer <= stop and stop - first <= 3
         covered.setdefault(tile, []).extend(range(first, stop))
         for query in range(inner, outer):  # needs no mask

@@ -14,7 +14,12 @@ import torch
 import triton
 from torch import Tensor
 
-from katgym_kernels.attention.triton_backward import delta_kernel, keys_kernel, queries_kernel
+from katgym_kernels.attention.triton_backward import (
+    delta_kernel,
+    keys_kernel,
+    queries_kernel,
+    sum_kernel,
+)
 from katgym_kernels.attention.triton_forward import forward_kernel
 from katgym_kernels.tree_plan import TreePlan
 
@@ -145,21 +150,27 @@ def _query_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> Tensor:
 def _key_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> tuple[Tensor, Tensor]:
     q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
     plan, config = ctx.plan, ctx.config.keys
-    parts = key_parts(plan, config.block_m, config.block_n, ctx.config.max_query_tiles)
-    size = q_HND.shape[-1]
-    shape = (len(k_KND), len(parts.key_tile), config.block_n, size)
+    parts = _key_lists(plan, config, ctx.config.max_query_tiles)
+    num_parts, num_tiles = len(parts[0]), len(parts[-1]) - 1
+    shape = (len(k_KND), num_parts, config.block_n, q_HND.shape[-1])
     dk_KPD, dv_KPD = (
         torch.empty(shape, dtype=torch.float32, device=q_HND.device) for _ in range(2)
     )
-    keys_kernel[shape[1], len(k_KND)](
+    keys_kernel[num_parts, len(k_KND)](
         q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dk_KPD, dv_KPD, plan.end_N, plan.depth_N,
-        *(t.to(q_HND.device) for t in parts.ranges()), *_strides(q_HND, k_KND, v_KND, grad_HND),
-        dk_KPD.stride(0), len(plan), ctx.scale, ctx.softcap or 0.0, plan.window or 0,
+        *parts[:-1], *_strides(q_HND, k_KND, v_KND, grad_HND), dk_KPD.stride(0), len(plan),
+        ctx.scale, ctx.softcap or 0.0, plan.window or 0,
         **_options(q_HND, k_KND, plan, ctx.softcap, config),
     )  # fmt: skip
-    return tuple(  # type: ignore[return-value]  # two of them
-        parts.summed(t).flatten(1, 2)[:, : len(plan)].to(k_KND.dtype) for t in (dk_KPD, dv_KPD)
-    )
+    sums = []
+    for parts_KPD in (dk_KPD, dv_KPD):
+        sum_KND = torch.empty_like(k_KND, memory_format=torch.contiguous_format)
+        sum_kernel[num_tiles, len(k_KND)](
+            parts_KPD, parts[-1], sum_KND, parts_KPD.stride(0), sum_KND.stride(0), len(plan),
+            D=shape[-1], BD=triton.next_power_of_2(shape[-1]), BN=config.block_n,
+        )  # fmt: skip
+        sums.append(sum_KND)
+    return sums[0], sums[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,26 +183,13 @@ class KeyParts:
     """Tiles from here to `full_stop` need no mask."""
     full_stop: Tensor
     stop: Tensor
-    ordinal: Tensor
-    """Of a part among those of its key tile."""
+    offsets: Tensor
+    """[T + 1]: where each key tile's parts begin."""
 
-    def ranges(self) -> tuple[Tensor, ...]:
-        """Return what the kernel takes, in its order."""
-        return self.key_tile, self.first, self.full_first, self.full_stop, self.stop
-
-    def summed(self, parts_KPBD: Tensor) -> Tensor:
-        """Return [K, T, BN, D]: the sum of each key tile's parts, always in the same order."""
-        num = int(self.ordinal.max()) + 1
-        total = None
-        for ordinal in range(num):
-            chosen = torch.nonzero(self.ordinal == ordinal)[:, 0].to(parts_KPBD.device)
-            if total is None:
-                total = parts_KPBD[:, chosen]  # every tile has a first part
-            else:
-                tiles = self.key_tile.to(parts_KPBD.device)[chosen].long()
-                total[:, tiles] += parts_KPBD[:, chosen]
-        assert total is not None
-        return total
+    def lists(self) -> tuple[Tensor, ...]:
+        """Return what the kernels take, in their order."""
+        ranges = (self.first, self.full_first, self.full_stop, self.stop)
+        return self.key_tile, *ranges, self.offsets
 
 
 def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> KeyParts:
@@ -208,24 +206,42 @@ def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> Key
     full_stop = torch.where(is_empty, stop, full_stop)
     counts = (-(-(stop - first) // max_tiles)).clamp(min=1)
     key_tile = torch.repeat_interleave(torch.arange(num), counts)
-    ordinal = torch.arange(len(key_tile)) - (counts.cumsum(0) - counts)[key_tile]
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    ordinal = torch.arange(len(key_tile)) - offsets[:-1][key_tile]
     part_first = first[key_tile] + ordinal * max_tiles
     part_stop = torch.minimum(part_first + max_tiles, stop[key_tile])
     # The ranges of a part are those of its tile, cut to the part.
     inner_first = torch.minimum(torch.maximum(full_first[key_tile], part_first), part_stop)
     inner_stop = torch.minimum(torch.maximum(full_stop[key_tile], inner_first), part_stop)
-    fields = (key_tile, part_first, inner_first, inner_stop, part_stop, ordinal)
-    names = ("key_tile", "first", "full_first", "full_stop", "stop", "ordinal")
-    return KeyParts(**{n: t.int() for n, t in zip(names, fields, strict=True)})
+    return KeyParts(
+        key_tile=key_tile.int(),
+        first=part_first.int(),
+        full_first=inner_first.int(),
+        full_stop=inner_stop.int(),
+        stop=part_stop.int(),
+        offsets=offsets.int(),
+    )
+
+
+def _key_lists(plan: TreePlan, config: KernelConfig, max_tiles: int) -> tuple[Tensor, ...]:
+    sizes = (config.block_m, config.block_n, max_tiles)
+    return plan.once(
+        ("triton keys", *sizes),
+        lambda: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
+    )
 
 
 def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:
     """Return the order of query tiles, the heaviest first, and the lists of their key tiles."""
-    tiles = plan.tiles(config.block_m, config.block_n)
-    work = tiles.full_offsets.diff() + tiles.partial_offsets.diff()
-    order = torch.argsort(work, descending=True, stable=True).int()
-    lists = (tiles.full_offsets, tiles.full_keys, tiles.partial_offsets, tiles.partial_keys)
-    return tuple(t.to(plan.device) for t in (order, *lists))
+
+    def make() -> tuple[Tensor, ...]:
+        tiles = plan.tiles(config.block_m, config.block_n)
+        work = tiles.full_offsets.diff() + tiles.partial_offsets.diff()
+        order = torch.argsort(work, descending=True, stable=True).int()
+        lists = (tiles.full_offsets, tiles.full_keys, tiles.partial_offsets, tiles.partial_keys)
+        return tuple(t.to(plan.device) for t in (order, *lists))
+
+    return plan.once(("triton queries", config.block_m, config.block_n), make)
 
 
 def _options(

@@ -140,6 +140,25 @@ def keys_kernel(
 
 
 @triton.jit
+def sum_kernel(
+    parts_ptr, offsets_ptr, sum_ptr, ph, sh, N, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr
+):
+    """Write the sum [K, N, D] of each key tile's parts [K, P, BN, D], always in the same order."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    row = tl.arange(0, BN)
+    d = tl.arange(0, BD)
+    total = tl.zeros([BN, BD], tl.float32)
+    for part in range(tl.load(offsets_ptr + tile), tl.load(offsets_ptr + tile + 1)):
+        rows = (part * BN + row).to(tl.int64)[:, None]
+        total += tl.load(parts_ptr + head * ph + rows * D + d[None], mask=d[None] < D, other=0.0)
+    key = tile * BN + row
+    at = sum_ptr + head * sh + key.to(tl.int64)[:, None] * D + d[None]
+    inside = (key[:, None] < N) & (d[None] < D)
+    tl.store(at, total.to(sum_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _queries_tile(
     dq, q, grad, lse, delta, k_base, v_base, kn, vn, key_tile, query, depth_query, end_ptr,
     depth_ptr, N, scale, softcap, window,

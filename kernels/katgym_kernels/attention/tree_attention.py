@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from katgym_kernels.attention.cascade import cascade_attention
 from katgym_kernels.attention.dense_mask import dense_mask_attention
 from katgym_kernels.attention.reference import reference_attention
 from katgym_kernels.tree_plan import TreePlan
+from katgym_kernels.triton_check import triton_problem
 
 _log = logging.getLogger(__name__)
 _HALF = (torch.float16, torch.bfloat16)
@@ -87,13 +87,15 @@ def _flex(call: Call) -> Tensor:
 
 
 def _triton(call: Call) -> Tensor:
-    triton_backend = _triton_module()
+    problem = triton_problem(call.q_HND)
+    if problem is not None:
+        raise ValueError(problem)
+    from katgym_kernels.attention.triton_attention import HEAD_SIZES, triton_attention
+
     size = call.q_HND.shape[-1]
-    if size not in triton_backend.HEAD_SIZES:
-        raise ValueError(f"backend 'triton' has head sizes {triton_backend.HEAD_SIZES}, got {size}")
-    if call.q_HND.dtype is torch.float64:
-        raise ValueError("backend 'triton' computes in float32, got float64; see 'reference'")
-    out_HND: Tensor = triton_backend.triton_attention(
+    if size not in HEAD_SIZES:
+        raise ValueError(f"backend 'triton' has head sizes {HEAD_SIZES}, got {size}")
+    return triton_attention(
         call.q_HND,
         call.k_KND,
         call.v_KND,
@@ -102,20 +104,6 @@ def _triton(call: Call) -> Tensor:
         softcap=call.softcap,
         sinks_H=call.sinks_H,
     )
-    return out_HND
-
-
-def _triton_module() -> ModuleType:
-    """Return the module of backend "triton"; `ValueError` where it cannot run."""
-    try:
-        import triton
-    except ImportError as e:
-        raise ValueError("backend 'triton' needs triton. Hint: pip install triton") from e
-    from katgym_kernels.attention import triton_attention
-
-    if not (torch.cuda.is_available() or triton.knobs.runtime.interpret):
-        raise ValueError("backend 'triton' needs a CUDA device, or TRITON_INTERPRET=1 to test it")
-    return triton_attention
 
 
 BACKENDS = {

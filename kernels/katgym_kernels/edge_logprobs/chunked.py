@@ -1,4 +1,4 @@
-"""Backend "torch": logits in blocks of edges and tokens, made again in the backward.
+"""Both backends: logits in blocks of edges and tokens, made again in the backward.
 
 With z = h w^T / T, p = softmax(z), y the target, o the log-sum-exp of all other tokens, H the
 entropy (in nats):
@@ -8,7 +8,7 @@ entropy (in nats):
 
 The other tokens are summed apart because a confident token has little else for a gradient than
 `1 - p_y`, which `exp(z_y - lse)` rounds away. No block has more than `_MAX_BLOCK` logits, in
-float32. Not here: checks (`edge_logprobs.py`).
+float32. Not here: checks (`edge_logprobs.py`), what is done in a block (`block_math.py`).
 
 Letters: U edges, V vocabulary, D model; I edges and J tokens of a block.
 """
@@ -22,28 +22,37 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from katgym_kernels.edge_logprobs.block_math import BlockMath, Edges, Sums
+
 _MAX_BLOCK = 1 << 25
 _MAX_EDGES = 4096
 """Edges a block: enough for the products to be limited by arithmetic, not by reading weights."""
 
 
 def chunked_logprobs(
-    hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor, temperature: float
+    hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor, temperature: float, blocks: BlockMath
 ) -> tuple[Tensor, Tensor]:
     """Return (logprobs_U, entropy_U); differentiable once in hidden and weight."""
-    found: tuple[Tensor, Tensor] = _Chunked.apply(hidden_UD, weight_VD, target_U, temperature)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _Chunked.apply(  # type: ignore[no-untyped-call]
+        hidden_UD, weight_VD, target_U, temperature, blocks
+    )
     return found
 
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor, temperature: float
+        ctx: Any,
+        hidden_UD: Tensor,
+        weight_VD: Tensor,
+        target_U: Tensor,
+        temperature: float,
+        blocks: BlockMath,
     ) -> tuple[Tensor, Tensor]:
         others_U = torch.empty_like(target_U, dtype=_wide(hidden_UD.dtype))
         logit_U, mean_U = torch.empty_like(others_U), torch.empty_like(others_U)
         for edges in _blocks(len(hidden_UD), _MAX_EDGES):
-            found = _statistics(hidden_UD[edges], weight_VD, target_U[edges], temperature)
+            found = _statistics(hidden_UD[edges], weight_VD, target_U[edges], temperature, blocks)
             for whole_U, part_I in zip((others_U, logit_U, mean_U), found, strict=True):
                 whole_U[edges] = part_I
         logprob_U = -torch.logaddexp(others_U - logit_U, torch.zeros_like(logit_U))
@@ -51,14 +60,14 @@ class _Chunked(torch.autograd.Function):
         lse_U = logit_U - logprob_U
         entropy_U = lse_U - (logit_U + rest_U * (mean_U - logit_U))
         ctx.save_for_backward(hidden_UD, weight_VD, target_U, lse_U, entropy_U, logprob_U, rest_U)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.blocks = temperature, blocks
         return logprob_U, entropy_U
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprob_U: Tensor, grad_entropy_U: Tensor) -> Any:
         hidden_UD, weight_VD, target_U, *per_edge = ctx.saved_tensors
-        per_edge += [grad_logprob_U, grad_entropy_U]
+        per_edge += [grad_logprob_U.contiguous(), grad_entropy_U.contiguous()]
         wide = _wide(hidden_UD.dtype)
         needs_hidden, needs_weight, *_ = ctx.needs_input_grad
         dhidden_UD = torch.zeros_like(hidden_UD, dtype=wide) if needs_hidden else None
@@ -68,12 +77,13 @@ class _Chunked(torch.autograd.Function):
             w_JD = weight_VD[tokens]
             dw_JD = torch.zeros_like(w_JD, dtype=wide)
             for edges in _blocks(len(hidden_UD), _MAX_EDGES):
-                dz_IJ = _logit_gradient(
-                    _logits(hidden_UD[edges], w_JD, ctx.temperature),
+                dz_IJ = ctx.blocks.gradient(
+                    _product(hidden_UD[edges], w_JD),
                     target_U[edges] - tokens.start,
-                    *(values_U[edges] for values_U in per_edge),
+                    _edges(*(values_U[edges] for values_U in per_edge)),
+                    ctx.temperature,
+                    hidden_UD.dtype,
                 )
-                dz_IJ = (dz_IJ / ctx.temperature).to(hidden_UD.dtype)
                 if dhidden_UD is not None:
                     dhidden_UD[edges] += _product(dz_IJ, w_JD.T)
                 if dweight_VD is not None:
@@ -82,66 +92,45 @@ class _Chunked(torch.autograd.Function):
                 dweight_VD[tokens] = dw_JD
         if dhidden_UD is not None:
             dhidden_UD = dhidden_UD.to(hidden_UD.dtype)
-        return dhidden_UD, dweight_VD, None, None
+        return dhidden_UD, dweight_VD, None, None, None
 
 
-def _statistics(
-    hidden_ID: Tensor, weight_VD: Tensor, target_I: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each edge: the others' log-sum-exp, the target's logit, the others' mean logit.
-
-    The mean is that under the softmax of the others.
-    """
-    wide = _wide(hidden_ID.dtype)
-    largest_I = torch.full_like(target_I, torch.finfo(wide).min, dtype=wide)
-    sum_I, weighted_I, logit_I = (torch.zeros_like(largest_I) for _ in range(3))
-    for tokens in _blocks(len(weight_VD), _num_tokens(len(hidden_ID))):
-        z_IJ = _logits(hidden_ID, weight_VD[tokens], temperature)
-        rows, columns = _targets(target_I - tokens.start, z_IJ.shape[1])
-        logit_I[rows] = z_IJ[rows, columns]
-        z_IJ[rows, columns] = torch.finfo(wide).min
-        new_I = torch.maximum(largest_I, z_IJ.amax(1))
-        e_IJ = torch.exp(z_IJ - new_I[:, None])
-        e_IJ[rows, columns] = 0
-        shrink_I = torch.exp(largest_I - new_I)
-        sum_I = sum_I * shrink_I + e_IJ.sum(1)
-        weighted_I = weighted_I * shrink_I + (e_IJ * z_IJ).sum(1)
-        largest_I = new_I
-    mean_I = weighted_I / sum_I.clamp(min=torch.finfo(wide).tiny)
-    return largest_I + sum_I.log(), logit_I, mean_I
-
-
-def _logit_gradient(
-    z_IJ: Tensor,
-    inside_I: Tensor,
+def _edges(
     lse_I: Tensor,
     entropy_I: Tensor,
     logprob_I: Tensor,
     rest_I: Tensor,
     grad_logprob_I: Tensor,
     grad_entropy_I: Tensor,
-) -> Tensor:
-    """Return the loss's gradient in a block's logits, in their dtype.
+) -> Edges:
+    return Edges(
+        lse_I=lse_I,
+        entropy_I=entropy_I,
+        logprob_I=logprob_I,
+        rest_I=rest_I,
+        grad_logprob_I=grad_logprob_I,
+        grad_entropy_I=grad_entropy_I,
+    )
 
-    inside_I: each edge's target as a column of the block, out of range if it is in another.
+
+def _statistics(
+    hidden_ID: Tensor,
+    weight_VD: Tensor,
+    target_I: Tensor,
+    temperature: float,
+    blocks: BlockMath,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return for each edge: the others' log-sum-exp, the target's logit, the others' mean logit.
+
+    The mean is that under the softmax of the others.
     """
-    rows, columns = _targets(inside_I, z_IJ.shape[1])
-    logp_IJ = z_IJ - lse_I[:, None]
-    logp_IJ[rows, columns] = logprob_I[rows]
-    p_IJ = torch.exp(logp_IJ)
-    direct_IJ = -p_IJ * grad_logprob_I[:, None]
-    direct_IJ[rows, columns] = (rest_I * grad_logprob_I)[rows]
-    return direct_IJ - p_IJ * (logp_IJ + entropy_I[:, None]) * grad_entropy_I[:, None]
-
-
-def _targets(inside_I: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Return the edges whose target is in a block, and its column."""
-    rows = torch.nonzero((inside_I >= 0) & (inside_I < num_tokens))[:, 0]
-    return rows, inside_I[rows]
-
-
-def _logits(hidden_ID: Tensor, weight_JD: Tensor, temperature: float) -> Tensor:
-    return _product(hidden_ID, weight_JD) / temperature
+    wide = _wide(hidden_ID.dtype)
+    sums = Sums.nothing(target_I, wide)
+    for tokens in _blocks(len(weight_VD), _num_tokens(len(hidden_ID))):
+        z_IJ = _product(hidden_ID, weight_VD[tokens])
+        blocks.take(sums, z_IJ, target_I - tokens.start, temperature)
+    mean_I = sums.weighted_I / sums.sum_I.clamp(min=torch.finfo(wide).tiny)
+    return sums.largest_I + sums.sum_I.log(), sums.logit_I, mean_I
 
 
 def _product(a_ID: Tensor, b_JD: Tensor) -> Tensor:

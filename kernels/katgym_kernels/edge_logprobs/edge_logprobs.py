@@ -14,9 +14,11 @@ import math
 import torch
 from torch import Tensor
 
+from katgym_kernels.edge_logprobs.block_math import BlockMath, TorchBlocks
 from katgym_kernels.edge_logprobs.chunked import chunked_logprobs
+from katgym_kernels.triton_check import triton_problem
 
-BACKENDS = ("torch",)
+BACKENDS = ("torch", "triton")
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -34,7 +36,7 @@ def edge_logprobs(
     weight_VD: of the language model's head, of hidden's dtype and device; may be tied.
     target_U: int64, the token of each edge, 0 to V - 1.
     temperature: divides the logits, as the sampler did.
-    backend: "torch", or "auto".
+    backend: "torch", "triton", or "auto": triton on CUDA where it is installed, else torch.
 
     Both results are float32 (float64 for float64 inputs) and differentiable once in hidden and
     weight. Raises `ValueError` for arguments that do not fit each other.
@@ -44,7 +46,20 @@ def edge_logprobs(
     _check(hidden_UD, weight_VD, target_U)
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is above 0, got {temperature!r}")
-    return chunked_logprobs(hidden_UD, weight_VD, target_U, temperature)
+    if backend == "auto":
+        is_fit = hidden_UD.is_cuda and hidden_UD.dtype is not torch.float64
+        backend = "triton" if is_fit and triton_problem(hidden_UD) is None else "torch"
+    blocks = _triton_blocks(hidden_UD) if backend == "triton" else TorchBlocks()
+    return chunked_logprobs(hidden_UD, weight_VD, target_U, temperature, blocks)
+
+
+def _triton_blocks(hidden_UD: Tensor) -> BlockMath:
+    problem = triton_problem(hidden_UD)
+    if problem is not None:
+        raise ValueError(problem)
+    from katgym_kernels.edge_logprobs.triton_blocks import TritonBlocks
+
+    return TritonBlocks()
 
 
 def _check(hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor) -> None:

@@ -147,6 +147,11 @@ def test_a_fault_is_found(fault: type[LocalSandbox], name: str) -> None:
             made.__class__ = fault
             return made
 
+        async def aclose(self) -> None:
+            for made in self.live.values():  # a fault must not outlive the test
+                made.__class__ = LocalSandbox
+            await super().aclose()
+
     (check,) = select([name])
     with pytest.raises((AssertionError, SandboxError)):
         asyncio.run(_run_check(check, FaultyBackend()))

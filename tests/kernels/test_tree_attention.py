@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,17 +235,3 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         tree_attention(*arguments, **options)
-
-
-def test_auto_says_once_what_it_takes_and_warns_of_what_is_dense(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    sys.modules["katgym_kernels.attention.tree_attention"]._tell.cache_clear()
-    windowed = TreePlan.build([3, 2, 3], window=1)
-    with caplog.at_level("INFO"):
-        for _ in range(2):
-            tree_attention(Q, KV, KV, PLAN)
-            tree_attention(Q, KV, KV, windowed)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert [level for level, _ in told] == ["INFO", "WARNING"]
-    assert "takes 'cascade'" in told[0][1] and "takes 'reference' (dense" in told[1][1]

@@ -8,7 +8,7 @@ float32 (the algebra of ring attention, arXiv 2310.01889):
 The backward of a rectangle takes the *merged* output and log-sum-exp: its probabilities are then
 those of the whole row, and the rectangles' gradients add up. A sink is a key without a value, so
 its gradient is `-exp(sink - lse) * <do, o>`, summed over queries. Not here: the rectangles
-(`rectangles.py`), the op that computes one (`flash_ops.py`).
+(`rectangles.py`), the op that computes them (`flash_ops.py`).
 
 Letters: H query heads, K key heads, N packed tokens, D head size.
 """
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from katgym_kernels.attention.flash_ops import flash_backward, flash_forward, wide_dtype
-from katgym_kernels.attention.rectangles import rectangles
+from katgym_kernels.attention.rectangles import FlashCall, flash_calls
 from katgym_kernels.tree_plan import TreePlan
 
 
@@ -55,15 +55,17 @@ class _Cascade(torch.autograd.Function):
         lse_HN = torch.full_like(q_HND[..., 0], float("-inf"), dtype=wide)
         if sinks_H is not None:
             lse_HN.copy_(sinks_H[:, None])
-        for r in rectangles(plan):
+        for call in _calls(plan):
+            queries, keys = call.queries, call.keys
             part_HID, part_HI = flash_forward(
-                q_HND[:, r.q0 : r.q1],
-                k_KND[:, r.k0 : r.k1],
-                v_KND[:, r.k0 : r.k1],
-                is_causal=r.is_causal,
-                scale=scale,
+                q_HND[:, queries], k_KND[:, keys], v_KND[:, keys], call, scale=scale
             )
-            _merge(out_HND[:, r.q0 : r.q1], lse_HN[:, r.q0 : r.q1], part_HID, part_HI)
+            merged_HI = torch.logaddexp(lse_HN[:, queries], part_HI)
+            shrink_HI = torch.exp(lse_HN[:, queries] - merged_HI)
+            share_HI = torch.exp(part_HI - merged_HI)
+            out_HND[:, queries] *= shrink_HI[..., None]
+            out_HND[:, queries] += part_HID * share_HI[..., None]
+            lse_HN[:, queries] = merged_HI
         out_HND = out_HND.to(q_HND.dtype)
         ctx.save_for_backward(q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN)
         ctx.plan, ctx.scale = plan, scale
@@ -75,8 +77,8 @@ class _Cascade(torch.autograd.Function):
         q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
         wide = wide_dtype(q_HND.dtype)
         dq_HND, dk_KND, dv_KND = (torch.zeros_like(t, dtype=wide) for t in (q_HND, k_KND, v_KND))
-        for r in rectangles(ctx.plan):
-            queries, keys = slice(r.q0, r.q1), slice(r.k0, r.k1)
+        for call in _calls(ctx.plan):
+            queries, keys = call.queries, call.keys
             dq_HID, dk_KJD, dv_KJD = flash_backward(
                 grad_HND[:, queries],
                 q_HND[:, queries],
@@ -84,7 +86,7 @@ class _Cascade(torch.autograd.Function):
                 v_KND[:, keys],
                 out_HND[:, queries],
                 lse_HN[:, queries],
-                is_causal=r.is_causal,
+                call,
                 scale=ctx.scale,
             )
             dq_HND[:, queries] += dq_HID
@@ -105,9 +107,7 @@ class _Cascade(torch.autograd.Function):
         )
 
 
-def _merge(out_HID: Tensor, lse_HI: Tensor, part_HID: Tensor, part_HI: Tensor) -> None:
-    """Take a part in, in place; an empty side (-inf) counts for nothing."""
-    merged_HI = torch.logaddexp(lse_HI, part_HI)
-    out_HID.mul_(torch.exp(lse_HI - merged_HI)[..., None])
-    out_HID.add_(part_HID * torch.exp(part_HI - merged_HI)[..., None])
-    lse_HI.copy_(merged_HI)
+def _calls(plan: TreePlan) -> list[FlashCall]:
+    # On the CPU nothing is won by larger calls, and gaps between rectangles cost copies.
+    is_grouped = plan.device.type == "cuda"
+    return plan.once("flash calls", lambda: flash_calls(plan, is_grouped=is_grouped))

@@ -1,8 +1,9 @@
-"""PyTorch's own flash attention on one rectangle, with its log-sum-exp, on CPU and CUDA.
+"""PyTorch's own flash attention for the rectangles of one call, with its log-sum-exp.
 
 These are the ops behind `scaled_dot_product_attention`, called directly because only they return
-the log-sum-exp and take one in the backward. Rows of all query heads of one key head are one long
-row where there is no causal mask, so that keys are not repeated. Not here: merging (`cascade.py`).
+the log-sum-exp and take one in the backward. On the CPU a call is one rectangle, and the rows of
+all query heads of one key head are one long row where there is no causal mask, so that keys are not
+repeated. Not here: merging (`cascade.py`).
 
 Letters: H query heads, K key heads, G query heads a key head, I queries, J keys, D head size.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from katgym_kernels.attention.rectangles import FlashCall
 
 _CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -24,22 +27,19 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def flash_forward(
-    q_HID: Tensor, k_KJD: Tensor, v_KJD: Tensor, *, is_causal: bool, scale: float
+    q_HID: Tensor, k_KJD: Tensor, v_KJD: Tensor, call: FlashCall, *, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Return (out_HID in q's dtype, lse_HI in float32, or float64 for float64)."""
-    num_heads, num_q, size = q_HID.shape
-    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=is_causal)
-    if q.is_cuda:
-        out, lse, *_ = _CUDA(
-            *_batched(q, k, v), None, None, q.shape[1], k.shape[1], 0.0, is_causal, False,
+    if q_HID.is_cuda:
+        out_IHD, lse_HI, *_ = _CUDA(
+            *_by_token(q_HID, k_KJD, v_KJD), *_sequences(call), 0.0, call.is_causal, False,
             scale=scale,
         )  # fmt: skip
-        out = out[0].transpose(0, 1)
-    else:
-        out, lse = _CPU(q[None], k[None], v[None], 0.0, is_causal, scale=scale)
-        out = out[0]
-    lse_HI = lse[0].reshape(num_heads, num_q)
-    return out.reshape(num_heads, num_q, size), lse_HI
+        return out_IHD.transpose(0, 1), lse_HI
+    num_heads, num_q, size = q_HID.shape
+    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=call.is_causal)
+    out, lse = _CPU(q[None], k[None], v[None], 0.0, call.is_causal, scale=scale)
+    return out[0].reshape(num_heads, num_q, size), lse[0].reshape(num_heads, num_q)
 
 
 def flash_backward(
@@ -49,27 +49,30 @@ def flash_backward(
     v_KJD: Tensor,
     out_HID: Tensor,
     lse_HI: Tensor,
+    call: FlashCall,
     *,
-    is_causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (dq_HID, dk_KJD, dv_KJD); out and lse are those of the whole rows."""
+    if q_HID.is_cuda:
+        # Of no meaning without dropout, but the op wants them.
+        rng_state = torch.zeros(2, dtype=torch.uint64, device=q_HID.device)
+        unused = torch.empty(0, device=q_HID.device)
+        found = _CUDA_BACKWARD(
+            *_by_token(grad_HID, q_HID, k_KJD, v_KJD, out_HID), lse_HI.contiguous(),
+            *_sequences(call), 0.0, call.is_causal, rng_state, unused, scale=scale,
+        )  # fmt: skip
+        dq, dk, dv = (t.transpose(0, 1) for t in found)
+        return dq, dk, dv
     num_k_heads = len(k_KJD)
-    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=is_causal)
+    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=call.is_causal)
     grad, out = (t.reshape(q.shape) for t in (grad_HID, out_HID))
     lse = lse_HI.reshape(q.shape[:2])
-    if q.is_cuda:
-        none = torch.zeros((), dtype=torch.int64, device=q.device)
-        found = _CUDA_BACKWARD(
-            *_batched(grad, q, k, v, out), lse[None].contiguous(), None, None, q.shape[1],
-            k.shape[1], 0.0, is_causal, none, none, scale=scale,
-        )  # fmt: skip
-        dq, dk, dv = (t[0].transpose(0, 1) for t in found)
-    else:
-        found = _CPU_BACKWARD(
-            grad[None], q[None], k[None], v[None], out[None], lse[None], 0.0, is_causal, scale=scale
-        )
-        dq, dk, dv = (t[0] for t in found)
+    found = _CPU_BACKWARD(
+        grad[None], q[None], k[None], v[None], out[None], lse[None], 0.0, call.is_causal,
+        scale=scale,
+    )  # fmt: skip
+    dq, dk, dv = (t[0] for t in found)
     if len(dk) != num_k_heads:  # keys were repeated for their group
         wide = wide_dtype(dk.dtype)
         dk, dv = (t.unflatten(0, (num_k_heads, -1)).sum(1, dtype=wide) for t in (dk, dv))
@@ -88,6 +91,10 @@ def _folded(
     return q_HID.reshape(len(k_KJD), -1, q_HID.shape[-1]), k_KJD, v_KJD
 
 
-def _batched(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return [1, tokens, heads, D], as the CUDA ops take them."""
-    return tuple(t.transpose(0, 1)[None] for t in tensors)
+def _by_token(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return [tokens, heads, D], as the CUDA ops take many sequences."""
+    return tuple(t.transpose(0, 1) for t in tensors)
+
+
+def _sequences(call: FlashCall) -> tuple[Tensor, Tensor, int, int]:
+    return call.query_offsets, call.key_offsets, call.max_queries, call.max_keys

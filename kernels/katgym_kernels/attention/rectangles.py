@@ -1,18 +1,23 @@
-"""The forest's mask as rectangles without a mask of their own, in the order of packing.
+"""The forest's mask as rectangles without a mask of their own, and as calls of flash attention.
 
 A segment [s, e) of a path, whose descendants end at E, is seen by two blocks of queries:
 
     its own tokens, causally:    [s, e) x [s, e)
     all its descendants, fully:  [e, E) x [s, e)
 
-In depth-first order both are contiguous, and together they tile the mask exactly. Not here: what
-is computed in a rectangle (`cascade.py`).
+In depth-first order both are contiguous, and together they tile the mask exactly. The squares of
+all segments are disjoint, and so are the rectangles of segments at one level: each such group is
+one call of an operation that takes many sequences. Not here: what is computed (`cascade.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from katgym_kernels.tree_plan import TreePlan
 
@@ -38,11 +43,75 @@ class Rectangle:
         return num_k * (num_k + 1) // 2 if self.is_causal else num_q * num_k
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlashCall:
+    """Rectangles of one kind, none of which shares a query or a key with another."""
+
+    queries: slice | Tensor
+    """Of all of them, in packed order; a tensor of indices where they have gaps."""
+    keys: slice | Tensor
+    is_causal: bool
+    query_offsets: Tensor
+    """int32 [rectangles + 1] on the plan's device: where each one's queries begin in `queries`."""
+    key_offsets: Tensor
+    max_queries: int
+    """Of one of them."""
+    max_keys: int
+
+
 def rectangles(plan: TreePlan) -> Iterator[Rectangle]:
-    """Yield the rectangles of a plan without a window."""
+    """Yield the rectangles of a plan without a window, in packed order."""
     starts = plan.segment_starts.tolist()
     ends = plan.host_end_N[plan.segment_starts[:-1]].tolist()
     for s, e, last in zip(starts, starts[1:], ends, strict=False):
         yield Rectangle(q0=s, q1=e, k0=s, k1=e, is_causal=True)
         if e < last:
             yield Rectangle(q0=e, q1=last, k0=s, k1=e, is_causal=False)
+
+
+def flash_calls(plan: TreePlan, *, is_grouped: bool) -> list[FlashCall]:
+    """Return the calls that make up a plan: as few as can be if grouped, else a rectangle each."""
+    made = list(rectangles(plan))
+    groups = _groups(made) if is_grouped else [[r] for r in made]
+    return [_call(group, plan.device) for group in groups]
+
+
+def _groups(made: Sequence[Rectangle]) -> list[list[Rectangle]]:
+    """Return all squares, then the other rectangles by how many hold them."""
+    levels: list[list[Rectangle]] = []
+    open_ends: list[int] = []
+    for r in made:
+        if r.is_causal:
+            continue
+        while open_ends and open_ends[-1] <= r.k0:
+            open_ends.pop()
+        if len(open_ends) == len(levels):
+            levels.append([])
+        levels[len(open_ends)].append(r)
+        open_ends.append(r.q1)
+    return [[r for r in made if r.is_causal], *levels]
+
+
+def _call(group: Sequence[Rectangle], device: torch.device) -> FlashCall:
+    queries = [(r.q0, r.q1) for r in group]
+    keys = [(r.k0, r.k1) for r in group]
+    return FlashCall(
+        queries=_places(queries, device),
+        keys=_places(keys, device),
+        is_causal=group[0].is_causal,
+        query_offsets=_offsets(queries, device),
+        key_offsets=_offsets(keys, device),
+        max_queries=max(stop - start for start, stop in queries),
+        max_keys=max(stop - start for start, stop in keys),
+    )
+
+
+def _places(runs: Sequence[tuple[int, int]], device: torch.device) -> slice | Tensor:
+    if all(stop == start for (_, stop), (start, _) in itertools.pairwise(runs)):
+        return slice(runs[0][0], runs[-1][1])
+    return torch.cat([torch.arange(start, stop) for start, stop in runs]).to(device)
+
+
+def _offsets(runs: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
+    lengths = torch.tensor([0, *(stop - start for start, stop in runs)])
+    return lengths.cumsum(0).to(device, torch.int32)

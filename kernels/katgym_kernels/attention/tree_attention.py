@@ -9,22 +9,20 @@ Letters: H query heads, K key heads, N packed tokens, D head size.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from katgym_kernels.attention.cascade import cascade_attention
+from katgym_kernels.attention.choose import choose
 from katgym_kernels.attention.dense_mask import dense_mask_attention
 from katgym_kernels.attention.reference import reference_attention
 from katgym_kernels.tree_plan import TreePlan
 from katgym_kernels.triton_check import triton_problem
 
-_log = logging.getLogger(__name__)
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATS = (*_HALF, torch.float32, torch.float64)
 
@@ -69,6 +67,10 @@ def _sdpa(call: Call) -> Tensor:
 
 
 def _cascade(call: Call) -> Tensor:
+    if call.q_HND.is_cuda and call.q_HND.dtype not in _HALF:
+        raise ValueError(
+            f"backend 'cascade' takes {_HALF} on CUDA, got {call.q_HND.dtype}; see 'triton'"
+        )
     return cascade_attention(
         call.q_HND, call.k_KND, call.v_KND, call.plan, scale=call.scale, sinks_H=call.sinks_H
     )
@@ -87,7 +89,7 @@ def _flex(call: Call) -> Tensor:
 
 
 def _triton(call: Call) -> Tensor:
-    problem = triton_problem(call.q_HND)
+    problem = triton_problem(call.q_HND.device, call.q_HND.dtype)
     if problem is not None:
         raise ValueError(problem)
     from katgym_kernels.attention.triton_attention import HEAD_SIZES, triton_attention
@@ -134,12 +136,16 @@ def tree_attention(
     scale: of the scores; None is 1 / sqrt(D).
     softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
     sinks: [H] logits of a key without a value that every query sees.
-    backend: "reference", "sdpa", "cascade", "flex", "triton", or "auto".
+    backend: "reference", "sdpa", "cascade", "flex", "triton", or "auto", which chooses by device,
+        options and cost, and says in the log what it took.
 
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """
     call = _checked(q_HND, k_KND, v_KND, plan, scale, softcap, sinks)
-    name = _choose(call) if backend == "auto" else backend
+    name = backend
+    if backend == "auto":
+        has_sinks = call.sinks_H is not None
+        name = choose(plan, q_HND, has_softcap=softcap is not None, has_sinks=has_sinks)
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; allowed: auto, {', '.join(BACKENDS)}")
     _check_options(name, call)
@@ -191,21 +197,6 @@ def _checked(
         softcap=softcap,
         sinks_H=sinks,
     )
-
-
-def _choose(call: Call) -> str:
-    if call.plan.window is not None or call.softcap is not None:
-        _tell("reference", "dense, O(N^2) memory: it has windows and softcap on every device")
-        return "reference"
-    _tell("cascade", "PyTorch's flash attention on the mask's rectangles")
-    return "cascade"
-
-
-@lru_cache(maxsize=8)
-def _tell(name: str, why: str) -> None:
-    """Log a choice, once a process."""
-    level = logging.WARNING if name == "reference" else logging.INFO
-    _log.log(level, "tree_attention: backend 'auto' takes %r (%s)", name, why)
 
 
 def _check_options(name: str, call: Call) -> None:

@@ -48,15 +48,16 @@ def edge_logprobs(
         raise ValueError(f"temperature is above 0, got {temperature!r}")
     if backend == "auto":
         is_fit = hidden_UD.is_cuda and hidden_UD.dtype is not torch.float64
-        backend = "triton" if is_fit and triton_problem(hidden_UD) is None else "torch"
-    blocks = _triton_blocks(hidden_UD) if backend == "triton" else TorchBlocks()
+        backend = (
+            "triton"
+            if is_fit and triton_problem(hidden_UD.device, hidden_UD.dtype) is None
+            else "torch"
+        )
+    blocks = _triton_blocks() if backend == "triton" else TorchBlocks()
     return chunked_logprobs(hidden_UD, weight_VD, target_U, temperature, blocks)
 
 
-def _triton_blocks(hidden_UD: Tensor) -> BlockMath:
-    problem = triton_problem(hidden_UD)
-    if problem is not None:
-        raise ValueError(problem)
+def _triton_blocks() -> BlockMath:
     from katgym_kernels.edge_logprobs.triton_blocks import TritonBlocks
 
     return TritonBlocks()

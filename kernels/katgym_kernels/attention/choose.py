@@ -1,0 +1,132 @@
+"""Which backend `tree_attention` takes when it is asked for "auto".
+
+On CUDA: the Triton kernels, but PyTorch's flash attention (in backend "cascade") for rows that
+share nothing. On the CPU: the dense mask for small or much branched forests, else the rectangles of
+"cascade", by a cost in nanoseconds that `benchmarks/cpu_costs.py` has fitted to measurements. Not
+here: the backends.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from katgym_kernels.attention.rectangles import rectangles
+from katgym_kernels.tree_plan import TreePlan
+from katgym_kernels.triton_check import triton_problem
+
+_log = logging.getLogger(__name__)
+_MAX_DENSE_TOKENS = 8192
+"""Above, the dense mask alone takes more than 256 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Nanoseconds of forward and backward for each term."""
+
+    cascade: tuple[float, ...]
+    """Of `cascade_terms`."""
+    dense: tuple[float, ...]
+    """Of `dense_terms`."""
+
+    def of_cascade(self, plan: TreePlan, width: int) -> float:
+        """Return what backend "cascade" costs."""
+        return _total(self.cascade, cascade_terms(plan, width))
+
+    def of_dense(self, plan: TreePlan, width: int) -> float:
+        """Return what backend "sdpa" costs."""
+        return _total(self.dense, dense_terms(plan, width))
+
+
+def _total(factors: tuple[float, ...], terms: tuple[float, ...]) -> float:
+    return sum(f * t for f, t in zip(factors, terms, strict=True))
+
+
+def cascade_terms(plan: TreePlan, width: int) -> tuple[float, ...]:
+    """Return 1, rectangles, elements of queries in them, and pairs.
+
+    width: query heads times head size.
+    """
+    num, num_queries = plan.once("rectangles", lambda: _count(plan))
+    return 1, num, num_queries * width, plan.num_pairs * width
+
+
+def _count(plan: TreePlan) -> tuple[int, int]:
+    """Return how many rectangles a plan has, and the queries in all of them."""
+    found = list(rectangles(plan))
+    return len(found), sum(r.q1 - r.q0 for r in found)
+
+
+def dense_terms(plan: TreePlan, width: int) -> tuple[float, ...]:
+    """Return 1, elements of queries, and pairs whether they are visible or not."""
+    return 1, len(plan) * width, len(plan) ** 2 * width
+
+
+COSTS = Costs(cascade=(372e3, 183e3, 2.83, 0.137), dense=(264e3, 2.08, 0.0929))
+"""Of float32 on two x86-64 cores; only their ratio matters."""
+
+
+def choose(
+    plan: TreePlan, q_HND: Tensor, *, has_softcap: bool = False, has_sinks: bool = False
+) -> str:
+    """Return the backend for these queries, and say so in the log, once for each reason."""
+    name, why = decide(
+        plan,
+        device=q_HND.device,
+        dtype=q_HND.dtype,
+        width=len(q_HND) * q_HND.shape[-1],
+        has_softcap=has_softcap,
+        has_sinks=has_sinks,
+    )
+    _tell(name, why)
+    return name
+
+
+def decide(
+    plan: TreePlan,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    width: int,
+    has_softcap: bool = False,
+    has_sinks: bool = False,
+) -> tuple[str, str]:
+    """Return a backend, and why; width: query heads times head size."""
+    is_plain = plan.window is None and not has_softcap
+    if device.type == "cuda":
+        is_half = dtype in (torch.float16, torch.bfloat16)
+        if is_plain and is_half and not is_branched(plan):
+            return "cascade", "no row shares anything with another"
+        problem = triton_problem(device, dtype)
+        if problem is None:
+            return "triton", "the kernels for CUDA"
+        if is_plain and is_half:
+            return "cascade", problem
+        return "reference", f"dense, O(N^2) memory: {problem}"
+    if has_softcap or (plan.window is not None and has_sinks):
+        return "reference", "dense, O(N^2) memory: on the CPU it alone knows all options"
+    if plan.window is not None:
+        return "sdpa", "dense, O(N^2) memory: on the CPU windows need a mask"
+    if has_sinks:
+        return "cascade", "on the CPU it is the fast one with sinks"
+    if len(plan) > _MAX_DENSE_TOKENS:
+        return "cascade", f"a mask of more than {_MAX_DENSE_TOKENS} tokens is too large"
+    if COSTS.of_dense(plan, width) < COSTS.of_cascade(plan, width):
+        return "sdpa", "few tokens, or many short branches: a dense mask is faster"
+    return "cascade", "long branches: the mask's rectangles are faster than a dense one"
+
+
+def is_branched(plan: TreePlan) -> bool:
+    """Return whether any token has two children, so that rows share a prefix."""
+    starts = plan.segment_starts
+    return bool((plan.host_end_N[starts[:-1]] > starts[1:]).any())
+
+
+@lru_cache(maxsize=32)
+def _tell(name: str, why: str) -> None:
+    level = logging.WARNING if "O(N^2)" in why else logging.INFO
+    _log.log(level, "tree_attention: backend 'auto' takes %r (%s)", name, why)

@@ -37,6 +37,11 @@ def test_calls_compute_each_visible_pair_once(is_grouped: bool, end: list[int]) 
     calls = flash_calls(plan, is_grouped=is_grouped)
     found = [pair for call in calls for pair in pairs_of(call)]
     assert sorted(found) == sorted(visible_pairs(end))
+    begun: set[int] = set()
+    for call in calls:
+        tokens = {token for pair in pairs_of(call) for token in pair}
+        assert not tokens & begun if call.is_causal else tokens <= begun
+        begun |= tokens
     assert sum(r.num_pairs for r in rectangles(plan)) == len(found)
 
 

@@ -51,21 +51,25 @@ class _Cascade(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         wide = wide_dtype(q_HND.dtype)
-        out_HND = torch.zeros_like(q_HND, dtype=wide)
-        lse_HN = torch.full_like(q_HND[..., 0], float("-inf"), dtype=wide)
-        if sinks_H is not None:
-            lse_HN.copy_(sinks_H[:, None])
+        out_HND = torch.empty_like(q_HND, dtype=wide)
+        lse_HN = torch.empty_like(q_HND[..., 0], dtype=wide)
         for call in _calls(plan):
             queries, keys = call.queries, call.keys
             part_HID, part_HI = flash_forward(
                 q_HND[:, queries], k_KND[:, keys], v_KND[:, keys], call, scale=scale
             )
+            if call.is_causal:  # the first that these queries are in
+                out_HND[:, queries] = part_HID.to(wide)
+                lse_HN[:, queries] = part_HI
+                continue
             merged_HI = torch.logaddexp(lse_HN[:, queries], part_HI)
-            shrink_HI = torch.exp(lse_HN[:, queries] - merged_HI)
-            share_HI = torch.exp(part_HI - merged_HI)
-            out_HND[:, queries] *= shrink_HI[..., None]
-            out_HND[:, queries] += part_HID * share_HI[..., None]
+            out_HND[:, queries] *= torch.exp(lse_HN[:, queries] - merged_HI)[..., None]
+            out_HND[:, queries] += part_HID * torch.exp(part_HI - merged_HI)[..., None]
             lse_HN[:, queries] = merged_HI
+        if sinks_H is not None:
+            merged_HN = torch.logaddexp(lse_HN, sinks_H[:, None].to(wide))
+            out_HND *= torch.exp(lse_HN - merged_HN)[..., None]
+            lse_HN = merged_HN
         out_HND = out_HND.to(q_HND.dtype)
         ctx.save_for_backward(q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN)
         ctx.plan, ctx.scale = plan, scale
@@ -76,10 +80,10 @@ class _Cascade(torch.autograd.Function):
         (grad_HND,) = grads
         q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
         wide = wide_dtype(q_HND.dtype)
-        dq_HND, dk_KND, dv_KND = (torch.zeros_like(t, dtype=wide) for t in (q_HND, k_KND, v_KND))
+        grads_of = [torch.empty_like(t, dtype=wide) for t in (q_HND, k_KND, v_KND)]
         for call in _calls(ctx.plan):
             queries, keys = call.queries, call.keys
-            dq_HID, dk_KJD, dv_KJD = flash_backward(
+            parts = flash_backward(
                 grad_HND[:, queries],
                 q_HND[:, queries],
                 k_KND[:, keys],
@@ -89,9 +93,12 @@ class _Cascade(torch.autograd.Function):
                 call,
                 scale=ctx.scale,
             )
-            dq_HND[:, queries] += dq_HID
-            dk_KND[:, keys] += dk_KJD
-            dv_KND[:, keys] += dv_KJD
+            for total, part, places in zip(grads_of, parts, (queries, keys, keys), strict=True):
+                if call.is_causal:
+                    total[:, places] = part.to(wide)
+                else:
+                    total[:, places] += part
+        dq_HND, dk_KND, dv_KND = grads_of
         dsinks_H = None
         if sinks_H is not None:
             weight_HN = torch.exp(sinks_H.to(wide)[:, None] - lse_HN)

@@ -70,14 +70,19 @@ def rectangles(plan: TreePlan) -> Iterator[Rectangle]:
 
 
 def flash_calls(plan: TreePlan, *, is_grouped: bool) -> list[FlashCall]:
-    """Return the calls that make up a plan: as few as can be if grouped, else a rectangle each."""
-    made = list(rectangles(plan))
+    """Return the calls that make up a plan: as few as can be if grouped, else a rectangle each.
+
+    Every token is a query and a key in one causal call, and that is the first it is in.
+    """
+    # Backwards: a segment comes before those that hold it.
+    made = sorted(rectangles(plan), key=lambda r: (-r.k0, not r.is_causal))
     groups = _groups(made) if is_grouped else [[r] for r in made]
     return [_call(group, plan.device) for group in groups]
 
 
 def _groups(made: Sequence[Rectangle]) -> list[list[Rectangle]]:
     """Return all squares, then the other rectangles by how many hold them."""
+    made = sorted(made, key=lambda r: r.k0)
     levels: list[list[Rectangle]] = []
     open_ends: list[int] = []
     for r in made:

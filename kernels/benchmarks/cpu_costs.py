@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import nnls
+from shapes import caterpillar, random_end
 
 from katgym_kernels import TreePlan, tree_attention
 from katgym_kernels.attention.choose import Costs, cascade_terms, dense_terms
@@ -38,22 +39,10 @@ def forests(rng: random.Random) -> dict[str, list[int]]:
         leaves = [prompt + answer * (i + 1) for i in range(num_leaves) for _ in range(answer)]
         found[f"{num_leaves} answers of {answer} to {prompt}"] = [num] * prompt + leaves
     for num, chain in ((60, 0.8), (200, 0.9), (400, 0.97), (600, 0.7)):
-        found[f"random, {num} tokens, chain {chain}"] = random_end(rng, num, chain)
+        found[f"random, {num} tokens, chain {chain}"] = random_end(rng, num, chain=chain)
     for num in (60, 240):
-        found[f"caterpillar of {num}"] = [num if i % 2 == 0 else i + 1 for i in range(num)]
+        found[f"caterpillar of {num}"] = caterpillar(num)
     return found
-
-
-def random_end(rng: random.Random, num: int, chain: float) -> list[int]:
-    """Return `end` of a random forest; `chain`: how likely a token has the next as its child."""
-    stack: list[int] = []
-    end = [num] * num
-    for i in range(num):
-        if i and rng.random() > chain:
-            for _ in range(rng.randint(1, len(stack))):
-                end[stack.pop()] = i
-        stack.append(i)
-    return end
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,7 @@ from __future__ import annotations
 import random
 
 from hypothesis import strategies as st
-
-
-def random_end(rng: random.Random, num: int, *, chain: float = 0.6) -> list[int]:
-    """Return `end` of a random forest; `chain`: how likely a token has the next as its child."""
-    stack: list[int] = []
-    end = [0] * num
-    for i in range(num):
-        if i and rng.random() > chain:
-            for _ in range(rng.randint(1, len(stack))):
-                end[stack.pop()] = i
-        stack.append(i)
-    for i in stack:
-        end[i] = num
-    return end
+from shapes import caterpillar, fork_at, random_end, star
 
 
 def parents_of(end: list[int]) -> list[int]:
@@ -45,21 +32,16 @@ def visible_pairs(end: list[int], window: int | None = None) -> set[tuple[int, i
     return pairs
 
 
-def fork_at(fork: int, num: int) -> list[int]:
-    """Return a path whose second branch begins at packed index `fork`, halfway up."""
-    up = max(1, fork // 2)
-    return [num] * up + [fork] * (fork - up) + [num] * (num - fork)
-
-
-def caterpillar(num: int) -> list[int]:
-    """Return a path each token of which has a leaf beside its next."""
-    return [num if i % 2 == 0 else i + 1 for i in range(num)]
-
-
-def star(num: int) -> list[int]:
-    """Return one root with leaves of one token."""
-    return [num, *range(2, num + 1)]
-
+__all__ = [
+    "AWKWARD",
+    "caterpillar",
+    "ends",
+    "fork_at",
+    "parents_of",
+    "random_end",
+    "star",
+    "visible_pairs",
+]
 
 AWKWARD = {
     "one token": [1],

@@ -52,7 +52,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[1 << 25, 50, 1])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Let blocks be large, small, and of one logit."""
-    monkeypatch.setattr(chunked, "_MAX_BLOCK", request.param)
+    monkeypatch.setattr(chunked, "_MAX_BLOCK", {"cpu": request.param, "cuda": request.param})
     monkeypatch.setattr(chunked, "_MAX_EDGES", 7 if request.param < 1 << 25 else 4096)
     return int(request.param)
 

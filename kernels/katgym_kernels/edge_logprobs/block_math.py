@@ -7,7 +7,7 @@ Letters: I edges and J tokens of a block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -52,7 +52,13 @@ class Edges:
     rest_I: Tensor
     """1 - p of the target, with all its digits."""
     grad_logprob_I: Tensor
-    grad_entropy_I: Tensor
+    grad_entropy_I: Tensor | None
+    """None: the loss has no entropy in it."""
+
+    def of(self, edges: slice) -> Edges:
+        """Return some of them."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Edges(**{name: None if t is None else t[edges] for name, t in found.items()})
 
 
 class BlockMath(Protocol):
@@ -73,7 +79,8 @@ class TorchBlocks:
 
     def take(self, sums: Sums, z_IJ: Tensor, inside_I: Tensor, temperature: float) -> None:
         """See `BlockMath.take`."""
-        z_IJ /= temperature
+        if temperature != 1:
+            z_IJ /= temperature
         rows, columns = _targets(inside_I, z_IJ.shape[1])
         sums.logit_I[rows] = z_IJ[rows, columns]
         z_IJ[rows, columns] = torch.finfo(z_IJ.dtype).min
@@ -89,16 +96,24 @@ class TorchBlocks:
         self, z_IJ: Tensor, inside_I: Tensor, edges: Edges, temperature: float, dtype: torch.dtype
     ) -> Tensor:
         """See `BlockMath.gradient`."""
-        z_IJ /= temperature
+        if temperature != 1:
+            z_IJ /= temperature
         rows, columns = _targets(inside_I, z_IJ.shape[1])
         logp_IJ = z_IJ.sub_(edges.lse_I[:, None])
+        # exp(z - lse) of the target itself is not exact, and is not used.
+        scale_I = edges.grad_logprob_I / -temperature
+        if edges.grad_entropy_I is None:
+            found_IJ = logp_IJ.exp_().mul_(scale_I[:, None])
+            found_IJ[rows, columns] = -(edges.rest_I * scale_I)[rows]
+            return found_IJ.to(dtype)
         logp_IJ[rows, columns] = edges.logprob_I[rows]
         p_IJ = torch.exp(logp_IJ)
-        direct_IJ = -p_IJ * edges.grad_logprob_I[:, None]
-        direct_IJ[rows, columns] = (edges.rest_I * edges.grad_logprob_I)[rows]
-        p_IJ *= edges.grad_entropy_I[:, None]
-        direct_IJ -= p_IJ * logp_IJ.add_(edges.entropy_I[:, None])
-        return (direct_IJ / temperature).to(dtype)
+        by_entropy_I = edges.grad_entropy_I / -temperature
+        both_IJ = logp_IJ.add_(edges.entropy_I[:, None]).mul_(by_entropy_I[:, None])
+        target_I = both_IJ[rows, columns] * p_IJ[rows, columns]
+        found_IJ = both_IJ.add_(scale_I[:, None]).mul_(p_IJ)
+        found_IJ[rows, columns] = target_I - (edges.rest_I * scale_I)[rows]
+        return found_IJ.to(dtype)
 
 
 def _targets(inside_I: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,8 @@ from torch.autograd.function import once_differentiable
 
 from katgym_kernels.edge_logprobs.block_math import BlockMath, Edges, Sums
 
-_MAX_BLOCK = 1 << 25
+_MAX_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
+"""Logits a block, by device: few enough for a CPU's cache; on CUDA enough for large products."""
 _MAX_EDGES = 4096
 """Edges a block: enough for the products to be limited by arithmetic, not by reading weights."""
 
@@ -61,26 +62,36 @@ class _Chunked(torch.autograd.Function):
         entropy_U = lse_U - (logit_U + rest_U * (mean_U - logit_U))
         ctx.save_for_backward(hidden_UD, weight_VD, target_U, lse_U, entropy_U, logprob_U, rest_U)
         ctx.temperature, ctx.blocks = temperature, blocks
+        ctx.set_materialize_grads(False)
         return logprob_U, entropy_U
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprob_U: Tensor, grad_entropy_U: Tensor) -> Any:
-        hidden_UD, weight_VD, target_U, *per_edge = ctx.saved_tensors
-        per_edge += [grad_logprob_U.contiguous(), grad_entropy_U.contiguous()]
+    def backward(ctx: Any, grad_logprob_U: Tensor | None, grad_entropy_U: Tensor | None) -> Any:
+        hidden_UD, weight_VD, target_U, lse_U, entropy_U, logprob_U, rest_U = ctx.saved_tensors
+        if grad_logprob_U is None:
+            grad_logprob_U = torch.zeros_like(logprob_U)
+        whole = Edges(
+            lse_I=lse_U,
+            entropy_I=entropy_U,
+            logprob_I=logprob_U,
+            rest_I=rest_U,
+            grad_logprob_I=grad_logprob_U.contiguous(),
+            grad_entropy_I=None if grad_entropy_U is None else grad_entropy_U.contiguous(),
+        )
         wide = _wide(hidden_UD.dtype)
         needs_hidden, needs_weight, *_ = ctx.needs_input_grad
         dhidden_UD = torch.zeros_like(hidden_UD, dtype=wide) if needs_hidden else None
         dweight_VD = torch.zeros_like(weight_VD) if needs_weight else None
         # A block of the weight's gradient is finished before the next, so that only it is wide.
-        for tokens in _blocks(len(weight_VD), _num_tokens(len(hidden_UD))):
+        for tokens in _blocks(len(weight_VD), _num_tokens(hidden_UD)):
             w_JD = weight_VD[tokens]
             dw_JD = torch.zeros_like(w_JD, dtype=wide)
             for edges in _blocks(len(hidden_UD), _MAX_EDGES):
                 dz_IJ = ctx.blocks.gradient(
                     _product(hidden_UD[edges], w_JD),
                     target_U[edges] - tokens.start,
-                    _edges(*(values_U[edges] for values_U in per_edge)),
+                    whole.of(edges),
                     ctx.temperature,
                     hidden_UD.dtype,
                 )
@@ -93,24 +104,6 @@ class _Chunked(torch.autograd.Function):
         if dhidden_UD is not None:
             dhidden_UD = dhidden_UD.to(hidden_UD.dtype)
         return dhidden_UD, dweight_VD, None, None, None
-
-
-def _edges(
-    lse_I: Tensor,
-    entropy_I: Tensor,
-    logprob_I: Tensor,
-    rest_I: Tensor,
-    grad_logprob_I: Tensor,
-    grad_entropy_I: Tensor,
-) -> Edges:
-    return Edges(
-        lse_I=lse_I,
-        entropy_I=entropy_I,
-        logprob_I=logprob_I,
-        rest_I=rest_I,
-        grad_logprob_I=grad_logprob_I,
-        grad_entropy_I=grad_entropy_I,
-    )
 
 
 def _statistics(
@@ -126,7 +119,7 @@ def _statistics(
     """
     wide = _wide(hidden_ID.dtype)
     sums = Sums.nothing(target_I, wide)
-    for tokens in _blocks(len(weight_VD), _num_tokens(len(hidden_ID))):
+    for tokens in _blocks(len(weight_VD), _num_tokens(hidden_ID)):
         z_IJ = _product(hidden_ID, weight_VD[tokens])
         blocks.take(sums, z_IJ, target_I - tokens.start, temperature)
     mean_I = sums.weighted_I / sums.sum_I.clamp(min=torch.finfo(wide).tiny)
@@ -145,9 +138,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def _num_tokens(num_edges: int) -> int:
+def _num_tokens(hidden_ID: Tensor) -> int:
     """Return how many tokens a block has."""
-    return max(1, _MAX_BLOCK // max(1, min(num_edges, _MAX_EDGES)))
+    num_edges = max(1, min(len(hidden_ID), _MAX_EDGES))
+    return max(1, _MAX_BLOCK.get(hidden_ID.device.type, 1 << 25) // num_edges)
 
 
 def _blocks(num: int, size: int) -> Iterator[slice]:

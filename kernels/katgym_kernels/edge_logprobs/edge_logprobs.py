@@ -46,13 +46,11 @@ def edge_logprobs(
     _check(hidden_UD, weight_VD, target_U)
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is above 0, got {temperature!r}")
+    problem = triton_problem(hidden_UD.device, hidden_UD.dtype)
     if backend == "auto":
-        is_fit = hidden_UD.is_cuda and hidden_UD.dtype is not torch.float64
-        backend = (
-            "triton"
-            if is_fit and triton_problem(hidden_UD.device, hidden_UD.dtype) is None
-            else "torch"
-        )
+        backend = "triton" if hidden_UD.is_cuda and problem is None else "torch"
+    if backend == "triton" and problem is not None:
+        raise ValueError(problem)
     blocks = _triton_blocks() if backend == "triton" else TorchBlocks()
     return chunked_logprobs(hidden_UD, weight_VD, target_U, temperature, blocks)
 

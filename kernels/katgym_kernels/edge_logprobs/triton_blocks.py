@@ -39,7 +39,8 @@ class TritonBlocks:
         gradient_kernel[(num_edges,)](
             z_IJ, inside_I, edges.lse_I, edges.entropy_I, edges.logprob_I, edges.rest_I,
             edges.grad_logprob_I, edges.grad_entropy_I, found_IJ, z_IJ.stride(0),
-            found_IJ.stride(0), num_tokens, temperature, BLOCK=_block(num_tokens), num_warps=8,
+            found_IJ.stride(0), num_tokens, temperature,
+            HAS_ENTROPY=edges.grad_entropy_I is not None, BLOCK=_block(num_tokens), num_warps=8,
         )  # fmt: skip
         return found_IJ
 
@@ -81,7 +82,8 @@ def take_kernel(
 @triton.jit
 def gradient_kernel(
     z_ptr, inside_ptr, lse_ptr, entropy_ptr, logprob_ptr, rest_ptr, grad_logprob_ptr,
-    grad_entropy_ptr, found_ptr, zi, fi, J, temperature, BLOCK: tl.constexpr,
+    grad_entropy_ptr, found_ptr, zi, fi, J, temperature, HAS_ENTROPY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the loss's gradient in a row of logits."""
     i = tl.program_id(0)
@@ -91,7 +93,9 @@ def gradient_kernel(
     logprob = tl.load(logprob_ptr + i)
     rest = tl.load(rest_ptr + i)
     grad_logprob = tl.load(grad_logprob_ptr + i)
-    grad_entropy = tl.load(grad_entropy_ptr + i)
+    grad_entropy = 0.0
+    if HAS_ENTROPY:
+        grad_entropy = tl.load(grad_entropy_ptr + i)
     z_row = z_ptr + i.to(tl.int64) * zi
     found_row = found_ptr + i.to(tl.int64) * fi
     for start in range(0, J, BLOCK):
@@ -101,5 +105,7 @@ def gradient_kernel(
         logp = tl.where(is_target, logprob, z - lse)
         p = tl.exp(logp)
         direct = tl.where(is_target, rest, -p)
-        dz = direct * grad_logprob - p * (logp + entropy) * grad_entropy
+        dz = direct * grad_logprob
+        if HAS_ENTROPY:
+            dz -= p * (logp + entropy) * grad_entropy
         tl.store(found_row + j, (dz / temperature).to(found_ptr.dtype.element_ty), mask=j < J)

@@ -7,15 +7,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
 
-.PHONY: help setup demo test test-all check format docs bench clean
+.PHONY: help setup demo test test-all check format docs bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
-	@echo "make test      the unmarked tests (under 3 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 4 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"
 	@echo "make docs      generate docs/reference from the docstrings"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
+	@echo "make bench-gpu checks the kernels on a CUDA GPU, then times them (under 8 minutes)"
 
 # torch first and alone: the constraint names the CPU build's version on every machine.
 $(SETUP): pyproject.toml constraints.txt plugins/katgym-plugin-reasoning-gym/pyproject.toml
@@ -54,6 +55,12 @@ docs: $(SETUP)
 
 bench: $(SETUP)
 	$(BIN)/python tests/benchmarks/rollouts.py
+
+# Where a GPU is lent there may be no network to make an environment with: any Python with torch and
+# triton will do.
+bench-gpu:
+	PYTHONPATH=kernels $(shell python3 -c "import torch, triton" 2>/dev/null && echo python3 || \
+	  echo $(BIN)/python) kernels/benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from shapes import caterpillar, fork_at, random_end, star
 from torch import Tensor
+from triton.errors import TritonError
 
 from katgym_kernels import TreePlan, edge_logprobs, tree_attention
 
@@ -87,7 +88,7 @@ def check_attention(
                 continue
             try:
                 errors = _errors(_played(plan, inputs, backend, options), wanted)
-            except (RuntimeError, ValueError) as e:  # of a compiler, a driver, or ours
+            except (RuntimeError, ValueError, TritonError) as e:  # a compiler's, a driver's, ours
                 wrong[backend] = f"{case.name}: {type(e).__name__}: {e!s:.300}"
             else:
                 if not all(x <= most for x, most in zip(errors, allowed, strict=True)):

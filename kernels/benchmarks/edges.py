@@ -123,11 +123,15 @@ def measure(name: str, size: Size) -> dict[str, object]:
     peak = _peak(is_cuda) - before
     assert hidden.grad is not None and weight.grad is not None
     gradients = hidden.grad.nbytes + weight.grad.nbytes
-    found = {"backend": name, "forward_ms": round(statistics.median(forward), 1),
-             "backward_ms": round(statistics.median(backward), 1),
-             "peak_mib": round(peak / 2**20), "gradients_mib": round(gradients / 2**20)}  # fmt: skip
     shape = asdict(size)
-    return {**{key: shape[key] for key in ("edges", "vocabulary", "size")}, **found}
+    return {
+        **{key: shape[key] for key in ("edges", "vocabulary", "size")},
+        "backend": name,
+        "forward_ms": round(statistics.median(forward), 1),
+        "backward_ms": round(statistics.median(backward), 1),
+        "peak_mib": round(peak / 2**20),
+        "gradients_mib": round(gradients / 2**20),
+    }
 
 
 def _now(is_cuda: bool) -> float:

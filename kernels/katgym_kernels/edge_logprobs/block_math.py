@@ -8,7 +8,7 @@ Letters: I edges and J tokens of a block.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -58,7 +58,8 @@ class Edges:
     def of(self, edges: slice) -> Edges:
         """Return some of them."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Edges(**{name: None if t is None else t[edges] for name, t in found.items()})
+        chosen: dict[str, Any] = {n: None if t is None else t[edges] for n, t in found.items()}
+        return Edges(**chosen)
 
 
 class BlockMath(Protocol):

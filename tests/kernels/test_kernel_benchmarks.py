@@ -1,0 +1,58 @@
+"""The benchmarks run to their end on tiny inputs, and what they write is what they measured."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "kernels/benchmarks"
+
+
+def run(script: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, FOLDER / script, *options], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_everything_for_a_gpu_runs_in_the_interpreter(tmp_path: Path) -> None:
+    told = run("gpu.py", "--small", "--out", str(tmp_path))
+    assert "WRONG" not in told and "fork at 63               triton" in told
+    attention = read(tmp_path / "attention_gpu.csv")
+    kinds = {(row["backend"], row["pass"]) for row in attention}
+    assert {("flat", "forward"), ("triton", "backward"), ("cascade", "backward")} <= kinds
+    assert all(float(row["p20_ms"]) <= float(row["p50_ms"]) for row in attention)
+    assert {row["backend"] for row in read(tmp_path / "edges_gpu.csv")} >= {"torch", "eager"}
+
+
+@pytest.mark.slow
+def test_families_are_measured_on_the_cpu(tmp_path: Path) -> None:
+    out = tmp_path / "attention.csv"
+    run("attention.py", "--shrink", "128", "--repeats", "1", "--out", str(out))
+    rows = read(out)
+    assert len({row["family"] for row in rows}) == 10 and len(rows) == 40
+    for row in rows:
+        assert int(row["n_tree"]) <= int(row["n_flat"])
+        assert float(row["overlap"]) == pytest.approx(
+            1 - int(row["n_tree"]) / int(row["n_flat"]), abs=1e-3
+        )
+
+
+@pytest.mark.slow
+def test_peers_and_confident_tokens(tmp_path: Path) -> None:
+    out = tmp_path / "edges.csv"
+    run("edges.py", "--edges", "128", "--vocabulary", "2000", "--size", "16", "--out", str(out))
+    assert {row["backend"] for row in read(out)} >= {"torch", "eager"}
+    told = run("edges.py", "--confident")
+    assert "p=0.999  torch" in told

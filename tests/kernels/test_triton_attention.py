@@ -183,7 +183,7 @@ def test_parts_cover_each_range_once_in_order() -> None:
     tiles = plan.tiles(8, 16)
     parts = triton_attention.key_parts(plan, 8, 16, 3)
     covered: dict[int, list[int]] = {}
-    *lists, offsets = (t.tolist() for t in parts.lists())
+    *lists, _, offsets = (t.tolist() for t in parts.lists())
     for index, (tile, first, inner, outer, stop) in enumerate(zip(*lists, strict=True)):
         assert offsets[tile] <= index < offsets[tile + 1]
         assert first <= inner <= outer <= stop and stop - first <= 3
@@ -193,6 +193,27 @@ def test_parts_cover_each_range_once_in_order() -> None:
     for tile, found in covered.items():
         assert found == list(range(tile * 16 // 8, -(-int(tiles.max_end[tile]) // 8)))
     assert sorted(covered) == list(range(13))
+
+
+def test_with_a_window_parts_hold_no_tile_that_lies_beyond_it() -> None:
+    plan = TreePlan.build([400] * 100 + [250] * 150 + [400] * 150, window=50)
+    tiles = plan.tiles(8, 16)
+    parts = triton_attention.key_parts(plan, 8, 16, 2)
+    key_tiles, firsts, full_firsts, full_stops, stops, query_tiles, _ = (
+        t.tolist() for t in parts.lists()
+    )
+    visited, full = set(), set()
+    for tile, first, inner, outer, stop in zip(
+        key_tiles, firsts, full_firsts, full_stops, stops, strict=True
+    ):
+        visited |= {(query_tiles[i], tile) for i in range(first, stop)}
+        full |= {(query_tiles[i], tile) for i in range(inner, outer)}
+    assert len(visited) == tiles.num_visited == sum(stops) - sum(firsts)
+    assert len(full) == len(tiles.full_keys) > 0
+    mask = torch.zeros(400, 400, dtype=torch.bool)
+    for query, key in visited:
+        mask[query * 8 : query * 8 + 8, key * 16 : key * 16 + 16] = True
+    assert not (plan.mask_NN() & ~mask).any()
 
 
 def test_what_the_kernels_do_not_know_is_refused() -> None:

@@ -21,6 +21,7 @@ from katgym_kernels.attention.triton_backward import (
     sum_kernel,
 )
 from katgym_kernels.attention.triton_forward import forward_kernel
+from katgym_kernels.tiles import Tiles
 from katgym_kernels.tree_plan import TreePlan
 
 HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
@@ -183,27 +184,36 @@ class KeyParts:
     """Tiles from here to `full_stop` need no mask."""
     full_stop: Tensor
     stop: Tensor
+    query_tiles: Tensor
+    """With a window: what the ranges are places in. Without one they are query tiles themselves."""
     offsets: Tensor
     """[T + 1]: where each key tile's parts begin."""
 
     def lists(self) -> tuple[Tensor, ...]:
         """Return what the kernels take, in their order."""
         ranges = (self.first, self.full_first, self.full_stop, self.stop)
-        return self.key_tile, *ranges, self.offsets
+        return self.key_tile, *ranges, self.query_tiles, self.offsets
 
 
 def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> KeyParts:
     """Return the parts of the dK/dV kernel's work, those of one key tile in a row."""
     tiles = plan.tiles(block_m, block_n)
     num = len(tiles.max_end)
-    k0 = torch.arange(num) * block_n
-    first = k0 // block_m
-    stop = -(-tiles.max_end.long() // block_m)
-    full_first = -(-(k0 + block_n - 1) // block_m)
-    full_stop = tiles.min_end.long() // block_m
-    is_empty = (full_first >= full_stop) | (plan.window is not None)
-    full_first = torch.where(is_empty, stop, full_first)
-    full_stop = torch.where(is_empty, stop, full_stop)
+    query_tiles = torch.zeros(1, dtype=torch.int64)
+    if plan.window is None:
+        k0 = torch.arange(num) * block_n
+        first = k0 // block_m
+        stop = -(-tiles.max_end.long() // block_m)
+        full_first = -(-(k0 + block_n - 1) // block_m)
+        full_stop = tiles.min_end.long() // block_m
+        is_empty = full_first >= full_stop
+        full_first = torch.where(is_empty, stop, full_first)
+        full_stop = torch.where(is_empty, stop, full_stop)
+    else:
+        query_tiles, num_partial, num_full = _by_key(tiles, num)
+        stop = (num_partial + num_full).cumsum(0)
+        first = stop - num_partial - num_full
+        full_first, full_stop = first + num_partial, stop
     counts = (-(-(stop - first) // max_tiles)).clamp(min=1)
     key_tile = torch.repeat_interleave(torch.arange(num), counts)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
@@ -219,8 +229,23 @@ def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> Key
         full_first=inner_first.int(),
         full_stop=inner_stop.int(),
         stop=part_stop.int(),
+        query_tiles=query_tiles.int(),
         offsets=offsets.int(),
     )
+
+
+def _by_key(tiles: Tiles, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query tiles by key tile, partial ones first, and how many of either each has."""
+    keys, queries, counts = [], [], []
+    for offsets, key_tiles in (
+        (tiles.partial_offsets, tiles.partial_keys),
+        (tiles.full_offsets, tiles.full_keys),
+    ):
+        keys.append(key_tiles.long())
+        queries.append(torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff()))
+        counts.append(torch.bincount(keys[-1], minlength=num_keys))
+    order = torch.argsort(torch.cat(keys), stable=True)
+    return torch.cat(queries)[order], counts[0], counts[1]
 
 
 def _key_lists(plan: TreePlan, config: KernelConfig, max_tiles: int) -> tuple[Tensor, ...]:

@@ -54,12 +54,14 @@ def _weights(
 
 @triton.jit
 def _keys_tile(
-    dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, query_tile, key, end, depth_key,
-    depth_ptr, N, scale, softcap, window,
+    dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, query_tile, query_tiles, key, end,
+    depth_key, depth_ptr, N, scale, softcap, window,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, IS_FULL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add what one tile of queries gives to a tile of keys."""
+    if HAS_WINDOW:
+        query_tile = tl.load(query_tiles + query_tile)
     query = query_tile * BM + tl.arange(0, BM)
     d = tl.arange(0, BD)
     q = load_rows(q_base, query, qn, d, N, D, BD)
@@ -84,14 +86,15 @@ def _keys_tile(
 @triton.jit
 def keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, end_ptr, depth_ptr,
-    key_tile_ptr, first_ptr, full_first_ptr, full_stop_ptr, stop_ptr,
+    key_tile_ptr, first_ptr, full_first_ptr, full_stop_ptr, stop_ptr, query_tiles,
     qh, qn, kh, kn, vh, vn, gh, gn, part_stride, N, scale, softcap, window,
     G: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dK and dV of one part: a tile of keys and a range of query tiles.
 
-    The range is [first, full_first) masked, [full_first, full_stop) not, [full_stop, stop) masked.
+    The range is [first, full_first) masked, [full_first, full_stop) not, [full_stop, stop) masked;
+    with a window it is of places in `query_tiles`.
     Parts are [K, part, BN, D] float32; several parts of one tile of keys are summed afterwards.
     """
     part = tl.program_id(0)
@@ -116,20 +119,20 @@ def keys_kernel(
         lse_base, delta_base = lse_ptr + head * N, delta_ptr + head * N
         for tile in range(first, full_first):
             dk, dv = _keys_tile(
-                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, key, end,
-                depth_key, depth_ptr, N, scale, softcap, window,
+                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
+                key, end, depth_key, depth_ptr, N, scale, softcap, window,
                 D, BD, BM, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
         for tile in range(full_first, full_stop):
             dk, dv = _keys_tile(
-                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, key, end,
-                depth_key, depth_ptr, N, scale, softcap, window,
+                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
+                key, end, depth_key, depth_ptr, N, scale, softcap, window,
                 D, BD, BM, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
         for tile in range(full_stop, stop):
             dk, dv = _keys_tile(
-                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, key, end,
-                depth_key, depth_ptr, N, scale, softcap, window,
+                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
+                key, end, depth_key, depth_ptr, N, scale, softcap, window,
                 D, BD, BM, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
     row = tl.arange(0, BN)

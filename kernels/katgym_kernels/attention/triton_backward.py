@@ -19,7 +19,7 @@ import triton.language as tl
 from katgym_kernels.attention.triton_forward import capped, is_visible, load_rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def delta_kernel(
     out_ptr, grad_ptr, delta_ptr, oh, on, gh, gn, N,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
@@ -39,9 +39,12 @@ def _weights(
     IS_FULL: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Return P and dS (not scaled) of a tile, both [queries, keys]."""
-    plain = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-    score = capped(plain, softcap, HAS_SOFTCAP)
-    power = (score - lse[:, None]) * 1.4426950408889634
+    score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    factor = scale * 1.4426950408889634  # log2(e)
+    if HAS_SOFTCAP:
+        score = capped(score * scale, softcap, HAS_SOFTCAP)
+        factor = 1.4426950408889634
+    power = score * factor - (lse * 1.4426950408889634)[:, None]
     if not IS_FULL:
         power = tl.where(seen, power, -1e30)  # before exp2, which may overflow for the others
     p = tl.exp2(power)
@@ -64,8 +67,8 @@ def _keys_tile(
         query_tile = tl.load(query_tiles + query_tile)
     query = query_tile * BM + tl.arange(0, BM)
     d = tl.arange(0, BD)
-    q = load_rows(q_base, query, qn, d, N, D, BD)
-    grad = load_rows(g_base, query, gn, d, N, D, BD)
+    q = load_rows(q_base, query, qn, d, N, D, BD, IS_FULL)
+    grad = load_rows(g_base, query, gn, d, N, D, BD, IS_FULL)
     lse = tl.load(lse_base + query, mask=query < N, other=0.0)
     delta = tl.load(delta_base + query, mask=query < N, other=0.0)
     seen = query[:, None] == query[:, None]
@@ -78,12 +81,12 @@ def _keys_tile(
     p, ds = _weights(
         q, k, v, grad, lse, delta, seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION
     )
-    dv += tl.dot(tl.trans(p.to(grad.dtype)), grad, input_precision=PRECISION)
-    dk += tl.dot(tl.trans(ds.to(q.dtype)), q, input_precision=PRECISION)
+    dv = tl.dot(tl.trans(p.to(grad.dtype)), grad, dv, input_precision=PRECISION)
+    dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def keys_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, end_ptr, depth_ptr,
     key_tile_ptr, first_ptr, full_first_ptr, full_stop_ptr, stop_ptr, query_tiles,
@@ -142,7 +145,7 @@ def keys_kernel(
     tl.store(dv_ptr + at, dv, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def sum_kernel(
     parts_ptr, offsets_ptr, sum_ptr, ph, sh, N, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr
 ):
@@ -171,8 +174,8 @@ def _queries_tile(
     """Add what one tile of keys gives to a tile of queries."""
     key = key_tile * BN + tl.arange(0, BN)
     d = tl.arange(0, BD)
-    k = load_rows(k_base, key, kn, d, N, D, BD)
-    v = load_rows(v_base, key, vn, d, N, D, BD)
+    k = load_rows(k_base, key, kn, d, N, D, BD, IS_FULL)
+    v = load_rows(v_base, key, vn, d, N, D, BD, IS_FULL)
     seen = query[:, None] == query[:, None]
     if not IS_FULL:
         end = tl.load(end_ptr + key, mask=key < N, other=0)
@@ -183,10 +186,10 @@ def _queries_tile(
     _, ds = _weights(
         q, k, v, grad, lse, delta, seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION
     )
-    return dq + tl.dot(ds.to(k.dtype), k, input_precision=PRECISION)
+    return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def queries_kernel(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, delta_ptr, dq_ptr, end_ptr, depth_ptr,
     order_ptr, full_offsets, full_keys, partial_offsets, partial_keys,

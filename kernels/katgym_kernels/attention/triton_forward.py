@@ -14,11 +14,17 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(base, row, stride, d, N, D: tl.constexpr, BD: tl.constexpr):
-    """Return rows of a [N, D] matrix, zero beyond its end."""
+def load_rows(
+    base, row, stride, d, N, D: tl.constexpr, BD: tl.constexpr, IS_INSIDE: tl.constexpr = False
+):  # fmt: skip
+    """Return rows of a [N, D] matrix, zero beyond its end; IS_INSIDE: none lies there."""
     at = base + row[:, None] * stride + d[None, :]
     if BD == D:
+        if IS_INSIDE:
+            return tl.load(at)
         return tl.load(at, mask=row[:, None] < N, other=0.0)
+    if IS_INSIDE:
+        return tl.load(at, mask=d[None, :] < D, other=0.0)
     return tl.load(at, mask=(row[:, None] < N) & (d[None, :] < D), other=0.0)
 
 
@@ -49,9 +55,12 @@ def _tile(
     """Take one tile of keys into the running maximum m, sum and output acc of its queries."""
     key = key_tile * BN + tl.arange(0, BN)
     d = tl.arange(0, BD)
-    k = load_rows(k_base, key, k_stride, d, N, D, BD)
-    score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-    score = capped(score, softcap, HAS_SOFTCAP) * 1.4426950408889634  # log2(e)
+    k = load_rows(k_base, key, k_stride, d, N, D, BD, IS_FULL)
+    score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    factor = scale * 1.4426950408889634  # log2(e); applied within exp2's one multiplication
+    if HAS_SOFTCAP:
+        score = capped(score * scale, softcap, HAS_SOFTCAP)
+        factor = 1.4426950408889634
     if not IS_FULL:
         end = tl.load(end_ptr + key, mask=key < N, other=0)
         depth_key = key
@@ -59,18 +68,18 @@ def _tile(
             depth_key = tl.load(depth_ptr + key, mask=key < N, other=0)
         seen = is_visible(query, key, end, depth_query, depth_key, window, HAS_WINDOW)
         score = tl.where(seen, score, -1e30)  # finite: a query may see nothing in this tile
-    new_m = tl.maximum(m, tl.max(score, 1))
-    p = tl.exp2(score - new_m[:, None])
+    new_m = tl.maximum(m, tl.max(score, 1) * factor)
+    p = tl.exp2(score * factor - new_m[:, None])
     if not IS_FULL:
         p = tl.where(seen, p, 0.0)
     shrink = tl.exp2(m - new_m)
     total = total * shrink + tl.sum(p, 1)
-    v = load_rows(v_base, key, v_stride, d, N, D, BD)
-    acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision=PRECISION)
+    v = load_rows(v_base, key, v_stride, d, N, D, BD, IS_FULL)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, new_m, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def forward_kernel(
     q_ptr, k_ptr, v_ptr, sinks_ptr, out_ptr, lse_ptr, end_ptr, depth_ptr,
     order_ptr, full_offsets, full_keys, partial_offsets, partial_keys,

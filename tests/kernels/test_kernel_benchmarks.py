@@ -13,9 +13,8 @@ FOLDER = Path(__file__).parents[2] / "kernels/benchmarks"
 
 
 def run(script: str, *options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, FOLDER / script, *options], capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-W", "ignore", FOLDER / script, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -56,3 +55,26 @@ def test_peers_and_confident_tokens(tmp_path: Path) -> None:
     assert {row["backend"] for row in read(out)} >= {"torch", "eager"}
     told = run("edges.py", "--confident")
     assert "p=0.999  torch" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--arch 90 --head-size 128",
+        "--arch 90 --head-size 128 --options",
+        "--arch 90 --head-size 256 --dtype fp16",
+        "--arch 90 --head-size 80",
+        "--arch 80 --head-size 128",
+        "--arch 89 --head-size 128",
+        "--arch 86 --head-size 256",
+        "--arch 89 --head-size 256 --dtype fp32",
+        "--arch 100 --head-size 128",
+    ],
+)
+def test_kernels_compile_for_gpus_and_fit_their_shared_memory(options: str) -> None:
+    pytest.importorskip("triton", reason="compiles Triton kernels")
+    lines = run("compiled.py", *options.split()).splitlines()
+    assert len(lines) == 7
+    if "--arch 90" in options:
+        assert all(" 0 wgmma" not in line for line in lines[:3])  # Hopper's own instructions

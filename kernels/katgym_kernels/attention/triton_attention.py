@@ -8,6 +8,7 @@ Letters: H query heads, K key heads, N packed tokens, D head size, P parts, T ke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -52,16 +53,48 @@ class TritonConfig:
     """Query tiles one program of the dK/dV kernel goes through; longer ranges are split."""
 
 
-def default_config(size: int, dtype: torch.dtype) -> TritonConfig:
-    """Return the configuration for a head size and dtype."""
-    if dtype is torch.float32 or size > 128:
-        small = KernelConfig(block_m=64, block_n=32, num_warps=4)
-        return TritonConfig(forward=small, keys=small, queries=small)
+LARGE_SHARED_BYTES = 160_000
+"""Shared memory of a block from which on the large tiles fit: A100, H100 and later."""
+
+
+def default_config(
+    size: int, dtype: torch.dtype, *, shared_bytes: int = LARGE_SHARED_BYTES
+) -> TritonConfig:
+    """Return the configuration for a head size and dtype.
+
+    shared_bytes: what a block may have at most on the device. What becomes of each configuration is
+        told by `benchmarks/compiled.py`, how fast it is by `benchmarks/gpu.py --tune`.
+    """
+    if dtype is torch.float32:  # no matrix unit is exact: plain multiplications
+        block = 32 if size <= 128 else 16
+        plain = KernelConfig(block_m=block, block_n=block, num_warps=8, num_stages=1)
+        return TritonConfig(forward=plain, keys=plain, queries=plain)
+    if shared_bytes < LARGE_SHARED_BYTES:
+        tight = KernelConfig(block_m=64, block_n=32, num_warps=4, num_stages=1)
+        block_n = 64 if size <= 128 else 32
+        keys = KernelConfig(block_m=32, block_n=block_n, num_warps=4, num_stages=1)
+        return TritonConfig(forward=tight, keys=keys, queries=tight)
+    if size > 128:
+        return TritonConfig(
+            forward=KernelConfig(block_m=128, block_n=32, num_warps=8, num_stages=2),
+            keys=KernelConfig(block_m=32, block_n=64, num_warps=8, num_stages=2),
+            queries=KernelConfig(block_m=64, block_n=32, num_warps=8, num_stages=2),
+        )
     return TritonConfig(
         forward=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=3),
         keys=KernelConfig(block_m=64, block_n=128, num_warps=8, num_stages=2),
         queries=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=2),
     )
+
+
+@lru_cache(maxsize=16)
+def shared_bytes(device: torch.device) -> int:
+    """Return how much shared memory a block may have on a device."""
+    if device.type != "cuda":
+        return LARGE_SHARED_BYTES
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found = triton.runtime.driver.active.utils.get_device_properties(index)
+    return int(found["max_shared_mem"])
 
 
 def triton_attention(
@@ -76,7 +109,9 @@ def triton_attention(
     config: TritonConfig | None = None,
 ) -> Tensor:
     """Return out_HND in q's dtype; differentiable once in q, k, v and sinks."""
-    config = config or default_config(q_HND.shape[-1], q_HND.dtype)
+    if config is None:
+        limit = shared_bytes(q_HND.device)
+        config = default_config(q_HND.shape[-1], q_HND.dtype, shared_bytes=limit)
     out_HND: Tensor = _TritonAttention.apply(  # type: ignore[no-untyped-call]
         q_HND, k_KND, v_KND, sinks_H, plan, scale, softcap, config
     )
@@ -285,6 +320,7 @@ def _options(
         "PRECISION": "ieee",
         "num_warps": config.num_warps,
         "num_stages": config.num_stages,
+        "enable_fp_fusion": True,  # Triton 3.10 no longer does so by default
     }
 
 

@@ -35,24 +35,26 @@ def delta_kernel(
 
 @triton.jit
 def _weights(
-    q, k, v, grad, lse, delta, seen, scale, softcap,
+    left, right, lse, seen, scale, softcap,
     IS_FULL: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return P and dS (not scaled) of a tile, both [queries, keys]."""
-    score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    """Return P of a tile [left, right], and dS / dP: P by the slope of the softcap.
+
+    One side is q, the other k; lse has an axis of one.
+    """
+    score = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     factor = scale * 1.4426950408889634  # log2(e)
     if HAS_SOFTCAP:
         score = capped(score * scale, softcap, HAS_SOFTCAP)
         factor = 1.4426950408889634
-    power = score * factor - (lse * 1.4426950408889634)[:, None]
+    power = score * factor - lse * 1.4426950408889634
     if not IS_FULL:
         power = tl.where(seen, power, -1e30)  # before exp2, which may overflow for the others
     p = tl.exp2(power)
-    dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
-    ds = p * (dp - delta[:, None])
+    slope = p
     if HAS_SOFTCAP:
-        ds = ds * (1.0 - (score / softcap) * (score / softcap))
-    return p, ds
+        slope = p * (1.0 - (score / softcap) * (score / softcap))
+    return p, slope
 
 
 @triton.jit
@@ -71,18 +73,20 @@ def _keys_tile(
     grad = load_rows(g_base, query, gn, d, N, D, BD, IS_FULL)
     lse = tl.load(lse_base + query, mask=query < N, other=0.0)
     delta = tl.load(delta_base + query, mask=query < N, other=0.0)
-    seen = query[:, None] == query[:, None]
+    seen = query[None, :] == query[None, :]
     if not IS_FULL:
         depth_query = query
         if HAS_WINDOW:
             depth_query = tl.load(depth_ptr + query, mask=query < N, other=0)
-        seen = is_visible(query, key, end, depth_query, depth_key, window, HAS_WINDOW)
-        seen = seen & (query[:, None] < N)
-    p, ds = _weights(
-        q, k, v, grad, lse, delta, seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION
-    )
-    dv = tl.dot(tl.trans(p.to(grad.dtype)), grad, dv, input_precision=PRECISION)
-    dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision=PRECISION)
+        seen = (key[:, None] <= query[None, :]) & (query[None, :] < end[:, None])
+        if HAS_WINDOW:
+            seen = seen & (depth_query[None, :] - depth_key[:, None] < window)
+    # Keys by queries, so that both products below take P and dS as they come out of these.
+    p, slope = _weights(k, q, lse[None, :], seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION)
+    dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision=PRECISION)
+    dp = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
+    ds = slope * (dp - delta[None, :])
+    dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
@@ -120,7 +124,10 @@ def keys_kernel(
         q_base = q_ptr + head.to(tl.int64) * qh
         g_base = grad_ptr + head.to(tl.int64) * gh
         lse_base, delta_base = lse_ptr + head * N, delta_ptr + head * N
-        for tile in range(first, full_first):
+        # Those before and those behind the full ones, in one loop: a loop is a copy of its code.
+        num_before = full_first - first
+        for i in range(num_before + stop - full_stop):
+            tile = tl.where(i < num_before, first + i, full_stop + i - num_before)
             dk, dv = _keys_tile(
                 dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
                 key, end, depth_key, depth_ptr, N, scale, softcap, window,
@@ -131,12 +138,6 @@ def keys_kernel(
                 dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
                 key, end, depth_key, depth_ptr, N, scale, softcap, window,
                 D, BD, BM, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
-            )  # fmt: skip
-        for tile in range(full_stop, stop):
-            dk, dv = _keys_tile(
-                dk, dv, k, v, q_base, g_base, lse_base, delta_base, qn, gn, tile, query_tiles,
-                key, end, depth_key, depth_ptr, N, scale, softcap, window,
-                D, BD, BM, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
     row = tl.arange(0, BN)
     at = key_head.to(tl.int64) * part_stride + (part * BN + row[:, None]).to(tl.int64) * D + d[None]
@@ -183,9 +184,9 @@ def _queries_tile(
         if HAS_WINDOW:
             depth_key = tl.load(depth_ptr + key, mask=key < N, other=0)
         seen = is_visible(query, key, end, depth_query, depth_key, window, HAS_WINDOW)
-    _, ds = _weights(
-        q, k, v, grad, lse, delta, seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION
-    )
+    _, slope = _weights(q, k, lse[:, None], seen, scale, softcap, IS_FULL, HAS_SOFTCAP, PRECISION)
+    dp = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
+    ds = slope * (dp - delta[:, None])
     return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
 
 

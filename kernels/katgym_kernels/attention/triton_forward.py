@@ -18,14 +18,14 @@ def load_rows(
     base, row, stride, d, N, D: tl.constexpr, BD: tl.constexpr, IS_INSIDE: tl.constexpr = False
 ):  # fmt: skip
     """Return rows of a [N, D] matrix, zero beyond its end; IS_INSIDE: none lies there."""
-    at = base + row[:, None] * stride + d[None, :]
-    if BD == D:
-        if IS_INSIDE:
-            return tl.load(at)
-        return tl.load(at, mask=row[:, None] < N, other=0.0)
-    if IS_INSIDE:
-        return tl.load(at, mask=d[None, :] < D, other=0.0)
-    return tl.load(at, mask=(row[:, None] < N) & (d[None, :] < D), other=0.0)
+    at = base + (row[:, None] * stride + d[None, :])
+    if BD == D and IS_INSIDE:
+        rows = tl.load(at)
+    elif BD == D:
+        rows = tl.load(at, mask=row[:, None] < N, other=0.0)
+    else:
+        rows = tl.load(at, mask=(row[:, None] < N) & (d[None, :] < D), other=0.0)
+    return rows
 
 
 @triton.jit

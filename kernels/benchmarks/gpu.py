@@ -5,7 +5,8 @@
 
 Needs torch and triton alone, and takes less than eight minutes on an H200. A backend that is wrong
 is named and not timed, and the exit code is 1. Writes `attention_gpu.csv` and `edges_gpu.csv` into
-`--out` row by row. `--tune` times other tile sizes of the Triton kernels as well.
+`--out` row by row. `--tune` times other tile sizes of the Triton kernels as well; `--flash FA3` has
+PyTorch take another FlashAttention for `cascade` and `flat`, where that is installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,8 +44,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="tiny inputs, on a CPU if need be")
     parser.add_argument("--tune", action="store_true", help="time other tile sizes as well")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="a folder")
+    parser.add_argument("--flash", choices=("FA3", "FA4"), help="instead of PyTorch's own")
+    parser.add_argument("--out", type=Path, help="a folder (this one; with --small a new one)")
     options = parser.parse_args()
+    if options.flash is not None:
+        torch.nn.attention.activate_flash_attention_impl(options.flash)
     is_cuda = torch.cuda.is_available()
     if not is_cuda and not options.small:
         print("no CUDA device is there; --small plays it on the CPU", file=sys.stderr)
@@ -61,15 +66,18 @@ def main() -> int:
         head_size=128 if is_cuda else 16,
     )  # fmt: skip
     shared = {
-        "device": device_name(device), "dtype": str(shape.dtype).removeprefix("torch."),
+        "flash": options.flash or "torch",
+        "device": device_name(device),
+        "dtype": str(shape.dtype).removeprefix("torch."),
         "heads": f"{shape.heads}:{shape.key_heads}:{shape.head_size}",
-    }  # fmt: skip
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "edges_gpu.csv").open("w", encoding="utf-8", newline="") as file:
+    }
+    folder: Path = options.out or _folder(is_small=options.small)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "edges_gpu.csv").open("w", encoding="utf-8", newline="") as file:
         if bad_edges is None:
             _edges(Rows(file, edges.COLUMNS, shared), device, is_small=options.small)
     measured = []
-    with (options.out / "attention_gpu.csv").open("w", encoding="utf-8", newline="") as file:
+    with (folder / "attention_gpu.csv").open("w", encoding="utf-8", newline="") as file:
         rows = Rows(file, attention.COLUMNS, shared)
         families = FAMILIES[:1] + FAMILIES[-1:] if options.small else FAMILIES
         measured = attention.run(
@@ -85,6 +93,13 @@ def main() -> int:
         print(f"WRONG: edge_logprobs: {bad_edges}")
     print(f"{time.monotonic() - started:.0f} s in all")
     return 1 if wrong or bad_edges else 0
+
+
+def _folder(*, is_small: bool) -> Path:
+    """Return where the files go: rows of a play never replace those of a measurement."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-gpu-")) if is_small else Path(__file__).parent
+    print(f"rows are written to {folder}")
+    return folder
 
 
 def _edges(rows: Rows, device: torch.device, *, is_small: bool) -> None:

@@ -79,6 +79,24 @@ def test_results_and_gradients_are_those_of_the_whole_softmax(
             assert float((x.double() - y).norm()) <= allowed * max(1.0, float(y.norm()))
 
 
+def test_softcapped_logits(block: int, backend: str) -> None:
+    hidden, weight, target = draw(11, 37, 8)
+
+    def capped(h: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        logp_UV = (3.0 * torch.tanh(h @ w.T / 3.0) / 0.6).log_softmax(1)
+        return logp_UV.gather(1, target[:, None])[:, 0], -(logp_UV.exp() * logp_UV).sum(1)
+
+    def found_in(dtype: torch.dtype) -> list[Tensor]:
+        options: dict[str, Any] = {"temperature": 0.6, "softcap": 3.0, "backend": backend}
+        inputs = (hidden.to(dtype), weight.to(dtype))
+        return played(lambda h, w: edge_logprobs(h, w, target, **options), *inputs)
+
+    wanted = played(capped, hidden, weight)
+    for dtype in (torch.float64, torch.float32) if backend == "torch" else (torch.float32,):
+        for x, y in zip(found_in(dtype), wanted, strict=True):
+            assert float((x.double() - y).norm()) <= EXACT[dtype] * max(1.0, float(y.norm()))
+
+
 def test_gradcheck_also_where_a_token_is_nearly_certain() -> None:
     hidden, weight, target = draw(5, 9, 4)
     hidden[0] = 12 * weight[target[0]] / weight[target[0]].norm() ** 2  # p above 0.99
@@ -181,6 +199,7 @@ H, W, T = torch.zeros(3, 4), torch.zeros(5, 4), torch.zeros(3, dtype=torch.int64
         ((H, W, T - 1), {}, "target -1 is no token; allowed is 0 to 4"),
         ((H, W.to("meta"), T), {}, "weight is on meta, hidden on cpu"),
         ((H, W, T), {"temperature": 0.0}, "temperature is above 0, got 0.0"),
+        ((H, W, T), {"softcap": -1.0}, r"softcap is above 0 or None, got -1\.0"),
         ((H, W, T), {"backend": "cce"}, "unknown backend 'cce'; allowed: auto, torch, triton"),
         ((H.double(), W.double(), T), {"backend": "triton"}, "computes in float32, got float64"),
     ],

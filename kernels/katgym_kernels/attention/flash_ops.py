@@ -92,8 +92,9 @@ def _folded(
 
 
 def _by_token(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return [tokens, heads, D], as the CUDA ops take many sequences."""
-    return tuple(t.transpose(0, 1) for t in tensors)
+    """Return [tokens, heads, D] without gaps in a row, as the CUDA ops take many sequences."""
+    dense = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
+    return tuple(t.transpose(0, 1) for t in dense)
 
 
 def _sequences(call: FlashCall) -> tuple[Tensor, Tensor, int, int]:

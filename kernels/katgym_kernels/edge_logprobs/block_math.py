@@ -62,15 +62,27 @@ class Edges:
         return Edges(**chosen)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What is done to a product h w^T before the softmax: c tanh(z / c), then division.
+
+    Example:
+        Scaling(temperature=0.7, softcap=30.0)
+    """
+
+    temperature: float = 1.0
+    softcap: float | None = None
+
+
 class BlockMath(Protocol):
     """What computes a block; `inside_I` is each edge's target as a column, out of range if it is
     in another block."""
 
-    def take(self, sums: Sums, z_IJ: Tensor, inside_I: Tensor, temperature: float) -> None:
-        """Add a block of logits, still to be divided by the temperature; z_IJ is spent."""
+    def take(self, sums: Sums, z_IJ: Tensor, inside_I: Tensor, scaling: Scaling) -> None:
+        """Add a block of products, still to be scaled; z_IJ is spent."""
 
     def gradient(
-        self, z_IJ: Tensor, inside_I: Tensor, edges: Edges, temperature: float, dtype: torch.dtype
+        self, z_IJ: Tensor, inside_I: Tensor, edges: Edges, scaling: Scaling, dtype: torch.dtype
     ) -> Tensor:
         """Return the loss's gradient in z_IJ, rounded to a dtype at the very end; z_IJ is spent."""
 
@@ -78,10 +90,9 @@ class BlockMath(Protocol):
 class TorchBlocks:
     """`BlockMath` for every device and dtype."""
 
-    def take(self, sums: Sums, z_IJ: Tensor, inside_I: Tensor, temperature: float) -> None:
+    def take(self, sums: Sums, z_IJ: Tensor, inside_I: Tensor, scaling: Scaling) -> None:
         """See `BlockMath.take`."""
-        if temperature != 1:
-            z_IJ /= temperature
+        _scale(z_IJ, scaling)
         rows, columns = _targets(inside_I, z_IJ.shape[1])
         sums.logit_I[rows] = z_IJ[rows, columns]
         z_IJ[rows, columns] = torch.finfo(z_IJ.dtype).min
@@ -94,27 +105,43 @@ class TorchBlocks:
         sums.largest_I.copy_(new_I)
 
     def gradient(
-        self, z_IJ: Tensor, inside_I: Tensor, edges: Edges, temperature: float, dtype: torch.dtype
+        self, z_IJ: Tensor, inside_I: Tensor, edges: Edges, scaling: Scaling, dtype: torch.dtype
     ) -> Tensor:
         """See `BlockMath.gradient`."""
-        if temperature != 1:
-            z_IJ /= temperature
+        slope_IJ = _scale(z_IJ, scaling, has_slope=True)
         rows, columns = _targets(inside_I, z_IJ.shape[1])
         logp_IJ = z_IJ.sub_(edges.lse_I[:, None])
         # exp(z - lse) of the target itself is not exact, and is not used.
-        scale_I = edges.grad_logprob_I / -temperature
+        scale_I = edges.grad_logprob_I / -scaling.temperature
         if edges.grad_entropy_I is None:
             found_IJ = logp_IJ.exp_().mul_(scale_I[:, None])
             found_IJ[rows, columns] = -(edges.rest_I * scale_I)[rows]
-            return found_IJ.to(dtype)
+            return _times(found_IJ, slope_IJ).to(dtype)
         logp_IJ[rows, columns] = edges.logprob_I[rows]
         p_IJ = torch.exp(logp_IJ)
-        by_entropy_I = edges.grad_entropy_I / -temperature
+        by_entropy_I = edges.grad_entropy_I / -scaling.temperature
         both_IJ = logp_IJ.add_(edges.entropy_I[:, None]).mul_(by_entropy_I[:, None])
         target_I = both_IJ[rows, columns] * p_IJ[rows, columns]
         found_IJ = both_IJ.add_(scale_I[:, None]).mul_(p_IJ)
         found_IJ[rows, columns] = target_I - (edges.rest_I * scale_I)[rows]
-        return found_IJ.to(dtype)
+        return _times(found_IJ, slope_IJ).to(dtype)
+
+
+def _scale(z_IJ: Tensor, scaling: Scaling, *, has_slope: bool = False) -> Tensor | None:
+    """Scale a block in place; return the softcap's slope if there is one and it is asked for."""
+    slope_IJ = None
+    if scaling.softcap is not None:
+        z_IJ.div_(scaling.softcap).tanh_()
+        if has_slope:
+            slope_IJ = 1 - z_IJ * z_IJ
+        z_IJ.mul_(scaling.softcap)
+    if scaling.temperature != 1:
+        z_IJ.div_(scaling.temperature)
+    return slope_IJ
+
+
+def _times(values_IJ: Tensor, slope_IJ: Tensor | None) -> Tensor:
+    return values_IJ if slope_IJ is None else values_IJ.mul_(slope_IJ)
 
 
 def _targets(inside_I: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Both backends: logits in blocks of edges and tokens, made again in the backward.
 
-With z = h w^T / T, p = softmax(z), y the target, o the log-sum-exp of all other tokens, H the
-entropy (in nats):
+With z = h w^T / T (c tanh(h w^T / c) / T with a softcap c), p = softmax(z), y the target, o the
+log-sum-exp of all other tokens, H the entropy (in nats):
 
     logprob = -softplus(o - z_y)     d logprob / dz_j = [j = y] - p_j,   1 - p_y = sigmoid(o - z_y)
     H = lse - sum_j p_j z_j          d H / dz_j       = -p_j (log p_j + H)
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from katgym_kernels.edge_logprobs.block_math import BlockMath, Edges, Sums
+from katgym_kernels.edge_logprobs.block_math import BlockMath, Edges, Scaling, Sums
 
 _MAX_BLOCK = {"cpu": 1 << 21, "cuda": 1 << 25}
 """Logits a block, by device: few enough for a CPU's cache; on CUDA enough for large products."""
@@ -31,11 +31,11 @@ _MAX_EDGES = 4096
 
 
 def chunked_logprobs(
-    hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor, temperature: float, blocks: BlockMath
+    hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor, scaling: Scaling, blocks: BlockMath
 ) -> tuple[Tensor, Tensor]:
     """Return (logprobs_U, entropy_U); differentiable once in hidden and weight."""
     found: tuple[Tensor, Tensor] = _Chunked.apply(  # type: ignore[no-untyped-call]
-        hidden_UD, weight_VD, target_U, temperature, blocks
+        hidden_UD, weight_VD, target_U, scaling, blocks
     )
     return found
 
@@ -47,13 +47,13 @@ class _Chunked(torch.autograd.Function):
         hidden_UD: Tensor,
         weight_VD: Tensor,
         target_U: Tensor,
-        temperature: float,
+        scaling: Scaling,
         blocks: BlockMath,
     ) -> tuple[Tensor, Tensor]:
         others_U = torch.empty_like(target_U, dtype=_wide(hidden_UD.dtype))
         logit_U, mean_U = torch.empty_like(others_U), torch.empty_like(others_U)
         for edges in _blocks(len(hidden_UD), _MAX_EDGES):
-            found = _statistics(hidden_UD[edges], weight_VD, target_U[edges], temperature, blocks)
+            found = _statistics(hidden_UD[edges], weight_VD, target_U[edges], scaling, blocks)
             for whole_U, part_I in zip((others_U, logit_U, mean_U), found, strict=True):
                 whole_U[edges] = part_I
         logprob_U = -torch.logaddexp(others_U - logit_U, torch.zeros_like(logit_U))
@@ -61,7 +61,7 @@ class _Chunked(torch.autograd.Function):
         lse_U = logit_U - logprob_U
         entropy_U = lse_U - (logit_U + rest_U * (mean_U - logit_U))
         ctx.save_for_backward(hidden_UD, weight_VD, target_U, lse_U, entropy_U, logprob_U, rest_U)
-        ctx.temperature, ctx.blocks = temperature, blocks
+        ctx.scaling, ctx.blocks = scaling, blocks
         ctx.set_materialize_grads(False)
         return logprob_U, entropy_U
 
@@ -92,7 +92,7 @@ class _Chunked(torch.autograd.Function):
                     _product(hidden_UD[edges], w_JD),
                     target_U[edges] - tokens.start,
                     whole.of(edges),
-                    ctx.temperature,
+                    ctx.scaling,
                     hidden_UD.dtype,
                 )
                 if dhidden_UD is not None:
@@ -110,7 +110,7 @@ def _statistics(
     hidden_ID: Tensor,
     weight_VD: Tensor,
     target_I: Tensor,
-    temperature: float,
+    scaling: Scaling,
     blocks: BlockMath,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return for each edge: the others' log-sum-exp, the target's logit, the others' mean logit.
@@ -121,7 +121,7 @@ def _statistics(
     sums = Sums.nothing(target_I, wide)
     for tokens in _blocks(len(weight_VD), _num_tokens(hidden_ID)):
         z_IJ = _product(hidden_ID, weight_VD[tokens])
-        blocks.take(sums, z_IJ, target_I - tokens.start, temperature)
+        blocks.take(sums, z_IJ, target_I - tokens.start, scaling)
     mean_I = sums.weighted_I / sums.sum_I.clamp(min=torch.finfo(wide).tiny)
     return sums.largest_I + sums.sum_I.log(), sums.logit_I, mean_I
 

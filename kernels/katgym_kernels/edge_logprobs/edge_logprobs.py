@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from katgym_kernels.edge_logprobs.block_math import BlockMath, TorchBlocks
+from katgym_kernels.edge_logprobs.block_math import BlockMath, Scaling, TorchBlocks
 from katgym_kernels.edge_logprobs.chunked import chunked_logprobs
 from katgym_kernels.triton_check import triton_problem
 
@@ -28,6 +28,7 @@ def edge_logprobs(
     target_U: Tensor,
     *,
     temperature: float = 1.0,
+    softcap: float | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Return (logprobs_U, entropy_U) of `softmax(hidden weight^T / temperature)`, in nats.
@@ -36,6 +37,7 @@ def edge_logprobs(
     weight_VD: of the language model's head, of hidden's dtype and device; may be tied.
     target_U: int64, the token of each edge, 0 to V - 1.
     temperature: divides the logits, as the sampler did.
+    softcap: bounds the logits to (-softcap, softcap) by tanh, before that; None: does not.
     backend: "torch", "triton", or "auto": triton on CUDA where it is installed, else torch.
 
     Both results are float32 (float64 for float64 inputs) and differentiable once in hidden and
@@ -46,13 +48,16 @@ def edge_logprobs(
     _check(hidden_UD, weight_VD, target_U)
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is above 0, got {temperature!r}")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap is above 0 or None, got {softcap!r}")
     problem = triton_problem(hidden_UD.device, hidden_UD.dtype)
     if backend == "auto":
         backend = "triton" if hidden_UD.is_cuda and problem is None else "torch"
     if backend == "triton" and problem is not None:
         raise ValueError(problem)
     blocks = _triton_blocks() if backend == "triton" else TorchBlocks()
-    return chunked_logprobs(hidden_UD, weight_VD, target_U, temperature, blocks)
+    scaling = Scaling(temperature=temperature, softcap=softcap)
+    return chunked_logprobs(hidden_UD, weight_VD, target_U, scaling, blocks)
 
 
 def _triton_blocks() -> BlockMath:

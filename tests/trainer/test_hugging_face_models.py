@@ -1,0 +1,188 @@
+"""Families of transformers on packed forests: as exact as float32 lets them be, or refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from row_by_row import total_loss
+from torch import Tensor
+
+from katgym_trainer import Row, forward_backward, loss, pack, trainer_logprobs
+
+SMALL = {
+    "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+HEAD = {"head_dim": 8}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Qwen2": {},
+    "Qwen3": HEAD,
+    "Llama": {},
+    "Mistral": {"sliding_window": 6, **HEAD},
+    "Gemma2": {"sliding_window": 5, **HEAD},
+    "Gemma3Text": {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"],
+                   **HEAD},
+    "GptOss": {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2,
+               "layer_types": ["sliding_attention", "full_attention"], **HEAD},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, **HEAD},
+    "SmolLM3": {"no_rope_layers": [1, 0]},
+    "Olmo": {},
+    "Olmo2": {},
+    "Phi": {},
+    "Phi3": {},
+}  # fmt: skip
+CLASSES = {"Gemma3Text": "Gemma3ForCausalLM"}
+
+
+def make(family: str, **more: Any) -> Any:
+    config_class = getattr(transformers, f"{family}Config")
+    config = config_class(**{**SMALL, **FAMILIES[family], **more})
+    torch.manual_seed(0)
+    model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config)
+    return model.float().train()
+
+
+def sample_rows(seed: int = 0) -> list[Row]:
+    rng = random.Random(seed)
+
+    def some(num: int) -> list[int]:
+        return [rng.randrange(3, 60) for _ in range(num)]
+
+    prompt, rows = some(9), []
+    context = prompt
+    sequences = [prompt + some(rng.randint(2, 12)) for _ in range(3)]
+    for _ in range(3):
+        action = some(4)
+        sequences.append(context + some(3) + action)
+        context = context + action + some(4)
+    for tokens in sequences:
+        mask = [t > 4 and rng.random() < 0.8 for t in range(len(tokens))]
+        mask[-1] = True
+        logprobs = [-abs(rng.gauss(4, 0.3)) for _ in tokens]
+        rows.append(Row(tokens, mask, logprobs, [rng.gauss(0, 1) for _ in tokens]))
+    return rows
+
+
+def row_logprobs(model: Any, row: Row) -> Tensor:
+    """Return those of the model as transformers runs it, a row by itself."""
+    ids = torch.from_numpy(row.token_ids.copy())
+    logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+    return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def check_exact(model: Any, rows: list[Row], name: str, **options: Any) -> None:
+    wanted = total_loss(name, rows, lambda row: row_logprobs(model, row))
+    wanted.backward()
+    oracle = gradients(model)
+    forests = pack(rows, max_tokens=60)
+    assert sum(f.stats.num_tree for f in forests) < sum(map(len, rows))
+    metrics = forward_backward(model, forests, loss(name), **options)
+    assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=2e-5)
+    found = gradients(model)
+    assert found.keys() == oracle.keys()
+    whole = float(torch.cat([g.flatten() for g in oracle.values()]).norm())
+    error = float(torch.cat([(found[n] - g).flatten() for n, g in oracle.items()]).norm())
+    assert error / whole <= 5e-6
+    for parameter, gradient in oracle.items():
+        # Of parameters with next to no gradient nothing but rounding is left.
+        least = 1e-3 * whole
+        off = float((found[parameter] - gradient).norm()) / max(float(gradient.norm()), least)
+        assert off <= 2e-5, parameter
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_are_exact(family: str) -> None:
+    model = make(family, attn_implementation="eager")
+    rows = sample_rows()
+    found = trainer_logprobs(model, pack(rows, max_tokens=50))
+    for place, row in enumerate(rows):
+        exact = row_logprobs(model, row).detach()[torch.tensor(row.loss_mask[1:].tolist())]
+        assert float((found[place] - exact).abs().max()) <= 5e-6
+    for name in ("sft", "grpo"):
+        check_exact(model, rows, name)
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo", "cispo", "reinforce"])
+def test_losses_are_exact(name: str) -> None:
+    check_exact(make("Qwen3"), sample_rows(1), name)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "cascade"])
+def test_backends_are_exact(backend: str) -> None:
+    check_exact(make("Llama"), sample_rows(2), "grpo", backend=backend)
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    model = make("Qwen3")
+    model.activation_checkpointing_enable()
+    check_exact(model, sample_rows(), "grpo")
+
+
+# TODO(peft>0.21): drop when peft asks for `is_activation_checkpointing`.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_adapters_are_trained_and_nothing_else() -> None:
+    peft = pytest.importorskip("peft", reason="needs peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"], lora_dropout=0.0)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(make("Qwen3"), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    check_exact(model, sample_rows(), "grpo")
+    forward_backward(model, pack(sample_rows(), max_tokens=60), loss("sft"))
+    assert all("lora" in name for name in gradients(model))
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "words"),
+    [
+        ("Qwen3", {"attention_dropout": 0.1}, "Qwen3ForCausalLM has attention_dropout 0.1; set it"),
+        ("Phi", {"resid_pdrop": 0.1}, r"PhiForCausalLM has dropout 0.1 at 'model.layers.0"),
+        ("Qwen3Moe", {"output_router_logits": True}, "asks for the router's loss"),
+    ],
+)
+def test_models_that_would_not_be_exact_are_refused(
+    family: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        forward_backward(make(family, **options), pack(sample_rows(), max_tokens=60), loss("sft"))
+
+
+def test_recurrent_layers_are_refused() -> None:
+    linear = transformers.Qwen3NextConfig(
+        **SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16, layer_types=["linear_attention", "full_attention"],
+    )  # fmt: skip
+    mamba = transformers.MambaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1)
+    forests = pack(sample_rows(), max_tokens=60)
+    with pytest.raises(ValueError, match=r"has layers \['linear_attention'\]"):
+        forward_backward(transformers.Qwen3NextForCausalLM(linear), forests, loss("sft"))
+    with pytest.raises(ValueError, match=r"MambaForCausalLM has layers \['linear_attention'\]"):
+        forward_backward(transformers.MambaForCausalLM(mamba), forests, loss("sft"))
+    convolving = make("Qwen3")
+    convolving.model.layers[1].mixer = torch.nn.Conv1d(2, 2, 2)
+    with pytest.raises(ValueError, match=r"has a Conv1d at 'model.layers.1.mixer', whose state"):
+        forward_backward(convolving, forests, loss("sft"))
+    with pytest.raises(ValueError, match="not a model of transformers: Linear"):
+        forward_backward(torch.nn.Linear(1, 1), forests, loss("sft"))
+
+
+def test_the_registered_attention_runs_on_forests_alone() -> None:
+    import katgym_trainer.models.hugging_face  # noqa: F401 - registers it
+
+    model = make("Qwen3")
+    model.set_attn_implementation("katgym_tree")
+    with pytest.raises(ValueError, match="runs on packed forests alone"):
+        model(input_ids=torch.tensor([[3, 4]]))

@@ -1,0 +1,236 @@
+"""Rows packed into forests: every path is there once, within the budget, with few tokens."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from katgym_kernels import TreePlan
+from katgym_trainer import PackedForest, Row, pack
+from katgym_trainer.token_trie import TokenTrie
+
+
+@st.composite
+def row_lists(draw: st.DrawFn, max_rows: int = 8) -> list[Row]:
+    """Draw rows over few tokens, so that many prefixes are shared."""
+    rows = []
+    for number in range(draw(st.integers(1, max_rows))):
+        tokens = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+        mask = draw(st.lists(st.booleans(), min_size=len(tokens), max_size=len(tokens)))
+        logprobs = [-0.01 * (number + 1) * t for t in range(len(tokens))]
+        rows.append(Row(tokens, mask, logprobs, advantages=number + 0.5, weight=1 + number))
+    return rows
+
+
+def paths(forest: PackedForest) -> list[list[int]]:
+    """Return each packed token's ancestors and itself, by the rule of visibility alone."""
+    end = forest.end.tolist()
+    return [[j for j in range(i + 1) if i < end[j]] for i in range(len(end))]
+
+
+def num_unique(rows: list[Row]) -> int:
+    return len({tuple(row.token_ids[: t + 1]) for row in rows for t in range(len(row))})
+
+
+def check_forest(rows: list[Row], forest: PackedForest) -> None:
+    """Every trained token of every row is an occurrence whose path spells the row's prefix."""
+    tokens = forest.input_ids.tolist()
+    seen = paths(forest)
+    assert forest.position_ids.tolist() == [len(path) - 1 for path in seen]
+    TreePlan.build(forest.end, depth_N=forest.position_ids)  # raises for what is no forest
+    found = []
+    for m in range(len(forest.occ_edge)):
+        row = rows[forest.rows[forest.occ_row[m]]]
+        at = int(forest.occ_position[m])
+        edge = forest.occ_edge[m]
+        spelled = [tokens[j] for j in seen[int(forest.edge_pred[edge])]]
+        assert [*spelled, int(forest.edge_target[edge])] == row.token_ids[: at + 1].tolist()
+        assert forest.occ_policy_logprob[m] == row.policy_logprobs[at]
+        assert forest.occ_advantage[m] == row.advantages[at]
+        found.append((int(forest.rows[forest.occ_row[m]]), at))
+    wanted = [
+        (int(place), t)
+        for place in forest.rows
+        for t in range(1, len(rows[place]))
+        if rows[place].loss_mask[t]
+    ]
+    assert sorted(found) == sorted(wanted)
+    edges = list(zip(forest.edge_pred.tolist(), forest.edge_target.tolist(), strict=True))
+    assert len(set(edges)) == len(edges) == forest.stats.num_edges
+    chosen = [rows[place] for place in forest.rows]
+    assert forest.stats.num_tree == len(tokens) == num_unique(chosen)
+    assert forest.stats.num_flat == sum(len(row) for row in chosen)
+    assert forest.stats.num_pairs == sum(map(len, seen))
+    assert forest.multiplicity.sum() == forest.stats.num_flat
+    assert forest.row_weight.tolist() == [row.weight for row in chosen]
+
+
+@given(rows=row_lists(), budget=st.integers(8, 40))
+@settings(deadline=None)
+def test_every_row_is_packed_once_and_its_prefixes_are_kept_once(
+    rows: list[Row], budget: int
+) -> None:
+    forests = pack(rows, max_tokens=budget)
+    assert sorted(int(place) for f in forests for place in f.rows) == list(range(len(rows)))
+    for forest in forests:
+        check_forest(rows, forest)
+        assert forest.stats.num_tree <= budget
+
+
+@given(rows=row_lists(), budget=st.integers(36, 60), trained=st.integers(8, 12))
+@settings(deadline=None)
+def test_pairs_and_trained_tokens_are_bounded_too(
+    rows: list[Row], budget: int, trained: int
+) -> None:
+    forests = pack(rows, max_tokens=10**6, max_pairs=budget, max_trained=trained)
+    assert sorted(int(place) for f in forests for place in f.rows) == list(range(len(rows)))
+    for forest in forests:
+        check_forest(rows, forest)
+        assert forest.stats.num_pairs <= budget and forest.stats.num_trained <= trained
+
+
+def test_one_small_forest_field_by_field() -> None:
+    rows = [
+        Row([7, 8, 9], [0, 1, 1], [0, -0.1, -0.2], advantages=1.0),
+        Row([7, 8, 5, 6], [0, 1, 0, 1], [0, -0.3, -0.4, -0.5], advantages=[0, 2, 0, 4], weight=0.5),
+        Row([7, 8], [1, 0]),
+    ]
+    (forest,) = pack(rows, max_tokens=5)
+    assert forest.input_ids.tolist() == [7, 8, 5, 6, 9]
+    assert forest.position_ids.tolist() == [0, 1, 2, 3, 2]
+    assert forest.end.tolist() == [5, 5, 4, 4, 5]
+    assert forest.multiplicity.tolist() == [3, 3, 1, 1, 1]
+    assert forest.rows.tolist() == [2, 1, 0]
+    assert forest.edge_pred.tolist() == [0, 2, 1]
+    assert forest.edge_target.tolist() == [8, 6, 9]
+    assert forest.occ_edge.tolist() == [0, 1, 0, 2]
+    assert forest.occ_row.tolist() == [1, 1, 2, 2]
+    assert forest.occ_position.tolist() == [1, 3, 1, 2]
+    assert forest.occ_policy_logprob.tolist() == [-0.3, -0.5, -0.1, -0.2]
+    assert forest.occ_advantage.tolist() == [2, 4, 1, 1]
+    assert forest.row_weight.tolist() == [1.0, 0.5, 1.0]
+    assert (forest.stats.num_flat, forest.stats.num_tree) == (9, 5)
+    assert forest.stats.por == 1 - 5 / 9
+
+
+def test_what_changes_the_forward_is_not_shared() -> None:
+    def count(*rows: Row) -> int:
+        (forest,) = pack(rows, max_tokens=100)
+        check = len(forest.input_ids)
+        assert check == forest.stats.num_tree
+        return check
+
+    mask = [0, 1, 1]
+    plain = Row([1, 2, 3], mask)
+    assert count(plain, plain) == 3
+    assert count(plain, Row([1, 2, 3], mask, context="adapter")) == 6
+    assert count(plain, Row([1, 2, 3], mask, extras=[0, 0, 0])) == 3
+    assert count(plain, Row([1, 2, 3], mask, extras=[0, -1, 0])) == 5
+    rows = [Row([1, 2, t], mask, extras=[0, e, 0]) for t in (3, 4) for e in (-5, 0, 7)]
+    assert count(*rows, Row([1, 2, 9], mask)) == 1 + 3 + 7
+
+
+def test_cuts_lie_where_least_is_shared_and_small_forests_are_merged() -> None:
+    one = [[1] * 6 + [10 + i] * 4 for i in range(3)]  # 18 tokens together
+    two = [[2] * 6 + [10 + i] * 4 for i in range(3)]
+    small = [[3, 4], [5, 6]]
+    rows = [Row(tokens, [0] * (len(tokens) - 1) + [1]) for tokens in (*one, *two, *small)]
+    random.Random(0).shuffle(rows)
+    forests = pack(rows, max_tokens=22)
+    assert sorted(f.stats.num_tree for f in forests) == [18, 22]
+    assert sum(f.stats.num_tree for f in forests) == num_unique(rows)
+
+
+def best_of_all(rows: list[Row], budget: int) -> int:
+    """Return the fewest tokens of any way to cut the sorted rows into runs."""
+    ordered = sorted(rows, key=lambda row: row.token_ids.tolist())
+    num = len(ordered)
+    best = [0] + [10**9] * num
+    for last in range(num):
+        for first in range(last + 1):
+            held = num_unique(ordered[first : last + 1])
+            if held <= budget:
+                best[last + 1] = min(best[last + 1], best[first] + held)
+    return best[num]
+
+
+@given(rows=row_lists(), budget=st.integers(8, 20))
+@settings(deadline=None)
+def test_no_other_cuts_leave_fewer_tokens(rows: list[Row], budget: int) -> None:
+    packed = sum(f.stats.num_tree for f in pack(rows, max_tokens=budget))
+    assert packed <= best_of_all(rows, budget)
+
+
+def test_a_large_batch_is_sorted_in_a_moment() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 50_000, 16_000)
+    rows = []
+    for number in range(160):
+        shared = 4_000 + 70 * number % 11_000
+        tail = rng.integers(0, 50_000, 8_200 - shared % 4_000)
+        rows.append(Row(np.concatenate([base[:shared], tail]), np.ones(shared + len(tail), bool)))
+    assert sum(map(len, rows)) > 1_300_000
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        trie = TokenTrie.build(rows)
+        times.append(time.perf_counter() - started)
+    assert trie.num_tokens < trie.num_flat
+    assert min(times) < 0.5  # a slow machine's; benchmarks measure it
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_tokens": 5}, "row 1 has 6 tokens by itself, the budget is 5: raise the budget"),
+        ({"max_tokens": 9, "max_pairs": 20}, "row 1 has 21 pairs by itself, the budget is 20"),
+        ({"max_tokens": 9, "max_trained": 2}, "row 1 has 5 trained tokens by itself"),
+        ({"max_tokens": 0}, "max_tokens is an int >= 1, got 0"),
+        ({"max_tokens": 9, "max_pairs": 1.5}, r"max_pairs is an int >= 1, got 1\.5"),
+    ],
+)
+def test_a_budget_that_is_too_small_names_the_row(options: dict[str, int], words: str) -> None:
+    rows = [Row([1, 2], [0, 1]), Row([1, 2, 3, 4, 5, 6], [1] * 6)]
+    with pytest.raises(ValueError, match=words):
+        pack(rows, **options)
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="there are no rows to pack"):
+        pack([], max_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        (([], []), {}, "token_ids is empty"),
+        (([1.5], [0]), {}, r"token_ids is a list of integers, got shape \(1,\) of float64"),
+        (([[1]], [0]), {}, r"token_ids is a list of integers, got shape \(1, 1\)"),
+        (([1, -2], [0, 1]), {}, "token_ids holds -2, allowed is 0 to 2147483647"),
+        (([1, 2], [1]), {}, r"loss_mask has shape \(1,\), token_ids has 2 entries"),
+        (([1, 2], [0, 2]), {}, "loss_mask holds true and false"),
+        (([1, 2], [0, 1], [0.0]), {}, r"policy_logprobs has shape \(1,\), token_ids has 2"),
+        (([1, 2], [0, 1], [0, float("nan")]), {}, r"policy_logprobs\[1\] is nan"),
+        (([1, 2], [0, 1], [0, 0.5]), {}, r"policy_logprobs\[1\] is 0.5, a log-prob is at most 0"),
+        (([1, 2], [0, 1]), {"advantages": float("inf")}, r"advantages\[1\] is inf"),
+        (([1, 2], [0, 1]), {"advantages": [1, 2, 3]}, r"advantages has shape \(3,\)"),
+        (([1, 2], [0, 1]), {"advantages": ["a", "b"]}, "advantages is a list of numbers"),
+        (([1, 2], [0, 1]), {"weight": -1.0}, r"weight is a number of at least 0, got -1\.0"),
+        (([1, 2], [0, 1]), {"extras": [1]}, "extras has 1 entries, token_ids has 2"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(arguments, options, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        Row(*arguments, **options)
+
+
+def test_what_is_not_trained_may_be_unknown() -> None:
+    row = Row([1, 2, 3], [1, 0, 1], [float("nan"), float("nan"), -1.0], advantages=[0, np.nan, 1])
+    assert row.num_trained == 1 and len(row) == 3
+    with pytest.raises(ValueError, match="read-only"):
+        row.token_ids[0] = 5

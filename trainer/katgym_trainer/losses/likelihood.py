@@ -1,0 +1,46 @@
+"""Losses linear in the log-prob: supervised, and policy gradients without a ratio.
+
+Not here: those that compare with the sampler's log-probs (`ratio.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from katgym_trainer.losses.objective import Loss, Occurrences, Terms
+from katgym_trainer.losses.scope import Normaliser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sft(Loss):
+    """-log pi, the mean over all trained tokens of the step; advantages are not looked at."""
+
+    normaliser = Normaliser.TOKENS
+    needs_policy_logprobs = False
+
+    def terms(self, occurrences: Occurrences) -> Terms:
+        """See `Loss.terms`."""
+        return Terms(terms=-occurrences.trainer_logprobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reinforce(Loss):
+    """-A log pi, summed over a rollout's tokens, the mean over rollouts (Williams 1992).
+
+    The gradient of the expected return, for rollouts sampled by the model as it is.
+    """
+
+    normaliser = Normaliser.ROLLOUTS
+    needs_policy_logprobs = False
+
+    def terms(self, occurrences: Occurrences) -> Terms:
+        """See `Loss.terms`."""
+        return Terms(terms=-occurrences.advantages * occurrences.trainer_logprobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rloo(Reinforce):
+    """REINFORCE whose advantage is the return less the mean of the group's others.
+
+    arXiv 2402.14740, eq. 8; the advantages are the rows' own, as they were computed for the group.
+    """

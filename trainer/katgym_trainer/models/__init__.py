@@ -1,0 +1,1 @@
+"""Running models on packed forests."""

@@ -48,9 +48,9 @@ def make_model(layers: int, width: int, vocabulary: int) -> Any:
     return transformers.Qwen3ForCausalLM(config).train()
 
 
-def make_rows(tree: Tree, vocabulary: int) -> list[Row]:
+def make_rows(tree: Tree, vocabulary: int, *, seed: int = 0) -> list[Row]:
     """Return a tree's rows over random tokens; what each row adds last is trained."""
-    rng = random.Random(0)
+    rng = random.Random(seed)
     tokens = [rng.randrange(vocabulary) for _ in tree.end()]
     rows = []
     for runs in tree.rows():

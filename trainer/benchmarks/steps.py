@@ -162,6 +162,7 @@ def main() -> None:
     """Measure, write the CSV, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", action="store_true", help="the case of one prompt alone")
+    parser.add_argument("--family", default="", help="those with this in their name alone")
     parser.add_argument("--shrink", type=int, default=16, help="divides all lengths (16)")
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--width", type=int, default=512, help="of the model (512)")
@@ -172,7 +173,10 @@ def main() -> None:
     options = parser.parse_args()
     model = make_model(options.layers, options.width, options.vocabulary)
     num = sum(p.numel() for p in model.parameters())
-    trees = {f.name: f.make(random.Random(0)).shrunk(options.shrink) for f in FAMILIES}
+    chosen = [family for family in FAMILIES if options.family in family.name]
+    if not chosen:
+        parser.error(f"no family has {options.family!r} in its name")
+    trees = {f.name: f.make(random.Random(0)).shrunk(options.shrink) for f in chosen}
     if options.prefix:
         trees = {"16 answers of 64 to 1,024": prefix_tree()}
     shared = {

@@ -1,6 +1,7 @@
 """How fast tree attention is beside attention over each row by itself, family by family.
 
-    python kernels/benchmarks/attention.py --shrink 8 --out kernels/benchmarks/attention_cpu.csv
+    python kernels/benchmarks/attention.py --backend cascade --backend sdpa --repeats 3 \\
+        --out kernels/benchmarks/attention_cpu.csv
 
 Every backend's output is compared with that of the rows before it is timed; backends and rows take
 turns. `flat` is PyTorch's causal flash attention: on CUDA one call for all rows, on the CPU a call

@@ -56,7 +56,7 @@ docs: $(SETUP)
 bench: $(SETUP)
 	$(BIN)/python tests/benchmarks/rollouts.py
 
-# Where a GPU is lent there may be no network to make an environment with: any Python with torch and
+# A machine with a GPU may have no network to make an environment with: any Python with torch and
 # triton will do.
 bench-gpu:
 	PYTHONPATH=kernels $(shell python3 -c "import torch, triton" 2>/dev/null && echo python3 || \

@@ -34,6 +34,7 @@ from katgym_kernels.attention import triton_attention as launching
 from katgym_kernels.attention import triton_backward as backward
 from katgym_kernels.attention import triton_forward as forward
 from katgym_kernels.edge_logprobs import triton_blocks as blocks
+from katgym_kernels.triton_check import HEAD_SIZES
 
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
 """Of one block at most, by architecture (CUDA C++ Programming Guide, compute capabilities)."""
@@ -159,7 +160,7 @@ def main() -> int:
     """Compile everything and print a line each; return 1 if one is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", type=int, default=90, choices=SHARED_BYTES)
-    parser.add_argument("--head-size", type=int, default=128, choices=launching.HEAD_SIZES)
+    parser.add_argument("--head-size", type=int, default=128, choices=HEAD_SIZES)
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--options", action="store_true", help="window, softcap and sinks")
     asked = parser.parse_args()

@@ -26,6 +26,8 @@ ROWS = [64 * (i + 1) for i in range(8) for _ in range(64)]
         (ANSWERS, {"device": CUDA, "dtype": torch.float32}, "triton"),
         (ANSWERS, {"device": CUDA, "dtype": torch.float64}, "reference"),
         (ANSWERS, {"device": CUDA, "has_softcap": True, "has_sinks": True}, "triton"),
+        (ANSWERS, {"device": CUDA, "heads": (8, 192)}, "cascade"),
+        (ANSWERS, {"device": CUDA, "heads": (8, 192), "has_softcap": True}, "reference"),
         (ROWS, {"device": CUDA}, "cascade"),
         (ROWS, {"device": CUDA, "has_softcap": True}, "triton"),
         (ROWS, {"device": CUDA, "dtype": torch.float32}, "triton"),
@@ -35,7 +37,7 @@ def test_the_choice_goes_by_device_options_and_cost(
     end: list[int], options: dict[str, object], name: str
 ) -> None:
     pytest.importorskip("triton", reason="CUDA's choice is triton")
-    asked = {"device": CPU, "dtype": torch.bfloat16, "width": 512, **options}
+    asked = {"device": CPU, "dtype": torch.bfloat16, "heads": (8, 64), **options}
     assert choose.decide(TreePlan.build(end), **asked)[0] == name  # type: ignore[arg-type]
 
 
@@ -48,15 +50,15 @@ def test_the_choice_goes_by_device_options_and_cost(
     ],
 )
 def test_windows_need_a_backend_that_knows_them(options: dict[str, object], name: str) -> None:
-    asked = {"device": CPU, "dtype": torch.bfloat16, "width": 512, **options}
+    asked = {"device": CPU, "dtype": torch.bfloat16, "heads": (8, 64), **options}
     plan = TreePlan.build(ANSWERS, window=100)
     assert choose.decide(plan, **asked)[0] == name  # type: ignore[arg-type]
 
 
 def test_a_mask_that_would_be_huge_is_never_made() -> None:
     plan = TreePlan.build(star(20_000))
-    decided = choose.decide(plan, device=CPU, dtype=torch.float32, width=64)
-    assert decided == ("cascade", "a mask of more than 8192 tokens is too large")
+    decided = choose.decide(plan, device=CPU, dtype=torch.float32, heads=(1, 64))
+    assert decided == ("cascade", "a mask of more than 8192 tokens is too large", False)
 
 
 def test_a_forest_is_branched_if_a_token_has_two_children() -> None:

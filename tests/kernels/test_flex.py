@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 from forests import AWKWARD, random_end
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from katgym_kernels import TreePlan, tree_attention
+from katgym_kernels.attention import flex
 from katgym_kernels.attention.flex import block_mask
 
 FORESTS = {
@@ -55,3 +56,18 @@ def test_a_gradient_on_the_cpu_is_refused() -> None:
     q = torch.zeros(1, 2, 16, requires_grad=True)
     with pytest.raises(ValueError, match="'flex' has no backward on the CPU"):
         tree_attention(q, q, q, plan, backend="flex")
+
+
+def test_layers_share_one_block_mask_and_one_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[TreePlan] = []
+
+    def counted(plan: TreePlan) -> BlockMask:
+        made.append(plan)
+        return block_mask(plan)
+
+    monkeypatch.setattr(flex, "block_mask", counted)
+    plan = TreePlan.build([5, 3, 3, 5, 5])
+    q = torch.randn(1, 5, 16)
+    for _ in range(3):
+        tree_attention(q, q, q, plan, backend="flex", softcap=4.0)
+    assert made == [plan] and flex._cap(4.0) is flex._cap(4.0)

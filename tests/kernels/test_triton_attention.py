@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from katgym_kernels import TreePlan, tree_attention
+from katgym_kernels.triton_check import HEAD_SIZES
 
 triton_attention = pytest.importorskip(
     "katgym_kernels.attention.triton_attention", reason="needs triton"
@@ -125,7 +126,7 @@ def test_a_deep_caterpillar_and_a_thousand_leaves() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", triton_attention.HEAD_SIZES)
+@pytest.mark.parametrize("size", HEAD_SIZES)
 def test_head_sizes_through_the_public_function(size: int) -> None:
     plan = TreePlan.build(random_end(random.Random(size), 70), device=DEVICE)
     q, k, v, *_ = draw(70, 2, 1, size)

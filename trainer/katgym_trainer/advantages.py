@@ -23,9 +23,9 @@ class Advantage(StrEnum):
     """(r - mean) / (std + 1e-6) (arXiv 2402.03300, section 4.1.2); std with G - 1."""
     DR_GRPO = "dr_grpo"
     """r - mean: tasks of which nearly all rollouts succeed or fail weigh no more (arXiv
-    2503.20783, section 3.2)."""
+    2503.20783)."""
     RLOO = "rloo"
-    """r - mean of the others = (r - mean) G / (G - 1) (arXiv 2402.14740, eq. 8)."""
+    """r - mean of the others = (r - mean) G / (G - 1) (arXiv 2402.14740)."""
     REINFORCE = "reinforce"
     """r itself."""
 

@@ -22,28 +22,6 @@ from katgym_trainer.row import Ints, Row
 from katgym_trainer.token_trie import TokenTrie
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What one forest may hold at most; None: no limit.
-
-    Example:
-        Budget(max_tokens=32_768, max_trained=8_192)
-    """
-
-    max_tokens: int
-    """Packed tokens."""
-    max_pairs: int | None = None
-    """Visible (query, key) pairs: what attention costs."""
-    max_trained: int | None = None
-    """Trained tokens of its rows: what the log-probs cost."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_pairs", "max_trained"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} is an int >= 1, got {value!r}")
-
-
 class Run(NamedTuple):
     """Leaves side by side, both ends among them."""
 
@@ -67,9 +45,12 @@ def pack(
 
     Raises `ValueError` for a row that does not fit the budget by itself.
     """
-    budget = Budget(max_tokens=max_tokens, max_pairs=max_pairs, max_trained=max_trained)
+    limits = {"max_tokens": max_tokens, "max_pairs": max_pairs, "max_trained": max_trained}
+    for name, limit in limits.items():
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"{name} is an int >= 1, got {limit!r}")
     trie = TokenTrie.build(rows)
-    quantities = _quantities(trie, budget)
+    quantities = _quantities(trie, max_tokens, max_pairs, max_trained)
     for quantity in quantities:
         quantity.check(trie)
     groups = _merged(trie, quantities, _best_runs(quantities))
@@ -109,6 +90,10 @@ class _Quantity:
         held: Ints = self.whole_R[firsts] + self.sum_R[last] - self.sum_R[firsts]
         return held
 
+    def of_run(self, run: Run) -> int:
+        """Return what one run holds."""
+        return int(self.of_runs(np.array([run.first]), run.last)[0])
+
     def check(self, trie: TokenTrie) -> None:
         """Raise for a row that is beyond the limit by itself."""
         over = np.flatnonzero(self.whole_R > self.limit)
@@ -120,16 +105,17 @@ class _Quantity:
             )
 
 
-def _quantities(trie: TokenTrie, budget: Budget) -> list[_Quantity]:
+def _quantities(
+    trie: TokenTrie, max_tokens: int, max_pairs: int | None, max_trained: int | None
+) -> list[_Quantity]:
     """Return tokens, then what else is limited."""
-    found = [_Quantity.of("tokens", budget.max_tokens, trie, trie.length_R, lambda lcp: lcp)]
-    if budget.max_pairs is not None:
-        pairs_R = _pairs(trie.length_R)
-        found.append(_Quantity.of("pairs", budget.max_pairs, trie, pairs_R, _pairs))
-    if budget.max_trained is not None:
+    found = [_Quantity.of("tokens", max_tokens, trie, trie.length_R, lambda lcp: lcp)]
+    if max_pairs is not None:
+        found.append(_Quantity.of("pairs", max_pairs, trie, _pairs(trie.length_R), _pairs))
+    if max_trained is not None:
         trained_R = np.array([trie.rows[place].num_trained for place in trie.order_R])
         name = "trained tokens"
-        found.append(_Quantity.of(name, budget.max_trained, trie, trained_R, np.zeros_like))
+        found.append(_Quantity.of(name, max_trained, trie, trained_R, np.zeros_like))
     return found
 
 
@@ -151,7 +137,7 @@ def _best_runs(quantities: Sequence[_Quantity]) -> list[Run]:
     came_from = np.zeros(num, dtype=np.int64)
     low = 0
     for last in range(num):
-        while any(q.of_runs(np.array([low]), last)[0] > q.limit for q in quantities):
+        while any(q.of_run(Run(low, last)) > q.limit for q in quantities):
             low += 1
         firsts = np.arange(low, last + 1)
         totals = best[firsts] + tokens.of_runs(firsts, last) + 1 / (num + 1)
@@ -175,7 +161,7 @@ def _merged(
     """
     tokens = quantities[0]
     bins: list[list[Run]] = []
-    for run in sorted(runs, key=lambda r: -int(tokens.of_runs(np.array([r.first]), r.last)[0])):
+    for run in sorted(runs, key=tokens.of_run, reverse=True):
         best: tuple[int, int] | None = None
         for number, present in enumerate(bins):
             held = [_held(q, trie, sorted([*present, run])) for q in quantities]
@@ -193,7 +179,7 @@ def _merged(
 
 def _held(quantity: _Quantity, trie: TokenTrie, runs: Sequence[Run]) -> int:
     """Return what runs of leaves, in order, hold together of a quantity."""
-    total = sum(int(quantity.of_runs(np.array([r.first]), r.last)[0]) for r in runs)
+    total = sum(map(quantity.of_run, runs))
     for one, other in itertools.pairwise(runs):
         shared = trie.lcp_R[one.last + 1 : other.first + 1].min(keepdims=True)
         total -= int(quantity.of_prefix(shared)[0])

@@ -66,32 +66,20 @@ class Row:
         extras: what else changes the forward of each token (expert routes), as a number: tokens of
             different extras are different tokens. None is 0 for each.
         """
-        tokens = _integers("token_ids", token_ids)
+        tokens = _tokens(token_ids)
         num = len(tokens)
-        if not num:
-            raise ValueError("token_ids is empty; a row has at least one token")
-        if tokens.min() < 0 or tokens.max() > _MAX_TOKEN_ID:
-            bad = tokens[(tokens < 0) | (tokens > _MAX_TOKEN_ID)][0]
-            raise ValueError(f"token_ids holds {bad}, allowed is 0 to {_MAX_TOKEN_ID}")
         mask = _mask(loss_mask, num)
         trained = np.flatnonzero(mask[1:]) + 1
         logprobs = None
         if policy_logprobs is not None:
-            logprobs = _numbers("policy_logprobs", policy_logprobs, num)
-            _check_finite("policy_logprobs", logprobs, trained)
-            over = trained[logprobs[trained] > _MAX_LOGPROB]
-            if len(over):
-                t = int(over[0])
-                raise ValueError(f"policy_logprobs[{t}] is {logprobs[t]}, a log-prob is at most 0")
+            logprobs = _logprobs(policy_logprobs, num, trained)
         if isinstance(advantages, (int, float, np.number)):
             advantages = np.full(num, float(advantages))
         values = _numbers("advantages", advantages, num)
         _check_finite("advantages", values, trained)
         if not (np.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight is a number of at least 0, got {weight!r}")
-        more = None if extras is None else _integers("extras", extras)
-        if more is not None and len(more) != num:
-            raise ValueError(f"extras has {len(more)} entries, token_ids has {num}")
+        more = None if extras is None else _extras(extras, num)
         for array in (tokens, mask, logprobs, values, more):
             if array is not None:
                 array.flags.writeable = False
@@ -122,6 +110,33 @@ def _integers(name: str, values: Sequence[int] | Ints) -> Ints:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name} is a list of integers, got shape {array.shape} of {array.dtype}")
     return array.astype(np.int64)
+
+
+def _tokens(values: Sequence[int] | Ints) -> Ints:
+    tokens = _integers("token_ids", values)
+    if not len(tokens):
+        raise ValueError("token_ids is empty; a row has at least one token")
+    bad = tokens[(tokens < 0) | (tokens > _MAX_TOKEN_ID)]
+    if len(bad):
+        raise ValueError(f"token_ids holds {bad[0]}, allowed is 0 to {_MAX_TOKEN_ID}")
+    return tokens
+
+
+def _extras(values: Sequence[int] | Ints, num: int) -> Ints:
+    extras = _integers("extras", values)
+    if len(extras) != num:
+        raise ValueError(f"extras has {len(extras)} entries, token_ids has {num}")
+    return extras
+
+
+def _logprobs(values: Sequence[float] | Floats, num: int, trained: Ints) -> Floats:
+    logprobs = _numbers("policy_logprobs", values, num)
+    _check_finite("policy_logprobs", logprobs, trained)
+    over = trained[logprobs[trained] > _MAX_LOGPROB]
+    if len(over):
+        t = int(over[0])
+        raise ValueError(f"policy_logprobs[{t}] is {logprobs[t]}, a log-prob is at most 0")
+    return logprobs
 
 
 def _mask(values: Any, num: int) -> Bools:

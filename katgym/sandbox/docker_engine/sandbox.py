@@ -78,7 +78,7 @@ class DockerSandbox(Sandbox):
         self._channel = channel
         if self._kill_task is not None:
             channel.close()
-        _ = self._live
+            raise SandboxError(f"sandbox {self.id} was killed")
 
     async def start(self, requests: Iterable[PutRequest], patch: Patch) -> None:
         """Fill the workspace: called once, by the backend."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,20 +71,29 @@ COSTS = Costs(cascade=(372e3, 183e3, 2.83, 0.137), dense=(264e3, 2.08, 0.0929))
 """Of float32 on two x86-64 cores; only their ratio matters."""
 
 
+class Choice(NamedTuple):
+    """A backend, why it is taken, and whether it makes an N x N mask that nobody asked for."""
+
+    name: str
+    why: str
+    is_dense: bool = False
+
+
 def choose(
     plan: TreePlan, q_HND: Tensor, *, has_softcap: bool = False, has_sinks: bool = False
 ) -> str:
     """Return the backend for these queries, and say so in the log, once for each reason."""
-    name, why = decide(
+    num_heads, _, size = q_HND.shape
+    choice = decide(
         plan,
         device=q_HND.device,
         dtype=q_HND.dtype,
-        width=len(q_HND) * q_HND.shape[-1],
+        heads=(num_heads, size),
         has_softcap=has_softcap,
         has_sinks=has_sinks,
     )
-    _tell(name, why)
-    return name
+    _tell(choice)
+    return choice.name
 
 
 def decide(
@@ -91,42 +101,49 @@ def decide(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    width: int,
+    heads: tuple[int, int],
     has_softcap: bool = False,
     has_sinks: bool = False,
-) -> tuple[str, str]:
-    """Return a backend, and why; width: query heads times head size."""
+) -> Choice:
+    """Return what is taken; heads: how many query heads, and their size."""
     is_plain = plan.window is None and not has_softcap
     if device.type == "cuda":
         is_half = dtype in (torch.float16, torch.bfloat16)
         if is_plain and is_half and not is_branched(plan):
-            return "cascade", "no row shares anything with another"
-        problem = triton_problem(device, dtype)
+            return Choice("cascade", "no row shares anything with another")
+        problem = triton_problem(device, dtype, head_size=heads[1])
         if problem is None:
-            return "triton", "the kernels for CUDA"
+            return Choice("triton", "the kernels for CUDA")
         if is_plain and is_half:
-            return "cascade", problem
-        return "reference", f"dense, O(N^2) memory: {problem}"
+            return Choice("cascade", problem)
+        return Choice("reference", problem, is_dense=True)
     if has_softcap or (plan.window is not None and has_sinks):
-        return "reference", "dense, O(N^2) memory: on the CPU it alone knows all options"
+        return Choice("reference", "on the CPU it alone knows all options", is_dense=True)
     if plan.window is not None:
-        return "sdpa", "dense, O(N^2) memory: on the CPU windows need a mask"
+        return Choice("sdpa", "on the CPU windows need a mask", is_dense=True)
     if has_sinks:
-        return "cascade", "on the CPU it is the fast one with sinks"
+        return Choice("cascade", "on the CPU it is the fast one with sinks")
     if len(plan) > _MAX_DENSE_TOKENS:
-        return "cascade", f"a mask of more than {_MAX_DENSE_TOKENS} tokens is too large"
+        return Choice("cascade", f"a mask of more than {_MAX_DENSE_TOKENS} tokens is too large")
+    width = heads[0] * heads[1]
     if COSTS.of_dense(plan, width) < COSTS.of_cascade(plan, width):
-        return "sdpa", "few tokens, or many short branches: a dense mask is faster"
-    return "cascade", "long branches: the mask's rectangles are faster than a dense one"
+        return Choice("sdpa", "few tokens, or many short branches: a dense mask is faster")
+    return Choice("cascade", "long branches: the mask's rectangles are faster than a dense one")
 
 
 def is_branched(plan: TreePlan) -> bool:
     """Return whether any token has two children, so that rows share a prefix."""
-    starts = plan.segment_starts
-    return bool((plan.host_end_N[starts[:-1]] > starts[1:]).any())
+
+    def look() -> bool:
+        starts = plan.segment_starts
+        return bool((plan.host_end_N[starts[:-1]] > starts[1:]).any())
+
+    return plan.once("is branched", look)
 
 
 @lru_cache(maxsize=32)
-def _tell(name: str, why: str) -> None:
-    level = logging.WARNING if "O(N^2)" in why else logging.INFO
-    _log.log(level, "tree_attention: backend 'auto' takes %r (%s)", name, why)
+def _tell(choice: Choice) -> None:
+    level, cost = logging.INFO, ""
+    if choice.is_dense:
+        level, cost = logging.WARNING, "dense, O(N^2) memory: "
+    _log.log(level, "tree_attention: backend 'auto' takes %r (%s%s)", choice.name, cost, choice.why)

@@ -36,7 +36,7 @@ def flex_tree_attention(
 ) -> Tensor:
     """Return out_HND; autograd goes through on CUDA."""
     options: dict[str, Any] = {
-        "block_mask": block_mask(plan),
+        "block_mask": plan.once("flex block mask", lambda: block_mask(plan)),
         "scale": scale,
         "enable_gqa": len(q_HND) != len(k_KND),
     }
@@ -98,6 +98,7 @@ def _visible(plan: TreePlan) -> Callable[..., Tensor]:
     return visible_in_window
 
 
+@lru_cache(maxsize=8)  # another function would be compiled anew
 def _cap(softcap: float) -> Callable[..., Tensor]:
     def cap(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)

@@ -89,14 +89,12 @@ def _flex(call: Call) -> Tensor:
 
 
 def _triton(call: Call) -> Tensor:
-    problem = triton_problem(call.q_HND.device, call.q_HND.dtype)
+    q_HND = call.q_HND
+    problem = triton_problem(q_HND.device, q_HND.dtype, head_size=q_HND.shape[-1])
     if problem is not None:
         raise ValueError(problem)
-    from katgym_kernels.attention.triton_attention import HEAD_SIZES, triton_attention
+    from katgym_kernels.attention.triton_attention import triton_attention
 
-    size = call.q_HND.shape[-1]
-    if size not in HEAD_SIZES:
-        raise ValueError(f"backend 'triton' has head sizes {HEAD_SIZES}, got {size}")
     return triton_attention(
         call.q_HND,
         call.k_KND,

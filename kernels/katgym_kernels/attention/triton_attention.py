@@ -25,8 +25,6 @@ from katgym_kernels.attention.triton_forward import forward_kernel
 from katgym_kernels.tiles import Tiles
 from katgym_kernels.tree_plan import TreePlan
 
-HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelConfig:

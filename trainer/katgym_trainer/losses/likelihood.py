@@ -42,5 +42,5 @@ class Reinforce(Loss):
 class Rloo(Reinforce):
     """REINFORCE whose advantage is the return less the mean of the group's others.
 
-    arXiv 2402.14740, eq. 8; the advantages are the rows' own, as they were computed for the group.
+    arXiv 2402.14740; the advantages are the rows' own, as they were computed for the group.
     """

@@ -83,14 +83,6 @@ def ratio_of(occurrences: Occurrences) -> Tensor:
     return torch.exp(occurrences.trainer_logprobs - occurrences.policy_logprobs)
 
 
-def check_clip(clip_low: float, clip_high: float) -> None:
-    """Raise for bounds [1 - clip_low, 1 + clip_high] that are none."""
-    if not 0 <= clip_low <= 1:
-        raise ValueError(f"clip_low is 0 to 1, got {clip_low!r}")
-    if not clip_high >= 0:
-        raise ValueError(f"clip_high is at least 0, got {clip_high!r}")
-
-
 def clipped_terms(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Terms:
     """Return -min(r A, clip(r, 1 - low, 1 + high) A), PPO's surrogate (arXiv 1707.06347, eq. 7)."""
     bounded = ratio.clamp(1 - low, 1 + high) * advantages

@@ -13,7 +13,6 @@ from katgym_trainer.losses.objective import (
     Loss,
     Occurrences,
     Terms,
-    check_clip,
     clipped_terms,
     ratio_of,
 )
@@ -21,20 +20,29 @@ from katgym_trainer.losses.scope import Normaliser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grpo(Loss):
+class Clipped(Loss):
+    """A loss whose ratio is bounded to [1 - clip_low, 1 + clip_high]."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+
+    needs_policy_logprobs = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.clip_low <= 1:
+            raise ValueError(f"clip_low is 0 to 1, got {self.clip_low!r}")
+        if not self.clip_high >= 0:
+            raise ValueError(f"clip_high is at least 0, got {self.clip_high!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grpo(Clipped):
     """-min(r A, clip(r) A), mean over each rollout's tokens, then over rollouts.
 
     arXiv 2402.03300, eq. 3, without its KL term.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-
     normaliser = Normaliser.ROLLOUT_TOKENS
-    needs_policy_logprobs = True
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
 
     def terms(self, occurrences: Occurrences) -> Terms:
         """See `Loss.terms`."""
@@ -46,7 +54,7 @@ class Grpo(Loss):
 class DrGrpo(Grpo):
     """GRPO's terms summed, over rollouts times one length for all: long answers weigh no less.
 
-    arXiv 2503.20783, section 3.2; the length is the generation budget. Its advantages are not
+    arXiv 2503.20783; the length is the generation budget. Its advantages are not
     divided by the group's standard deviation.
     """
 
@@ -55,7 +63,7 @@ class DrGrpo(Grpo):
     normaliser = Normaliser.ROLLOUTS
 
     def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
+        Clipped.__post_init__(self)
         if self.max_completion_tokens < 1:
             raise ValueError(
                 "loss 'dr_grpo' needs max_completion_tokens, the tokens a rollout may have at most,"
@@ -83,7 +91,7 @@ class Dapo(Grpo):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gspo(Loss):
+class Gspo(Clipped):
     """-min(s A, clip(s) A) with one ratio for a row's tokens, the geometric mean of theirs.
 
         s = exp(mean over t of (log pi(t) - log pi_sampler(t)))
@@ -96,10 +104,6 @@ class Gspo(Loss):
     clip_high: float = 4e-4
 
     normaliser = Normaliser.ROLLOUT_TOKENS
-    needs_policy_logprobs = True
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
 
     def terms(self, occurrences: Occurrences) -> Terms:
         """See `Loss.terms`."""
@@ -112,22 +116,17 @@ class Gspo(Loss):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cispo(Loss):
+class Cispo(Clipped):
     """-stop_gradient(clip(r)) A log pi, the mean over all tokens of the step.
 
-    A bounded weight instead of a bounded objective: no token loses its gradient. arXiv 2506.13585,
-    eq. 4 and 5. Below nothing is bounded (clip_low = 1), as there; above by 5 (arXiv 2510.13786
-    found little difference from 4 to 8).
+    A bounded weight instead of a bounded objective: no token loses its gradient (arXiv 2506.13585).
+    By default nothing is bounded below (clip_low = 1), and 5 is the bound above (arXiv 2510.13786).
     """
 
     clip_low: float = 1.0
     clip_high: float = 4.0
 
     normaliser = Normaliser.TOKENS
-    needs_policy_logprobs = True
-
-    def __post_init__(self) -> None:
-        check_clip(self.clip_low, self.clip_high)
 
     def terms(self, occurrences: Occurrences) -> Terms:
         """See `Loss.terms`."""

@@ -1,8 +1,13 @@
-"""Containers of a real Docker Engine as sandboxes."""
+"""Containers of a real Docker Engine as sandboxes.
+
+Longer than a module should be: every test needs the engine and the same two helpers, and each is an
+episode of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import io
 import json
@@ -31,8 +36,11 @@ def containers(**filters: str) -> list[dict]:
     """Return the containers with a label, by the SDK itself."""
     client = docker.from_env()
     try:
-        found = client.api.containers(all=True, filters={"label": filters["label"]})
-        return [client.api.inspect_container(row["Id"]) for row in found]
+        found = []
+        for row in client.api.containers(all=True, filters={"label": filters["label"]}):
+            with contextlib.suppress(docker.errors.NotFound):  # it went since it was listed
+                found.append(client.api.inspect_container(row["Id"]))
+        return found
     finally:
         client.close()
 

@@ -11,7 +11,7 @@ SETUP := $(VENV)/.set-up
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
-	@echo "make test      the unmarked tests (about 5 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 6 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"
 	@echo "make docs      generate docs/reference from the docstrings"

@@ -52,6 +52,9 @@ class ValidCanary:
     fails: frozenset[str]
     places: Mapping[str, str] = field(default_factory=dict)
     """Node id -> where it fails on correct code (`TestResult.place`)."""
+    near_for: frozenset[str] = frozenset()
+    """Ids of the tasks it is a near canary of: its value is as like what their base state computes
+    as the right value is. Only these use it. Empty: any task may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,8 @@ class HiddenTests:
     timeout_s: float = 60.0
     gold_files: Mapping[str, bytes] = field(default_factory=dict)
     """Changed product files as gold leaves them; for edit distance."""
+
+    @property
+    def own_canaries(self) -> tuple[ValidCanary, ...]:
+        """Return the canaries that this task may use: not those near another task's base state."""
+        return tuple(c for c in self.canaries if not c.near_for or self.instance_id in c.near_for)

@@ -19,7 +19,7 @@ _CONSTRUCTORS = {
     "dict", "set", "frozenset", "list", "tuple", "OrderedDict", "Decimal", "Fraction", "Counter",
     "deque", "bytes", "bytearray", "datetime", "date", "time", "timedelta", "defaultdict", "approx",
 }  # fmt: skip
-_EXPECTED_NAMES = ("expect", "want", "should", "correct", "answer", "truth")
+EXPECTED_NAMES = ("expect", "want", "should", "correct", "answer", "truth")
 _SKIPPED_CALLS = {
     "sleep",
     "skip",
@@ -159,7 +159,7 @@ class _Walk:
                 yield from self._value(node.value, role or Role.INPUT)
         elif isinstance(node, ast.Assign):
             names = " ".join(ast.unparse(target) for target in node.targets).lower()
-            is_expected = any(word in names for word in _EXPECTED_NAMES)
+            is_expected = any(word in names for word in EXPECTED_NAMES)
             yield from self._value(
                 node.value, role or (Role.EXPECTED if is_expected else Role.INPUT)
             )

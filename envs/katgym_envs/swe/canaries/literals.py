@@ -16,7 +16,7 @@ from katgym_envs.swe.canaries.module_text import ModuleText
 from katgym_envs.swe.parse_source import parsing
 
 Change = tuple[str, tuple[Edit, ...]]
-_ESCAPE = re.compile(
+ESCAPE = re.compile(
     rb"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[0-7]{1,3}|\r\n|.)",
     re.DOTALL,
 )
@@ -82,7 +82,7 @@ def _mistyped(text: str, index: int, base: int) -> str:
 
 def _text_changes(text: ModuleText, start: int, end: int) -> Iterator[Change]:
     tokens = text.string_tokens(start, end)
-    bodies = [body for body in (_body(text.source, *token) for token in tokens) if body]
+    bodies = [body for body in (string_body(text.source, *token) for token in tokens) if body]
     if not bodies:
         return
     if all(first == last for first, last, _ in bodies):
@@ -106,7 +106,7 @@ def _text_changes(text: ModuleText, start: int, end: int) -> Iterator[Change]:
             return
 
 
-def _body(source: bytes, start: int, end: int) -> tuple[int, int, bool] | None:
+def string_body(source: bytes, start: int, end: int) -> tuple[int, int, bool] | None:
     """Return the span between the quotes and whether it is raw; None for a formatted string."""
     opening = _OPENING.match(source, start, end)
     if opening is None or b"f" in opening[1].lower():
@@ -120,7 +120,7 @@ def _places(source: bytes, start: int, end: int, is_raw: bool) -> list[int]:
     position = start
     while position < end:
         if source[position : position + 1] == b"\\":
-            escape = _ESCAPE.match(source, position)
+            escape = ESCAPE.match(source, position)
             length = len(escape[0]) if escape and not is_raw else 2
             position += length
             continue

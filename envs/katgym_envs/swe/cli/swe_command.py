@@ -7,7 +7,8 @@ Not here: what they do.
 from __future__ import annotations
 
 import argparse
-import importlib
+
+from katgym.cli.plugin_commands import add_subcommands
 
 SUBCOMMANDS = {
     "list": "list tasks",
@@ -32,18 +33,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       katgym swe grade --task ID --patch fix.diff
       katgym swe make --package inflection==0.5.1 --out tasks --tasks 20
     """
-    subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
-    for name, summary in SUBCOMMANDS.items():
-        module = importlib.import_module(f"{__package__}.{name.replace('-', '_')}_command")
-        sub = subparsers.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        sub.add_argument(
-            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS,
-            help="show katgym's log",
-        )  # fmt: skip
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
+    add_subcommands(parser, __package__, SUBCOMMANDS)

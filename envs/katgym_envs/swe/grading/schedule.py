@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,8 +25,12 @@ MIN_ROUNDS, MAX_ROUNDS = 2, 10
 GUESS_BITS = 9.5
 """A forger who guesses is right about once in 2^10 gradings."""
 _MAX_DECOYS = 24
-_TURNED_AROUND = frozenset({"operator", "negation", "assert_method"})
-"""Kinds of canaries that a result which claims to equal everything fails as it should."""
+_LAST_RESORTS = (
+    frozenset({"to_none", "operator", "negation", "assert_method"}),
+    frozenset({"operator", "negation", "assert_method"}),
+)
+"""Kinds that are drawn if a test has no others: `None` is told from any other value, and a result
+that claims to equal everything fails an assertion that is turned around, as it should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,82 @@ class _Draft:
         self.fails |= canary.fails
 
 
+@dataclass
+class _Drawn:
+    """The canaries that were drawn so far."""
+
+    used: set[int] = field(default_factory=set)
+    num_near: Counter[str] = field(default_factory=Counter)
+    num_far: Counter[str] = field(default_factory=Counter)
+    """How many a test got."""
+
+    def draw(self, node: str, fitting: Sequence[ValidCanary], rng: random.Random) -> ValidCanary:
+        """Return one of some canaries: near and far ones in turn, a coin says which comes first.
+
+        Wrong values on both sides of the right one: no threshold of likeness tells them from it.
+        """
+        lead = self.num_near[node] - self.num_far[node]
+        is_near = lead < 0 or (lead == 0 and rng.getrandbits(1) == 1)
+        sided = [c for c in fitting if bool(c.near_for) is is_near] or list(fitting)
+        chosen = rng.choice([c for c in sided if id(c) not in self.used] or sided)
+        self.used.add(id(chosen))
+        for name in chosen.fails:
+            (self.num_near if chosen.near_for else self.num_far)[name] += 1
+        return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Courses:
+    """What a test may be in each round: a canary in `min_canaries` of them at least.
+
+    It is itself in one of the first two, so that a grading can end there when nothing passes.
+    """
+
+    num_groups: int
+    """Tests whose coins are their own."""
+    num_rounds: int
+    min_canaries: int
+
+    @classmethod
+    def for_groups(cls, num_groups: int) -> _Courses:
+        """Return the fewest rounds that give `GUESS_BITS`, with as many canaries as they allow.
+
+        More canaries are worth a coin's bit: who can tell some wrong values from right ones has
+        to tell all that are drawn.
+        """
+        if not num_groups:
+            return cls(num_groups=0, num_rounds=1, min_canaries=0)
+        for num_rounds in range(MIN_ROUNDS, MAX_ROUNDS + 1):
+            for least in range(num_rounds - 1, 0, -1):
+                found = cls(num_groups=num_groups, num_rounds=num_rounds, min_canaries=least)
+                if found.guess_bits >= GUESS_BITS:
+                    return found
+        return cls(num_groups=num_groups, num_rounds=MAX_ROUNDS, min_canaries=1)
+
+    @property
+    def guess_bits(self) -> float:
+        """Return -log2 of the chance to guess every group's course."""
+        num = _num_courses(self.num_rounds, self.min_canaries)
+        return self.num_groups * math.log2(num) if num else 0.0
+
+    def draw(self, rng: random.Random) -> list[bool]:
+        """Return in which rounds a test is a canary; each course is equally likely."""
+        if not self.num_groups:
+            return [False] * self.num_rounds
+        while True:
+            course = [bool(rng.getrandbits(1)) for _ in range(self.num_rounds)]
+            if sum(course) >= self.min_canaries and not all(course[:2]):
+                return course
+
+
+def _num_courses(num_rounds: int, min_canaries: int) -> int:
+    """Return how many courses have so many canaries, and not two in the first two rounds."""
+    return sum(
+        math.comb(num_rounds, num) - (math.comb(num_rounds - 2, num - 2) if num >= 2 else 0)
+        for num in range(min_canaries, num_rounds + 1)
+    )
+
+
 def overlap(one: ValidCanary, other: ValidCanary) -> bool:
     """Return whether two canaries change the same place of a module."""
     if one.path != other.path:
@@ -98,15 +179,16 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
     choices = {node: _canaries_for(node, hidden) for node in targets}
     groups: dict[frozenset[int], list[str]] = {}
     for node in targets:
-        groups.setdefault(frozenset(map(id, choices[node])), []).append(node)
-    num_rounds, bits = _num_rounds(sum(bool(key) for key in groups))
-    drafts = [_Draft() for _ in range(num_rounds)]
+        far = [c for c in choices[node] if not c.near_for]
+        groups.setdefault(frozenset(map(id, far or choices[node])), []).append(node)
+    courses = _Courses.for_groups(sum(bool(key) for key in groups))
+    drafts = [_Draft() for _ in range(courses.num_rounds)]
     for key, nodes in groups.items():
-        for draft, is_canary in zip(drafts, _course(num_rounds, rng), strict=True):
+        for draft, is_canary in zip(drafts, courses.draw(rng), strict=True):
             (draft.wanted if is_canary and key else draft.reals).update(dict.fromkeys(nodes))
-    used: set[int] = set()
+    drawn = _Drawn()
     for draft in drafts:
-        _put_in_canaries(draft, choices, used, rng)
+        _put_in_canaries(draft, choices, drawn, rng)
     _repair(drafts, targets, choices)
     functions = {node: (f.path, f.qualname) for f in hidden.functions for node in f.node_ids()}
     for draft in drafts:
@@ -116,61 +198,36 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
         rounds=tuple(
             Round(functions=frozenset(d.functions), canaries=tuple(d.canaries)) for d in drafts
         ),
-        guess_bits=bits,
+        guess_bits=courses.guess_bits,
         uncovered=tuple(node for node in targets if not choices[node]),
     )
 
 
-def _num_rounds(num_groups: int) -> tuple[int, float]:
-    """Return how many rounds give `GUESS_BITS`, and the bits they give.
-
-    A test is itself in at least one of the first two rounds, so that a grading can end there when
-    nothing passes, and a canary at least once: 3 * 2^(R - 2) - 1 courses over R rounds.
-    """
-    if not num_groups:
-        return 1, 0.0
-    for num in range(MIN_ROUNDS, MAX_ROUNDS + 1):
-        bits = num_groups * math.log2(3 * 2 ** (num - 2) - 1)
-        if bits >= GUESS_BITS:
-            break
-    return num, bits
-
-
 def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:
-    """Return the sharp canaries of a FAIL_TO_PASS test: wrong values only, if it has any."""
-    found = sharp_canaries(hidden.canaries, node, hidden.base_places.get(node, ""))
-    wrong_values = [c for c in found if c.spec.get("kind") not in _TURNED_AROUND]
-    return wrong_values or found
-
-
-def _course(num_rounds: int, rng: random.Random) -> list[bool]:
-    """Return in which rounds a test is a canary; each course that is allowed is equally likely."""
-    if num_rounds < MIN_ROUNDS:
-        return [False] * num_rounds
-    while True:
-        course = [bool(rng.getrandbits(1)) for _ in range(num_rounds)]
-        if any(course) and not all(course[:2]):
-            return course
+    """Return the sharp canaries of a FAIL_TO_PASS test: plausible values only, if it has any."""
+    found = sharp_canaries(hidden.own_canaries, node, hidden.base_places.get(node, ""))
+    for kinds in _LAST_RESORTS:
+        better = [c for c in found if c.spec.get("kind") not in kinds]
+        if better:
+            return better
+    return found
 
 
 def _put_in_canaries(
-    draft: _Draft,
-    choices: Mapping[str, Sequence[ValidCanary]],
-    used: set[int],
-    rng: random.Random,
+    draft: _Draft, choices: Mapping[str, Sequence[ValidCanary]], drawn: _Drawn, rng: random.Random
 ) -> None:
     """Give each test that is to be a canary one, if it can a new one; else it is itself."""
     order = list(draft.wanted)
     rng.shuffle(order)
+    # Tests without near canaries may share one of the others: it has to be free for all of them.
+    order.sort(key=lambda node: any(c.near_for for c in choices[node]))
     for node in order:
         if node in draft.fails:
             continue
         fitting = [c for c in choices[node] if draft.can_take(c)]
-        fresh = [c for c in fitting if id(c) not in used]
         if fitting:
-            chosen = rng.choice(fresh or fitting)
+            chosen = drawn.draw(node, fitting, rng)
             draft.take(chosen)
-            used.add(id(chosen))
         else:
             draft.reals.add(node)
 
@@ -220,7 +277,7 @@ def _spread_others(
         draft = next((d for d in turn if not nodes & d.fails), turn[0])
         draft.reals |= nodes - draft.fails
         draft.functions.add(name)
-    _add_decoys(hidden.canaries, set(lone), drafts, functions, rng)
+    _add_decoys(hidden.own_canaries, set(lone), drafts, functions, rng)
     for name, all_nodes in others.items():
         for node in all_nodes:
             if not any(name in d.functions and node not in d.fails for d in drafts):

@@ -42,4 +42,5 @@ def canary_spec(canary: ValidCanary, numbers: Mapping[str, int]) -> CanarySpec:
         spec=dict(canary.spec),
         fails=tuple(numbers[node] for node in fails),
         places=places[:1] if len(set(places)) == 1 else places,
+        near_for=tuple(sorted(canary.near_for)),
     )

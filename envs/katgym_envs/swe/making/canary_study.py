@@ -133,7 +133,7 @@ class CanaryStudy:
         for node, place in places.items():
             name = self._package.functions[node]
             tried = self._chosen(name) if name in unserved else self._near(name, node, place)
-            found[node] = self._sound(name, node, tried)
+            found[node] = self.sound(node, tried)
         return found
 
     async def unsteady(self, canaries: Sequence[ValidCanary]) -> list[ValidCanary]:
@@ -168,17 +168,21 @@ class CanaryStudy:
         names = {self._package.functions[node] for node in places}
         for node, place in places.items():
             name = self._package.functions[node]
-            near = self._sound(name, node, self._near(name, node, place))
+            near = self.sound(node, self._near(name, node, place))
             if any(canary.places[node] == place for canary in near):
                 names.discard(name)
         return names
 
-    def _sound(
-        self, name: Name, node: str, candidates: Iterable[Canary]
-    ) -> tuple[ValidCanary, ...]:
+    def sound(self, node: str, candidates: Iterable[Canary]) -> tuple[ValidCanary, ...]:
         """Return those candidates that were seen to make a test fail."""
-        tried = (self._tried.get(_key(name[0], c.spec)) for c in candidates)
+        path = self._package.functions[node][0]
+        tried = (self._tried.get(_key(path, c.spec)) for c in candidates)
         return tuple(t.valid() for t in tried if t is not None and node in t.places)
+
+    def row(self, node: str, site: tuple[int, int]) -> int | None:
+        """Return the row of a table with a row per case of a test's function that bytes are in."""
+        path, qualname = self._package.functions[node]
+        return self._layout(path).row(site, len(self._nodes[path, qualname]))
 
     def _near(self, name: Name, node_id: str, place: str) -> list[Canary]:
         """Return candidates in the statements that a failure passed through, and in its row."""
@@ -200,15 +204,18 @@ class CanaryStudy:
             self._layouts[path] = ModuleLayout(self._files[path])
         return self._layouts[path]
 
-    async def _study(self, chosen: Mapping[Name, Sequence[Canary]]) -> None:
+    async def try_out(self, candidates: Iterable[tuple[str, Canary]]) -> None:
+        """Run (path, candidate) pairs that are not known yet on correct code."""
         queue = {
-            key: (name[0], canary)
-            for name in sorted(chosen)
-            for canary in chosen[name]
-            if (key := _key(name[0], canary.spec)) not in self._tried
+            key: (path, canary)
+            for path, canary in candidates
+            if (key := _key(path, canary.spec)) not in self._tried
         }
         batches = _batches([(item, self._units(*item)) for item in queue.values()])
         await run_all(self._try(batch) for batch in batches)
+
+    async def _study(self, chosen: Mapping[Name, Sequence[Canary]]) -> None:
+        await self.try_out((name[0], c) for name in sorted(chosen) for c in chosen[name])
         for name, canaries in chosen.items():
             known = self._by_function.get(name, [])
             keys = dict.fromkeys([*known, *(_key(name[0], c.spec) for c in canaries)])

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from katgym.concurrency import run_all
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
@@ -24,6 +25,7 @@ from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.made_set import MadeSet
 from katgym_envs.swe.making.mutant_trial import Mutant, MutantTrial, Trial, TrialOutcome
+from katgym_envs.swe.making.near_study import NearStudy, base_failures
 from katgym_envs.swe.making.package_study import PackageStudy, study_package
 from katgym_envs.swe.making.sound_tests import ORDERS
 from katgym_envs.swe.mutation import find_sites, mutate
@@ -133,6 +135,12 @@ class PackageMaker:
         """
         canaries = await self._steady_canaries(tasks)
         nodes = node_ids(self.study.tests)
+        kept = [
+            task
+            for task in tasks
+            if all(sharp_canaries(canaries, n, place) for n, place in _places(task, nodes).items())
+        ]
+        near = await self._near_canaries(kept)
         numbers = {node: number for number, node in enumerate(nodes)}
         package = self.tree.package
         spec = PackageSpec(
@@ -148,13 +156,9 @@ class PackageMaker:
             tests=self.study.tests,
             flaky=self.study.flaky,
             timeout_s=self.lab.max_s,
-            canaries=tuple(canary_spec(canary, numbers) for canary in canaries),
+            canaries=tuple(canary_spec(canary, numbers) for canary in (*canaries, *near)),
         )
-        return spec, [
-            task
-            for task in tasks
-            if all(sharp_canaries(canaries, n, place) for n, place in _places(task, nodes).items())
-        ]
+        return spec, kept
 
     def finished(self, task: TaskSpec, counted: Iterable[Candidate]) -> TaskSpec:
         """Return a task with what the trials of these candidates together say of its tests."""
@@ -232,6 +236,12 @@ class PackageMaker:
                 return chosen
             steady |= {id(canary) for canary in fresh} - unsteady
             found = {key: canary for key, canary in found.items() if id(canary) not in unsteady}
+
+    async def _near_canaries(self, tasks: Sequence[TaskSpec]) -> list[ValidCanary]:
+        """Return the wrong values near what the tasks' bugs compute."""
+        found = await run_all(base_failures(self.lab, self.study, task) for task in tasks)
+        near = NearStudy(self.canaries, self.study, self.tree.files)
+        return await near.find([test for tests in found for test in tests])
 
 
 def _places(task: TaskSpec, nodes: Sequence[str]) -> dict[str, str]:

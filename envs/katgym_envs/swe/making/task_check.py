@@ -95,9 +95,10 @@ class TaskCheck:
         runs = await self._gold_runs(task, put, removed)
         graded = {*hidden.fail_to_pass, *hidden.pass_to_pass}
         problems += [f"gold: {node} {why}" for node, why in runs.failing.items() if node in graded]
-        mine = [i for i, c in enumerate(hidden.canaries) if c.fails & set(hidden.fail_to_pass)]
+        own, to_fix = set(map(id, hidden.own_canaries)), set(hidden.fail_to_pass)
+        mine = [i for i, c in enumerate(hidden.canaries) if id(c) in own and c.fails & to_fix]
         problems += [f"canary {i}: {runs.dead[i]}" for i in mine if i in runs.dead]
-        sound = [c for i, c in enumerate(hidden.canaries) if i not in runs.dead]
+        sound = [c for i, c in enumerate(hidden.canaries) if i not in runs.dead and id(c) in own]
         problems += [
             f"{node} has no canary where it fails"
             for node in hidden.fail_to_pass

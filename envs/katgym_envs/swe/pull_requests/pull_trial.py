@@ -26,6 +26,7 @@ from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
 from katgym_envs.swe.making.canary_choice import choose_canaries
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.installed_copy import installed_copy
+from katgym_envs.swe.making.near_study import NearStudy, failing_tests
 from katgym_envs.swe.making.package_study import PackageStudy, why_uncollected
 from katgym_envs.swe.making.sound_tests import ORDERS, not_passed
 from katgym_envs.swe.pull_requests.generated_tests import refused_functions
@@ -37,7 +38,7 @@ from katgym_envs.swe.pull_requests.repeated_runs import SortedTests, sort_tests
 from katgym_envs.swe.pull_requests.state_lab import StateLab
 from katgym_envs.swe.pull_requests.wrong_variants import wrong_variants
 from katgym_envs.swe.row import EnvironmentRecipe
-from katgym_envs.swe.test_run import TestRun
+from katgym_envs.swe.test_run import TestResult, TestRun
 
 _CANARIES_PER_TEST = 4
 _STEADY_ROUNDS = 3
@@ -114,18 +115,23 @@ class PullTrial:
         if not tests.fail_to_pass:
             raise Refused("no_fail_to_pass", _why_none(tests, refused))
         tests = await self._steady(after, tests)
-        places = await self._places(before, tests)
+        base_results = await self._base_results(before, tests)
+        places = {r.node_id: r.place for r in base_results}
         study = self._study(tests, duration_s)
-        canaries = await self._canaries(after, study, tests)
+        canary_study = CanaryStudy(after, study)
+        canaries = await self._canaries(canary_study, tests)
         tests, kept = _covered(tests, canaries, places)
         if not tests.pass_to_pass:
             raise Refused("no_pass_to_pass", "no test passes both without and with the fix")
         killed = self._check_strength(tests, variants)
+        near = NearStudy(canary_study, study, after.tree.files)
+        graded = [r for r in base_results if r.node_id in set(tests.fail_to_pass)]
+        found = await near.find(failing_tests(self._pull.instance_id, study, graded))
         wanted = {(node, places.get(node, "")) for node in tests.fail_to_pass}
         return TriedPull(
             recipe=recipe,
             tests=tests,
-            canaries=tuple(choose_canaries(kept, wanted, _CANARIES_PER_TEST)),
+            canaries=(*choose_canaries(kept, wanted, _CANARIES_PER_TEST), *found),
             base_places={n: p for n, p in places.items() if n in set(tests.fail_to_pass)},
             duration_s=duration_s,
             validation={
@@ -198,15 +204,12 @@ class PullTrial:
                 break
         raise Refused("flaky", "its tests pass with gold in some orders only")
 
-    async def _places(self, before: StateLab, tests: SortedTests) -> dict[str, str]:
-        """Return where each test to fix fails without the fix; none for what is not collected."""
+    async def _base_results(self, before: StateLab, tests: SortedTests) -> list[TestResult]:
+        """Return how each test to fix fails without the fix; none for what is not collected."""
         names = tests.names(tests.fail_to_pass)
         run = await before.run(functions=names, is_detailed=True)
-        return {
-            r.node_id: r.place
-            for r in run.results
-            if r.status is TestStatus.FAILED and r.place and r.node_id in set(tests.fail_to_pass)
-        }
+        failed = [r for r in run.results if r.status is TestStatus.FAILED and r.place]
+        return [r for r in failed if r.node_id in set(tests.fail_to_pass)]
 
     def _study(self, tests: SortedTests, duration_s: float) -> PackageStudy:
         """Return the modules with tests to fix as canaries are studied by."""
@@ -224,10 +227,7 @@ class PullTrial:
             functions={node: (f.path, f.qualname) for f in chosen for node in f.node_ids()},
         )
 
-    async def _canaries(
-        self, after: StateLab, study: PackageStudy, tests: SortedTests
-    ) -> tuple[ValidCanary, ...]:
-        canaries = CanaryStudy(after, study)
+    async def _canaries(self, canaries: CanaryStudy, tests: SortedTests) -> tuple[ValidCanary, ...]:
         try:
             await canaries.study(tests.names(tests.fail_to_pass))
         except UsageError as e:

@@ -275,6 +275,7 @@ def _canaries(package: PackageSpec) -> tuple[ValidCanary, ...]:
             spec=c.spec,
             fails=frozenset(nodes[i] for i in c.fails),
             places={nodes[number]: c.place_of(i) for i, number in enumerate(c.fails)},
+            near_for=frozenset(c.near_for),
         )
         for c in package.canaries
     )

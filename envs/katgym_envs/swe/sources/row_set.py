@@ -49,13 +49,15 @@ class StoredFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     case_ids: tuple[str, ...] = ("",)
 
 
-class StoredCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoredCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A `ValidCanary`."""
 
     path: str
     spec: dict[str, Any]
     places: dict[str, str]
     """Node ids that fail with it -> where."""
+    is_near: bool = False
+    """Whether it is a near canary of the task (`ValidCanary.near_for`)."""
 
 
 class StoredTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,9 +110,12 @@ class RowSetWriter:
             ),
             canaries=tuple(
                 StoredCanary(
-                    c.path, dict(c.spec), {n: c.places.get(n, "") for n in sorted(c.fails)}
+                    c.path,
+                    dict(c.spec),
+                    {n: c.places.get(n, "") for n in sorted(c.fails)},
+                    is_near=bool(c.near_for),
                 )
-                for c in hidden.canaries
+                for c in hidden.own_canaries
             ),
             base_places=dict(hidden.base_places),
         )
@@ -208,6 +213,7 @@ class RowSet(TaskSource):
                     spec=c.spec,
                     fails=frozenset(c.places),
                     places={n: p for n, p in c.places.items() if p},
+                    near_for=frozenset({instance_id}) if c.is_near else frozenset(),
                 )
                 for c in tree.canaries
             ),

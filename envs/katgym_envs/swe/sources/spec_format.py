@@ -18,7 +18,9 @@ from katgym_envs.swe.row import MutationSpec
 SPEC_SCHEMA = 1
 
 
-class CanarySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CanarySpec(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A wrong-value change to a test file that was seen to fail on correct code."""
 
     path: str
@@ -28,6 +30,8 @@ class CanarySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Numbers of the tests that fail with it."""
     places: tuple[str, ...]
     """Where each of them fails (`TestResult.place`); one for all if it is the same."""
+    near_for: tuple[str, ...] = ()
+    """Ids of the tasks it is a near canary of (`ValidCanary.near_for`)."""
 
     def place_of(self, index: int) -> str:
         """Return the place of `fails[index]`."""

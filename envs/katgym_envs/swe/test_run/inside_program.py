@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KEPT_LETTERS = 4000
+_COMPARED_LETTERS = 400
 # They have no part in whether a test passes, and cost a third of a short run.
 _UNUSED_PLUGINS = (
     "cacheprovider", "doctest", "faulthandler", "pastebin", "setuponly", "setupplan", "stepwise",
@@ -216,12 +217,12 @@ class Recorder:
                 phases=self.phases.pop(report.nodeid),
                 exception=exception,
                 is_assertion=is_assertion,
-                place=self.place(report.nodeid),
+                **self.details(report.nodeid),
             )
 
-    def place(self, node_id: str) -> str:
-        """Return where a test failed; only the detailed recorder knows."""
-        return ""
+    def details(self, node_id: str) -> dict[str, Any]:
+        """Return where a test failed and what it compared; only the detailed recorder knows."""
+        return {"place": "", "compared": None}
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Tell that pytest came to its end."""
@@ -229,7 +230,10 @@ class Recorder:
 
 
 class DetailedRecorder(Recorder):
-    """Counts how often each line of the test modules is reached, to place a failure in a loop."""
+    """Counts how often each line of the test modules is reached, to place a failure in a loop.
+
+    It also keeps both sides of the equality that failed, as far as they are short literals.
+    """
 
     def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
         super().__init__(plan, send)
@@ -237,10 +241,13 @@ class DetailedRecorder(Recorder):
         self.statements: dict[str, dict[int, int]] = {}
         self.hits: dict[tuple[str, int], int] = {}
         self.places: dict[str, str] = {}
+        self.compared: dict[str, list[str]] = {}
+        self.asserted: tuple[str, str] | None = None
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Start counting afresh."""
         self.hits = {}
+        self.asserted = None
         sys.settrace(self.trace)
 
     def trace(self, frame: Any, event: str, _: Any) -> Any:
@@ -269,6 +276,14 @@ class DetailedRecorder(Recorder):
             self.statements[path] = first
         return self.statements[path].get(line, line)
 
+    def pytest_assertrepr_compare(self, op: str, left: Any, right: Any) -> None:
+        """Keep the sides of an equality that does not hold; pytest words it."""
+        self.asserted = None
+        if op == "==":
+            one, other = literal_text(left), literal_text(right)
+            if one is not None and other is not None:
+                self.asserted = (one, other)
+
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
         """Note the frames of the test module that an exception passed through."""
         super().pytest_runtest_makereport(item, call)
@@ -277,18 +292,53 @@ class DetailedRecorder(Recorder):
         if call.excinfo is None or item.nodeid in self.places:
             return
         steps = []
+        sides, is_checked = self.asserted, False
         traceback = call.excinfo.tb
         while traceback is not None:
             path = traceback.tb_frame.f_code.co_filename
             if path in self.paths:
                 line = self.statement(path, traceback.tb_lineno)
                 steps.append(f"{line}:{self.hits.get((path, line), 0)}")
+                is_checked = False
+            elif is_equality_check(traceback.tb_frame) and not is_checked:
+                sides, is_checked = checked_sides(traceback.tb_frame), True
             traceback = traceback.tb_next
         self.places[item.nodeid] = ">".join(steps)
+        if sides is not None and issubclass(call.excinfo.type, AssertionError):
+            self.compared[item.nodeid] = list(sides)
 
-    def place(self, node_id: str) -> str:
-        """Return where a test failed."""
-        return self.places.get(node_id, "")
+    def details(self, node_id: str) -> dict[str, Any]:
+        """Return where a test failed, and the sides of the equality that failed."""
+        return {"place": self.places.get(node_id, ""), "compared": self.compared.get(node_id)}
+
+
+def literal_text(value: Any) -> str | None:
+    """Return the `repr` of a short value that a literal can stand for, else None."""
+    import ast
+
+    try:
+        text = repr(value)
+        is_same = len(text) <= _COMPARED_LETTERS and ast.literal_eval(text) == value
+        return text if is_same else None
+    except Exception:  # a product's `__repr__` and `__eq__` raise what they like
+        return None
+
+
+def is_equality_check(frame: Any) -> bool:
+    """Return whether a frame is of unittest's `assertEqual` or of a helper with such a name."""
+    name = frame.f_code.co_name.lower()
+    is_equality = name.startswith("assert") and name.endswith(("equal", "equals"))
+    return is_equality and "not" not in name
+
+
+def checked_sides(frame: Any) -> tuple[str, str] | None:
+    """Return the two values that such a function was called with first."""
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    given = [name for name in names if name != "self"][:2]
+    texts = [literal_text(frame.f_locals.get(name)) for name in given]
+    if len(texts) < 2 or texts[0] is None or texts[1] is None:
+        return None
+    return texts[0], texts[1]
 
 
 def identify(item: Any) -> tuple[str, str]:

@@ -122,7 +122,17 @@ def _result(reports: _Reports, index: int, test: list[Any]) -> TestResult:
         is_assertion=is_bad and data.get("is_assertion") is True,
         message=str(failing[0].get("message", ""))[-_MAX_TEXT:] if failing else "",
         place=place if is_bad and _PLACE.fullmatch(place) else "",
+        compared=_compared(data.get("compared")) if is_bad else None,
     )
+
+
+def _compared(told: object) -> tuple[str, str] | None:
+    if not isinstance(told, list) or len(told) != 2:
+        return None
+    left, right = told
+    if not isinstance(left, str) or not isinstance(right, str):
+        return None
+    return None if max(len(left), len(right)) > _MAX_TEXT else (left, right)
 
 
 def _seconds(value: object) -> float:

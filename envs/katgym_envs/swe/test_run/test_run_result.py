@@ -43,6 +43,9 @@ class TestResult:
     place: str = ""
     """Where in its module the test failed: "LINE:HIT" of the statement, a frame each, joined by
     ">", outermost first. HIT counts how often it was reached. Only in a detailed run."""
+    compared: tuple[str, str] | None = None
+    """`repr` of both sides of the equality that did not hold, when both are short literals. Only in
+    a detailed run."""
 
     @property
     def key(self) -> tuple[str, str, int]:

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from katgym.sandbox import SandboxBackend, layer_store
 from katgym.sandbox.venvs import ensure_venv
-from katgym_envs.swe.canaries import find_canaries, render
 from katgym_envs.swe.grading.graded_task import GradedTask
-from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym_envs.swe.hidden import HiddenTests, TestFunction
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.swe_task import Workspace
-from katgym_envs.swe.test_run import TestPlan, TestRun, run_tests, test_spec
+
+from .toy_study import study_canaries
 
 SOURCE = '''\
 """Words."""
@@ -129,29 +128,8 @@ GOLD_SOURCE = SOURCE.replace(BUG, FIX)
 
 async def study(backend: SandboxBackend) -> HiddenTests:
     """Return the grader's side of the task with the canaries that were seen to fail under gold."""
-    plain = hidden_tests()
-    task = toy_task(plain)
-    spec = test_spec(task.workspace, task.env)
-    source = HIDDEN_TESTS.encode()
-
-    async def run(put: dict[str, bytes]) -> TestRun:
-        async with await backend.create(spec) as sandbox:
-            return await run_tests(sandbox, TestPlan(files=(TEST_PATH,), put=put, is_detailed=True))
-
-    base = await run({TEST_PATH: source})
-    canaries = []
-    for candidate in find_canaries(source, per_test=6):
-        changed = render(source, [candidate.spec])
-        made = await run({SOURCE_PATH: GOLD_SOURCE.encode(), TEST_PATH: changed})
-        failed = {r.node_id: r.place for r in made.results if r.status is TestStatus.FAILED}
-        if failed:
-            canaries.append(
-                ValidCanary(
-                    path=TEST_PATH, spec=candidate.spec, fails=frozenset(failed), places=failed
-                )
-            )
-    places = {r.node_id: r.place for r in base.results if r.status is TestStatus.FAILED}
-    return replace(plain, canaries=tuple(canaries), base_places=places)
+    gold = {SOURCE_PATH: GOLD_SOURCE.encode()}
+    return await study_canaries(toy_task(hidden_tests()), gold, backend)
 
 
 async def studied_task(backend: SandboxBackend, *, timeout_s: float = 20.0) -> GradedTask:

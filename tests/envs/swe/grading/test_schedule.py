@@ -20,13 +20,16 @@ def node(number: int) -> str:
     return f"t.py::test_{number}"
 
 
-def canary(number: int, *fails: int, kind: str = "number", place: str = "") -> ValidCanary:
+def canary(
+    number: int, *fails: int, kind: str = "number", place: str = "", near_for: str = ""
+) -> ValidCanary:
     names = {node(n) for n in fails}
     return ValidCanary(
         path="t.py",
         spec={"kind": kind, "edits": [[number * 10, number * 10 + 1, "x"]]},
         fails=frozenset(names),
         places=dict.fromkeys(names, place) if place else {},
+        near_for=frozenset(filter(None, [near_for])),
     )
 
 
@@ -92,7 +95,7 @@ def test_tests_with_the_same_canaries_count_once():
     shared = [canary(k, 0, 1, 2, 3) for k in range(4)]
     schedule = draw_schedule(hidden(4, 0, shared), random.Random(1))
     assert len(schedule.rounds) == 10
-    assert schedule.guess_bits == pytest.approx(9.58, abs=0.01)
+    assert schedule.guess_bits == pytest.approx(9.56, abs=0.01)
 
 
 def test_no_canary_is_reported_and_drawn_as_itself():
@@ -155,6 +158,44 @@ def test_wrong_values_come_before_assertions_turned_around():
     assert {c.spec["kind"] for r in schedule.rounds for c in r.canaries} == {"number"}
     turned = draw_schedule(hidden(1, 0, mixed[:1]), random.Random(3))
     assert turned.uncovered == ()
+
+
+def test_near_and_far_canaries_are_drawn_in_turn():
+    far = [canary(10 * i + k, i) for i in range(2) for k in range(4)]
+    near = [canary(100 + 10 * i + k, i, near_for="x") for i in range(2) for k in range(4)]
+    task = hidden(2, 0, far + near)
+    firsts: Counter[bool] = Counter()
+    for seed in range(200):
+        schedule = draw_schedule(task, random.Random(seed))
+        for name in task.fail_to_pass:
+            drawn = [c for r in schedule.rounds if (c := r.canary_of(name)) is not None]
+            sides = [bool(c.near_for) for c in drawn]
+            assert all(a != b for a, b in zip(sides[::2], sides[1::2], strict=False))
+            assert len({id(c) for c in drawn}) == len(drawn)
+            firsts[sides[0]] += 1
+    assert firsts[True] > 120 and firsts[False] > 120
+
+
+def test_near_canaries_of_another_task_are_not_drawn():
+    own, other = canary(1, 0, near_for="x"), canary(2, 0, 2, near_for="y")
+    task = hidden(1, 2, [canary(3, 0), own, other, canary(4, 1)])
+    drawn = set()
+    for seed in range(100):
+        for chosen in draw_schedule(task, random.Random(seed)).rounds:
+            drawn |= {c.spec["edits"][0][0] for c in chosen.canaries}
+    assert drawn == {10, 30, 40}
+
+
+def test_near_canaries_leave_rounds_and_bits_as_they_are():
+    """Tests that share their other canaries share a coin, whatever is near each of them."""
+    shared = [canary(k, 0, 1, 2) for k in range(4)]
+    near = [canary(50 + i, i, near_for="x") for i in range(2)]
+    plain = draw_schedule(hidden(3, 0, shared), random.Random(1))
+    for seed in range(50):
+        schedule = draw_schedule(hidden(3, 0, shared + near), random.Random(seed))
+        assert len(schedule.rounds) == len(plain.rounds) == 10
+        assert schedule.guess_bits == plain.guess_bits
+        assert len({roles(schedule, node(i)) for i in range(3)}) == 1
 
 
 @pytest.mark.parametrize("num_f2p", [1, 2, 3, 6])

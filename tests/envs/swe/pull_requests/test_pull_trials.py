@@ -76,6 +76,20 @@ def test_fix_by_order():
     assert len(row.PASS_TO_PASS) == 7
 
 
+def test_tests_to_fix_get_canaries_near_what_the_old_code_computes(tmp_path: Path) -> None:
+    made = one_pull(tmp_path)
+    assert run(made).tasks == (TASK,)
+    hidden = open_source(made.folder / "out").hidden(TASK)
+    assert len(hidden.fail_to_pass) == 2
+    for node in hidden.fail_to_pass:
+        near = [c for c in hidden.canaries if c.near_for and node in c.fails]
+        far = [c for c in hidden.canaries if not c.near_for and node in c.fails]
+        assert near and far
+        assert {c.near_for for c in near} == {frozenset({TASK})}
+        assert {c.places[node] for c in near} == {hidden.base_places[node]}
+    assert hidden.own_canaries == hidden.canaries
+
+
 @pytest.mark.parametrize(
     ("files", "told"),
     [

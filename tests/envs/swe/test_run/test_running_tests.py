@@ -121,6 +121,90 @@ def test_a_detailed_run_tells_message_and_place():
     assert "assert (3 + 1) == 5" in result.message
 
 
+CHECKS = b"""
+def assert_equal(expected, result):
+    if expected != result:
+        print("not equal")
+    assert expected == result
+
+def assert_not_equal(expected, result):
+    assert expected != result
+"""
+COMPARING = b"""
+import unittest
+from checks import assert_equal, assert_not_equal
+
+class Own:
+    def __repr__(self):
+        raise ValueError("no text")
+    def __eq__(self, other):
+        return False
+
+def test_plain():
+    assert "citys" == "cities"
+
+def test_list():
+    assert [1, {"a": 2.5}] == [1, {"a": 3}], "told otherwise"
+
+def test_object():
+    assert Own() == 1
+
+def test_long():
+    assert "a" * 500 == "b"
+
+def test_smaller():
+    assert 3 < 2
+
+def test_other_error():
+    try:
+        assert 1 == 2
+    except AssertionError:
+        raise KeyError("later") from None
+
+def test_helper():
+    assert_equal("right", "wrong")
+
+def test_helper_of_another_kind():
+    assert_not_equal("right", "right")
+
+def test_true_side():
+    assert (1 == 2) or not "text"
+
+class TestUnit(unittest.TestCase):
+    def test_equal(self):
+        self.assertEqual("one", "two")
+    def test_lists(self):
+        self.assertListEqual([1], [2])
+    def test_true(self):
+        self.assertTrue("" == "x")
+    def test_not(self):
+        self.assertNotEqual(4, 4)
+"""
+
+
+def test_a_detailed_run_tells_what_was_compared():
+    files = {"test_c.py": COMPARING, "checks.py": CHECKS}
+    done = run(files, files=("test_c.py",), is_detailed=True)
+    assert {r.qualname: r.compared for r in done.results} == {
+        "test_plain": ("'citys'", "'cities'"),
+        "test_list": ("[1, {'a': 2.5}]", "[1, {'a': 3}]"),
+        "test_object": None,
+        "test_long": None,
+        "test_smaller": None,
+        "test_other_error": None,
+        "test_helper": ("'right'", "'wrong'"),
+        "test_helper_of_another_kind": None,
+        "test_true_side": ("1", "2"),
+        "TestUnit::test_equal": ("'one'", "'two'"),
+        "TestUnit::test_lists": ("[1]", "[2]"),
+        "TestUnit::test_true": None,
+        "TestUnit::test_not": None,
+    }
+    assert done.disagreements == ()
+    plain = run(files, files=("test_c.py",))
+    assert {r.compared for r in plain.results} == {None}
+
+
 def test_only_chosen_functions_run_in_the_seeds_order():
     tests = b"".join(b"def test_%d(): print(%d)\n" % (i, i) for i in range(8))
     chosen = frozenset(("test_n.py", f"test_{i}") for i in range(1, 7))

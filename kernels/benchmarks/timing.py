@@ -43,13 +43,19 @@ def timed(work: Callable[[], object], device: torch.device) -> float:
 
 
 def in_turns(
-    work: Mapping[str, Callable[[], object]], device: torch.device, *, repeats: int, limit_s: float
+    work: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    repeats: int,
+    limit_s: float,
+    is_warm: bool = False,
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each work, measured in turns after one run to warm up.
 
     repeats: at most; fewer where `limit_s` has passed, but not less than 3.
+    is_warm: each has run before.
     """
-    for each in work.values():
+    for each in () if is_warm else work.values():
         each()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

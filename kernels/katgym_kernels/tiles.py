@@ -62,9 +62,18 @@ class Tiles:
 
 
 def build_tiles(
-    end: Tensor, depth: Tensor, *, block_m: int, block_n: int, window: int | None
+    end: Tensor,
+    depth: Tensor,
+    *,
+    block_m: int,
+    block_n: int,
+    window: int | None,
+    num_above: int = 0,
 ) -> Tiles:
-    """Return the tiles of a forest; `end` and `depth` are int64 on the CPU."""
+    """Return the tiles of a forest; `end` and `depth` are int64 on the CPU.
+
+    num_above: tiles of none but so many first queries are not visited.
+    """
     for name, size in (("block_m", block_m), ("block_n", block_n)):
         if size < 1:
             raise ValueError(f"{name} is at least 1, got {size!r}")
@@ -74,7 +83,7 @@ def build_tiles(
     q0 = torch.arange(0, num, block_m)[:, None]
     k0 = torch.arange(0, num, block_n)[None]
     q1, k1 = q0 + block_m, k0 + block_n
-    is_visited = (k0 < q1.clamp(max=num)) & (max_end > q0)
+    is_visited = (k0 < q1.clamp(max=num)) & (max_end > q0) & (q1 > num_above)
     is_full = is_visited & (k1 - 1 <= q0) & (min_end >= q1)
     if window is not None:
         least_q = _by_tile(depth, block_m, fill=_FAR).amin(1)[:, None]

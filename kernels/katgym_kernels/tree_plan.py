@@ -40,6 +40,8 @@ class TreePlan:
     """Query i sees key j only if `depth[i] - depth[j] < window`; None: no limit."""
     device: torch.device
     """Of the tensors that kernels read."""
+    num_above: int = 0
+    """The first tokens, which are keys alone: nothing is asked for them."""
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -49,6 +51,7 @@ class TreePlan:
         *,
         depth_N: Tensor | Sequence[int] | None = None,
         window: int | None = None,
+        num_above: int = 0,
         device: torch.device | str | None = None,
     ) -> TreePlan:
         """Return the plan of a forest.
@@ -58,6 +61,8 @@ class TreePlan:
         depth_N: position of each token on its path; None counts from 0 at every root. A root may
             start anywhere, a child is one deeper than its parent.
         window: how many positions a query sees, itself among them; None: all.
+        num_above: so many of the first tokens are keys and values alone, such as those of a part
+            of the forest that ran before; attention then takes and gives the others' queries.
         device: of the tensors; None takes `end_N`'s, or the CPU.
 
         Raises `ValueError` for what is no forest in pre-order, naming the token.
@@ -73,7 +78,15 @@ class TreePlan:
             depth = given
         if window is not None and (not isinstance(window, int) or window < 1):
             raise ValueError(f"window is an int >= 1 or None, got {window!r}")
-        return cls(host_end_N=end, host_depth_N=depth, window=window, device=torch.device(device))
+        if not isinstance(num_above, int) or not 0 <= num_above < len(end):
+            raise ValueError(f"num_above is an int, 0 to {len(end) - 1}, got {num_above!r}")
+        return cls(
+            host_end_N=end,
+            host_depth_N=depth,
+            window=window,
+            device=torch.device(device),
+            num_above=num_above,
+        )
 
     def __len__(self) -> int:
         return len(self.host_end_N)
@@ -100,9 +113,9 @@ class TreePlan:
 
     @cached_property
     def num_pairs(self) -> int:
-        """Visible (query, key) pairs: what attention computes at least."""
+        """Visible (query, key) pairs that are asked for: what attention computes at least."""
         limit = len(self) if self.window is None else self.window
-        return int((depths(self.host_end_N) + 1).clamp(max=limit).sum())
+        return int((depths(self.host_end_N) + 1)[self.num_above :].clamp(max=limit).sum())
 
     def tiles(self, block_m: int, block_n: int) -> Tiles:
         """Return which tiles of queries and keys are visited, built on first use."""
@@ -114,6 +127,7 @@ class TreePlan:
                 block_m=block_m,
                 block_n=block_n,
                 window=self.window,
+                num_above=self.num_above,
             ),
         )
 
@@ -124,13 +138,14 @@ class TreePlan:
         made: T = self._made[key]
         return made
 
-    def mask_NN(self) -> Tensor:
-        """Return the dense mask: true where a query (row) sees a key (column)."""
-        i = torch.arange(len(self), device=self.device)
-        mask_NN = (i[None, :] <= i[:, None]) & (i[:, None] < self.end_N[None, :])
+    def mask_QN(self) -> Tensor:
+        """Return the dense mask: true where a query that is asked for (row) sees a key (column)."""
+        keys = torch.arange(len(self), device=self.device)
+        queries = keys[self.num_above :, None]
+        mask_QN = (keys <= queries) & (queries < self.end_N)
         if self.window is not None:
-            mask_NN &= self.depth_N[:, None] - self.depth_N[None, :] < self.window
-        return mask_NN
+            mask_QN &= self.depth_N[self.num_above :, None] - self.depth_N < self.window
+        return mask_QN
 
 
 def depths(end: Tensor) -> Tensor:

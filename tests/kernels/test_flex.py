@@ -38,12 +38,14 @@ def test_blocks_are_those_that_asking_every_pair_finds(name: str) -> None:
 @pytest.mark.parametrize("window", [None, 9])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("above", [0, 300])
 def test_forward_is_the_reference(
-    window: int | None, softcap: float | None, has_sinks: bool
+    window: int | None, softcap: float | None, has_sinks: bool, above: int
 ) -> None:
-    plan = TreePlan.build(FORESTS["random"], window=window)
+    plan = TreePlan.build(FORESTS["random"], window=window, num_above=above)
     rng = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(h, len(plan), 16, generator=rng) for h in (4, 2, 2))
+    q = q[:, above:]
     sinks = torch.randn(4, generator=rng) if has_sinks else None
     options = {"softcap": softcap, "sinks": sinks}
     wanted = tree_attention(q, k, v, plan, backend="reference", **options)

@@ -19,7 +19,7 @@ def by_tile(plan: TreePlan, tiles: Tiles) -> dict[tuple[int, int], torch.Tensor]
     num = len(plan)
     rows, columns = (-(-num // block) * block for block in (tiles.block_m, tiles.block_n))
     padded = torch.zeros(rows, columns, dtype=torch.bool)
-    padded[:num, :num] = plan.mask_NN()
+    padded[:num, :num] = plan.mask_QN()
     return {
         (q, k): padded[
             q * tiles.block_m : (q + 1) * tiles.block_m, k * tiles.block_n : (k + 1) * tiles.block_n
@@ -76,7 +76,7 @@ def test_awkward_forests(name: str) -> None:
 def test_the_queries_of_a_key_tile_are_one_range(end: list[int], block: int) -> None:
     plan = TreePlan.build(end)
     tiles = plan.tiles(block, block)
-    mask = plan.mask_NN()
+    mask = plan.mask_QN()
     for k in range(len(tiles.max_end)):
         keys = slice(k * block, (k + 1) * block)
         queries = torch.nonzero(mask[:, keys].any(1))[:, 0]

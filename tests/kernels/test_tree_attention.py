@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -42,17 +43,19 @@ def draw(
     size: int = 16,
     seed: int = 0,
     sinks: bool = False,
+    above: int = 0,
 ) -> Inputs:
+    """Return inputs of a plan of `num` tokens, of which so many are keys alone."""
     rng = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
     return Inputs(
-        normal(heads, num, size),
+        normal(heads, num - above, size),
         normal(key_heads, num, size),
         normal(key_heads, num, size),
-        normal(heads, num, size),
+        normal(heads, num - above, size),
         normal(heads) if sinks else None,
     )
 
@@ -87,8 +90,30 @@ def check(backend: str, plan: TreePlan, inputs: Inputs, **options: Any) -> None:
 @given(end=ends(), heads=st.sampled_from([(1, 1), (4, 2), (4, 1), (3, 3)]), seed=st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_random_forests(backend: str, end: list[int], heads: tuple[int, int], seed: int) -> None:
-    inputs = draw(len(end), heads=heads[0], key_heads=heads[1], seed=seed)
-    check(backend, TreePlan.build(end), inputs)
+    for above in (0, seed % len(end)):
+        inputs = draw(len(end), heads=heads[0], key_heads=heads[1], seed=seed, above=above)
+        check(backend, TreePlan.build(end, num_above=above), inputs)
+
+
+@given(end=ends(), window=st.none() | st.integers(1, 9), share=st.floats(0, 0.99))
+@settings(max_examples=60, deadline=None)
+def test_tokens_above_are_keys_for_which_nothing_is_asked(
+    end: list[int], window: int | None, share: float
+) -> None:
+    """As if all queries were asked and the gradient of the first ones were zero."""
+    above = int(share * len(end))
+    inputs = draw(len(end))
+    grad = inputs.grad.clone()
+    grad[:, :above] = 0
+    whole = dataclasses.replace(inputs, grad=grad)
+    wanted = played("reference", TreePlan.build(end, window=window), whole, softcap=3.0)
+    some = dataclasses.replace(inputs, q=inputs.q[:, above:], grad=inputs.grad[:, above:])
+    plan = TreePlan.build(end, window=window, num_above=above)
+    out, dq, dk, dv = played("reference", plan, some, softcap=3.0)
+    wanted[:2] = [t[:, above:] for t in wanted[:2]]
+    for found, expected in zip((out, dq, dk, dv), wanted, strict=True):
+        assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+    assert plan.num_pairs == int(plan.mask_QN().sum())
 
 
 @pytest.mark.parametrize("backend", EXACT)

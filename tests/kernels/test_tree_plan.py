@@ -15,7 +15,7 @@ from katgym_kernels.tree_plan import parents
 
 
 def pairs_of(plan: TreePlan) -> set[tuple[int, int]]:
-    return {(int(i), int(j)) for i, j in torch.nonzero(plan.mask_NN())}
+    return {(int(i), int(j)) for i, j in torch.nonzero(plan.mask_QN())}
 
 
 @given(end=ends(), window=st.none() | st.integers(1, 9))
@@ -47,7 +47,7 @@ def test_segments_are_the_runs_without_a_branch(end: list[int]) -> None:
 
 def test_a_plan_by_hand() -> None:
     plan = TreePlan.build([5, 3, 3, 5, 5])  # 0 -> (1 -> 2), (3 -> 4)
-    assert plan.mask_NN().int().tolist() == [
+    assert plan.mask_QN().int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -62,7 +62,7 @@ def test_a_plan_by_hand() -> None:
 
 def test_roots_may_start_anywhere_and_windows_are_measured_in_depth() -> None:
     plan = TreePlan.build([3, 2, 3, 4], depth_N=[7, 8, 8, 0], window=1)
-    assert plan.mask_NN().equal(torch.eye(4, dtype=torch.bool))
+    assert plan.mask_QN().equal(torch.eye(4, dtype=torch.bool))
     wider = TreePlan.build([4, 2, 4, 4], window=2)  # 0 -> 1, 0 -> 2 -> 3
     assert pairs_of(wider) == {(0, 0), (1, 1), (1, 0), (2, 2), (2, 0), (3, 3), (3, 2)}
 
@@ -99,3 +99,9 @@ def test_a_large_forest_is_checked_in_no_time() -> None:
 def test_what_is_no_forest_is_refused(end: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TreePlan.build(end, **more)
+
+
+@pytest.mark.parametrize("num", [3, -1, 1.5])
+def test_something_is_asked_for(num: int) -> None:
+    with pytest.raises(ValueError, match="num_above is an int, 0 to 2, got"):
+        TreePlan.build([3, 3, 3], num_above=num)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from forests import AWKWARD, ends, fork_at, random_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,11 +35,18 @@ SMALL = config(16, 16)
 
 
 def draw(
-    num: int, heads: int, key_heads: int, size: int, *, sinks: bool = False, seed: int = 0
+    num: int,
+    heads: int,
+    key_heads: int,
+    size: int,
+    *,
+    sinks: bool = False,
+    seed: int = 0,
+    above: int = 0,
 ) -> list[Tensor]:
     """Return q, k, v, the gradient of the output, and sinks if asked for."""
     rng = torch.Generator().manual_seed(seed)
-    shapes: list[tuple[int, ...]] = [(heads, num, size), (key_heads, num, size)]
+    shapes: list[tuple[int, ...]] = [(heads, num - above, size), (key_heads, num, size)]
     shapes += [shapes[1], shapes[0]] + ([(heads,)] if sinks else [])
     return [torch.randn(*shape, generator=rng).to(DEVICE) for shape in shapes]
 
@@ -59,12 +67,13 @@ def check(
         return tree_attention(q, k, v, plan, backend="reference", **given, **more)
 
     def kernels(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
+        q = F.pad(q, (0, 0, plan.num_above, 0))  # as tree_attention does
         out = triton_attention.triton_attention(
             q, k, v, plan, scale=q.shape[-1] ** -0.5, sinks_H=sinks[0] if sinks else None,
             config=chosen, **more,
         )  # fmt: skip
         assert isinstance(out, Tensor)
-        return out
+        return out[:, plan.num_above :]
 
     wanted = played(reference, [t.double() for t in inputs])
     found = played(kernels, inputs)
@@ -82,6 +91,7 @@ def check(
     window=st.none() | st.integers(1, 12),
     softcap=st.sampled_from([None, 2.0]),
     sinks=st.booleans(),
+    share=st.sampled_from([0.0, 0.3, 0.7]),
 )
 @settings(max_examples=25, deadline=None)
 def test_random_forests_with_every_option(
@@ -91,9 +101,11 @@ def test_random_forests_with_every_option(
     window: int | None,
     softcap: float | None,
     sinks: bool,
+    share: float,
 ) -> None:
-    plan = TreePlan.build(end, window=window, device=DEVICE)
-    inputs = draw(len(end), *heads, 16, sinks=sinks)
+    above = int(share * len(end))
+    plan = TreePlan.build(end, window=window, num_above=above, device=DEVICE)
+    inputs = draw(len(end), *heads, 16, sinks=sinks, above=above)
     check(plan, inputs, config(*blocks, max_query_tiles=2), softcap=softcap)
 
 
@@ -214,7 +226,7 @@ def test_with_a_window_parts_hold_no_tile_that_lies_beyond_it() -> None:
     mask = torch.zeros(400, 400, dtype=torch.bool)
     for query, key in visited:
         mask[query * 8 : query * 8 + 8, key * 16 : key * 16 + 16] = True
-    assert not (plan.mask_NN() & ~mask).any()
+    assert not (plan.mask_QN() & ~mask).any()
 
 
 def test_what_the_kernels_do_not_know_is_refused() -> None:

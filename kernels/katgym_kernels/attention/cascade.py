@@ -51,8 +51,9 @@ class _Cascade(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         wide = wide_dtype(q_HND.dtype)
-        out_HND = torch.empty_like(q_HND, dtype=wide)
-        lse_HN = torch.empty_like(q_HND[..., 0], dtype=wide)
+        made = torch.zeros_like if plan.num_above else torch.empty_like  # all else is written
+        out_HND = made(q_HND, dtype=wide)
+        lse_HN = made(q_HND[..., 0], dtype=wide)
         for call in _calls(plan):
             queries, keys = call.queries, call.keys
             part_HID, part_HI = flash_forward(
@@ -80,7 +81,8 @@ class _Cascade(torch.autograd.Function):
         (grad_HND,) = grads
         q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
         wide = wide_dtype(q_HND.dtype)
-        grads_of = [torch.empty_like(t, dtype=wide) for t in (q_HND, k_KND, v_KND)]
+        made = torch.zeros_like if ctx.plan.num_above else torch.empty_like
+        grads_of = [made(t, dtype=wide) for t in (q_HND, k_KND, v_KND)]
         for call in _calls(ctx.plan):
             queries, keys = call.queries, call.keys
             parts = flash_backward(

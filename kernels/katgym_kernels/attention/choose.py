@@ -64,7 +64,8 @@ def _count(plan: TreePlan) -> tuple[int, int]:
 
 def dense_terms(plan: TreePlan, width: int) -> tuple[float, ...]:
     """Return 1, elements of queries, and pairs whether they are visible or not."""
-    return 1, len(plan) * width, len(plan) ** 2 * width
+    num_queries = len(plan) - plan.num_above
+    return 1, num_queries * width, num_queries * len(plan) * width
 
 
 COSTS = Costs(cascade=(372e3, 183e3, 2.83, 0.137), dense=(264e3, 2.08, 0.0929))

@@ -3,7 +3,7 @@
 O(N^2) memory for the mask, O(N) for the rest where PyTorch's kernel does without scores. Not here:
 checks of arguments (`tree_attention.py`).
 
-Letters: H query heads, K key heads, N packed tokens, D head size.
+Letters: H query heads, K key heads, N packed tokens, Q of them asked for, D head size.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from katgym_kernels.tree_plan import TreePlan
 
 
 def dense_mask_attention(
-    q_HND: Tensor, k_KND: Tensor, v_KND: Tensor, plan: TreePlan, *, scale: float
+    q_HQD: Tensor, k_KND: Tensor, v_KND: Tensor, plan: TreePlan, *, scale: float
 ) -> Tensor:
-    """Return out_HND; autograd goes through."""
+    """Return the output of the queries that are given, [H, Q, D]; autograd goes through."""
     return F.scaled_dot_product_attention(
-        q_HND[None],
+        q_HQD[None],
         k_KND[None],
         v_KND[None],
-        attn_mask=plan.mask_NN(),
+        attn_mask=plan.mask_QN(),
         scale=scale,
-        enable_gqa=len(q_HND) != len(k_KND),
+        enable_gqa=len(q_HQD) != len(k_KND),
     )[0]

@@ -60,19 +60,26 @@ class FlashCall:
 
 
 def rectangles(plan: TreePlan) -> Iterator[Rectangle]:
-    """Yield the rectangles of a plan without a window, in packed order."""
-    starts = plan.segment_starts.tolist()
-    ends = plan.host_end_N[plan.segment_starts[:-1]].tolist()
+    """Yield the rectangles of a plan without a window, in packed order.
+
+    Tokens that are keys alone have no squares, and no queries in the others' rectangles.
+    """
+    above = plan.num_above
+    starts = sorted({*plan.segment_starts.tolist(), above})
+    ends = plan.host_end_N[starts[:-1]].tolist()
     for s, e, last in zip(starts, starts[1:], ends, strict=False):
-        yield Rectangle(q0=s, q1=e, k0=s, k1=e, is_causal=True)
-        if e < last:
-            yield Rectangle(q0=e, q1=last, k0=s, k1=e, is_causal=False)
+        if s >= above:
+            yield Rectangle(q0=s, q1=e, k0=s, k1=e, is_causal=True)
+        first = max(e, above)
+        if first < last:
+            yield Rectangle(q0=first, q1=last, k0=s, k1=e, is_causal=False)
 
 
 def flash_calls(plan: TreePlan, *, is_grouped: bool) -> list[FlashCall]:
     """Return the calls that make up a plan: as few as can be if grouped, else a rectangle each.
 
-    Every token is a query and a key in one causal call, and that is the first it is in.
+    Every token but those that are keys alone is a query and a key in one causal call, and that is
+    the first it is in.
     """
     # Backwards: a segment comes before those that hold it.
     made = sorted(rectangles(plan), key=lambda r: (-r.k0, not r.is_causal))

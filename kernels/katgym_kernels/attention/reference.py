@@ -7,7 +7,8 @@
 Half-precision inputs are computed with in float32. O(N^2) memory. Not here: checks of arguments
 (`tree_attention.py`).
 
-Letters: H query heads, K key heads, G query heads a key head, N packed tokens, D head size.
+Letters: H query heads, K key heads, G query heads a key head, N packed tokens, Q of them asked for,
+D head size.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from katgym_kernels.tree_plan import TreePlan
 
 
 def reference_attention(
-    q_HND: Tensor,
+    q_HQD: Tensor,
     k_KND: Tensor,
     v_KND: Tensor,
     plan: TreePlan,
@@ -28,17 +29,17 @@ def reference_attention(
     softcap: float | None = None,
     sinks_H: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (out_HND in q's dtype, lse_HN in the dtype computed in); autograd goes through."""
-    dtype = torch.float32 if q_HND.dtype in (torch.float16, torch.bfloat16) else q_HND.dtype
-    group = len(q_HND) // len(k_KND)
+    """Return (out_HQD in q's dtype, lse_HQ in the dtype computed in); autograd goes through."""
+    dtype = torch.float32 if q_HQD.dtype in (torch.float16, torch.bfloat16) else q_HQD.dtype
+    group = len(q_HQD) // len(k_KND)
     k_HND = k_KND.to(dtype).repeat_interleave(group, 0)
     v_HND = v_KND.to(dtype).repeat_interleave(group, 0)
-    scores_HNN = q_HND.to(dtype) @ k_HND.mT * scale
+    scores_HQN = q_HQD.to(dtype) @ k_HND.mT * scale
     if softcap is not None:
-        scores_HNN = softcap * torch.tanh(scores_HNN / softcap)
-    scores_HNN = scores_HNN.masked_fill(~plan.mask_NN(), float("-inf"))
-    lse_HN = scores_HNN.logsumexp(-1)
+        scores_HQN = softcap * torch.tanh(scores_HQN / softcap)
+    scores_HQN = scores_HQN.masked_fill(~plan.mask_QN(), float("-inf"))
+    lse_HQ = scores_HQN.logsumexp(-1)
     if sinks_H is not None:
-        lse_HN = torch.logaddexp(lse_HN, sinks_H.to(dtype)[:, None])
-    out_HND = torch.exp(scores_HNN - lse_HN[..., None]) @ v_HND
-    return out_HND.to(q_HND.dtype), lse_HN
+        lse_HQ = torch.logaddexp(lse_HQ, sinks_H.to(dtype)[:, None])
+    out_HQD = torch.exp(scores_HQN - lse_HQ[..., None]) @ v_HND
+    return out_HQD.to(q_HQD.dtype), lse_HQ

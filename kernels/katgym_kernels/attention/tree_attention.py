@@ -9,11 +9,13 @@ Letters: H query heads, K key heads, N packed tokens, D head size.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from katgym_kernels.attention.cascade import cascade_attention
@@ -48,6 +50,8 @@ class Backend:
     has_window: bool = False
     has_softcap: bool = False
     has_sinks: bool = False
+    takes_fewer_queries: bool = False
+    """Whether queries may be fewer than keys."""
 
 
 def _reference(call: Call) -> Tensor:
@@ -107,8 +111,10 @@ def _triton(call: Call) -> Tensor:
 
 
 BACKENDS = {
-    "reference": Backend(run=_reference, has_window=True, has_softcap=True, has_sinks=True),
-    "sdpa": Backend(run=_sdpa, has_window=True),
+    "reference": Backend(
+        run=_reference, has_window=True, has_softcap=True, has_sinks=True, takes_fewer_queries=True
+    ),
+    "sdpa": Backend(run=_sdpa, has_window=True, takes_fewer_queries=True),
     "cascade": Backend(run=_cascade, has_sinks=True),
     "flex": Backend(run=_flex, has_window=True, has_softcap=True, has_sinks=True),
     "triton": Backend(run=_triton, has_window=True, has_softcap=True, has_sinks=True),
@@ -128,7 +134,8 @@ def tree_attention(
 ) -> Tensor:
     """Return attention over each token's ancestors and itself, [H, N, D] in q's dtype.
 
-    q_HND: queries; H is a multiple of the number of key heads.
+    q_HND: queries; H is a multiple of the number of key heads. Where the plan has tokens that are
+        keys alone (`num_above`), queries and outputs are those of the others.
     k_KND, v_KND: keys and values, of q's dtype and device.
     plan: of the forest the tokens are packed from; its window applies.
     scale: of the scores; None is 1 / sqrt(D).
@@ -147,7 +154,13 @@ def tree_attention(
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; allowed: auto, {', '.join(BACKENDS)}")
     _check_options(name, call)
-    return BACKENDS[name].run(call)
+    chosen = BACKENDS[name]
+    num = plan.num_above
+    if not num or chosen.takes_fewer_queries:
+        return chosen.run(call)
+    # Zeros keep queries and keys in line; nothing is computed for them.
+    padded = dataclasses.replace(call, q_HND=F.pad(call.q_HND, (0, 0, num, 0)))
+    return chosen.run(padded)[:, num:]
 
 
 def _checked(
@@ -168,9 +181,13 @@ def _checked(
             raise ValueError(f"q, k and v share one of {_FLOATS}, {name} has {tensor.dtype}")
         if tensor.device != plan.device:
             raise ValueError(f"{name} is on {tensor.device}, the plan on {plan.device}")
-    num_heads, num_tokens, size = q_HND.shape
-    if num_tokens != len(plan):
-        raise ValueError(f"q has {num_tokens} tokens, the plan {len(plan)}: another forest's plan?")
+    num_heads, num_queries, size = q_HND.shape
+    num_tokens = len(plan)
+    if num_queries != num_tokens - plan.num_above:
+        above = f" less {plan.num_above} above" if plan.num_above else ""
+        raise ValueError(
+            f"q has {num_queries} tokens, the plan {num_tokens}{above}: another forest's plan?"
+        )
     if k_KND.shape != v_KND.shape or k_KND.shape[1:] != (num_tokens, size):
         raise ValueError(
             f"k and v are [key heads, {num_tokens}, {size}], got {tuple(k_KND.shape)} and"

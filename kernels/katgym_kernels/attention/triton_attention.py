@@ -132,6 +132,8 @@ class _TritonAttention(torch.autograd.Function):
         q_HND, k_KND, v_KND = (_with_dense_rows(t) for t in (q_HND, k_KND, v_KND))
         out_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
         lse_HN = torch.empty(q_HND.shape[:2], dtype=torch.float32, device=q_HND.device)
+        for tensor in (out_HND, lse_HN):  # tiles of tokens that are keys alone are not visited
+            tensor[:, : plan.num_above] = 0
         num_heads, num_tokens, _ = q_HND.shape
         tiles = _query_lists(plan, config.forward)
         forward_kernel[(len(tiles[0]), num_heads)](
@@ -172,6 +174,7 @@ def _query_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> Tensor:
     q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
     plan, config = ctx.plan, ctx.config.queries
     dq_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
+    dq_HND[:, : plan.num_above] = 0
     tiles = _query_lists(plan, config)
     queries_kernel[(len(tiles[0]), len(q_HND))](
         q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dq_HND, plan.end_N, plan.depth_N, *tiles,
@@ -235,9 +238,9 @@ def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> Key
     query_tiles = torch.zeros(1, dtype=torch.int64)
     if plan.window is None:
         k0 = torch.arange(num) * block_n
-        first = k0 // block_m
-        stop = -(-tiles.max_end.long() // block_m)
-        full_first = -(-(k0 + block_n - 1) // block_m)
+        first = (k0 // block_m).clamp(min=plan.num_above // block_m)
+        stop = torch.maximum(-(-tiles.max_end.long() // block_m), first)
+        full_first = torch.maximum(-(-(k0 + block_n - 1) // block_m), first)
         full_stop = tiles.min_end.long() // block_m
         is_empty = full_first >= full_stop
         full_first = torch.where(is_empty, stop, full_first)
@@ -295,7 +298,7 @@ def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:
     def make() -> tuple[Tensor, ...]:
         tiles = plan.tiles(config.block_m, config.block_n)
         work = tiles.full_offsets.diff() + tiles.partial_offsets.diff()
-        order = torch.argsort(work, descending=True, stable=True).int()
+        order = torch.argsort(work, descending=True, stable=True)[: int((work > 0).sum())].int()
         lists = (tiles.full_offsets, tiles.full_keys, tiles.partial_offsets, tiles.partial_keys)
         return tuple(t.to(plan.device) for t in (order, *lists))
 

@@ -1,0 +1,160 @@
+"""Answers by the model server's own chat and completion routes, asked for token ids.
+
+The server renders every prompt anew; what it shares with an earlier answer is found in the ids.
+For servers whose chat format is not known here, and for calls that the server alone can answer
+(`response_format`, a tool that must be called).
+
+Not here: prompts that go on from recorded ids (`token_answering.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from katgym.gateway.answering.base import (
+    checked_tokens,
+    finish_reason_of,
+    least,
+    only_first_call,
+    plain_ids,
+)
+from katgym.gateway.call import Answer, ModelCall, Reply
+from katgym.gateway.conversation import Place
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.upstreams import UpstreamAnswer, UpstreamPool
+from katgym.messages import Message
+from katgym.rollout_store.records import VersionSpan
+
+
+class ChatAnswering:
+    """Asks `/v1/chat/completions`, and `/v1/completions` for plain completions.
+
+    version: returns the version of the weights at this moment.
+    """
+
+    def __init__(self, pool: UpstreamPool, version: Callable[[], int]) -> None:
+        self._pool = pool
+        self._version = version
+
+    async def answer(
+        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
+    ) -> Reply:
+        body = chat_body(call, least(call.sampling.max_tokens, max_tokens))
+        version = self._version()
+        path = "/v1/chat/completions" if call.is_chat else "/v1/completions"
+        found = await self._pool.post(path, body, session_id=session_id)
+        return _reply(call, found, version)
+
+    async def count(self, call: ModelCall, place: Place) -> int:
+        """Return how many tokens a call's prompt has."""
+        body: dict[str, Any] = {
+            "model": call.model,
+            "messages": [_for_server(m) for m in call.messages],
+            "add_generation_prompt": True,
+        }
+        if call.tools:
+            body["tools"] = list(call.tools)
+        found = await self._pool.post("/tokenize", body, session_id="")
+        num = found.data.get("count") if isinstance(found.data, dict) else None
+        if type(num) is not int:
+            raise GatewayError(ErrorKind.UPSTREAM, "the model server counts no tokens")
+        return num
+
+
+def chat_body(call: ModelCall, max_tokens: int | None) -> dict[str, Any]:
+    """Return a call as the server's chat or completion route takes it."""
+    body: dict[str, Any] = {"model": call.model, **call.sampling.as_dict(), **call.constraints}
+    body |= {"return_token_ids": True, "stream": False}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    if call.num_choices != 1:
+        body["n"] = call.num_choices
+    if not call.is_chat:
+        prompt = call.prompt_ids if call.prompt_text is None else call.prompt_text
+        body["prompt"] = prompt if isinstance(prompt, str) else plain_ids(prompt or ())
+        body["logprobs"] = call.num_top_logprobs or 0
+        return body
+    body["messages"] = [_for_server(m) for m in call.messages]
+    body["logprobs"] = True
+    if call.num_top_logprobs:
+        body["top_logprobs"] = call.num_top_logprobs
+    if call.tools:
+        body["tools"] = list(call.tools)
+        body["tool_choice"] = call.tool_choice
+    return body
+
+
+def _for_server(message: Message) -> Mapping[str, Any]:
+    """Return a message as vLLM reads it: thinking under the name that templates know."""
+    if "reasoning_content" in message:
+        return {**message, "reasoning": message["reasoning_content"]}
+    return message
+
+
+def _reply(call: ModelCall, found: UpstreamAnswer, version: int) -> Reply:
+    data = found.data
+    try:
+        choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
+        answers = [_answer(call, choice, version) for choice in choices]
+        prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
+        details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
+    except (KeyError, IndexError, TypeError, AttributeError) as e:
+        raise GatewayError(
+            ErrorKind.UPSTREAM, f"the model server's answer has no {e}: {data!s:.200}"
+        ) from e
+    if not isinstance(prompt_ids, list) or not prompt_ids:
+        raise GatewayError(
+            ErrorKind.NO_TOKEN_IDS,
+            "the model server answered no prompt_token_ids; it has to be vLLM >= 0.10.2",
+        )
+    return Reply(
+        prompt_ids=prompt_ids,
+        answers=answers,
+        upstream=found.url,
+        sent_s=found.sent_s,
+        answered_s=found.answered_s,
+        num_cached_tokens=int(details.get("cached_tokens") or 0),
+    )
+
+
+def _answer(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
+    logprobs = choice.get("logprobs") or {}
+    if call.is_chat:
+        values: Any = [entry["logprob"] for entry in logprobs.get("content") or ()]
+        message = served_message(call, choice["message"])
+    else:
+        values = logprobs.get("token_logprobs")
+        message = {"role": "assistant", "content": choice["text"]}
+    ids, values = checked_tokens(choice.get("token_ids"), values)
+    stop = choice.get("stop_reason")
+    return Answer(
+        message=message,
+        completion_ids=ids,
+        policy_logprobs=values,
+        versions=(VersionSpan(version=version, start=0, end=len(ids)),),
+        finish_reason=finish_reason_of(choice.get("finish_reason"), message),
+        stop_string=stop if isinstance(stop, str) else None,
+        logprobs=None if call.num_top_logprobs is None else logprobs,
+    )
+
+
+def served_message(call: ModelCall, raw: Mapping[str, Any]) -> Message:
+    """Return the message of a server's choice."""
+    message: Message = {"role": "assistant", "content": raw.get("content") or ""}
+    reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if raw.get("tool_calls"):
+        message["tool_calls"] = [
+            {
+                "id": asked["id"],
+                "type": "function",
+                "function": {
+                    "name": asked["function"]["name"],
+                    "arguments": asked["function"]["arguments"],
+                },
+            }
+            for asked in raw["tool_calls"]
+        ]
+    return only_first_call(message, is_parallel=call.is_parallel)

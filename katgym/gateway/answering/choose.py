@@ -1,0 +1,126 @@
+"""Chooses how answers are made: by what the model servers can do and what is known of the model.
+
+Not here: the ways (`token_answering.py`, `render_answering.py`, `chat_answering.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katgym.chat_format import ChatFormat
+from katgym.errors import MissingDependencyError, UsageError
+from katgym.gateway.answering.base import Answering
+from katgym.gateway.answering.chat_answering import ChatAnswering
+from katgym.gateway.answering.render_answering import RENDER_ROUTE, RenderAnswering
+from katgym.gateway.answering.token_answering import TokenAnswering
+from katgym.gateway.call import ModelCall
+from katgym.gateway.config import GatewayConfig
+from katgym.gateway.errors import GatewayError
+from katgym.gateway.upstreams import UpstreamPool
+from katgym.vllm_server.token_api import GENERATE_ROUTE
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answerers:
+    """How the calls of one gateway are answered."""
+
+    name: str
+    """`tokens`, `render` or `chat`."""
+    default: Answering
+    chat: ChatAnswering
+    """For calls that the model server alone can answer."""
+
+    def for_call(self, call: ModelCall) -> Answering:
+        """Return what answers a call."""
+        if call.is_constrained or (call.num_top_logprobs or 0) > 0:
+            return self.chat
+        if self.name == "render" and not call.is_chat:
+            return self.chat
+        return self.default
+
+
+async def choose_answering(
+    pool: UpstreamPool, config: GatewayConfig, version: Callable[[], int]
+) -> Answerers:
+    """Ask the first model server what it can do; raises `UsageError` for what was asked in vain.
+
+    Raises `GatewayError` when no server can be reached.
+    """
+    chat = ChatAnswering(pool, version)
+    if config.answering == "chat":
+        return Answerers(name="chat", default=chat, chat=chat)
+    routes = await _routes(pool)
+    card = await _model_card(pool, config.model)
+    if config.answering in ("auto", "tokens"):
+        chat_format = _chat_format(config, card)
+        if chat_format is not None:
+            tokens = TokenAnswering(
+                pool,
+                version,
+                chat_format,
+                max_context_tokens=int(card.get("max_model_len") or 4096),
+                has_generate=GENERATE_ROUTE in routes,
+            )
+            return Answerers(name="tokens", default=tokens, chat=chat)
+    if config.answering != "tokens" and {RENDER_ROUTE, GENERATE_ROUTE} <= routes:
+        return Answerers(name="render", default=RenderAnswering(pool, version), chat=chat)
+    if config.answering == "render":
+        raise UsageError(
+            f"the model server at {config.upstreams[0]} has no {RENDER_ROUTE}: start vLLM >= 0.20"
+            " with --enable-scale-out, or answer with 'tokens' or 'chat'"
+        )
+    if config.answering == "tokens":
+        raise UsageError(
+            "answering with 'tokens' needs the model's tokenizer and a known chat format: name"
+            " them (tokenizer, renderer), or answer with 'chat'"
+        )
+    logger.warning(
+        "the model's chat format is not known here: the model server renders every prompt anew,"
+        " and what it renders otherwise than it was sampled becomes a branch"
+    )
+    return Answerers(name="chat", default=chat, chat=chat)
+
+
+async def _routes(pool: UpstreamPool) -> set[str]:
+    try:
+        found = await pool.get("/openapi.json")
+    except GatewayError as e:
+        if e.status == 502 and "cannot be reached" in e.message:
+            raise
+        return set()
+    paths = found.data.get("paths") if isinstance(found.data, dict) else None
+    return set(paths or ())
+
+
+async def _model_card(pool: UpstreamPool, model: str) -> Mapping[str, Any]:
+    """Return what the server says of the model, or of its first one."""
+    try:
+        found = await pool.get("/v1/models")
+        cards = {card["id"]: card for card in found.data["data"]}
+    except (GatewayError, KeyError, TypeError) as e:
+        logger.warning("the model server lists no models: %s", e)
+        return {}
+    return cards.get(model) or next(iter(cards.values()), {})
+
+
+def _chat_format(config: GatewayConfig, card: Mapping[str, Any]) -> ChatFormat | None:
+    """Return the model's chat format; None where it is not known and nobody named it."""
+    source = config.tokenizer or str(card.get("root") or "")
+    is_named = bool(config.tokenizer) or config.answering == "tokens"
+    if not source or (not is_named and "/" not in source and not Path(source).is_dir()):
+        return None
+    try:
+        from katgym.gateway.answering.load_format import load_chat_format
+
+        return load_chat_format(source, config.renderer, is_named=is_named)
+    except (MissingDependencyError, UsageError) as e:
+        if is_named:
+            raise
+        logger.warning("answers are not made from tokens here: %s", e)
+        return None

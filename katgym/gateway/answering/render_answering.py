@@ -1,0 +1,108 @@
+"""Answers by the model server's render, generate and derender: its chat format, tokens between.
+
+For models whose chat format is not known here, at servers started with `--enable-scale-out`. The
+server renders every prompt anew; what it shares with an earlier answer is found in the ids.
+
+Not here: chat formats that are known here (`token_answering.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from katgym.errors import PolicyError
+from katgym.gateway.answering.base import checked_tokens, finish_reason_of, least
+from katgym.gateway.answering.chat_answering import chat_body, served_message
+from katgym.gateway.answering.token_answering import version_spans
+from katgym.gateway.call import Answer, ModelCall, Reply
+from katgym.gateway.conversation import Place
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.upstreams import UpstreamPool
+from katgym.vllm_server.token_api import GENERATE_ROUTE, SampledTokens, parse_generate
+
+RENDER_ROUTE = "/v1/chat/completions/render"
+DERENDER_ROUTE = "/v1/chat/completions/derender"
+
+
+class RenderAnswering:
+    """Asks three routes of one server for each answer.
+
+    version: returns the version of the weights, for servers that do not say.
+    """
+
+    def __init__(self, pool: UpstreamPool, version: Callable[[], int]) -> None:
+        self._pool = pool
+        self._version = version
+
+    async def answer(
+        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
+    ) -> Reply:
+        body = chat_body(call, least(call.sampling.max_tokens, max_tokens))
+        version = self._version()
+        rendered = await self._pool.post(RENDER_ROUTE, body, session_id=session_id)
+        request = _object(rendered.data)
+        prompt_ids = place.prompt_ids() if place.is_same_prompt else request.get("token_ids")
+        if not isinstance(prompt_ids, list) or not prompt_ids:
+            raise GatewayError(ErrorKind.NO_TOKEN_IDS, "the model server rendered no token ids")
+        request["token_ids"] = prompt_ids
+        request["sampling_params"] = {**request.get("sampling_params", {}), "logprobs": 0}
+        found = await self._pool.post(
+            GENERATE_ROUTE, request, session_id=session_id, url=rendered.url
+        )
+        try:
+            sampled = parse_generate(found.data, source="the model server")
+        except PolicyError as e:
+            raise GatewayError(ErrorKind.NO_TOKEN_IDS, str(e)) from e
+        derender = {
+            "model": call.model,
+            "generate_response": found.data,
+            "prompt_tokens": len(prompt_ids),
+            "prompt_token_ids": prompt_ids,
+            "chat_request": body,
+        }
+        read = await self._pool.post(
+            DERENDER_ROUTE, derender, session_id=session_id, url=rendered.url
+        )
+        choices = sorted(_object(read.data).get("choices", ()), key=lambda c: c["index"])
+        return Reply(
+            prompt_ids=prompt_ids,
+            answers=[
+                _answer(call, one, choice, version)
+                for one, choice in zip(sampled, choices, strict=True)
+            ],
+            upstream=found.url,
+            sent_s=found.sent_s,
+            answered_s=found.answered_s,
+        )
+
+    async def count(self, call: ModelCall, place: Place) -> int:
+        """Return how many tokens a call's prompt has."""
+        body = chat_body(call, None)
+        rendered = await self._pool.post(RENDER_ROUTE, body, session_id="")
+        return len(_object(rendered.data).get("token_ids", ()))
+
+
+def _answer(call: ModelCall, sampled: SampledTokens, choice: Any, version: int) -> Answer:
+    ids, logprobs = checked_tokens(sampled.token_ids, sampled.policy_logprobs)
+    if sampled.finish_reason == "abort" or not ids:
+        raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
+    message = served_message(call, choice["message"])
+    stop = choice.get("stop_reason")
+    return Answer(
+        message=message,
+        completion_ids=ids,
+        policy_logprobs=logprobs,
+        versions=version_spans(sampled, version),
+        finish_reason=finish_reason_of(sampled.finish_reason, message),
+        stop_string=stop if isinstance(stop, str) else None,
+        logprobs=choice.get("logprobs") if call.num_top_logprobs is not None else None,
+    )
+
+
+def _object(data: object) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise GatewayError(
+            ErrorKind.UPSTREAM, f"the model server answered {data!r:.80}, not an object"
+        )
+    return data

@@ -1,0 +1,163 @@
+"""The owner's side of a gateway: makes sessions, points agents at them, tells their rewards.
+
+    async with GatewayClient("http://127.0.0.1:8900", admin_key) as gateway:
+        async with gateway.session(group_id="task-7") as session:
+            process = await asyncio.create_subprocess_exec("my-agent", env=session.environ())
+            await process.wait()
+            await session.finish(reward=1.0)
+
+Not here: the server (`serve.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from katgym.policies.http_retry import HttpClient, RetryConfig
+
+URL_VARIABLE = "KATGYM_GATEWAY_URL"
+KEY_VARIABLE = "KATGYM_GATEWAY_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSession:
+    """One agent's session, from its owner's side."""
+
+    session_id: str
+    key: str
+    """What the agent's clients send."""
+    openai_base_url: str
+    anthropic_base_url: str
+    _client: GatewayClient
+
+    def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment for an agent's process.
+
+        base: the environment it is added to; None for this process's own, without the owner's key.
+        """
+        own = dict(os.environ if base is None else base)
+        own.pop(KEY_VARIABLE, None)
+        return own | {
+            "OPENAI_BASE_URL": self.openai_base_url,
+            "OPENAI_API_BASE": self.openai_base_url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.anthropic_base_url,
+            "ANTHROPIC_API_KEY": self.key,
+            "ANTHROPIC_AUTH_TOKEN": self.key,
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        }
+
+    @contextlib.contextmanager
+    def environment(self) -> Any:
+        """Set the variables in this process while the block runs; they are put back after it."""
+        before = dict(os.environ)
+        os.environ.update(self.environ({}))
+        try:
+            yield self
+        finally:
+            for name in self.environ({}):
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    os.environ.pop(name, None)
+
+    async def reward(self, value: float, components: Mapping[str, float] | None = None) -> None:
+        """Tell the session's reward; the last one told counts."""
+        body = {"reward": value, "components": dict(components or {})}
+        await self._client.post(f"/s/{self.session_id}/reward", body)
+
+    async def finish(
+        self,
+        *,
+        reward: float | None = None,
+        components: Mapping[str, float] | None = None,
+        is_failed: bool = False,
+    ) -> None:
+        """End the session; is_failed: it counts for nothing."""
+        body: dict[str, Any] = {"status": "failed" if is_failed else "finished"}
+        if reward is not None:
+            body |= {"reward": reward, "components": dict(components or {})}
+        await self._client.post(f"/s/{self.session_id}/finish", body)
+
+    async def status(self) -> dict[str, Any]:
+        """Return what the gateway knows of the session."""
+        return await self._client.get(f"/s/{self.session_id}")
+
+
+class GatewayClient:
+    """Talks to a gateway as its owner; every method raises `PolicyError` if that fails."""
+
+    def __init__(self, url: str = "", admin_key: str = "", *, timeout_s: float = 60.0) -> None:
+        """Prepare a client.
+
+        url, admin_key: "" takes KATGYM_GATEWAY_URL and KATGYM_GATEWAY_KEY.
+        """
+        self.url = (url or os.environ.get(URL_VARIABLE, "http://127.0.0.1:8900")).rstrip("/")
+        key = admin_key or os.environ.get(KEY_VARIABLE, "")
+        self._http = HttpClient(
+            self.url,
+            retry=RetryConfig(timeout_s=timeout_s),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._http.aclose()
+
+    async def create_session(self, session_id: str = "", **options: Any) -> AgentSession:
+        """Make a session.
+
+        options: `group_id`, `metadata`, `max_calls`, `max_tokens`, `timeout_s`.
+        """
+        body = {"id": session_id, **options} if session_id else options
+        made = await self.post("/sessions", body)
+        return AgentSession(
+            made["id"], made["key"], made["openai_base_url"], made["anthropic_base_url"], self
+        )
+
+    @contextlib.asynccontextmanager
+    async def session(self, session_id: str = "", **options: Any) -> AsyncIterator[AgentSession]:
+        """Make a session for a block; it ends with the block, as failed if the block raises."""
+        session = await self.create_session(session_id, **options)
+        try:
+            yield session
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await session.finish(is_failed=True)
+            raise
+        if (await session.status())["status"] == "open":
+            await session.finish()
+
+    async def pause(self) -> dict[str, Any]:
+        """Hold back calls that have not gone out to a model server."""
+        return await self.post("/control/pause", {})
+
+    async def resume(self, version: int | None = None) -> dict[str, Any]:
+        """Let calls out again, from here on with weights of this version."""
+        return await self.post("/control/resume", {} if version is None else {"version": version})
+
+    async def status(self) -> dict[str, Any]:
+        """Return the rollout manager's state and the model servers'."""
+        return await self.get("/control/status")
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a POST."""
+        answer: dict[str, Any] = await self._http.post(path, body)
+        return answer
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return the answer to a GET."""
+        answer: dict[str, Any] = await self._http.get(path)
+        return answer

@@ -1,0 +1,90 @@
+"""How a gateway works.
+
+Not here: its command line (`katgym.cli.gateway_command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from katgym.errors import UsageError
+
+AUTHS = ("keys", "none")
+ANSWERINGS = ("auto", "tokens", "render", "chat")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Everything a gateway is told.
+
+    Example:
+        GatewayConfig(upstreams=("http://127.0.0.1:8000",), auth="keys", max_staleness=4)
+    """
+
+    upstreams: tuple[str, ...]
+    """Base URLs of the model servers, without `/v1`."""
+    upstream_key: str = ""
+    """API key the model servers want; "" for none."""
+    model: str = ""
+    """Model to ask for whatever agents call it; "" passes names on, which then have to be known."""
+    answering: str = "auto"
+    """How answers are made: `tokens` (rendered here, tokens in and out), `render` (rendered and
+    parsed by the model server), `chat` (its chat route); `auto` takes the first that works."""
+    tokenizer: str = ""
+    """Directory or hub name for `tokens`; "" takes the server's model."""
+    renderer: str = ""
+    """Renderer for `tokens`; "" chooses by the model."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters that win over the agents', as `{"temperature": 1.0, "top_p": 1.0}`."""
+    auth: str = "keys"
+    """`keys`: each session has a key of its own. `none`: whoever connects is let in, and a session
+    begins with its first call."""
+    admin_key: str = ""
+    """Key of whoever makes sessions and moves weights; needed with `keys`."""
+    max_body_bytes: int = 32 << 20
+    """Bytes of a request's body."""
+    max_staleness: int | None = None
+    """Weight updates a session may live through; None for any number."""
+    sessions_per_version: int | None = None
+    """Sessions that may begin per weight version; with `max_staleness` s at version v,
+    (s + v + 1) times as many may have begun. None for any number."""
+    is_waiting: bool = False
+    """Whether a session that may not begin waits; else it is refused with 429."""
+    retry_after_s: float = 1.0
+    """What a 429 asks for."""
+    max_calls: int | None = None
+    """Calls a session may make, unless it is told otherwise when it is made."""
+    max_tokens: int | None = None
+    """Tokens a session may sample."""
+    session_timeout_s: float | None = None
+    """Seconds after which a session expires; None: never."""
+    call_timeout_s: float = 1800.0
+    """Seconds for one answer of a model server."""
+    max_retries: int = 3
+    """Attempts after the first, on broken connections and 5xx."""
+    keepalive_s: float = 10.0
+    """A stream says that it is alive as often as this while its answer is made."""
+
+    def __post_init__(self) -> None:
+        if not self.upstreams:
+            raise UsageError("a gateway needs a model server: upstreams is empty")
+        for url in self.upstreams:
+            if not url.startswith(("http://", "https://")):
+                raise UsageError(f"upstream {url!r} is no URL, as http://127.0.0.1:8000 is")
+        if self.auth not in AUTHS:
+            raise UsageError(f"auth is one of {AUTHS}, got {self.auth!r}")
+        if self.auth == "keys" and not self.admin_key:
+            raise UsageError("with auth 'keys' an admin_key is needed")
+        if self.answering not in ANSWERINGS:
+            raise UsageError(f"answering is one of {ANSWERINGS}, got {self.answering!r}")
+        if self.sessions_per_version is not None and self.max_staleness is None:
+            raise UsageError("sessions_per_version counts with max_staleness: give both")
+        for name in ("max_body_bytes", "call_timeout_s", "keepalive_s", "retry_after_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
+        for name in ("max_staleness", "max_retries"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"{name} is >= 0, got {value!r}")

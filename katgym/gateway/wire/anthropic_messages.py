@@ -1,0 +1,314 @@
+"""Anthropic's messages: `POST /v1/messages`, and `/v1/messages/count_tokens`.
+
+System blocks that change with every request and say nothing to the model, as the billing header of
+Claude Code, are left out: they would break every prefix. Not here: OpenAI's APIs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.wire import fields, sse
+from katgym.messages import Message
+
+ROUTE = "anthropic/messages"
+VOLATILE_SYSTEM = ("x-anthropic-billing-header:",)
+"""Beginnings of system blocks that are left out."""
+_KNOWN = {
+    "model", "messages", "system", "max_tokens", "metadata", "stop_sequences", "stream",
+    "temperature", "top_k", "top_p", "tools", "tool_choice", "thinking", "service_tier",
+    "context_management", "betas", "output_config", "thread",
+}  # fmt: skip
+
+
+def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
+    """Return the call of a request body; raises `GatewayError`.
+
+    is_counting: whether its tokens are counted alone, and `max_tokens` is not needed.
+    """
+    fields.told_once(ROUTE, body, _KNOWN)
+    raw = fields.as_list(body.get("messages"), "messages")
+    if not raw:
+        raise fields.malformed("messages is empty")
+    max_tokens = fields.count(body, "max_tokens", 1)
+    if max_tokens is None and not is_counting:
+        raise fields.malformed("max_tokens: field required")
+    messages = _system(body.get("system"))
+    for i, message in enumerate(raw):
+        messages += _messages(fields.as_object(message, f"messages[{i}]"), f"messages[{i}]")
+    choice = fields.as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
+    tools, previous = _tools(body), _previous(body)
+    return ModelCall(
+        route=ROUTE,
+        model=fields.as_text(body.get("model", ""), "model"),
+        messages=messages,
+        tools=[] if choice.get("type") == "none" else tools,
+        tool_choice=_choice(choice),
+        is_parallel=not fields.flag(choice, "disable_parallel_tool_use", False),
+        sampling=CallSampling(
+            temperature=fields.number(body, "temperature", 0, 100),
+            top_p=fields.number(body, "top_p", 1e-9, 1),
+            top_k=fields.count(body, "top_k", -1),
+            max_tokens=max_tokens,
+            stop=fields.texts(body, "stop_sequences"),
+        ),
+        is_stream=fields.flag(body, "stream", False),
+        previous_call_id=previous,
+        has_previous_tools=previous is not None and "tools" not in body,
+    )
+
+
+def _previous(body: Mapping[str, Any]) -> str | None:
+    """Return the call that a thread goes on from: its state is what the session holds anyway."""
+    thread = fields.as_object(body.get("thread") or {"type": "create"}, "thread")
+    match thread.get("type"):
+        case "create":
+            return None
+        case "continue":
+            name = fields.as_text(thread.get("previous_message_id"), "thread.previous_message_id")
+            return name.removeprefix("msg_")
+        case other:
+            raise fields.malformed(f"thread.type is create or continue, got {other!r:.80}")
+
+
+def _system(system: object) -> list[Message]:
+    if system is None:
+        return []
+    blocks = [system] if isinstance(system, str) else fields.as_list(system, "system")
+    found = []
+    for i, block in enumerate(blocks):
+        text = block if isinstance(block, str) else _text_of(block, f"system[{i}]")
+        if not text.startswith(VOLATILE_SYSTEM):
+            found.append(text)
+    return [{"role": "system", "content": "\n\n".join(found)}] if found else []
+
+
+def _text_of(block: object, where: str) -> str:
+    block = fields.as_object(block, where)
+    if block.get("type") != "text":
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED,
+            f"{where} has type {block.get('type')!r:.80}; text is all that is recorded",
+        )
+    return fields.as_text(block.get("text"), f"{where}.text")
+
+
+def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
+    """Return one message, or several: results of tools are messages of their own."""
+    role, content = given.get("role"), given.get("content")
+    if role not in ("user", "assistant", "system"):
+        raise fields.malformed(f"{where}.role is user or assistant, got {role!r:.80}")
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    blocks = [
+        (fields.as_object(b, f"{where}.content[{i}]"), f"{where}.content[{i}]")
+        for i, b in enumerate(fields.as_list(content, f"{where}.content"))
+    ]
+    if role == "assistant":
+        return [_assistant(blocks)]
+    results = [_result(b, at) for b, at in blocks if b.get("type") == "tool_result"]
+    texts = [_text_of(b, at) for b, at in blocks if b.get("type") != "tool_result"]
+    said: list[Message] = [{"role": role, "content": "\n".join(texts)}] if texts else []
+    return [*results, *said]
+
+
+def _assistant(blocks: list[tuple[Mapping[str, Any], str]]) -> Message:
+    text, thoughts, calls = [], [], []
+    for block, at in blocks:
+        match block.get("type"):
+            case "tool_use":
+                calls.append(
+                    fields.tool_call(block.get("id"), block.get("name"), block.get("input"), at)
+                )
+            case "thinking":
+                thoughts.append(fields.as_text(block.get("thinking"), f"{at}.thinking"))
+            case "redacted_thinking":
+                continue
+            case _:
+                text.append(_text_of(block, at))
+    message: Message = {"role": "assistant", "content": "\n".join(text)}
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _result(block: Mapping[str, Any], where: str) -> Message:
+    return {
+        "role": "tool",
+        "tool_call_id": fields.as_text(block.get("tool_use_id"), f"{where}.tool_use_id"),
+        "content": fields.parts_text(block.get("content"), f"{where}.content", ("text",)),
+    }
+
+
+def _tools(body: Mapping[str, Any]) -> list[Any]:
+    found = []
+    for i, tool in enumerate(fields.as_list(body.get("tools") or [], "tools")):
+        tool = fields.as_object(tool, f"tools[{i}]")
+        if tool.get("type") not in (None, "custom"):
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED,
+                f"tools[{i}] has type {tool['type']!r:.80}, which Anthropic's servers know; give a"
+                " tool with an input_schema",
+            )
+        found.append(
+            fields.function_tool(
+                tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]"
+            )
+        )
+    return found
+
+
+def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
+    match choice.get("type"):
+        case "auto" | "none":
+            return "auto"
+        case "any":
+            return "required"
+        case "tool":
+            name = fields.as_text(choice.get("name"), "tool_choice.name")
+            return {"type": "function", "function": {"name": name}}
+        case other:
+            raise fields.malformed(
+                f"tool_choice.type is auto, any, tool or none, got {other!r:.80}"
+            )
+
+
+def servable(message: Message) -> Message:
+    """Return an answer as it is served: calls whose arguments are no object are text."""
+    return fields.servable(message, is_json_needed=True)
+
+
+def render(served: Served) -> dict[str, Any]:
+    """Return the body of the answer."""
+    answer = served.reply.answers[0]
+    return {
+        **_frame(served),
+        "content": _blocks(answer.message),
+        "stop_reason": _stop_reason(answer),
+        "stop_sequence": answer.stop_string,
+        "usage": _usage(served, served.num_completion_tokens),
+    }
+
+
+def counted(num_tokens: int) -> dict[str, Any]:
+    """Return the body of `count_tokens`."""
+    return {"input_tokens": num_tokens}
+
+
+def events(served: Served) -> Iterator[bytes]:
+    """Yield the answer as server-sent events."""
+    answer = served.reply.answers[0]
+    start = {**_frame(served), "content": [], "stop_reason": None, "stop_sequence": None}
+    start["usage"] = _usage(served, 1)
+    yield _event({"type": "message_start", "message": start})
+    for index, block in enumerate(_blocks(answer.message)):
+        empty, deltas = _block_deltas(block)
+        yield _event({"type": "content_block_start", "index": index, "content_block": empty})
+        for delta in deltas:
+            yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        yield _event({"type": "content_block_stop", "index": index})
+    end = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stop_string}
+    usage = {"output_tokens": served.num_completion_tokens}
+    yield _event({"type": "message_delta", "delta": end, "usage": usage})
+    yield _event({"type": "message_stop"})
+
+
+def _frame(served: Served) -> dict[str, Any]:
+    return {
+        "id": f"msg_{served.call_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": served.call.model,
+    }
+
+
+def _usage(served: Served, num_output: int) -> dict[str, Any]:
+    cached = served.reply.num_cached_tokens
+    return {
+        "input_tokens": served.num_prompt_tokens - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": num_output,
+    }
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if message.get("reasoning_content"):
+        blocks.append(
+            {"type": "thinking", "thinking": message["reasoning_content"], "signature": ""}
+        )
+    if message["content"]:
+        blocks.append({"type": "text", "text": message["content"]})
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        arguments = json.loads(function["arguments"] or "{}")
+        blocks.append(
+            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+        )
+    return blocks
+
+
+def _block_deltas(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block as it starts, and what is added to it."""
+    match block["type"]:
+        case "thinking":
+            deltas = [
+                {"type": "thinking_delta", "thinking": p} for p in sse.pieces(block["thinking"])
+            ]
+            deltas.append({"type": "signature_delta", "signature": ""})
+            return {"type": "thinking", "thinking": "", "signature": ""}, deltas
+        case "text":
+            deltas = [{"type": "text_delta", "text": p} for p in sse.pieces(block["text"])]
+            return {"type": "text", "text": ""}, deltas
+        case _:
+            text = json.dumps(block["input"], ensure_ascii=False)
+            deltas = [{"type": "input_json_delta", "partial_json": p} for p in sse.pieces(text)]
+            return {**block, "input": {}}, deltas
+
+
+def _stop_reason(answer: Answer) -> str:
+    if answer.finish_reason == "length":
+        return "max_tokens"
+    if answer.message.get("tool_calls"):
+        return "tool_use"
+    return "stop_sequence" if answer.stop_string is not None else "end_turn"
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return sse.event(data, name=data["type"])
+
+
+_TYPES = {
+    ErrorKind.UNAUTHORIZED: "authentication_error",
+    ErrorKind.TOO_LARGE: "request_too_large",
+    ErrorKind.BUSY: "rate_limit_error",
+    ErrorKind.UPSTREAM_TIMEOUT: "timeout_error",
+}
+
+
+def error(failure: GatewayError) -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = _TYPES.get(failure.kind)
+    if kind is None:
+        by_status = {403: "permission_error", 404: "not_found_error"}
+        default = "invalid_request_error" if failure.status < 500 else "api_error"
+        kind = by_status.get(failure.status, default)
+    body: dict[str, Any] = {"type": kind, "message": failure.message}
+    if failure.kind is ErrorKind.UNKNOWN_PREVIOUS:
+        body["details"] = {"error_code": "thread_not_found"}  # clients send the whole anew
+    return {"type": "error", "error": body}
+
+
+def error_event(failure: GatewayError) -> bytes:
+    """Return an error that comes after the stream has begun."""
+    return sse.event(error(failure), name="error")
+
+
+KEEPALIVE = sse.event({"type": "ping"}, name="ping")

@@ -1,0 +1,202 @@
+"""Reads fields of request bodies, and says what is wrong with one.
+
+Not here: which fields an API has (one module each).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.messages import Message, Role, ToolCallMessage
+
+logger = logging.getLogger(__name__)
+
+MAX_CHOICES = 128
+SAMPLING_EXTRAS = (
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_p",
+    "min_tokens",
+    "bad_words",
+    "stop_token_ids",
+    "ignore_eos",
+)
+"""Parameters of vLLM that are passed on as they are."""
+CONSTRAINTS = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "chat_template_kwargs",
+    "reasoning_effort",
+)
+_told: set[tuple[str, str]] = set()
+
+
+def malformed(text: str) -> GatewayError:
+    """Return the error for a body that is not what an API takes."""
+    return GatewayError(ErrorKind.MALFORMED, text)
+
+
+def as_object(value: object, name: str) -> Mapping[str, Any]:
+    """Return a JSON object."""
+    if not isinstance(value, dict):
+        raise malformed(f"{name} is an object, got {_shown(value)}")
+    return value
+
+
+def as_list(value: object, name: str) -> list[Any]:
+    """Return a JSON list."""
+    if not isinstance(value, list):
+        raise malformed(f"{name} is a list, got {_shown(value)}")
+    return value
+
+
+def as_text(value: object, name: str) -> str:
+    """Return a string."""
+    if not isinstance(value, str):
+        raise malformed(f"{name} is a string, got {_shown(value)}")
+    return value
+
+
+def number(body: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    """Return a number of a range; None where there is none."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not low <= value <= high or not math.isfinite(value):
+        raise malformed(f"{name} is a number in {low:g}..{high:g}, got {_shown(value)}")
+    return float(value)
+
+
+def count(body: Mapping[str, Any], name: str, low: int, high: int = 2**31 - 1) -> int | None:
+    """Return a whole number of a range; None where there is none."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not low <= value <= high:
+        raise malformed(f"{name} is a whole number in {low}..{high}, got {_shown(value)}")
+    return value
+
+
+def flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    """Return true or false."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise malformed(f"{name} is true or false, got {_shown(value)}")
+    return value
+
+
+def role(message: Mapping[str, Any], where: str, roles: Mapping[str, Role]) -> Role:
+    """Return a message's role; roles: what an API calls them -> what they are called here."""
+    found = roles.get(str(message.get("role")))
+    if found is None:
+        raise malformed(f"{where}.role is one of {list(roles)}, got {_shown(message.get('role'))}")
+    return found
+
+
+def texts(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return a string or a list of strings as a tuple."""
+    value = body.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    return tuple(as_text(entry, f"{name}[{i}]") for i, entry in enumerate(as_list(value, name)))
+
+
+def parts_text(content: object, name: str, kinds: Sequence[str]) -> str:
+    """Return a message's content as text: a string, nothing, or a list of text parts.
+
+    kinds: types of parts that hold text. Others (images, audio) raise `UNSUPPORTED`.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    found = []
+    for i, part in enumerate(as_list(content, name)):
+        part = as_object(part, f"{name}[{i}]")
+        kind = part.get("type", "text")
+        if kind not in kinds:
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED,
+                f"{name}[{i}] has type {kind!r}; text is all that is recorded ({', '.join(kinds)})",
+            )
+        text = part.get("refusal") if kind == "refusal" else part.get("text")
+        found.append(as_text(text, f"{name}[{i}].text"))
+    return "\n".join(found)
+
+
+def tool_call(call_id: object, name: object, arguments: object, where: str) -> ToolCallMessage:
+    """Return one call of an assistant message; arguments: JSON text or an object."""
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return {
+        "id": as_text(call_id, f"{where}.id"),
+        "type": "function",
+        "function": {"name": as_text(name, f"{where}.name"), "arguments": arguments},
+    }
+
+
+def function_tool(name: object, description: object, parameters: object, where: str) -> Any:
+    """Return an OpenAI function tool."""
+    function: dict[str, Any] = {"name": as_text(name, f"{where}.name")}
+    if description:
+        function["description"] = as_text(description, f"{where}.description")
+    if parameters is not None:
+        function["parameters"] = as_object(parameters, f"{where}.parameters")
+    return {"type": "function", "function": function}
+
+
+def told_once(route: str, body: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Log the fields of a body that mean nothing here, each once."""
+    for name in body.keys() - set(known):
+        if (route, name) not in _told and len(_told) < 1000:
+            _told.add((route, name))
+            logger.warning("%s: field %r is not known and has no effect", route, name)
+
+
+def servable(message: Message, *, is_json_needed: bool) -> Message:
+    """Return a message whose tool calls can be served.
+
+    A call without a name goes back into the text, as it was sampled; where an API wants arguments
+    as an object (`is_json_needed`), so does one whose arguments are none.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    kept, text = [], [message["content"]]
+    for call in calls:
+        function = call["function"]
+        is_good = bool(function["name"]) and (not is_json_needed or _is_object(function))
+        if is_good:
+            kept.append(call)
+        else:
+            text.append(f"{function['name']} {function['arguments']}".strip())
+    served: Message = {**message, "content": "\n".join(t for t in text if t)}
+    del served["tool_calls"]
+    if kept:
+        served["tool_calls"] = kept
+    return served
+
+
+def _is_object(function: Mapping[str, Any]) -> bool:
+    try:
+        return isinstance(json.loads(function["arguments"] or "{}"), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80}"

@@ -1,0 +1,253 @@
+"""OpenAI's chat completions: `POST /v1/chat/completions`.
+
+Not here: the older completions (`openai_completions.py`); the responses API
+(`openai_responses.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.wire import fields, sse
+from katgym.messages import Message, Role
+
+ROUTE = "openai/chat"
+_TEXT_PARTS = ("text", "refusal")
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+_KNOWN = {
+    "messages", "model", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p",
+    "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
+    "top_logprobs", "stream", "stream_options", "response_format", "user", "metadata", "store",
+    "service_tier", "prompt_cache_key", "safety_identifier", "return_token_ids",
+    *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
+}  # fmt: skip
+
+
+def parse(body: Mapping[str, Any]) -> ModelCall:
+    """Return the call of a request body; raises `GatewayError`."""
+    raw = fields.as_list(body.get("messages"), "messages")
+    if not raw:
+        raise fields.malformed("messages is empty")
+    fields.told_once(ROUTE, body, _KNOWN)
+    tools, choice = _tools(body), body.get("tool_choice") or "auto"
+    stream_options = body.get("stream_options") or {}
+    wants = fields.flag(body, "logprobs", False)
+    return ModelCall(
+        route=ROUTE,
+        model=fields.as_text(body.get("model", ""), "model"),
+        messages=[_message(m, f"messages[{i}]") for i, m in enumerate(raw)],
+        tools=[] if choice == "none" else tools,
+        tool_choice="auto" if choice == "none" else choice,
+        is_parallel=fields.flag(body, "parallel_tool_calls", True),
+        sampling=sampling(body, max_tokens_names=("max_completion_tokens", "max_tokens")),
+        num_choices=fields.count(body, "n", 1, fields.MAX_CHOICES) or 1,
+        num_top_logprobs=(fields.count(body, "top_logprobs", 0, 20) or 0) if wants else None,
+        constraints=constraints(body),
+        is_stream=fields.flag(body, "stream", False),
+        has_usage_chunk=bool(
+            fields.as_object(stream_options, "stream_options").get("include_usage")
+        ),
+    )
+
+
+def sampling(body: Mapping[str, Any], *, max_tokens_names: tuple[str, ...]) -> CallSampling:
+    """Return the sampling parameters that OpenAI's APIs and vLLM have in common."""
+    limits = [fields.count(body, name, 1) for name in max_tokens_names]
+    return CallSampling(
+        temperature=fields.number(body, "temperature", 0, 100),
+        top_p=fields.number(body, "top_p", 1e-9, 1),
+        top_k=fields.count(body, "top_k", -1),
+        max_tokens=next((limit for limit in limits if limit is not None), None),
+        stop=fields.texts(body, "stop"),
+        seed=fields.count(body, "seed", -(2**63), 2**63 - 1),
+        extra={k: body[k] for k in fields.SAMPLING_EXTRAS if body.get(k) is not None},
+    )
+
+
+def constraints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what only the model server's chat route can do."""
+    found = {k: body[k] for k in fields.CONSTRAINTS if body.get(k) is not None}
+    form = body.get("response_format")
+    if form is not None and fields.as_object(form, "response_format").get("type") != "text":
+        found["response_format"] = form
+    return found
+
+
+def _tools(body: Mapping[str, Any]) -> list[Any]:
+    found = []
+    for i, tool in enumerate(fields.as_list(body.get("tools") or [], "tools")):
+        tool = fields.as_object(tool, f"tools[{i}]")
+        if tool.get("type", "function") != "function":
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED, f"tools[{i}] has type {tool.get('type')!r}, not 'function'"
+            )
+        function = fields.as_object(tool.get("function"), f"tools[{i}].function")
+        fields.as_text(function.get("name"), f"tools[{i}].function.name")
+        found.append({"type": "function", "function": dict(function)})
+    return found
+
+
+def _message(raw: object, where: str) -> Message:
+    given = fields.as_object(raw, where)
+    role = fields.role(given, where, _ROLES)
+    content = fields.parts_text(given.get("content"), f"{where}.content", _TEXT_PARTS)
+    message: Message = {"role": role, "content": content}
+    if role == "tool":
+        message["tool_call_id"] = fields.as_text(
+            given.get("tool_call_id", ""), f"{where}.tool_call_id"
+        )
+    if isinstance(given.get("name"), str):
+        message["name"] = given["name"]
+    if role != "assistant":
+        return message
+    reasoning = given.get("reasoning_content") or given.get("reasoning")
+    if isinstance(reasoning, str):
+        message["reasoning_content"] = reasoning
+    calls = fields.as_list(given.get("tool_calls") or [], f"{where}.tool_calls")
+    if calls:
+        message["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+    return message
+
+
+def _call(raw: object, where: str) -> Any:
+    call = fields.as_object(raw, where)
+    function = fields.as_object(call.get("function"), f"{where}.function")
+    return fields.tool_call(call.get("id"), function.get("name"), function.get("arguments"), where)
+
+
+def servable(message: Message) -> Message:
+    """Return an answer as it is served: arguments that are no JSON are the agent's to see."""
+    return fields.servable(message, is_json_needed=False)
+
+
+def render(served: Served) -> dict[str, Any]:
+    """Return the body of the answer."""
+    return {
+        "id": f"chatcmpl-{served.call_id}",
+        "object": "chat.completion",
+        "created": served.created_s,
+        "model": served.call.model,
+        "choices": [
+            {
+                "index": i,
+                "message": _rendered(answer.message),
+                "logprobs": answer.logprobs,
+                "finish_reason": answer.finish_reason,
+            }
+            for i, answer in enumerate(served.reply.answers)
+        ],
+        "usage": usage(served),
+    }
+
+
+def usage(served: Served) -> dict[str, Any]:
+    """Return OpenAI's token counts."""
+    prompt, completion = served.num_prompt_tokens, served.num_completion_tokens
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": served.reply.num_cached_tokens},
+    }
+
+
+def _rendered(message: Message) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    body: dict[str, Any] = {
+        "role": "assistant",
+        "content": message["content"] if message["content"] or not calls else None,
+        "refusal": None,
+    }
+    if message.get("reasoning_content"):
+        body["reasoning_content"] = message["reasoning_content"]
+    if calls:
+        body["tool_calls"] = [_rendered_call(call) for call in calls]
+    return body
+
+
+def _rendered_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": call["id"], "type": "function", "function": dict(call["function"])}
+
+
+def events(served: Served) -> Iterator[bytes]:
+    """Yield the answer as server-sent events."""
+    for i, answer in enumerate(served.reply.answers):
+        yield _chunk(served, i, {"role": "assistant", "content": ""})
+        yield from (_chunk(served, i, delta, logprobs) for delta, logprobs in _deltas(answer))
+        yield _chunk(served, i, {}, finish_reason=answer.finish_reason)
+    if served.call.has_usage_chunk:
+        yield sse.event({**_frame(served), "choices": [], "usage": usage(served)})
+    yield sse.event("[DONE]")
+
+
+def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], Any]]:
+    message = answer.message
+    for piece in sse.pieces(message.get("reasoning_content", "")):
+        yield {"reasoning_content": piece}, None
+    logprobs = answer.logprobs
+    for piece in sse.pieces(message["content"]):
+        yield {"content": piece}, logprobs
+        logprobs = None
+    for index, call in enumerate(message.get("tool_calls", ())):
+        first = {"index": index, **_rendered_call(call)}
+        first["function"] = {"name": call["function"]["name"], "arguments": ""}
+        yield {"tool_calls": [first]}, logprobs
+        logprobs = None
+        for piece in sse.pieces(call["function"]["arguments"]):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, None
+
+
+def _chunk(
+    served: Served,
+    index: int,
+    delta: Mapping[str, Any],
+    logprobs: Any = None,
+    finish_reason: str | None = None,
+) -> bytes:
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+    return sse.event({**_frame(served), "choices": [choice]})
+
+
+def _frame(served: Served) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{served.call_id}",
+        "object": "chat.completion.chunk",
+        "created": served.created_s,
+        "model": served.call.model,
+    }
+
+
+_TYPES = {
+    ErrorKind.UNAUTHORIZED: ("authentication_error", "invalid_api_key"),
+    ErrorKind.UNKNOWN_MODEL: ("invalid_request_error", "model_not_found"),
+    ErrorKind.CONTEXT_LENGTH: ("invalid_request_error", "context_length_exceeded"),
+    ErrorKind.UNKNOWN_PREVIOUS: ("invalid_request_error", "previous_response_not_found"),
+    ErrorKind.BUSY: ("rate_limit_error", "rate_limit_exceeded"),
+}
+
+
+def error(failure: GatewayError) -> dict[str, Any]:
+    """Return the body of an error."""
+    default = ("invalid_request_error" if failure.status < 500 else "server_error", failure.kind)
+    kind, code = _TYPES.get(failure.kind, default)
+    return {"error": {"message": failure.message, "type": kind, "param": None, "code": str(code)}}
+
+
+def error_event(failure: GatewayError) -> bytes:
+    """Return an error that comes after the stream has begun."""
+    return sse.event(error(failure))
+
+
+KEEPALIVE = b": keep-alive\n\n"

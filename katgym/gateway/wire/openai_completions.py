@@ -1,0 +1,103 @@
+"""OpenAI's completions, without chat: `POST /v1/completions`.
+
+Not here: chat (`openai_chat.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from katgym.gateway.call import Answer, ModelCall, Served
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.wire import fields, openai_chat, sse
+from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event
+from katgym.messages import Message
+
+__all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
+
+ROUTE = "openai/completions"
+_DEFAULT_MAX_TOKENS = 16
+_KNOWN = {
+    "prompt", "model", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "n",
+    "logprobs", "stream", "stream_options", "echo", "user", "suffix", "best_of",
+    "return_token_ids", *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
+}  # fmt: skip
+
+
+def parse(body: Mapping[str, Any]) -> ModelCall:
+    """Return the call of a request body; raises `GatewayError`."""
+    fields.told_once(ROUTE, body, _KNOWN)
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    is_ids = isinstance(prompt, list) and bool(prompt) and all(type(i) is int for i in prompt)
+    if not is_ids and not isinstance(prompt, str):
+        raise fields.malformed(
+            f"prompt is a string or a list of token ids; several prompts are several requests."
+            f" Got {prompt!r:.80}"
+        )
+    for name in ("suffix", "best_of"):
+        if body.get(name) not in (None, "", 1):
+            raise GatewayError(ErrorKind.UNSUPPORTED, f"{name} is not supported")
+    sampling = openai_chat.sampling(
+        {"max_tokens": _DEFAULT_MAX_TOKENS, **body}, max_tokens_names=("max_tokens",)
+    )
+    return ModelCall(
+        route=ROUTE,
+        model=fields.as_text(body.get("model", ""), "model"),
+        prompt_text=None if is_ids else prompt,
+        prompt_ids=prompt if is_ids else None,
+        is_echo=fields.flag(body, "echo", False),
+        sampling=sampling,
+        num_choices=fields.count(body, "n", 1, fields.MAX_CHOICES) or 1,
+        num_top_logprobs=fields.count(body, "logprobs", 0, 20),
+        constraints=openai_chat.constraints(body),
+        is_stream=fields.flag(body, "stream", False),
+        has_usage_chunk=bool((body.get("stream_options") or {}).get("include_usage")),
+    )
+
+
+def servable(message: Message) -> Message:
+    """Return an answer as it is served: its text."""
+    return message
+
+
+def render(served: Served) -> dict[str, Any]:
+    """Return the body of the answer."""
+    choices = [
+        _choice(i, _text(served, answer), answer, answer.finish_reason)
+        for i, answer in enumerate(served.reply.answers)
+    ]
+    return {**_frame(served), "choices": choices, "usage": openai_chat.usage(served)}
+
+
+def events(served: Served) -> Iterator[bytes]:
+    """Yield the answer as server-sent events."""
+    for i, answer in enumerate(served.reply.answers):
+        for piece in sse.pieces(_text(served, answer)):
+            yield sse.event({**_frame(served), "choices": [_choice(i, piece, None, None)]})
+        last = _choice(i, "", answer, answer.finish_reason)
+        yield sse.event({**_frame(served), "choices": [last]})
+    if served.call.has_usage_chunk:
+        yield sse.event({**_frame(served), "choices": [], "usage": openai_chat.usage(served)})
+    yield sse.event("[DONE]")
+
+
+def _text(served: Served, answer: Answer) -> str:
+    echoed = served.call.prompt_text if served.call.is_echo else None
+    return f"{echoed or ''}{answer.message['content']}"
+
+
+def _choice(index: int, text: str, answer: Answer | None, finish: str | None) -> dict[str, Any]:
+    logprobs = None if answer is None else answer.logprobs
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _frame(served: Served) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{served.call_id}",
+        "object": "text_completion",
+        "created": served.created_s,
+        "model": served.call.model,
+    }

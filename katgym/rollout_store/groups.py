@@ -1,0 +1,139 @@
+"""What a store holds, group by group: what learners read.
+
+Sessions of one `group_id` are rollouts of one task. An attempt that was played again, after a
+failure or by two collectors at once, counts once: the first that has a valid reward, otherwise the
+first that ended.
+
+Not here: one session (`rollouts.py`); making groups (`katgym.evaluation.store_collection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+
+from katgym.errors import UsageError
+from katgym.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.recorded_details import is_recorded
+from katgym.rollout_store.records import ENDED, SessionRecord
+from katgym.rollout_store.rollouts import as_rollout
+from katgym.rollout_store.session_outcome import has_valid_reward
+from katgym.rollout_store.store import RolloutStore
+
+_READ_TOGETHER = 64
+"""Sessions: a shard is looked through for them at once."""
+
+GROUP_SIZE = "group_size"
+"""Key of the metadata with the number of rollouts that a session's group is to have."""
+
+
+def stored_groups(
+    store: RolloutStore,
+    *,
+    min_version: int | None = None,
+    group_size: int | None = None,
+    without: Collection[str] = (),
+) -> Iterator[tuple[str, RolloutGroup]]:
+    """Yield the complete groups with their ids; first the one that has been complete for longest.
+
+    A group is complete when as many of its rollouts have ended, however, as `metadata` of its
+    sessions says (`group_size`, which `katgym rollouts collect` writes). Of a group that does not
+    say, `group_size` is taken; without one it is left out, like sessions without a group.
+
+    min_version: leave out groups with a token that older weights sampled; what is not known is 0.
+    without: ids of groups to leave out, such as those that were trained on.
+
+    A group is read when it is asked for; those that become complete meanwhile are not seen.
+    """
+    if group_size is not None and group_size < 1:
+        raise UsageError(f"group_size is >= 1 or None, got {group_size!r}")
+    for group_id, members in _complete(store, group_size, without):
+        stored = store.stored_many([member.session_id for member in members])
+        group = RolloutGroup(rollouts=list(map(as_rollout, stored)))
+        if min_version is None or _oldest_version(group) >= min_version:
+            yield group_id, group
+
+
+def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
+    """Yield every rollout that has ended, those of a group together in order of their attempts.
+
+    Groups come in the order in which they began, whether they are sealed or not.
+    """
+    groups: dict[str, list[SessionRecord]] = {}
+    for record in store.sessions():
+        if record.status in ENDED:
+            groups.setdefault(record.group_id or record.session_id, []).append(record)
+    ids = [
+        record.session_id
+        for members in sorted(groups.values(), key=lambda g: min(map(_began, g)))
+        for record in sorted(members, key=_began_of_attempt)
+    ]
+    for start in range(0, len(ids), _READ_TOGETHER):
+        yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))
+
+
+def chosen_attempts(records: Iterable[SessionRecord]) -> list[SessionRecord]:
+    """Return the sessions of one group that have ended, one for each attempt, in their order."""
+    found: dict[Hashable, SessionRecord] = {}
+    for record in sorted((r for r in records if r.status in ENDED), key=_preference):
+        found.setdefault(_attempt(record), record)
+    return sorted(found.values(), key=_began_of_attempt)
+
+
+def _complete(
+    store: RolloutStore, group_size: int | None, without: Collection[str]
+) -> list[tuple[str, Sequence[SessionRecord]]]:
+    """Return the complete groups, the first that was complete first."""
+    groups: dict[str, list[SessionRecord]] = {}
+    for record in store.sessions(without_groups={"", *without}):
+        groups.setdefault(record.group_id, []).append(record)
+    found = []
+    for group_id, records in groups.items():
+        size = _told_size(records) or group_size
+        members = chosen_attempts(records)
+        if size is not None and len(members) >= size:
+            ends = sorted(_ended(record) for record in members)
+            found.append((ends[size - 1], group_id, members))
+    return [(group_id, members) for _, group_id, members in sorted(found, key=lambda f: f[:2])]
+
+
+def _told_size(records: Iterable[SessionRecord]) -> int | None:
+    """Return the largest size that a group's sessions tell; None if they tell none."""
+    told = [record.metadata.get(GROUP_SIZE) for record in records]
+    return max([size for size in told if type(size) is int and size >= 1], default=None)
+
+
+def _attempt(record: SessionRecord) -> Hashable:
+    """Return what tells an attempt from its siblings; sessions of a gateway are one each."""
+    if not is_recorded(record):
+        return record.session_id
+    return record.metadata.get("attempt"), record.metadata.get("seat")
+
+
+def _preference(record: SessionRecord) -> tuple[bool, float, str]:
+    return not has_valid_reward(record), _ended(record), record.session_id
+
+
+def _ended(record: SessionRecord) -> float:
+    return record.created_s if record.ended_s is None else record.ended_s
+
+
+def _began(record: SessionRecord) -> tuple[float, str]:
+    return record.created_s, record.session_id
+
+
+def _began_of_attempt(record: SessionRecord) -> tuple[int, float, str]:
+    attempt = record.metadata.get("attempt")
+    return attempt if type(attempt) is int else 0, record.created_s, record.session_id
+
+
+def _oldest_version(group: RolloutGroup) -> float:
+    """Return the oldest version behind a group's rewards; infinity if no token of it counts."""
+    return min(
+        (
+            0 if turn.tokens is None else turn.tokens.policy_version
+            for rollout in group.rollouts
+            if rollout.reward.is_valid
+            for turn in rollout.turns
+        ),
+        default=float("inf"),
+    )

@@ -1,0 +1,358 @@
+"""`RolloutStore`: sessions and their model calls, live in SQLite, finished in Parquet.
+
+    with RolloutStore.open(Path("rollouts")) as store:
+        store.create_session(SessionRecord(session_id="s1"))
+        store.append("s1", [(node, text)])
+        store.update_session("s1", status=SessionStatus.FINISHED, reward=1.0)
+        store.seal()
+
+Not here: statements (`live.py`), shards (`shards.py`), sealing (`sealing.py`), what is dropped
+(`collecting.py`), statistics (`statistics.py`), other formats (`exporting.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.rollout_store import live, shards
+from katgym.rollout_store.connections import Connections, connect
+from katgym.rollout_store.faults import sqlite_faults
+from katgym.rollout_store.records import (
+    FailedCall,
+    Node,
+    NodeText,
+    SessionRecord,
+    SessionStatus,
+    StoredSession,
+)
+from katgym.rollout_store.schema import prepare
+from katgym.rollout_store.sealing import MAX_SHARD_BYTES, OnStep, SealReport, seal, tidy_up
+from katgym.storage import FolderGuard, explained
+
+logger = logging.getLogger(__name__)
+
+DATABASE = "live.sqlite"
+FINISHED = "finished"
+
+Item = tuple[str, Sequence[tuple[Node, NodeText]], Sequence[FailedCall]]
+"""What `append` takes: session id, nodes with their texts, failed calls."""
+
+T = TypeVar("T")
+
+
+class RolloutStore:
+    """A folder of rollouts, shared by threads and processes.
+
+    What a writing method has written is with the operating system when it returns, and survives a
+    kill of the process. All methods block (tests/benchmarks/rollout_store.csv says how long).
+    """
+
+    def __init__(self, folder: Path, connections: Connections) -> None:
+        """Use `open` instead."""
+        self.folder = folder
+        self.finished = folder / FINISHED
+        self.connections = connections
+        self.num_left_out = 0
+        """Times that a shard could not be read and was left out with a warning."""
+
+    @staticmethod
+    def is_at(folder: Path | str) -> bool:
+        """Return whether a folder is a store."""
+        return (Path(folder) / DATABASE).is_file()
+
+    @classmethod
+    def open(cls, folder: Path | str, *, create: bool = True) -> RolloutStore:
+        """Open a store; one of an older katgym is brought up to date, which may take a while.
+
+        create: make it if there is none. Raises `UsageError` saying what to do for a store that is
+        missing, of a newer katgym, or corrupt.
+        """
+        folder = Path(folder)
+        path = folder / DATABASE
+        if not create and not cls.is_at(folder):
+            raise UsageError(
+                f"there is no rollout store at {str(folder)!r}: it has no {DATABASE}. Hint: name"
+                " the folder that was given to katgym gateway or RolloutStore.open"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{str(folder)!r} is a file; a rollout store is a folder")
+        with explained(folder):
+            (folder / FINISHED).mkdir(parents=True, exist_ok=True)
+        guard = FolderGuard(folder)
+        guard.take(should_wait=True)
+        try:
+            with sqlite_faults(path), contextlib.closing(connect(path)) as connection:
+                prepare(connection, path)
+            store = cls(folder, Connections(path))
+        finally:
+            guard.release()
+        try:
+            tidy_up(store.connections, store.finished)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close it; may be called twice."""
+        self.connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def create_session(self, record: SessionRecord) -> None:
+        """Begin a session; `UsageError` when its id exists, here or in a shard."""
+        with self.connections.write() as connection:
+            live.create_session(connection, record)
+
+    def append(
+        self,
+        session_id: str,
+        nodes: Sequence[tuple[Node, NodeText]],
+        failed: Sequence[FailedCall] = (),
+    ) -> None:
+        """Add nodes and failed calls in one transaction.
+
+        A node whose index is there with the same call and choice, and a failed call whose id is
+        there, are left as they are. Raises `UsageError` for an index that another call has, a node
+        that does not hold together, and a session that does not exist or is sealed; nothing is
+        written then.
+        """
+        self.append_many([(session_id, nodes, failed)])
+
+    def append_many(self, items: Sequence[Item]) -> None:
+        """Add to several sessions in one transaction: all of it or, after an error, nothing."""
+        encoded = [live.encode(*item) for item in items]
+        with self.connections.write() as connection:
+            for item in encoded:
+                live.append(connection, item)
+        self.connections.written(sum(item.num_bytes for item in encoded))
+
+    def add_sessions(self, sessions: Sequence[StoredSession]) -> list[str]:
+        """Write whole sessions in one transaction: all of them or, after an error, none.
+
+        Returns the ids of those that are new; a session whose id is there, live or sealed, is left
+        as it is. Raises `UsageError` for nodes that do not hold together.
+        """
+        encoded = [
+            (
+                session.record,
+                live.encode(
+                    session.record.session_id,
+                    zip(session.nodes, session.texts, strict=True),
+                    session.failed_calls,
+                ),
+            )
+            for session in sessions
+        ]
+        added = []
+        with self.connections.write() as connection:
+            for record, item in encoded:
+                if not live.is_known(connection, record.session_id):
+                    live.create_session(connection, record)
+                    live.append(connection, item)
+                    added.append(record.session_id)
+        self.connections.written(sum(item.num_bytes for _, item in encoded))
+        return added
+
+    def update_session(self, session_id: str, **changes: Any) -> SessionRecord:
+        """Change fields of a session, and return it; `UsageError` once it is sealed."""
+        with self.connections.write() as connection:
+            return live.update_session(connection, session_id, changes)
+
+    def session(self, session_id: str) -> SessionRecord:
+        """Return a session; `UnknownNameError` (a `UsageError`) if there is none."""
+        return self._find(session_id, live.read_record, lambda stored: stored.record)
+
+    def has_session(self, session_id: str) -> bool:
+        """Return whether there is a session of this id, live or sealed."""
+        with self.connections.read() as connection:
+            return live.is_known(connection, session_id)
+
+    def has_call(self, session_id: str, call_id: str) -> bool:
+        """Return whether a live session holds an answer of this call."""
+        with self.connections.read() as connection:
+            return live.has_call(connection, session_id, call_id)
+
+    def num_sessions(self) -> int:
+        """Return how many sessions there are, live and sealed."""
+        with self.connections.read() as connection:
+            return live.num_sessions(connection)
+
+    def sessions(
+        self, status: SessionStatus | None = None, *, without_groups: Collection[str] = ()
+    ) -> list[SessionRecord]:
+        """Return all sessions, or those in one state: sealed ones first, the oldest first.
+
+        without_groups: group ids of sessions to leave out, whose metadata is then not read. The
+        sessions of a shard that cannot be read are left out with a warning that names it.
+        """
+        with self.connections.read() as connection:
+            names = _finished(connection)
+            records = live.all_sessions(connection, status, without_groups)
+        sealed: list[SessionRecord] = []
+        for name in names:
+            with self.warned():
+                sealed += shards.read_records(self.finished, name, without_groups)
+        sealed.sort(key=lambda record: record.created_s)
+        return [record for record in sealed if status in (None, record.status)] + records
+
+    def nodes(self, session_id: str) -> list[Node]:
+        """Return a session's nodes, by index."""
+        return self._find(session_id, live.read_nodes, lambda s: list(s.nodes))
+
+    def texts(self, session_id: str) -> list[NodeText]:
+        """Return the texts of a session's nodes, by index."""
+        return self._find(session_id, live.read_texts, lambda s: list(s.texts))
+
+    def failed_calls(self, session_id: str) -> list[FailedCall]:
+        """Return a session's failed calls, in the order in which they were kept."""
+        return self._find(session_id, live.read_failed, lambda s: list(s.failed_calls))
+
+    def stored(self, session_id: str) -> StoredSession:
+        """Return a session with everything that is kept of it."""
+        return self._find(session_id, live.read_session, lambda stored: stored)
+
+    def stored_many(self, session_ids: Sequence[str]) -> list[StoredSession]:
+        """Return sessions with everything that is kept of them; each shard is read once.
+
+        `UnknownNameError` if one of them is not there.
+        """
+        found: dict[str, StoredSession] = {}
+        in_shard: dict[str, list[str]] = {}
+        with self.connections.read() as connection:
+            for session_id in session_ids:
+                if (name := _shard_of(connection, session_id)) is None:
+                    found[session_id] = live.read_session(connection, session_id)
+                else:
+                    in_shard.setdefault(name, []).append(session_id)
+        for name, ids in in_shard.items():
+            for stored in shards.read_sealed(self.finished, name, ids):
+                found[stored.record.session_id] = stored
+        return [found[session_id] for session_id in session_ids]
+
+    def each(self, statuses: Sequence[SessionStatus] | None = None) -> Iterator[StoredSession]:
+        """Yield sessions with everything that is kept of them: shard by shard, then live ones.
+
+        statuses: only sessions in these; None yields all. A shard that cannot be read is left out
+        with a warning. Sessions that are sealed meanwhile are yielded once.
+        """
+        with self.connections.read() as connection:
+            names = _finished(connection)
+            ids = [record.session_id for record in live.all_sessions(connection, None)]
+        for name in names:
+            with self.warned():
+                for stored in shards.read_shard(self.finished, name):
+                    if statuses is None or stored.record.status in statuses:
+                        yield stored
+        for session_id in ids:
+            try:
+                found = self.stored(session_id)
+            except UnknownNameError:  # dropped meanwhile
+                continue
+            if statuses is None or found.record.status in statuses:
+                yield found
+
+    def seal(
+        self,
+        *,
+        older_than_s: float = 0.0,
+        max_shard_bytes: int = MAX_SHARD_BYTES,
+        on_step: OnStep = lambda _: None,
+    ) -> SealReport:
+        """Move sessions that have ended into Parquet; they cannot change any more.
+
+        older_than_s: only those that ended this long ago, so that a reward may still arrive.
+        max_shard_bytes: of ids, log-probs and text as SQLite has them; a session is never split.
+        on_step: called after each step (see `sealing.OnStep`).
+
+        Needs pyarrow. Raises `UsageError` while another process seals.
+        """
+        shards.import_pyarrow()
+        return seal(
+            self.connections,
+            self.finished,
+            older_than_s=older_than_s,
+            max_shard_bytes=max_shard_bytes,
+            on_step=on_step,
+        )
+
+    def problems(self) -> list[str]:
+        """Read everything; return what cannot be read, each with file and what to do."""
+        found: list[str] = []
+        try:
+            with self.connections.read() as connection:
+                names = _finished(connection)
+                rows = connection.execute("PRAGMA integrity_check").fetchall()
+                found += [f"{str(self.connections.path)!r}: {r[0]}" for r in rows if r[0] != "ok"]
+                for record in live.all_sessions(connection, None):
+                    live.read_session(connection, record.session_id)
+        except UsageError as e:
+            return [*found, str(e)]
+        for name in names:
+            try:
+                shards.check_shard(self.finished, name)
+            except UsageError as e:
+                found.append(str(e))
+        return found
+
+    def num_bytes(self) -> int:
+        """Return the size of the database, its log and the shards."""
+        files = [*self.folder.glob(f"{DATABASE}*"), *self.finished.glob("*.parquet")]
+        return sum(path.stat().st_size for path in files)
+
+    @contextlib.contextmanager
+    def warned(self) -> Iterator[None]:
+        """Log what is wrong with a shard instead of raising it."""
+        try:
+            yield
+        except UsageError as e:
+            self.num_left_out += 1
+            logger.warning("left out: %s", e)
+
+    def _find(
+        self,
+        session_id: str,
+        in_database: Callable[[Any, str], T],
+        of_stored: Callable[[StoredSession], T],
+    ) -> T:
+        """Read from the database or, where the session is sealed, from its shard."""
+        with self.connections.read() as connection:
+            if (name := _shard_of(connection, session_id)) is None:
+                return in_database(connection, session_id)
+        (stored,) = shards.read_sealed(self.finished, name, [session_id])
+        return of_stored(stored)
+
+
+def _shard_of(connection: Any, session_id: str) -> str | None:
+    """Return the shard of a session, None for a live one; `UnknownNameError` if there is none."""
+    if live.has_session(connection, session_id):
+        return None
+    row = connection.execute(
+        "SELECT shard FROM sealed WHERE session_id = ?", (session_id,)
+    ).fetchone()
+    if row is None:
+        latest = "SELECT session_id FROM sessions ORDER BY id DESC LIMIT 1000"
+        known = [known_id for (known_id,) in connection.execute(latest)]
+        raise UnknownNameError(unknown_name("session", session_id, known))
+    return str(row[0])
+
+
+def _finished(connection: Any) -> list[str]:
+    """Return the names of the shards that count, the oldest first."""
+    found = connection.execute("SELECT name FROM shards WHERE state = 'finished' ORDER BY name")
+    return [row[0] for row in found]

@@ -1,0 +1,165 @@
+"""What a vLLM server is started with: settings, and the command and variables they become.
+
+Not here: starting it (`server.py`); the environment it runs in (`environment.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from katgym.errors import UsageError
+
+
+class Device(StrEnum):
+    """What a server computes on."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+class LogprobsMode(StrEnum):
+    """What a server's log-probabilities are of: the distribution sampled from, or the model's."""
+
+    PROCESSED = "processed_logprobs"
+    RAW = "raw_logprobs"
+
+
+class TransferBackend(StrEnum):
+    """How weights get in by vLLM's transfer engine; `NONE` has none."""
+
+    NONE = ""
+    IPC = "ipc"
+    NCCL = "nccl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmServerConfig:
+    """Settings of one server.
+
+    Example:
+        VllmServerConfig(model="Qwen/Qwen3-0.6B", device="gpu", has_lora=True, has_rl_routes=True)
+    """
+
+    model: str
+    """Folder or hub id."""
+    served_name: str = ""
+    """What clients call the model; "" is `model` itself."""
+    python: str = ""
+    """Python of an environment with vLLM; "" is the one `katgym vllm install` makes."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+    device: Device = Device.AUTO
+    """`auto` is the GPU where there is an NVIDIA driver."""
+    dtype: str = "auto"
+    """`auto` is the model's own; else float32, bfloat16 or float16."""
+    max_model_len: int = 0
+    """Prompt plus completion tokens; 0 is the model's own limit."""
+    logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED
+    """`processed_logprobs` are those of the distribution that tokens are sampled from."""
+    has_lora: bool = False
+    """Adapters can be loaded while it runs."""
+    max_lora_rank: int = 64
+    """Highest rank of adapters; vLLM knows 1, 8, 16, 32, 64, 128, 256, 320 and 512."""
+    has_rl_routes: bool = False
+    """Pause, resume, weight versions and reloads: anyone who can connect can use them."""
+    weight_transfer: TransferBackend = TransferBackend.NONE
+    """Weights through memory of the same GPU (`ipc`) or between GPUs (`nccl`)."""
+    extra_args: tuple[str, ...] = ()
+    """Passed on to vLLM as they are, after all others."""
+    start_timeout_s: float = 600.0
+    """Wall seconds until it is healthy."""
+    stop_timeout_s: float = 20.0
+    """Wall seconds between asking it to end and killing it."""
+    log_file: Path | None = None
+    """Where its output goes; None is a temporary file."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", _member(Device, self.device, "device"))
+        object.__setattr__(
+            self, "logprobs_mode", _member(LogprobsMode, self.logprobs_mode, "logprobs_mode")
+        )
+        object.__setattr__(
+            self,
+            "weight_transfer",
+            _member(TransferBackend, self.weight_transfer, "weight_transfer"),
+        )
+        if not self.model:
+            raise UsageError("model is a folder or a hub id, got ''")
+        if not 0 <= self.port < 65536:
+            raise UsageError(f"port is 0 (any free one) or 1 to 65535, got {self.port!r}")
+        if self.max_model_len < 0:
+            raise UsageError(f"max_model_len is >= 0, got {self.max_model_len!r}")
+        if self.max_lora_rank < 1:
+            raise UsageError(f"max_lora_rank is >= 1, got {self.max_lora_rank!r}")
+        for name in ("start_timeout_s", "stop_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
+
+    @property
+    def name(self) -> str:
+        """What clients call the model."""
+        return self.served_name or self.model
+
+    @property
+    def resolved_device(self) -> Device:
+        """`auto` decided for this machine."""
+        if self.device is not Device.AUTO:
+            return self.device
+        return Device.GPU if Path("/dev/nvidiactl").exists() else Device.CPU
+
+
+def server_command(config: VllmServerConfig, python: Path, port: int) -> list[str]:
+    """Return the command line; a CPU build's `vllm` command lacks metadata, its module works."""
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", config.model]
+    command += ["--served-model-name", config.name, "--host", config.host, "--port", str(port)]
+    command += ["--dtype", config.dtype, "--logprobs-mode", config.logprobs_mode]
+    # Token ids in and out, with the version of the weights behind each.
+    command += ["--enable-scale-out"]
+    if config.max_model_len:
+        command += ["--max-model-len", str(config.max_model_len)]
+    if config.has_lora:
+        command += ["--enable-lora", "--max-lora-rank", str(config.max_lora_rank)]
+    if config.weight_transfer:
+        command += ["--weight-transfer-config", f'{{"backend": "{config.weight_transfer}"}}']
+    if config.resolved_device is Device.CPU:
+        # Of a CPU it counts the machine's memory, which others use as well.
+        command += ["--gpu-memory-utilization", "0.2"]
+    return [*command, *config.extra_args]
+
+
+def server_environment(
+    config: VllmServerConfig, python: Path, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the variables a server is started with; what the caller has set stays."""
+    found = dict(environ)
+    # katgym's own path would put its packages before those of the server's environment.
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+        found.pop(name, None)
+    found.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if config.has_rl_routes or config.weight_transfer:
+        found["VLLM_SERVER_DEV_MODE"] = "1"
+    if config.has_lora:
+        found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if config.weight_transfer is TransferBackend.IPC:
+        # Handles of GPU memory travel pickled: only from a trainer on the same machine.
+        found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    if config.resolved_device is Device.CPU:
+        found.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        openmp = python.parent.parent / "lib" / "libiomp5.so"
+        if openmp.exists():
+            found.setdefault("LD_PRELOAD", str(openmp))
+    return found
+
+
+def _member(kind: type[StrEnum], value: str, name: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(str(member)) for member in kind)
+        raise UsageError(f"{name} is one of {known}, got {value!r}") from None

@@ -1,0 +1,64 @@
+"""What to do about a vLLM server that did not start, read from its log.
+
+Not here: the log's own text, which is shown beside the hint (`server.py`).
+"""
+
+from __future__ import annotations
+
+import re
+
+_HINTS = (
+    (
+        r"No module named '?vllm|cannot start '.*python",
+        "its environment has no vLLM; make one with `katgym vllm install`, or name the Python of"
+        " one with --python",
+    ),
+    (
+        r"No module named|cannot import name|undefined symbol|ImportError|PackageNotFoundError",
+        "its environment is broken; delete the folder of the Python named above and run"
+        " `katgym vllm install` again",
+    ),
+    (
+        r"[Aa]ddress already in use",
+        "another program listens on the port; choose another with --port, or 0 for a free one",
+    ),
+    (
+        r"CUDA out of memory|OutOfMemoryError|No available memory for the cache|"
+        r"Free memory on device|larger than the available KV cache memory|Available memory on node",
+        "the memory does not suffice; lower --max-model-len, pass -- --gpu-memory-utilization with"
+        " a smaller share (on a CPU set VLLM_CPU_KVCACHE_SPACE, in GiB), or end what else uses it",
+    ),
+    (
+        r"is not a local folder and is not a valid model identifier|Repository Not Found|"
+        r"Repo id must be|Invalid repository ID or local directory|RepositoryNotFoundError|"
+        r"couldn't connect to .*huggingface|LocalEntryNotFoundError|does not exist.*model",
+        "there is no such model; name a folder with config.json and weights, or a hub id this"
+        " machine can download",
+    ),
+    (
+        r"does not recognize this architecture|are not supported for now|no vLLM implementation",
+        "the model is of a type that this version of vLLM does not know",
+    ),
+    (
+        r"Failed to infer device type|no NVIDIA|Found no NVIDIA driver|No CUDA GPUs",
+        "vLLM found no device for this build; pass --device cpu or --device gpu",
+    ),
+    (
+        r"unrecognized arguments|error: argument",
+        "vLLM does not know an argument; those after -- are passed on as they are",
+    ),
+)
+
+
+_RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_][\w.]*)?(?:Error|Exception): .+)$")
+
+
+def raised_errors(log: str, *, num_lines: int = 4) -> list[str]:
+    """Return the first errors a log tells: the others mostly follow from them."""
+    found = (_RAISED.search(line) for line in log.splitlines())
+    return list(dict.fromkeys(match[1][:300] for match in found if match))[:num_lines]
+
+
+def hint(log: str) -> str:
+    """Return what to do about the log of a server that ended, "" where nobody knows."""
+    return next((text for pattern, text in _HINTS if re.search(pattern, log)), "")

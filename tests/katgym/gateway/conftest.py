@@ -1,0 +1,71 @@
+"""Fixtures: a scripted model server, gateways in front of it, and an agent's session.
+
+Not here: real model servers (`test_gateway_vllm.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra 'serve'")
+pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
+pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+
+from katgym.gateway import AgentSession, GatewayClient
+
+from .scripted_server import ScriptedServer
+from .served_gateway import OWNER, Running, running
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """The Python of an environment with vLLM."""
+    found = os.environ.get("KATGYM_VLLM_PYTHON")
+    if not found:
+        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    """A model server."""
+    with ScriptedServer() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def gateway(server: ScriptedServer, tmp_path: Path) -> Iterator[Running]:
+    """A gateway that lets everybody in."""
+    with running(tmp_path / "store", server.url) as found:
+        yield found
+
+
+@pytest.fixture
+def guarded(server: ScriptedServer, tmp_path: Path) -> Iterator[Running]:
+    """A gateway with keys."""
+    with running(tmp_path / "store", server.url, auth="keys") as found:
+        yield found
+
+
+@pytest.fixture
+def agent(guarded: Running) -> Iterator[AgentSession]:
+    """Session "s" of the gateway with keys; this process's environment points at it."""
+
+    async def begin() -> tuple[contextlib.AsyncExitStack, AgentSession]:
+        stack = contextlib.AsyncExitStack()
+        owner = await stack.enter_async_context(GatewayClient(guarded.url, OWNER))
+        return stack, await stack.enter_async_context(owner.session("s"))
+
+    with asyncio.Runner() as runner:
+        stack, session = runner.run(begin())
+        try:
+            with session.environment():
+                yield session
+        finally:
+            runner.run(stack.aclose())

@@ -1,0 +1,291 @@
+"""Where a call belongs in its session's tree, and what its prompt shares."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from katgym.gateway import conversation as module
+from katgym.gateway.conversation import Conversation, Place, canonical, hash_chain, prompts
+from katgym.messages import Message, assistant, system, user
+from katgym.policies.base import BranchReason
+from katgym.rollout_store.records import Node, NodeText
+
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+def ids_of(messages: Sequence[Message]) -> list[int]:
+    """Return a prompt: a marker and the bytes of each message."""
+    return [i for m in messages for i in (300, *canonical(m).encode())] + [301]
+
+
+class Talk:
+    """A conversation that is committed to call by call, as the gateway does."""
+
+    def __init__(self) -> None:
+        self.tree = Conversation()
+        self.nodes: list[Node] = []
+        self.texts: list[NodeText] = []
+
+    def call(
+        self,
+        messages: Sequence[Message],
+        answer: Message | str = "ok",
+        *,
+        tools: Sequence[Any] = (),
+        prompt: list[int] | None = None,
+        place: Place | None = None,
+    ) -> Node:
+        place = place or self.tree.place(messages, tools)
+        answer = assistant(answer) if isinstance(answer, str) else answer
+        sampled = [*canonical(answer).encode(), 302]
+        if prompt is None and place.is_extension:
+            new = messages[place.num_known_messages :]
+            prompt = [*place.prompt_ids(), *place.completion_ids(), *ids_of(new)]
+        prompt = ids_of(messages) if prompt is None else prompt
+        delta = self.tree.delta(place, prompt)
+        shared = 0 if delta.parent is None else place.num_known_messages
+        node = Node(
+            index=self.tree.num_nodes,
+            call_id=f"c{self.tree.num_nodes}",
+            parent=delta.parent,
+            num_shared=delta.num_shared,
+            prompt_ids=prompt[delta.num_shared :],
+            completion_ids=sampled,
+            policy_logprobs=[-1.0] * len(sampled),
+            branch=delta.branch,
+        )
+        text = NodeText(
+            num_shared_messages=shared, messages=messages[shared:], answer=answer, tools=tools
+        )
+        self.tree.commit(place, [node], [text])
+        self.nodes.append(node)
+        self.texts.append(text)
+        return node
+
+    def prompt(self, index: int) -> list[int]:
+        """Return a node's whole prompt, from what is kept."""
+        node = self.nodes[index]
+        if node.parent is None:
+            return list(node.prompt_ids)
+        before = [*self.prompt(node.parent), *self.nodes[node.parent].completion_ids]
+        return before[: node.num_shared] + list(node.prompt_ids)
+
+
+def test_a_call_that_goes_on_keeps_only_what_is_new():
+    talk = Talk()
+    first = talk.call([system("s"), user("a")], "one")
+    second = talk.call([system("s"), user("a"), assistant("one"), user("b")], "two")
+    assert (first.parent, first.branch) == (None, None)
+    assert (second.parent, second.branch) == (0, None)
+    assert second.num_shared == len(first.prompt_ids) + len(first.completion_ids)
+    assert list(second.prompt_ids) == ids_of([user("b")])
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        {"role": "assistant", "content": " one\n"},
+        {"role": "assistant", "content": "one", "reasoning_content": "dropped or kept"},
+        {"role": "assistant", "content": "one", "name": "somebody"},
+    ],
+)
+def test_what_clients_do_to_an_answer_does_not_hide_it(echoed):
+    talk = Talk()
+    talk.call([user("a")], {"role": "assistant", "content": "one", "reasoning_content": "hm"})
+    assert talk.tree.place([user("a"), echoed, user("b")], []).is_extension
+
+
+def test_calls_are_the_same_by_name_and_arguments_not_by_id_or_spacing():
+    talk = Talk()
+    talk.call([user("a")], assistant("", [("look", {"x": 1, "y": 2})]))
+    again = assistant("", [("look", {"y": 2, "x": 1})], prefix="other")
+    result: Message = {"role": "tool", "tool_call_id": "other_0", "content": "seen"}
+    assert talk.tree.place([user("a"), again, result], []).is_extension
+    other = assistant("", [("look", {"y": 3, "x": 1})])
+    assert not talk.tree.place([user("a"), other, result], []).is_extension
+
+
+def test_the_same_prompt_again_shares_all_of_it_and_is_no_branch():
+    talk = Talk()
+    first = talk.call([user("a")], "one")
+    second = talk.call([user("a")], "two")
+    third = talk.call([user("a")], "three")
+    for node in (second, third):
+        assert (node.parent, node.num_shared) == (0, len(first.prompt_ids))
+        assert (list(node.prompt_ids), node.branch) == ([], None)
+    on = talk.call([user("a"), assistant("two"), user("b")])
+    assert on.parent == 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "reason"),
+    [
+        ([system("other"), user("a")], (), BranchReason.SUB_AGENT),
+        ([system("s"), user("a")], (TOOL,), BranchReason.SUB_AGENT),
+        ([system("s"), user("summary of it all")], (), BranchReason.COMPACTION),
+        ([system("s"), user("a"), assistant("summary"), user("c")], (), BranchReason.COMPACTION),
+        (
+            [system("s"), user("a"), assistant("edited"), user("b"), assistant("two"), user("c")],
+            (),
+            BranchReason.REWRITE,
+        ),
+    ],
+)
+def test_branches_have_reasons(messages, tools, reason):
+    talk = Talk()
+    so_far: list[Message] = [system("s"), user("a")]
+    for answer, said in (("one", "b"), ("two", "c")):
+        talk.call(so_far, answer)
+        so_far = [*so_far, assistant(answer), user(said)]
+    talk.call(so_far, "three")
+    node = talk.call(messages, tools=tools)
+    assert node.branch is reason
+    assert talk.prompt(3) == ids_of(messages)
+
+
+def test_agents_that_start_side_by_side_are_sub_agents():
+    talk = Talk()
+    talk.call([system("s"), user("a")])
+    assert talk.call([system("s"), user("b")]).branch is BranchReason.SUB_AGENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"role": "assistant", "content": "one"}, BranchReason.RETOKENIZED),
+        (
+            {"role": "assistant", "content": "one", "reasoning_content": "hm"},
+            BranchReason.THINK_STRIPPED,
+        ),
+    ],
+)
+def test_a_prompt_that_was_rendered_otherwise_is_a_branch(answer, reason):
+    talk = Talk()
+    talk.call([user("a")], answer)
+    messages = [user("a"), assistant("one"), user("b")]
+    rendered = [*ids_of([user("a")])[:-1], 7, 8, 9]
+    node = talk.call(messages, prompt=rendered)
+    assert (node.branch, node.parent) == (reason, 0)
+    assert node.num_shared == len(ids_of([user("a")])) - 1
+    assert talk.prompt(1) == rendered
+
+
+def test_calls_that_overlap_are_siblings_whatever_their_order():
+    talk = Talk()
+    talk.call([user("a")], "one")
+    left = [user("a"), assistant("one"), user("left")]
+    right = [user("a"), assistant("one"), user("right")]
+    places = [talk.tree.place(left, []), talk.tree.place(right, [])]
+    talk.call(right, place=places[1])
+    talk.call(left, place=places[0])
+    assert [n.parent for n in talk.nodes] == [None, 0, 0]
+    assert all(n.branch is None for n in talk.nodes)
+
+
+def test_several_answers_share_one_prompt():
+    tree = Conversation()
+    place = tree.place([user("a")], [])
+    nodes = [
+        Node(index=0, call_id="c", prompt_ids=[1, 2, 3], completion_ids=[4]),
+        Node(index=1, call_id="c", choice=1, parent=0, num_shared=3, completion_ids=[5]),
+    ]
+    texts = [
+        NodeText(messages=[user("a")], answer=assistant("x")),
+        NodeText(num_shared_messages=1, answer=assistant("y")),
+    ]
+    tree.commit(place, nodes, texts)
+    on = tree.place([user("a"), assistant("y"), user("b")], [])
+    assert [*on.prompt_ids(), *on.completion_ids()] == [1, 2, 3, 5]
+    assert tree.delta(on, [1, 2, 3, 5, 6]).num_shared == 4
+
+
+@pytest.fixture
+def shallow_stack():
+    """A stack with room for about 150 frames more."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 150)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("shallow_stack")
+def test_very_long_and_very_wide_sessions_need_no_deep_stack():
+    talk = Talk()
+    messages: list[Message] = [user("a")]
+    for turn in range(300):
+        talk.call(messages, f"{turn}")
+        messages = [*messages, assistant(f"{turn}"), user("b")]
+    assert talk.nodes[-1].parent == 298
+    for _ in range(300):
+        talk.call([user("a")], "x")
+    assert talk.nodes[-1].parent == 0
+
+
+def test_what_was_used_longest_ago_is_forgotten(monkeypatch):
+    monkeypatch.setattr(module, "MAX_NODES", 4)
+    talk = Talk()
+    for number in range(8):
+        talk.call([user(f"{number}")], f"{number}")
+    assert not talk.tree.place([user("0"), assistant("0"), user("x")], []).is_extension
+    assert talk.tree.place([user("7"), assistant("7"), user("x")], []).is_extension
+    node = talk.call([user("0"), assistant("0"), user("x")])
+    assert node.branch is not None
+    assert talk.prompt(8) == ids_of([user("0"), assistant("0"), user("x")])
+
+
+def test_plain_completions_know_their_own_prompt():
+    tree = Conversation()
+    place = tree.place_text("once upon")
+    node = Node(index=0, call_id="c", prompt_ids=[1, 2], completion_ids=[3])
+    tree.commit(place, [node], [NodeText(answer=assistant("a time"))])
+    assert tree.place_text("once upon").is_same_prompt
+    other = tree.place_text([1, 2, 3])
+    assert tree.delta(other, [1, 2, 3, 4]).num_shared == 3
+    assert other.reason is BranchReason.REWRITE
+
+
+WORDS = st.sampled_from(["a", "b", "c"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), WORDS, WORDS, st.booleans()), max_size=14))
+def test_every_prompt_comes_back_whole_and_a_restart_changes_nothing(steps):
+    """Random trees: each step goes on from some earlier point, or rewrites it."""
+    talk = Talk()
+    ends: list[list[Message]] = [[system("s")]]
+    asked: list[tuple[list[Message], list[int]]] = []
+    for which, said, answer, is_rewrite in steps:
+        before = ends[which % len(ends)]
+        messages = [*before, user(said)]
+        if is_rewrite and len(messages) > 2:
+            messages[1] = user("rewritten")
+        place = talk.tree.place(messages, [])
+        node = talk.call(messages, answer)
+        asked.append((messages, talk.prompt(node.index)))
+        if not place.is_extension:
+            assert asked[-1][1] == ids_of(messages)
+        ends.append([*messages, assistant(answer)])
+    restored = Conversation.restored(talk.nodes, talk.texts)
+    assert prompts(talk.nodes, talk.texts) == [messages for messages, _ in asked]
+    for end in ends:
+        again = [*end, user("next")]
+        old, new = talk.tree.place(again, []), restored.place(again, [])
+        assert old.is_extension == new.is_extension
+        assert (old.num_known_messages, old.reason) == (new.num_known_messages, new.reason)
+        if old.known is not None:
+            assert old.prompt_ids() == new.prompt_ids()
+
+
+def test_the_chain_tells_tools_and_every_beginning_apart():
+    chain = hash_chain([user("a"), user("b")], [])
+    assert len(set(chain)) == 3
+    assert chain[:2] == hash_chain([user("a")], [])
+    assert chain[0] != hash_chain([], [TOOL])[0]
+    assert hash_chain([user("ab")], [])[1] != hash_chain([user("a"), user("b")], [])[2]

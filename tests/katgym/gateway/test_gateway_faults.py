@@ -1,0 +1,351 @@
+"""Faults: bad bodies, model servers that fail, clients that hang up, a gateway that is killed.
+
+Not here: a thousand sessions under all of them at once (`tests/benchmarks/gateway_faults.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from katgym.cli.main import main
+from katgym.rollout_store import RolloutStore
+
+from .scripted_server import END, ScriptedServer
+from .served_gateway import running, wait_until, whole_prompt
+
+USER = {"role": "user", "content": "hi"}
+CHAT = {"model": "tiny", "messages": [USER]}
+BAD_BODIES = ("malformed", "unsupported", "unknown_previous")
+RESPONSES = {"model": "tiny", "input": "hi"}
+MESSAGES = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "what"),
+    [
+        ("chat/completions", b"{", "no JSON"),
+        ("chat/completions", b"[]", "no JSON object"),
+        ("chat/completions", b"\xff\xfe", "no JSON"),
+        ("chat/completions", {"model": "tiny"}, "messages is a list"),
+        ("chat/completions", {**CHAT, "messages": []}, "messages is empty"),
+        ("chat/completions", {**CHAT, "messages": [{"role": "wizard"}]}, "role is one of"),
+        ("chat/completions", {**CHAT, "messages": [{**USER, "content": 3}]}, "content is a list"),
+        ("chat/completions", {**CHAT, "temperature": "hot"}, "temperature is a number"),
+        ("chat/completions", {**CHAT, "temperature": -1}, "temperature is a number in 0"),
+        ("chat/completions", {**CHAT, "n": 0}, "n is a whole number"),
+        ("chat/completions", {**CHAT, "max_tokens": 1.5}, "max_tokens is a whole number"),
+        ("chat/completions", {**CHAT, "stream": "yes"}, "stream is true or false"),
+        ("chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools[0].function"),
+        ("chat/completions", {**CHAT, "tools": [{"type": "retrieval"}]}, "not 'function'"),
+        ("chat/completions", {**CHAT, "model": 3}, "model is a string"),
+        ("completions", {"model": "tiny", "prompt": {"a": 1}}, "prompt is a string"),
+        ("completions", {"model": "tiny", "prompt": "x", "suffix": "y"}, "suffix is not supported"),
+        ("responses", {"model": "tiny", "input": 3}, "input is a list"),
+        ("responses", {**RESPONSES, "background": True}, "background"),
+        ("responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, "OpenAI's servers run"),
+        ("responses", {**RESPONSES, "previous_response_id": "resp_x"}, "not of this session"),
+    ],
+)
+def test_a_bad_body_is_answered_in_openais_shape(gateway, server, path, body, what):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = gateway.client.post(f"/s/s/v1/{path}", content=content)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert what in error["message"]
+    assert error["type"] == "invalid_request_error"
+    (failed,) = gateway.store.failed_calls("s")
+    assert (failed.status, failed.kind in BAD_BODIES) == (400, True)
+    assert (gateway.store.nodes("s"), server.num_calls) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ({"model": "tiny", "messages": [USER]}, "max_tokens: field required"),
+        ({**MESSAGES, "messages": [{"role": "tool", "content": "x"}]}, "role is user or assistant"),
+        ({**MESSAGES, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
+        ({**MESSAGES, "tool_choice": {"type": "some"}}, "tool_choice.type"),
+        (
+            {**MESSAGES, "messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "text is all that is recorded",
+        ),
+    ],
+)
+def test_a_bad_body_is_answered_in_anthropics_shape(gateway, body, what):
+    answer = gateway.client.post("/s/s/v1/messages", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert what in answer.json()["error"]["message"]
+
+
+def test_unknown_models_and_long_prompts_are_told_by_their_kind(gateway):
+    unknown = gateway.chat("s", USER, model="gpt-x")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    long = gateway.say("s", "x" * 5000)
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    body = {**MESSAGES, "model": "claude-x"}
+    claude = gateway.client.post("/s/s/v1/messages", json=body)
+    assert (claude.status_code, claude.json()["error"]["type"]) == (404, "not_found_error")
+    kinds = [f.kind for f in gateway.store.failed_calls("s")]
+    assert kinds == ["unknown_model", "context_length", "unknown_model"]
+
+
+def test_a_body_or_headers_too_large_are_not_read(server, tmp_path):
+    with running(tmp_path / "s", server.url, max_body_bytes=1000) as gateway:
+        told = gateway.say("s", "x" * 2000)
+
+        def chunks():
+            for _ in range(100):
+                yield b"x" * 100
+
+        untold = gateway.client.post("/s/s/v1/chat/completions", content=chunks())
+        assert [told.status_code, untold.status_code] == [413, 413]
+        headers = {f"x-{i}": "y" * 1000 for i in range(70)}
+        many = gateway.client.post("/s/s/v1/chat/completions", json=CHAT, headers=headers)
+        assert many.status_code in (400, 413, 431)
+        assert server.num_calls == 0
+
+
+def test_a_failing_server_is_asked_again_and_the_answer_recorded_once(gateway, server):
+    answer = gateway.say("s", "fail 2")
+    assert answer.status_code == 200
+    assert server.num_calls == 3
+    assert len(gateway.store.nodes("s")) == 1
+
+
+def test_a_server_that_keeps_failing_is_a_502(server, tmp_path):
+    with running(tmp_path / "s", server.url, max_retries=1) as gateway:
+        answer = gateway.say("s", "fail 9")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "server_error")
+        assert "told to fail" in answer.json()["error"]["message"]
+        assert server.num_calls == 2
+        refused = gateway.say("s", "status 401")
+        assert refused.status_code == 502
+        (first, second) = gateway.store.failed_calls("s")
+        assert (first.kind, second.kind) == ("upstream", "upstream")
+
+
+def test_a_server_that_hangs_is_a_504(server, tmp_path):
+    with running(tmp_path / "s", server.url, call_timeout_s=0.3) as gateway:
+        answer = gateway.say("s", "hang")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "upstream_timeout")
+
+
+def test_a_server_without_token_ids_is_told(tmp_path):
+    with ScriptedServer(has_ids=False) as server, running(tmp_path / "s", server.url) as gateway:
+        answer = gateway.say("s", "hi")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "no_token_ids")
+        assert "vLLM >= 0.10.2" in answer.json()["error"]["message"]
+        (failed,) = gateway.store.failed_calls("s")
+        assert failed.kind == "no_token_ids"
+
+
+def test_calls_go_to_a_server_that_lives(tmp_path):
+    with (
+        ScriptedServer() as first,
+        ScriptedServer() as second,
+        running(tmp_path / "s", first.url, second.url) as gateway,
+    ):
+        for number in range(8):
+            gateway.say(f"s{number}", "hi")
+        assert (first.num_calls, second.num_calls) == (4, 4)
+        own = {gateway.say("s0", "hi").status_code for _ in range(4)}
+        assert own == {200}
+        assert {first.num_calls, second.num_calls} == {4, 8}
+        second.__exit__()
+        assert [gateway.say(f"s{n}", "hi").status_code for n in range(8)] == [200] * 8
+        state = gateway.client.get("/control/status").json()["upstreams"]
+        assert [u["is_healthy"] for u in state] == [True, False]
+        with ScriptedServer(port=int(second.url.rpartition(":")[2])):
+            deadline = time.monotonic() + 10
+            while not all(u.is_healthy for u in gateway.gateway.pool.upstreams):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+def test_a_client_that_hangs_up_ends_its_call(gateway, server):
+    server.is_held = True
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=CHAT, timeout=0.3)
+    wait_until(lambda: gateway.store.failed_calls("s"))
+    assert gateway.gateway.manager.num_in_flight == 0
+    (failed,) = gateway.store.failed_calls("s")
+    assert (failed.kind, failed.status) == ("client_gone", 499)
+    server.is_held = False
+    assert gateway.say("s", "hi").status_code == 200
+    assert len(gateway.store.nodes("s")) == 1
+
+
+def test_a_client_that_hangs_up_in_a_stream_ends_its_call(server, tmp_path):
+    with running(tmp_path / "s", server.url, keepalive_s=0.05) as gateway:
+        server.is_held = True
+        body = {**CHAT, "stream": True}
+        with gateway.client.stream("POST", "/s/s/v1/chat/completions", json=body) as response:
+            next(response.iter_text())
+        wait_until(lambda: gateway.store.failed_calls("s"))
+        assert gateway.gateway.manager.num_in_flight == 0
+        assert gateway.store.failed_calls("s")[0].kind == "client_gone"
+
+
+def test_the_same_idempotency_key_gets_the_same_answer(server, tmp_path):
+    folder = tmp_path / "s"
+    headers = {"Idempotency-Key": "once"}
+    with running(folder, server.url) as gateway:
+
+        def ask(name: str = "s") -> httpx.Response:
+            path = f"/s/{name}/v1/chat/completions"
+            return gateway.client.post(path, json=CHAT, headers=headers)
+
+        server.is_held = True
+        answers: list[httpx.Response] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        server.is_held = False
+        for thread in threads:
+            thread.join()
+        assert len({a.text for a in answers}) == 1
+        assert (server.num_calls, len(gateway.store.nodes("s"))) == (1, 1)
+        assert ask("other").json()["id"] != answers[0].json()["id"]
+    with running(folder, server.url) as gateway:
+        again = gateway.client.post("/s/s/v1/chat/completions", json=CHAT, headers=headers)
+        assert again.json() == answers[0].json()
+        assert len(gateway.store.nodes("s")) == 1
+
+
+class GatewayProcess:
+    """`katgym gateway` as a process of its own."""
+
+    def __init__(self, folder, upstream, *options, port=0):
+        command = [sys.executable, "-m", "katgym", "gateway", "--upstream", upstream]
+        command += ["--store", str(folder), "--auth", "none", "--answering", "chat"]
+        command += ["--port", str(port), *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        line = self.process.stdout.readline()
+        assert line.startswith("gateway on http://"), line + self.process.stdout.read()
+        self.url = line.split()[2].rstrip(",")
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path):
+    folder, got, lock = tmp_path / "store", {}, threading.Lock()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    is_over = threading.Event()
+
+    def agent(name):
+        """Go on with one conversation, asking again whenever no answer came."""
+        messages = [{"role": "user", "content": f"say {name}"}]
+        with httpx.Client(timeout=5) as client:
+            while not is_over.is_set():
+                body = {"model": "tiny", "messages": messages}
+                try:
+                    answer = client.post(
+                        f"http://127.0.0.1:{port}/s/{name}/v1/chat/completions", json=body
+                    )
+                except httpx.TransportError:
+                    time.sleep(0.02)
+                    continue
+                reply = answer.json()["choices"][0]["message"]
+                with lock:
+                    got.setdefault(name, []).append(answer.json()["id"])
+                messages = [*messages, reply, {"role": "user", "content": "say on"}]
+
+    threads = [threading.Thread(target=agent, args=(f"s{i}",)) for i in range(8)]
+    gateway = GatewayProcess(folder, server.url, port=port)
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        time.sleep(0.7)
+        gateway.kill()
+        gateway = GatewayProcess(folder, server.url, port=port)
+    time.sleep(0.5)
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    gateway.kill()
+    with RolloutStore.open(folder) as store:
+        for name, ids in got.items():
+            nodes = store.nodes(name)
+            kept = [f"chatcmpl-{n.call_id}" for n in nodes]
+            assert set(ids) <= set(kept), name
+            assert len(set(kept)) == len(kept)
+            assert [n.index for n in nodes] == list(range(len(nodes)))
+            by_id = {f"chatcmpl-{n.call_id}": n for n in nodes}
+            for before, after in itertools.pairwise(ids):
+                node = by_id[after]
+                prompt = whole_prompt(nodes, node.index)
+                earlier = by_id[before]
+                head = [*whole_prompt(nodes, earlier.index), *earlier.completion_ids]
+                assert prompt[: len(head)] == head, (name, node.branch)
+                assert node.completion_ids[-1] == END
+    assert len(got) == 8 and all(len(ids) > 3 for ids in got.values())
+
+
+def test_ctrl_c_ends_the_gateway_with_what_it_has(server, tmp_path):
+    gateway = GatewayProcess(tmp_path / "store", server.url)
+    httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=CHAT)
+    gateway.process.send_signal(signal.SIGINT)
+    text = gateway.process.communicate(timeout=20)[0]
+    assert "Traceback" not in text
+    assert gateway.process.returncode in (0, 130)
+    with RolloutStore.open(tmp_path / "store") as store:
+        assert len(store.nodes("s")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["--upstream", "http://127.0.0.1:1"], 1, "cannot be reached"),
+        (["--upstream", "localhost"], 2, "no URL"),
+        (["--upstream", "http://x", "--auth", "none", "--host", "0.0.0.0"], 2, "--auth none"),
+        (["--upstream", "http://x", "--host", "0.0.0.0"], 2, "KATGYM_GATEWAY_KEY"),
+        (["--upstream", "http://x", "--sampling", "temperature"], 2, "NAME=VALUE"),
+        (["--upstream", "http://x", "--sampling", "temperature=hot"], 2, "JSON value"),
+    ],
+)
+def test_a_gateway_that_cannot_start_says_why(tmp_path, capsys, monkeypatch, arguments, code, what):
+    monkeypatch.delenv("KATGYM_GATEWAY_KEY", raising=False)
+    given = ["gateway", "--store", str(tmp_path / "s"), "--port", "0", *arguments]
+    assert main(given) == code
+    assert what in capsys.readouterr().err
+
+
+def test_an_address_that_is_taken_is_told(tmp_path, capsys, server):
+    port = server.url.rpartition(":")[2]
+    given = ["gateway", "--store", str(tmp_path / "s"), "--upstream", server.url, "--port", port]
+    assert main(given) == 1
+    assert "cannot listen" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_sessions_under_all_faults_at_once_lose_and_double_nothing():
+    script = Path(__file__).parents[2] / "benchmarks" / "gateway_faults.py"
+    command = [sys.executable, str(script), "--sessions", "150", "--turns", "4", "--pause", "0.3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = csv.DictReader(done.stdout.splitlines())
+    assert [row[name] for name in ("lost", "duplicated", "altered", "broken")] == ["0"] * 4
+    assert int(row["served"]) == 600
+    assert int(row["gateway_kills"]) > 0 and int(row["server_kills"]) > 0

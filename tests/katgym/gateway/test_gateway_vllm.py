@@ -1,0 +1,264 @@
+"""A gateway in front of a real vLLM: what agents got is recorded, and true of the model.
+
+    KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/katgym/gateway
+
+Not here: a real language model (`test_gateway_smollm2.py`); scripted servers (`test_openai_sdk.py`
+and its neighbours).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra 'hf'")
+pytest.importorskip("transformers", reason="needs the extra 'hf'")
+openai = pytest.importorskip("openai", reason="needs the package 'openai'")
+anthropic = pytest.importorskip("anthropic", reason="needs the package 'anthropic'")
+
+from katgym.rollout_store.rollouts import rollouts  # noqa: E402 - after the skips
+from katgym.vllm_server import VllmServer, VllmServerConfig  # noqa: E402
+
+from .kept_answers import kept  # noqa: E402
+from .replay import replayed_difference  # noqa: E402
+from .served_gateway import running  # noqa: E402
+from .tiny_caller import save_tiny_caller  # noqa: E402
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+TOLERANCE = 1e-4
+PARAMETERS = {"type": "object", "properties": {"x": {"type": "integer"}}}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": PARAMETERS}}
+LOOK_BLOCK = {"name": "look", "input_schema": PARAMETERS}
+USER = {"role": "user", "content": "Look around."}
+
+
+@pytest.fixture(scope="module")
+def model_and_folder(tmp_path_factory):
+    """The model, and where it lies."""
+    folder = tmp_path_factory.mktemp("tiny-caller")
+    return save_tiny_caller(folder), folder
+
+
+@pytest.fixture(scope="module")
+def served(model_and_folder, vllm_python):
+    """A server of the model."""
+    config = VllmServerConfig(
+        model=str(model_and_folder[1]),
+        served_name="tiny",
+        python=vllm_python,
+        dtype="float32",
+        max_model_len=4096,
+        has_rl_routes=True,
+        extra_args=(
+            *("--max-num-seqs", "32", "--seed", "0", "--enforce-eager"),
+            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        ),
+    )
+    with VllmServer(config) as server:
+        yield server
+
+
+@pytest.fixture(params=["tokens", "render", "chat"])
+def gateway(request, served, tmp_path):
+    """A gateway in front of the server, in each of its ways to answer."""
+    with running(tmp_path / "store", served.url, answering=request.param) as found:
+        assert found.gateway.answerers.name == request.param
+        yield found
+
+
+def openai_client(gateway, session):
+    return openai.OpenAI(base_url=f"{gateway.url}/s/{session}/v1", api_key="any", max_retries=0)
+
+
+def difference(gateway, model_and_folder, session, **options):
+    """Return how far a session's record is from the model."""
+    rollout = rollouts(gateway.store, session)
+    assert sum(t.num_completion_tokens for t in rollout.turns) > 0
+    return replayed_difference(model_and_folder[0], rollout, **options)
+
+
+def openai_session(gateway, session, num_turns):
+    """Play turns with tools; return the parsed answers."""
+    messages, answers = [dict(USER)], []
+    with openai_client(gateway, session) as client:
+        for turn in range(num_turns):
+            completion = client.chat.completions.create(
+                model="tiny", messages=messages, tools=[LOOK], max_tokens=30, seed=turn
+            )
+            answers.append(completion)
+            message = completion.choices[0].message
+            messages.append(message)
+            for call in message.tool_calls or ():
+                result = {"role": "tool", "tool_call_id": call.id, "content": "a wall"}
+                messages.append(result)
+            if not message.tool_calls:
+                messages.append({"role": "user", "content": f"Go on, {turn}."})
+    return answers
+
+
+def test_turns_with_tools_are_recorded_as_they_were_sampled(gateway, model_and_folder):
+    answers = openai_session(gateway, "s", num_turns=10)
+    nodes = gateway.store.nodes("s")
+    assert len(nodes) == len(answers) == 10
+    for index, completion in enumerate(answers):
+        record, message = kept(gateway, index), completion.choices[0].message
+        assert completion.id == f"chatcmpl-{record.call_id}"
+        assert (message.content or "") == record.text
+        calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+        assert calls == record.calls
+        assert completion.usage.prompt_tokens == record.num_prompt_tokens
+        assert completion.usage.completion_tokens == record.num_completion_tokens
+    num_calls = [len(a.choices[0].message.tool_calls or ()) for a in answers]
+    assert max(num_calls) > 1, "no parallel calls were sampled"
+    assert [n.parent for n in nodes] == [None, *range(9)]
+    # Qwen3 is given its history anew with every user message, and bytes that are no text change.
+    assert {str(n.branch) for n in nodes} <= {"None", "retokenized"}
+    if gateway.gateway.answerers.name == "tokens":
+        assert all(n.branch is None for n, num in zip(nodes[1:], num_calls, strict=False) if num)
+    assert difference(gateway, model_and_folder, "s") <= TOLERANCE
+
+
+def test_an_anthropic_session_is_recorded_as_it_was_sampled(gateway, model_and_folder):
+    messages = [dict(USER)]
+    base = f"{gateway.url}/s/s"
+    with anthropic.Anthropic(base_url=base, api_key="any", max_retries=0) as client:
+        for turn in range(6):
+            with client.messages.stream(
+                model="tiny", max_tokens=30, system="Be.", messages=messages, tools=[LOOK_BLOCK]
+            ) as stream:
+                message = stream.get_final_message()
+            record = kept(gateway, turn)
+            assert "".join(b.text for b in message.content if b.type == "text") == record.text
+            messages.append({"role": "assistant", "content": message.content or "-"})
+            asked = [b for b in message.content if b.type == "tool_use"]
+            assert [b.id for b in asked] == [call_id for call_id, _, _ in record.calls]
+            results = [
+                {"type": "tool_result", "tool_use_id": b.id, "content": "a wall"} for b in asked
+            ]
+            messages.append({"role": "user", "content": results or f"Go on, {turn}."})
+        counted = client.messages.count_tokens(
+            model="tiny", system="Be.", messages=messages[:-2], tools=[LOOK_BLOCK]
+        )
+    assert counted.input_tokens == kept(gateway, 5).num_prompt_tokens
+    assert difference(gateway, model_and_folder, "s") <= TOLERANCE
+
+
+def test_choices_completions_and_calls_at_once(gateway, model_and_folder):
+    with openai_client(gateway, "n") as client:
+        several = client.chat.completions.create(
+            model="tiny", messages=[USER], n=2, max_tokens=20, temperature=0.7, logprobs=True
+        )
+    nodes = gateway.store.nodes("n")
+    assert [len(n.prompt_ids) > 0 for n in nodes] == [True, False]
+    for choice, node in zip(several.choices, nodes, strict=True):
+        shown = [entry.logprob for entry in choice.logprobs.content]
+        assert shown == pytest.approx(list(node.policy_logprobs), abs=1e-6)
+    assert difference(gateway, model_and_folder, "n", temperature=0.7) <= TOLERANCE
+    with openai_client(gateway, "c") as client:
+        client.completions.create(model="tiny", prompt="Once", max_tokens=20)
+        client.completions.create(model="tiny", prompt=[72, 105], max_tokens=20)
+        list(client.completions.create(model="tiny", prompt="And", max_tokens=20, stream=True))
+
+        def say(number):
+            said = {"role": "user", "content": f"{number}?"}
+            return client.chat.completions.create(model="tiny", messages=[said], max_tokens=20).id
+
+        with ThreadPoolExecutor(12) as pool:
+            told = list(pool.map(say, range(12)))
+    nodes = gateway.store.nodes("c")
+    assert len(nodes) == 15
+    assert {f"chatcmpl-{n.call_id}" for n in nodes[3:]} == set(told)
+    assert difference(gateway, model_and_folder, "c") <= TOLERANCE
+
+
+def processes(served):
+    """Return the process that answers for a server and the one that samples, below it."""
+    command, found = ["-m", "vllm.entrypoints.openai.api_server"], {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            arguments = (process / "cmdline").read_text().split("\0")
+            if arguments[1:3] == command and str(served.port) in arguments:
+                found["server"] = int(process.name)
+            elif arguments[0].startswith("VLLM::EngineCore"):
+                parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                found[parent] = int(process.name)
+    return found["server"], found[found["server"]]
+
+
+@contextlib.contextmanager
+def frozen_in_the_middle(served, ask):
+    """Ask in a thread, and stop the server's sampling after a while for as long as a block runs."""
+    _, engine = processes(served)
+    answers = []
+    asked = threading.Thread(target=lambda: answers.append(ask()))
+    asked.start()
+    time.sleep(1.0)
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        time.sleep(0.5)
+        assert asked.is_alive(), [getattr(a, "text", a) for a in answers]
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(engine, signal.SIGCONT)
+        asked.join(timeout=300)
+
+
+def set_version(served, version):
+    """Tell the server which weights it has."""
+    body = {"new_version": version}
+    httpx.post(f"{served.url}/update_weight_version", json=body).raise_for_status()
+
+
+def test_the_weights_behind_every_token_are_recorded(gateway, served):
+    is_told_by_server = gateway.gateway.answerers.name != "chat"
+    set_version(served, "7")
+    gateway.owner("POST", "/control/resume", version=7)
+    gateway.say("s", "hi", max_tokens=5)
+    later = threading.Thread(target=set_version, args=(served, "8"))
+    with frozen_in_the_middle(
+        served, lambda: gateway.say("s", "go on", max_tokens=3800, min_tokens=3800)
+    ):
+        later.start()
+        time.sleep(0.5)  # it waits for the server
+    later.join()
+    gateway.owner("POST", "/control/resume", version=8)
+    gateway.say("s", "at last", max_tokens=5)
+    first, middle, last = [n.versions for n in gateway.store.nodes("s")]
+    assert [span.version for span in (*first, *last)] == [7, 8]
+    ends = [(span.start, span.end) for span in middle]
+    assert ends[0][0] == 0 and ends[-1][1] == len(gateway.store.nodes("s")[1].completion_ids)
+    if is_told_by_server:
+        assert [span.version for span in middle] == [7, 8]
+        assert middle[0].end == middle[1].start
+
+
+def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_folder, tmp_path):
+    options = {"answering": "tokens", "max_retries": 60}
+    with running(tmp_path / "store", served.url, **options) as gateway:
+        first = openai_session(gateway, "s", num_turns=2)
+        answers = []
+        with openai_client(gateway, "s") as client:
+            asked = {"model": "tiny", "prompt": "Once", "max_tokens": 4000, "timeout": 600}
+            asked["extra_body"] = {"ignore_eos": True}
+            with frozen_in_the_middle(
+                served, lambda: answers.append(client.completions.create(**asked))
+            ):
+                os.kill(processes(served)[0], signal.SIGKILL)
+                served.restart()
+        (answer,) = answers
+        nodes = gateway.store.nodes("s")
+        ids = [a.id.rpartition("-")[2] for a in (*first, answer)]
+        assert [n.call_id for n in nodes] == ids
+        assert answer.usage.completion_tokens == len(nodes[-1].completion_ids) == 4000
+        assert gateway.gateway.pool.upstreams[0].num_failures > 0
+        assert difference(gateway, model_and_folder, "s") <= TOLERANCE

@@ -1,0 +1,343 @@
+"""OpenAI's own SDK, unchanged, through a gateway: what it parsed is what the store holds.
+
+Not here: Anthropic's (`test_anthropic_sdk.py`); a real model server (`test_gateway_vllm.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+
+import pytest
+
+from .kept_answers import kept
+from .scripted_server import prompt_ids
+from .served_gateway import running
+
+openai = pytest.importorskip("openai", reason="needs the package 'openai'")
+
+USER = {"role": "user", "content": "say hello there"}
+LOOK = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look at a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+LOOK_ITEM = {"type": "function", **LOOK["function"]}
+TWO_CALLS = 'call look {"x": 1}; look {"x": 2}'
+
+
+@pytest.fixture
+def client(agent):
+    """A client that finds the gateway in its environment."""
+    with openai.OpenAI() as found:
+        yield found
+
+
+def chat_calls(message):
+    return [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+
+
+def check_chat(guarded, completion, index=-1):
+    """Check a chat completion against what was written down."""
+    record, message = kept(guarded, index), completion.choices[0].message
+    assert completion.id == f"chatcmpl-{record.call_id}"
+    assert (message.content or "", message.role) == (record.text, "assistant")
+    assert chat_calls(message) == record.calls
+    assert completion.choices[0].finish_reason == guarded.store.nodes("s")[index].finish_reason
+    usage = completion.usage
+    assert usage.prompt_tokens == record.num_prompt_tokens
+    assert usage.completion_tokens == record.num_completion_tokens
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+def test_a_chat_completion(client, guarded):
+    completion = client.chat.completions.create(
+        model="tiny", messages=[{"role": "developer", "content": "be"}, USER], temperature=0.7
+    )
+    check_chat(guarded, completion)
+    assert completion.choices[0].message.content == "hello there"
+    assert completion.model == "tiny"
+
+
+def test_turns_with_parallel_tools_are_one_path(client, guarded):
+    messages = [{"role": "user", "content": TWO_CALLS}]
+    first = client.chat.completions.create(model="tiny", messages=messages, tools=[LOOK])
+    check_chat(guarded, first)
+    message = first.choices[0].message
+    assert [json.loads(arguments) for _, _, arguments in chat_calls(message)] == [
+        {"x": 1},
+        {"x": 2},
+    ]
+    messages.append(message)  # the SDK's own object, as its users send it back
+    for call in message.tool_calls:
+        result = {"role": "tool", "tool_call_id": call.id, "content": f"say {call.id}"}
+        messages.append(result)
+    second = client.chat.completions.create(model="tiny", messages=messages, tools=[LOOK])
+    check_chat(guarded, second)
+    messages += [second.choices[0].message.model_dump(), USER]
+    check_chat(
+        guarded, client.chat.completions.create(model="tiny", messages=messages, tools=[LOOK])
+    )
+    assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
+    assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
+
+
+def test_a_stream_of_chunks(client, guarded):
+    text = "word " * 200
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": f"say {text}"}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    record = kept(guarded)
+    assert said == record.text == text
+    assert {c.id for c in chunks} == {f"chatcmpl-{record.call_id}"}
+    assert chunks[-1].usage.completion_tokens == record.num_completion_tokens
+
+
+@pytest.mark.parametrize("content", [USER["content"], TWO_CALLS, "say " + "x" * 3000])
+def test_the_stream_helper_ends_with_the_whole_answer(client, guarded, content):
+    kinds = []
+    with client.chat.completions.stream(
+        model="tiny",
+        messages=[{"role": "user", "content": content}],
+        tools=[LOOK],
+        stream_options={"include_usage": True},
+    ) as stream:
+        for event in stream:
+            kinds.append(event.type)
+        completion = stream.get_final_completion()
+    check_chat(guarded, completion)
+    is_called = content == TWO_CALLS
+    assert kinds.count("tool_calls.function.arguments.done") == (2 if is_called else 0)
+    assert ("content.done" in kinds) != is_called
+    if is_called:
+        calls = completion.choices[0].message.tool_calls
+        assert [c.function.parsed_arguments for c in calls] == [{"x": 1}, {"x": 2}]
+
+
+def test_several_choices_and_log_probabilities(client, guarded):
+    completion = client.chat.completions.create(
+        model="tiny", messages=[USER], n=3, logprobs=True, max_completion_tokens=4
+    )
+    assert [c.index for c in completion.choices] == [0, 1, 2]
+    for i, choice in enumerate(completion.choices):
+        node = guarded.store.nodes("s")[i]
+        assert choice.finish_reason == node.finish_reason == "length"
+        shown = [entry.logprob for entry in choice.logprobs.content]
+        assert shown == list(node.policy_logprobs)
+
+
+def test_plain_completions(client, guarded):
+    answer = client.completions.create(model="tiny", prompt="once", max_tokens=9, logprobs=0)
+    assert answer.choices[0].text == kept(guarded).text == "done"
+    values = list(guarded.store.nodes("s")[0].policy_logprobs)
+    assert answer.choices[0].logprobs.token_logprobs == values
+    chunks = list(client.completions.create(model="tiny", prompt=[1, 2], stream=True))
+    assert "".join(c.choices[0].text for c in chunks) == kept(guarded).text
+    assert guarded.prompt("s", 1) == [1, 2]
+
+
+def test_async_calls_at_once(agent, guarded):
+    async def ask():
+        async with openai.AsyncOpenAI() as client:
+            asked = [
+                client.chat.completions.create(
+                    model="tiny", messages=[{"role": "user", "content": f"say {i}"}]
+                )
+                for i in range(20)
+            ]
+            return await asyncio.gather(*asked)
+
+    found = {c.id: c.choices[0].message.content for c in asyncio.run(ask())}
+    assert sorted(found.values(), key=int) == [str(i) for i in range(20)]
+    records = [kept(guarded, i) for i in range(20)]
+    assert {f"chatcmpl-{r.call_id}": r.text for r in records} == found
+
+
+def test_an_async_stream(agent, guarded):
+    async def ask():
+        async with (
+            openai.AsyncOpenAI() as client,
+            client.chat.completions.stream(
+                model="tiny", messages=[{"role": "user", "content": TWO_CALLS}], tools=[LOOK]
+            ) as stream,
+        ):
+            return await stream.get_final_completion()
+
+    message = asyncio.run(ask()).choices[0].message
+    assert chat_calls(message) == kept(guarded).calls
+
+
+def check_response(guarded, response, index=-1):
+    """Check a response against what was written down."""
+    record = kept(guarded, index)
+    assert (response.id, response.status) == (f"resp_{record.call_id}", "completed")
+    assert response.output_text == record.text
+    calls = [(i.call_id, i.name, i.arguments) for i in response.output if i.type == "function_call"]
+    assert calls == record.calls
+    thoughts = [c.text for i in response.output if i.type == "reasoning" for c in i.content]
+    assert "".join(thoughts) == record.reasoning
+    assert response.usage.input_tokens == record.num_prompt_tokens
+    assert response.usage.output_tokens == record.num_completion_tokens
+
+
+def test_responses_with_tools_go_on(client, guarded):
+    first = client.responses.create(
+        model="tiny", input=TWO_CALLS, instructions="be", tools=[LOOK_ITEM], store=True
+    )
+    check_response(guarded, first)
+    outputs = [
+        {"type": "function_call_output", "call_id": i.call_id, "output": "say seen"}
+        for i in first.output
+    ]
+    second = client.responses.create(
+        model="tiny", input=outputs, previous_response_id=first.id, tools=[LOOK_ITEM]
+    )
+    check_response(guarded, second)
+    # The same by items: the SDK's own objects are sent back.
+    items = [{"role": "user", "content": TWO_CALLS}, *first.output, *outputs, *second.output]
+    items.append({"role": "user", "content": "say more"})
+    third = client.responses.create(model="tiny", input=items, instructions="be", tools=[LOOK_ITEM])
+    check_response(guarded, third)
+    assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
+    assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("content", [USER["content"], TWO_CALLS, "think aloud"])
+def test_a_stream_of_responses(client, guarded, content):
+    stream = client.responses.create(model="tiny", input=content, tools=[LOOK_ITEM], stream=True)
+    events = list(stream)
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    check_response(guarded, events[-1].response)
+    with client.responses.stream(model="tiny", input=content, tools=[LOOK_ITEM]) as helped:
+        texts = [e.delta for e in helped if e.type == "response.output_text.delta"]
+        final = helped.get_final_response()
+    check_response(guarded, final)
+    assert "".join(texts) == final.output_text
+
+
+def test_an_async_response(agent, guarded):
+    async def ask():
+        async with openai.AsyncOpenAI() as client:
+            plain = await client.responses.create(model="tiny", input=[USER])
+            async with client.responses.stream(model="tiny", input=TWO_CALLS) as stream:
+                return plain, await stream.get_final_response()
+
+    plain, streamed = asyncio.run(ask())
+    check_response(guarded, plain, 0)
+    check_response(guarded, streamed, 1)
+
+
+def test_thinking_reaches_the_agent(client, guarded):
+    asked = [{"role": "user", "content": "think so"}]
+    message = client.chat.completions.create(model="tiny", messages=asked).choices[0].message
+    assert message.reasoning_content == kept(guarded).reasoning == "hmm"
+
+
+def test_models_are_listed(client):
+    (card,) = client.models.list().data
+    assert (card.id, card.object, card.owned_by) == ("tiny", "model", "katgym")
+    assert client.models.retrieve("tiny").id == "tiny"
+
+
+def ask(client, **body):
+    return client.chat.completions.create(**{"model": "tiny", "messages": [USER], **body})
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_errors_are_the_sdks(client, guarded, is_stream):
+    long = [{"role": "user", "content": "x" * 5000}]
+    with pytest.raises(openai.NotFoundError) as missing:
+        ask(client, model="gpt-none", stream=is_stream)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as too_long:
+        ask(client, messages=long, stream=is_stream)
+    assert (too_long.value.code, too_long.value.status_code) == ("context_length_exceeded", 400)
+    with pytest.raises(openai.BadRequestError, match="temperature is a number"):
+        ask(client, temperature=-1, stream=is_stream)
+    with pytest.raises(openai.AuthenticationError) as stranger:
+        ask(client.with_options(api_key="sk-stranger"), stream=is_stream)
+    assert stranger.value.code == "invalid_api_key"
+    with pytest.raises(openai.NotFoundError, match="not a route"):
+        client.embeddings.create(model="tiny", input="x")
+    assert guarded.store.nodes("s") == []
+    kinds = [failed.kind for failed in guarded.store.failed_calls("s")]
+    assert kinds == ["unknown_model", "context_length", "malformed"]
+
+
+@contextlib.contextmanager
+def held(server, seconds=0.4):
+    """Let the server answer only after a while, when streams have begun."""
+    server.is_held = True
+    timer = threading.Timer(seconds, lambda: setattr(server, "is_held", False))
+    timer.start()
+    yield
+    timer.join()
+
+
+def test_an_error_within_a_stream_is_raised(server, tmp_path):
+    with running(tmp_path / "store", server.url, keepalive_s=0.05) as gateway:
+        base = f"{gateway.url}/s/s/v1"
+        with openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client:
+            with held(server), pytest.raises(openai.APIError, match="does not exist"):
+                list(ask(client, model="gpt-none", stream=True))
+            with held(server):  # an event of this API, which the SDK hands on
+                *_, last = client.responses.create(model="gpt-none", input="hi", stream=True)
+            assert (last.type, last.code) == ("error", "model_not_found")
+            with held(server), client.responses.stream(model="tiny", input="say late") as stream:
+                assert stream.get_final_response().output_text == "late"
+
+
+def test_budgets_are_permission_errors(guarded, tmp_path):
+    key = guarded.owner("POST", "/sessions", id="b", max_calls=1).json()["key"]
+    with openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=key) as client:
+        ask(client)
+        with pytest.raises(openai.PermissionDeniedError) as spent:
+            ask(client)
+    assert spent.value.code == "budget"
+
+
+def test_a_retry_after_is_honoured(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 1, "retry_after_s": 1.5}
+    with running(tmp_path / "store", server.url, **options) as gateway:
+        gateway.say("first", "hi")
+        timer = threading.Timer(0.7, lambda: gateway.owner("POST", "/control/resume", version=1))
+        timer.start()
+        with openai.OpenAI(base_url=f"{gateway.url}/s/s/v1", api_key="any") as client:
+            began = time.monotonic()
+            completion = ask(client)
+            assert 1.5 <= time.monotonic() - began < 6
+            check_chat(gateway, completion)
+            with pytest.raises(openai.RateLimitError) as refused:
+                ask(client.with_options(max_retries=0, base_url=f"{gateway.url}/s/third/v1"))
+        timer.join()
+    assert refused.value.response.headers["retry-after"] == "1.5"
+    assert refused.value.code == "rate_limit_exceeded"
+
+
+def test_the_prompt_is_what_the_client_sent(client, guarded):
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "be"}]},
+        {"role": "user", "content": [{"type": "text", "text": "say ünï✓"}]},
+    ]
+    completion = client.chat.completions.create(model="tiny", messages=messages)
+    check_chat(guarded, completion)
+    assert completion.choices[0].message.content == "ünï✓"
+    plain = [{"role": m["role"], "content": m["content"][0]["text"]} for m in messages]
+    assert guarded.prompt("s", 0) == prompt_ids(plain)

@@ -1,0 +1,212 @@
+"""Answers from token ids: prompts that go on from recorded ids, answers that are read here.
+
+Not here: the same with a real vLLM (`test_gateway_vllm.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra 'vllm'")
+pytest.importorskip("renderers", reason="needs the extra 'vllm'")
+
+from byte_tokenizer import byte_tokenizer
+from transformers import Qwen3Config
+
+from katgym.errors import UsageError
+from katgym.gateway.config import GatewayConfig
+from katgym.gateway.gateway import Gateway
+from katgym.policies.base import BranchReason
+from katgym.rollout_store import RolloutStore
+
+from .scripted_server import logprob
+from .served_gateway import running
+
+USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+GENERATE = "/inference/v1/generate"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A directory with a tokenizer of bytes in ChatML and a model's config."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(folder)
+    Qwen3Config(vocab_size=len(tokenizer)).save_pretrained(folder)
+    return folder, tokenizer
+
+
+@pytest.fixture(params=[set(), {GENERATE}], ids=["completions", "generate"])
+def gateway(server, tmp_path, tiny, request):
+    """A gateway that renders; the server has the generate route, or not."""
+    server.routes = request.param
+    options = {"answering": "tokens", "tokenizer": str(tiny[0]), "model": "tiny"}
+    with running(tmp_path / "store", server.url, **options) as found:
+        yield found
+
+
+def posted(server, index=-1):
+    """Return path, prompt ids and sampling parameters of a request to the server."""
+    path, body = server.requests[index]
+    if path == GENERATE:
+        return path, body["token_ids"], body["sampling_params"]
+    return path, body["prompt"], body
+
+
+def answer_ids(tokenizer, text):
+    return tokenizer.encode(text + "<|im_end|>")
+
+
+def test_a_conversation_goes_on_from_the_recorded_ids(gateway, server, tiny):
+    tokenizer = tiny[1]
+    # Two ids for one letter, as no tokenizer would write it: text alone would not bring them back.
+    odd = [*tokenizer.encode("\u00e4")[:1], *answer_ids(tokenizer, "one")]
+    server.given = [odd, answer_ids(tokenizer, "two")]
+    first = gateway.chat("s", USER).json()["choices"][0]["message"]
+    gateway.chat("s", USER, first, {"role": "user", "content": "more"})
+    assert server.num_calls == 2
+    (path, first_prompt, _), (_, second_prompt, _) = posted(server, 0), posted(server, 1)
+    assert (path == GENERATE) == bool(server.routes)
+    assert tokenizer.decode(first_prompt).endswith(
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert second_prompt[: len(first_prompt) + len(odd)] == first_prompt + odd
+    added = tokenizer.decode(second_prompt[len(first_prompt) + len(odd) :])
+    assert added == "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+    nodes = gateway.store.nodes("s")
+    assert (nodes[1].parent, nodes[1].branch) == (0, None)
+    assert gateway.prompt("s", 1) == second_prompt
+    expected = [logprob(len(first_prompt) + i, t) for i, t in enumerate(odd)]
+    assert list(nodes[0].policy_logprobs) == expected
+
+
+def test_versions_come_from_the_server_where_it_tells_them(gateway, server, tiny):
+    server.given = [answer_ids(tiny[1], "abc")]
+    gateway.owner("POST", "/control/resume", version=2)
+    gateway.chat("s", USER)
+    spans = [(v.version, v.start, v.end) for v in gateway.store.nodes("s")[0].versions]
+    assert spans == ([(3, 0, 2), (4, 2, 4)] if server.routes else [(2, 0, 4)])
+
+
+def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):
+    text = (
+        'On it.<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
+        '<tool_call>\n{"name": "look", "arguments": {"x": 2}}\n</tool_call>'
+    )
+    server.given = [answer_ids(tiny[1], text), answer_ids(tiny[1], "seen")]
+    choice = gateway.chat("s", USER, tools=[TOOL]).json()["choices"][0]
+    calls = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert [json.loads(c["function"]["arguments"])["x"] for c in calls] == [1, 2]
+    assert len({c["id"] for c in calls}) == 2
+    results = [{"role": "tool", "tool_call_id": c["id"], "content": "ok"} for c in calls]
+    gateway.chat("s", USER, choice["message"], *results, tools=[TOOL])
+    assert gateway.store.nodes("s")[1].branch is None
+    assert "look" in tiny[1].decode(posted(server, 0)[1])
+
+
+def test_a_call_that_is_no_json_is_served_as_sampled_and_noted(gateway, server, tiny):
+    text = '<tool_call>\n{"name": "look", "arguments": {broken}\n</tool_call>'
+    server.given = [answer_ids(tiny[1], text)]
+    message = gateway.chat("s", USER, tools=[TOOL]).json()["choices"][0]["message"]
+    assert "{broken}" in json.dumps(message)
+    (failed,) = gateway.store.failed_calls("s")
+    assert (failed.kind, failed.status) == ("invalid_tool_call", 200)
+    assert len(gateway.store.nodes("s")) == 1
+
+
+def test_a_tool_that_must_be_called_is_the_servers_to_answer(gateway, server):
+    gateway.chat(
+        "s", {"role": "user", "content": "call look {}"}, tools=[TOOL], tool_choice="required"
+    )
+    path, body = server.requests[-1]
+    assert (path, body["tool_choice"]) == ("/v1/chat/completions", "required")
+    node = gateway.store.nodes("s")[0]
+    assert node.sampling["tool_choice"] == "required"
+
+
+def test_stop_strings_end_the_text_and_stay_in_the_ids(gateway, server, tiny):
+    ids = tiny[1].encode("keep STOP")
+    server.given = [ids]
+    choice = gateway.chat("s", USER, stop=["STOP"]).json()["choices"][0]
+    assert choice["message"]["content"] == "keep "
+    assert list(gateway.store.nodes("s")[0].completion_ids) == ids
+    assert posted(server)[2]["stop"] == ["STOP"]
+    server.given = [ids]
+    body = {"model": "x", "max_tokens": 50, "messages": [USER], "stop_sequences": ["STOP"]}
+    answer = gateway.client.post("/s/t/v1/messages", json=body).json()
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "STOP")
+
+
+def test_sampling_goes_out_as_it_was_asked_for(gateway, server, tiny):
+    options = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "min_p": 0.1, "max_tokens": 20}
+    server.given = [answer_ids(tiny[1], "a"), answer_ids(tiny[1], "b")]
+    answer = gateway.chat("s", USER, **options, n=2).json()
+    assert [c["message"]["content"] for c in answer["choices"]][:1] == ["a"]
+    _, _, params = posted(server)
+    assert {k: params[k] for k in options} == options
+    assert params["n"] == 2
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_and_budgets_count(gateway, server):
+    server.given = []
+    long = gateway.say("s", "x" * 4100)
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    gateway.owner("POST", "/sessions", id="t", max_tokens=3)
+    gateway.say("t", "hi", max_tokens=50)
+    assert posted(server)[2]["max_tokens"] == 3
+
+
+def test_plain_completions_are_encoded_here(gateway, server, tiny):
+    server.given = [tiny[1].encode(" a time")]
+    body = {"model": "x", "prompt": "once", "max_tokens": 9, "logprobs": 0}
+    choice = gateway.client.post("/s/s/v1/completions", json=body).json()["choices"][0]
+    assert choice["text"] == " a time"
+    assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
+    assert posted(server)[1] == tiny[1].encode("once")
+
+
+def test_tokens_are_counted_here(gateway, server, tiny):
+    body = {"model": "x", "messages": [USER]}
+    num = gateway.client.post("/s/s/v1/messages/count_tokens", json=body).json()["input_tokens"]
+    gateway.chat("s", USER)
+    assert num == len(posted(server)[1])
+
+
+def test_history_that_was_changed_is_a_branch(gateway, server, tiny):
+    server.given = [answer_ids(tiny[1], t) for t in ("one", "two", "three")]
+    first = gateway.chat("s", USER).json()["choices"][0]["message"]
+    gateway.chat("s", USER, first, USER)
+    gateway.chat("s", USER, {"role": "assistant", "content": "changed"}, USER)
+    node = gateway.store.nodes("s")[2]
+    assert node.branch is BranchReason.REWRITE
+    assert gateway.prompt("s", 2) == posted(server)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"answering": "render"}, "--enable-scale-out"),
+        ({"answering": "tokens", "tokenizer": "/nowhere/at/all"}, "cannot be loaded"),
+    ],
+)
+def test_what_is_asked_for_in_vain_is_told(server, tmp_path, options, what):
+    config = GatewayConfig(upstreams=(server.url,), auth="none", **options)
+
+    async def go():
+        await Gateway(config, store).open()
+
+    with RolloutStore.open(tmp_path) as store, pytest.raises(UsageError, match=what):
+        asyncio.run(go())
+
+
+def test_a_model_that_is_not_known_here_is_rendered_by_its_server(server, tmp_path):
+    with running(tmp_path / "a", server.url, answering="auto") as gateway:
+        assert gateway.gateway.answerers.name == "chat"
+    server.routes = {GENERATE, "/v1/chat/completions/render"}
+    with running(tmp_path / "b", server.url, answering="auto") as gateway:
+        assert gateway.gateway.answerers.name == "render"

@@ -1,0 +1,298 @@
+"""Rollouts of the agent loop go into a store and come back as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import struct
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from made_rollouts_of_loop import rollouts_of_loop
+from made_sessions import add
+
+import katgym
+from katgym import (
+    FailureKind,
+    Limits,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampling,
+    TokenRecord,
+    Turn,
+    UsageError,
+    assistant,
+    user,
+)
+from katgym.policies.base import BranchReason, Completion, EpisodeContext, Policy, Session
+from katgym.reward import Component
+from katgym.rollout_store import (
+    RolloutStore,
+    SessionStatus,
+    as_rollout,
+    record_rollout,
+    record_rollouts,
+    rollouts,
+)
+from katgym.rollout_store.recorded_details import RESERVED
+from katgym.rollout_store.recording import as_session
+from katgym.testing import EchoEnv, ScriptedPolicy
+
+
+class Tokens(Policy):
+    """Answers `answers` in turn, with tokens; raises what is no text."""
+
+    name = "tokens"
+    records_tokens = True
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = answers
+
+    def start(self, context: EpisodeContext) -> Session:
+        return _TokenSession(self.answers)
+
+
+class _TokenSession(Session):
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self.answers = list(answers)
+        self.lengths: list[int] = []
+
+    async def complete(self, messages: Sequence[Any], *, max_tokens: int) -> Completion:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        turn = len(self.lengths)
+        is_branch = turn == 2
+        record = TokenRecord(
+            parent=turn - 1 if turn else None,
+            num_shared=0 if not turn else 1 if is_branch else self.lengths[-1],
+            prompt_ids=[turn, 7],
+            completion_ids=[8, 9, 2],
+            policy_logprobs=[-0.1, -1e-300, -0.0],
+            policy_version=3 + turn,
+            branch=BranchReason.THINK_STRIPPED if is_branch else None,
+        )
+        self.lengths.append(record.num_shared + 5)
+        return Completion(message=answer, tokens=record, num_prompt_tokens=record.num_shared + 2,
+                          num_completion_tokens=3, finish_reason="tool_calls")  # fmt: skip
+
+
+def call(text: str) -> Any:
+    return assistant("", [("echo", {"text": text}), ("note", {"text": text}), ("gone", {})])
+
+
+DONE = assistant("word734779")
+"""What the env asks for with seed 3."""
+
+
+def play(policy: Policy, **more: Any) -> Rollout:
+    return asyncio.run(katgym.run_rollout(EchoEnv(), policy, **{"seed": 3, **more}))
+
+
+def bits(logprobs: Sequence[float]) -> bytes:
+    return struct.pack(f"{len(logprobs)}d", *logprobs)
+
+
+T, C, F = RolloutStatus.TERMINATED, RolloutStatus.TRUNCATED, RolloutStatus.FAILED
+ENDS = {
+    "terminated": (Tokens(call("a"), call("b"), DONE), {}, T),
+    "without tokens": (ScriptedPolicy([call("a"), DONE]), {}, T),
+    "truncated": (Tokens(call("a"), call("b")), {"limits": Limits(max_turns=2)}, C),
+    "out of tokens": (Tokens(call("a"), call("b")), {"limits": Limits(max_tokens=3)}, C),
+    "failed": (Tokens(call("a"), RuntimeError("lost")), {}, F),
+    "failed at once": (Tokens(RuntimeError("lost")), {}, F),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_played_rollout_comes_back_as_it_was(store: RolloutStore, end: str) -> None:
+    policy, more, status = ENDS[end]
+    rollout = play(policy, **more)
+    assert rollout.status is status
+    before_s = time.time()
+    assert record_rollout(store, rollout, group_id="g", metadata={"who": "me"})
+    record = store.session(rollout.episode_id)
+    assert record.group_id == "g"
+    assert record.metadata["who"] == "me"
+    assert record.ended_s is not None and before_s <= record.ended_s <= time.time()
+    assert record.ended_s - record.created_s == pytest.approx(rollout.wall_s, abs=1e-3)
+    for _ in range(2):  # live, then sealed
+        found = rollouts(store, rollout.episode_id)
+        assert found.to_json() == rollout.to_json()
+        assert found.tool_results == rollout.tool_results
+        assert list(found.tools) == (list(rollout.tools) if rollout.turns else [])
+        for one, other in zip(found.turns, rollout.turns, strict=True):
+            if one.tokens is not None and other.tokens is not None:
+                assert bits(one.tokens.policy_logprobs) == bits(other.tokens.policy_logprobs)
+        store.seal()
+
+
+@settings(max_examples=150)
+@given(rollout=rollouts_of_loop())
+def test_any_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
+    stored = as_session(rollout, group_id="", metadata={}, ended_s=1e9)
+    found = as_rollout(stored)
+    assert dataclasses.replace(found, tools=()).to_json() == rollout.to_json()
+    assert found.tool_results == rollout.tool_results
+
+
+@settings(max_examples=25, deadline=None)
+@given(rollout=rollouts_of_loop())
+def test_any_rollout_comes_back_out_of_both_kinds_of_files(rollout: Rollout) -> None:
+    with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:
+        (session_id,) = record_rollouts(store, [rollout])
+        assert rollouts(store, session_id).to_json() == rollout.to_json()
+        store.seal()
+        assert rollouts(store, session_id).to_json() == rollout.to_json()
+
+
+def test_what_a_session_shows_to_others(store: RolloutStore) -> None:
+    rollout = play(Tokens(call("a"), call("b"), DONE))
+    record_rollout(store, rollout)
+    record = store.session(rollout.episode_id)
+    assert {k: v for k, v in record.metadata.items() if k != RESERVED} == {
+        "env_id": "EchoEnv", "env_kwargs": {}, "plugin_version": rollout.plugin_version,
+        "task_id": rollout.task_id, "task_sha256": rollout.task_sha256, "split": rollout.split,
+        "seed": 3, "attempt": 0, "seat": "player",
+    }  # fmt: skip
+    assert (record.status, record.reward) == (SessionStatus.FINISHED, rollout.reward.value)
+    assert record.reward_components == {
+        name: component.score for name, component in rollout.reward.components.items()
+    }
+    nodes, texts = store.nodes(record.session_id), store.texts(record.session_id)
+    assert [node.parent for node in nodes] == [None, 0, 1]
+    assert [node.branch for node in nodes] == [None, None, BranchReason.THINK_STRIPPED]
+    assert {(node.model, node.finish_reason) for node in nodes} == {("tokens", "tool_calls")}
+    assert nodes[0].sampling == {
+        "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 512,
+        "seed": rollout.sampling_seed,
+    }  # fmt: skip
+    assert [[span.version for span in node.versions] for node in nodes] == [[3], [4], [5]]
+    # Messages are kept once: each call adds the results of the calls before.
+    assert [len(text.messages) for text in texts] == [rollout.turns[0].num_messages, 3, 3]
+    assert [text.num_shared_messages for text in texts] == [
+        0, *(turn.num_messages + 1 for turn in rollout.turns[:-1]),
+    ]  # fmt: skip
+
+
+def test_a_failure_stands_where_a_gateways_stands(store: RolloutStore) -> None:
+    rollout = play(Tokens(RuntimeError("lost")))
+    record_rollout(store, rollout)
+    record = store.session(rollout.episode_id)
+    assert (record.status, record.reward) == (SessionStatus.FAILED, None)
+    assert record.metadata["failure_kind"] == "policy_bug"
+    assert "lost" in record.metadata["reason"]
+
+
+def made(**more: Any) -> Rollout:
+    """A rollout of one turn."""
+    turn = Turn(num_messages=1, finish_reason="stop", tokens=TokenRecord(completion_ids=[1]),
+                num_prompt_tokens=0, num_completion_tokens=1)  # fmt: skip
+    values = {
+        "env_id": "acme/Toy-v0", "plugin_version": "1", "policy": "p", "task_id": "t",
+        "task_sha256": "s", "split": "train", "seed": 0, "attempt": 0, "episode_id": "e",
+        "seat": "player", "status": RolloutStatus.TERMINATED, "turns": [turn], "tools": (),
+        "sampling": Sampling(), "sampling_seed": None,
+        "reward": Reward(value=0.5, components={"a": Component(score=0.25, weight=2.0)}),
+        "messages": [user("?"), assistant("!")],
+    }  # fmt: skip
+    return Rollout(**{**values, **more})
+
+
+def test_the_same_rollout_again_changes_nothing(store: RolloutStore) -> None:
+    assert record_rollout(store, made(), group_id="g")
+    before = store.stored("e")
+    assert not record_rollout(store, made(), group_id="h", metadata={"more": 1})
+    assert store.stored("e") == before
+    store.seal()
+    assert not record_rollout(store, made())
+    assert store.num_sessions() == 1
+    assert record_rollouts(store, [made(), made(episode_id="f"), made(episode_id="f")]) == ["f"]
+
+
+def test_many_are_written_or_none(store: RolloutStore) -> None:
+    broken = TokenRecord(completion_ids=[1], policy_logprobs=[float("nan")])
+    bad = made(episode_id="f", turns=[dataclasses.replace(made().turns[0], tokens=broken)])
+    with pytest.raises(UsageError, match=r"policy_logprobs\[0\] is nan"):
+        record_rollouts(store, [made(), bad])
+    assert store.num_sessions() == 0
+    names = {"e": "one", "f": "two"}
+    pair = [made(), made(episode_id="f")]
+    assert record_rollouts(store, pair, group_id=lambda r: names[r.episode_id]) == ["e", "f"]
+    assert [record.group_id for record in store.sessions()] == ["one", "two"]
+
+
+def test_seats_of_an_episode_are_sessions_of_their_own(store: RolloutStore) -> None:
+    pair = [made(seat="white"), made(seat="black")]
+    assert record_rollouts(store, pair) == ["e-white", "e-black"]
+    found = [rollouts(store, name) for name in ("e-white", "e-black")]
+    assert [(r.episode_id, r.seat) for r in found] == [("e", "white"), ("e", "black")]
+
+
+def test_a_session_of_a_gateway_can_be_recorded_elsewhere(store: RolloutStore) -> None:
+    """With branches, spans of versions and all its messages, it is the rollout that it was."""
+    add(store, "s1", reward=1.0)
+    rollout = rollouts(store, "s1")
+    with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as other:
+        record_rollout(other, rollout)
+        assert rollouts(other, "s1").to_json() == rollout.to_json()
+
+
+def test_a_reward_that_is_told_later_counts(store: RolloutStore) -> None:
+    record_rollout(store, made())
+    store.update_session("e", reward=2.0, reward_components={"a": 1.0, "b": 3.0})
+    reward = rollouts(store, "e").reward
+    assert reward.value == 2.0
+    assert reward.components == {
+        "a": Component(score=1.0, weight=2.0), "b": Component(score=3.0, weight=0.0),
+    }  # fmt: skip
+    store.update_session("e", status=SessionStatus.FAILED, reward=None)
+    found = rollouts(store, "e")
+    assert (found.status, found.reward.value) == (RolloutStatus.FAILED, None)
+    assert found.failure_kind is FailureKind.INFRASTRUCTURE_ERROR
+
+
+def test_what_does_not_hold_together_is_refused(store: RolloutStore) -> None:
+    late = dataclasses.replace(made().turns[0], num_messages=5)
+    for turns in ([late], [made().turns[0], made().turns[0]]):
+        with pytest.raises(UsageError, match="so the next one is its answer"):
+            record_rollout(store, made(turns=turns))
+    for key in ("katgym", "seed"):
+        with pytest.raises(UsageError, match=f"metadata has the key '{key}'"):
+            record_rollout(store, made(), metadata={key: 1})
+    with pytest.raises(UsageError, match="metadata has to be plain JSON"):
+        record_rollout(store, made(artifacts={"a": {1, 2}}))
+    assert store.num_sessions() == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"format": 2}, "was recorded by a newer katgym"),
+        ({"format": 1}, r"metadata\['katgym'\] is kept for what record_rollout writes"),
+    ],
+)
+def test_a_reserved_entry_that_cannot_be_read_is_named(
+    store: RolloutStore, changed: Any, words: str
+) -> None:
+    add(store, "s", metadata={"katgym": changed})
+    with pytest.raises(UsageError, match=f"session 's'.*{words}"):
+        rollouts(store, "s")
+
+
+def test_a_gateways_session_with_a_key_of_that_name_stays_what_it_is(store: RolloutStore) -> None:
+    add(store, "s", metadata={"katgym": "0.1", "env_id": "e"}, reward=1.0)
+    assert rollouts(store, "s").artifacts == {"metadata": {"katgym": "0.1", "env_id": "e"}}
+
+
+def test_calls_that_were_added_are_noticed(store: RolloutStore) -> None:
+    record_rollout(store, made())
+    node, text = store.nodes("e")[0], store.texts("e")[0]
+    store.append("e", [(dataclasses.replace(node, index=1, call_id="x"), text)])
+    with pytest.raises(UsageError, match="has 2 calls and was recorded with 1"):
+        rollouts(store, "e")

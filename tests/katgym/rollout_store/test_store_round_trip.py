@@ -1,0 +1,144 @@
+"""Whatever nodes hold comes back bit for bit, from SQLite and from a shard."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_sessions import node
+
+from katgym.policies.base import BranchReason
+from katgym.rollout_store import (
+    Node,
+    NodeText,
+    RolloutStore,
+    SessionRecord,
+    SessionStatus,
+    VersionSpan,
+)
+from katgym.rollout_store.encoding import node_to_columns
+
+LOGPROBS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.sampled_from([-0.0, 0.0, 5e-324, -5e-324, 1e-45, -1.4e-45, -1e308, 1e39, -0.1]),
+)
+IDS = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**31 - 1)), max_size=6)
+WORDS = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
+JSON = st.dictionaries(WORDS, st.one_of(st.none(), st.booleans(), st.integers(-5, 5), WORDS))
+
+
+@st.composite
+def spans(draw: st.DrawFn, num: int) -> list[VersionSpan]:
+    cuts = draw(st.sets(st.integers(1, num - 1))) if num > 1 else set()
+    edges = [0, *sorted(cuts), num] if num else [0, 0]
+    versions = [draw(st.integers(-1, 2**40)) for _ in edges[1:]]
+    found = zip(versions, edges, edges[1:], strict=False)
+    made = [VersionSpan(version=v, start=start, end=end) for v, start, end in found]
+    return draw(st.sampled_from([made, []]))
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[tuple[Node, NodeText]]:
+    """Draw nodes with parents, shared prefixes of every length, and several answers a call."""
+    made: list[tuple[Node, NodeText]] = []
+    lengths: list[int] = []
+    for index in range(draw(st.integers(0, 5))):
+        parent = draw(st.none() | st.integers(0, index - 1)) if index else None
+        num_shared = 0 if parent is None else draw(st.integers(0, lengths[parent]))
+        prompt, completion = draw(IDS), draw(IDS)
+        num = len(completion)
+        logprobs = draw(st.lists(LOGPROBS, min_size=num, max_size=num) | st.just([]))
+        lengths.append(num_shared + len(prompt) + num)
+        drawn = node(
+            index, parent, num_shared, prompt, completion,
+            choice=draw(st.integers(0, 2)),
+            policy_logprobs=logprobs,
+            versions=draw(spans(num)),
+            branch=draw(st.none() | st.sampled_from(BranchReason)),
+            finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls"])),
+            model=draw(WORDS),
+            sampling=draw(JSON),
+            answered_s=draw(st.floats(0, 2e9)),
+        )  # fmt: skip
+        said = draw(WORDS)
+        answer = draw(st.none() | st.just({"role": "assistant", "content": said}))
+        messages = [{"role": "user", "content": said * draw(st.integers(0, 100))}]
+        tools = draw(st.sampled_from([[], [{"type": "function", "function": {"name": said}}]]))
+        shared = draw(st.integers(0, 3))
+        made.append(
+            (drawn, NodeText(num_shared_messages=shared, messages=messages, answer=answer,
+                             tools=tools))
+        )  # fmt: skip
+    return made
+
+
+def bits(nodes: Sequence[Node]) -> list[bytes]:
+    """The log-probs as bytes, as -0.0 equals 0.0."""
+    return [struct.pack(f"<{len(n.policy_logprobs)}d", *n.policy_logprobs) for n in nodes]
+
+
+@settings(max_examples=40, deadline=None)
+@given(drawn=sessions(), metadata=JSON, reward=st.none() | st.floats(-10, 10))
+@example(drawn=[], metadata={}, reward=None)
+def test_a_session_round_trips_through_both(
+    drawn: list[tuple[Node, NodeText]], metadata: dict[str, object], reward: float | None
+) -> None:
+    nodes, texts = [n for n, _ in drawn], [t for _, t in drawn]
+    with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:
+        store.create_session(SessionRecord(session_id="s", metadata=metadata, created_s=0.25))
+        store.append("s", drawn)
+        record = store.update_session(
+            "s", status=SessionStatus.FINISHED, reward=reward, ended_s=0.75,
+            reward_components={} if reward is None else {"it": reward},
+        )  # fmt: skip
+        for is_sealed in (False, True):
+            if is_sealed:
+                assert store.seal().sealed == ["s"]
+                with store.connections.read() as connection:
+                    assert connection.execute("SELECT count(*) FROM nodes").fetchone()[0] == 0
+            assert (store.nodes("s"), bits(store.nodes("s"))) == (nodes, bits(nodes))
+            assert store.texts("s") == texts
+            assert store.session("s") == record
+            assert store.sessions() == [record]
+            (whole,) = store.each()
+            assert (whole.record, whole.nodes, whole.texts) == (record, nodes, texts)
+        assert store.problems() == []
+
+
+def test_logprobs_take_four_bytes_where_that_loses_nothing() -> None:
+    def size(values: list[float]) -> int:
+        columns, _ = node_to_columns(
+            replace(node(0, None, 0, [], [1] * len(values)), policy_logprobs=values), NodeText()
+        )
+        return len(columns[7])
+
+    assert size([-0.5, -0.25, -(2.0**-149)]) == 12  # the last is subnormal in float32
+    assert size([-0.5, -0.1]) == 16
+    assert size([-0.5, -1e300]) == 16
+    assert size([5e-324]) == 8
+
+
+def test_the_whole_size_is_that_of_the_new_tokens(tmp_path: Path) -> None:
+    """A thousand calls on a growing history: the database grows by what each adds."""
+    num, new = 300, 40
+    with RolloutStore.open(tmp_path) as store:
+        store.create_session(SessionRecord(session_id="s"))
+        for index in range(num):
+            shared = index * (new + 8)
+            parent = None if index == 0 else index - 1
+            made = node(index, parent, shared, list(range(new)), list(range(8)))
+            store.append("s", [(made, NodeText())])
+        with store.connections.read() as connection:
+            total = connection.execute(
+                "SELECT sum(length(prompt_ids) + length(completion_ids)) FROM nodes"
+            ).fetchone()[0]
+    assert total == num * (new + 8) * 4
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert size < num * 1000, json.dumps(size)

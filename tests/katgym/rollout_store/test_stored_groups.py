@@ -1,0 +1,151 @@
+"""Which groups of a store are complete, in which order they come, and what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from made_sessions import add
+
+from katgym import (
+    FailureKind,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampling,
+    TokenRecord,
+    Turn,
+    UsageError,
+    assistant,
+    user,
+)
+from katgym.rollout_store import RolloutStore, SessionStatus, stored_groups, stored_rollouts
+from katgym.rollout_store.recording import as_session
+
+
+def rollout(
+    name: str, attempt: int, reward: float | None, version: int = 0, *, has_tokens: bool = True
+) -> Rollout:
+    tokens = TokenRecord(completion_ids=[1, 2], policy_version=version)
+    turn = Turn(num_messages=1, finish_reason="stop", tokens=tokens if has_tokens else None,
+                num_prompt_tokens=0, num_completion_tokens=2)  # fmt: skip
+    kind = FailureKind.SANDBOX_ERROR
+    return Rollout(
+        env_id="acme/Toy-v0", plugin_version="1", policy="p", task_id="t", task_sha256="s",
+        split="train", seed=0, attempt=attempt, episode_id=name, seat="player",
+        status=RolloutStatus.TERMINATED, turns=[turn], tools=(), sampling=Sampling(),
+        reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
+        messages=[user("?"), assistant("!")], sampling_seed=None,
+    )  # fmt: skip
+
+
+def put(
+    store: RolloutStore, group: str, name: str, *args: Any, ended_s: float = 0.0, **more: Any
+) -> None:
+    size = more.pop("size", 2)
+    session = as_session(
+        rollout(name, *args, **more), group_id=group, metadata={"group_size": size}, ended_s=ended_s
+    )
+    store.add_sessions([session])
+
+
+def found(store: RolloutStore, **more: Any) -> list[tuple[str, list[str]]]:
+    return [
+        (group_id, [r.episode_id for r in group.rollouts])
+        for group_id, group in stored_groups(store, **more)
+    ]
+
+
+def test_complete_groups_come_in_the_order_in_which_they_were_complete(
+    store: RolloutStore,
+) -> None:
+    put(store, "late", "a0", 0, 1.0, ended_s=1)
+    put(store, "half", "b0", 0, 1.0, ended_s=2)
+    put(store, "early", "c1", 1, 1.0, ended_s=3)
+    put(store, "early", "c0", 0, 0.0, ended_s=4)
+    put(store, "late", "a1", 1, 1.0, ended_s=5)
+    put(store, "three", "d0", 0, 1.0, ended_s=0, size=3)
+    put(store, "three", "d1", 1, 1.0, ended_s=0, size=3)
+    expected = [("early", ["c0", "c1"]), ("late", ["a0", "a1"])]
+    assert found(store) == expected
+    store.seal()
+    assert found(store) == expected
+    assert found(store, without={"early"}) == expected[1:]
+    put(store, "three", "d2", 2, 1.0, ended_s=9)
+    assert found(store) == [*expected, ("three", ["d0", "d1", "d2"])]
+
+
+def test_a_group_with_a_failure_is_complete_and_a_later_success_takes_its_place(
+    store: RolloutStore,
+) -> None:
+    put(store, "g", "a0", 0, None, ended_s=1)
+    put(store, "g", "a1", 1, 1.0, ended_s=2)
+    ((_, group),) = stored_groups(store)
+    assert group.rewards == [1.0]
+    assert len(group.rollouts) == 2
+    put(store, "g", "a0 again", 0, None, ended_s=3)
+    assert found(store) == [("g", ["a0", "a1"])]
+    put(store, "g", "a0 at last", 0, 0.5, ended_s=4)
+    put(store, "g", "a1 of another collector", 1, 0.0, ended_s=5)
+    assert found(store) == [("g", ["a0 at last", "a1"])]
+
+
+def test_old_weights_leave_a_group_out(store: RolloutStore) -> None:
+    for group, versions in {"old": (3, 4), "new": (4, 5)}.items():
+        for attempt, version in enumerate(versions):
+            put(store, group, f"{group}{attempt}", attempt, 1.0, version)
+    put(store, "broken", "x0", 0, None, 1)
+    put(store, "broken", "x1", 1, 1.0, 9)
+    put(store, "words", "w0", 0, 1.0, 9, has_tokens=False)
+    put(store, "words", "w1", 1, 1.0, 9)
+    assert {name for name, _ in found(store)} == {"old", "new", "broken", "words"}
+    # A rollout that failed is in no loss, so its weights do not matter; no tokens: not known.
+    assert [name for name, _ in found(store, min_version=4)] == ["broken", "new"]
+    assert {name for name, _ in found(store, min_version=0)} == {"old", "new", "broken", "words"}
+
+
+def test_sessions_of_a_gateway_are_grouped_as_they_say_or_as_is_asked(store: RolloutStore) -> None:
+    sized = {"env_id": "e", "group_size": 2}
+    for name in ("a", "b"):
+        add(store, name, group_id="told", metadata=sized, reward=1.0, created_s=1.0)
+    for name in ("c", "d", "e"):
+        add(store, name, group_id="silent", reward=1.0, created_s=2.0)
+    add(store, "f", group_id="silent", status=SessionStatus.OPEN)
+    add(store, "g", group_id="", metadata=sized)
+    assert found(store) == [("told", ["a", "b"])]
+    assert found(store, group_size=3) == [("silent", ["c", "d", "e"]), ("told", ["a", "b"])]
+    assert found(store, group_size=4) == [("told", ["a", "b"])]
+    with pytest.raises(UsageError, match="group_size is >= 1 or None, got 0"):
+        next(stored_groups(store, group_size=0))
+
+
+@pytest.mark.parametrize("told", [0, -1, True, "2", None, 2.0])
+def test_a_size_that_is_none_is_not_told(store: RolloutStore, told: Any) -> None:
+    add(store, "a", group_id="g", metadata={"group_size": told})
+    assert found(store) == []
+    assert found(store, group_size=1) == [("g", ["a"])]
+
+
+def test_all_rollouts_come_by_group_sealed_or_not(store: RolloutStore) -> None:
+    put(store, "g", "a1", 1, 1.0, ended_s=1)
+    add(store, "alone", group_id="", created_s=2.0)
+    put(store, "h", "b0", 0, 1.0, ended_s=3)
+    store.seal()
+    put(store, "g", "a0", 0, None, ended_s=4)
+    add(store, "open", status=SessionStatus.OPEN)
+    names = [r.episode_id for r in stored_rollouts(store)]
+    assert names == ["a0", "a1", "alone", "b0"]
+    store.seal()
+    assert [r.episode_id for r in stored_rollouts(store)] == names
+
+
+def test_a_group_is_read_when_it_is_asked_for(store: RolloutStore) -> None:
+    put(store, "g", "a", 0, 1.0, size=1)
+    put(store, "h", "b", 0, 1.0, size=1, ended_s=1)
+    groups = stored_groups(store)
+    assert next(groups)[0] == "g"
+    store.update_session("b", reward=7.0)
+    _, group = next(groups)
+    assert group.rewards == [7.0]
+    assert dataclasses.asdict(group.rollouts[0].turns[0])["finish_reason"] == "stop"

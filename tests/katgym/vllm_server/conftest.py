@@ -1,0 +1,86 @@
+"""Fixtures: settings of a server that is `fake_vllm.py`, and which of its processes are left.
+
+Not here: real servers (`test_real_server.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from katgym.vllm_server import VllmServerConfig
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def fake_python(tmp_path: Path) -> Path:
+    """What stands for the Python of an environment with vLLM."""
+    script = tmp_path / "python"
+    fake = Path(__file__).with_name("fake_vllm.py")
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def make_config(fake_python: Path, tmp_path: Path) -> Callable[..., VllmServerConfig]:
+    """Settings of a fake server that does what its model is called."""
+
+    def make(model: str, **options: object) -> VllmServerConfig:
+        settings = {"start_timeout_s": 20.0, "stop_timeout_s": 1.0, "device": "cpu"}
+        settings |= {"log_file": tmp_path / "server.log", **options}
+        return VllmServerConfig(model=model, python=str(fake_python), **settings)  # type: ignore[arg-type]  # of any field
+
+    return make
+
+
+def pids(log: Path) -> list[int]:
+    """Return the processes of a fake server: supervisor, server, the server's child."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = re.search(r"^pids: (.+)$", log.read_text() if log.exists() else "", re.MULTILINE)
+        if found:
+            return [int(pid) for pid in found[1].split()]
+        time.sleep(0.05)
+    raise AssertionError(f"no pids in {log}: {log.read_text() if log.exists() else 'no log'}")
+
+
+def left(processes: list[int], *, within_s: float = 10.0) -> list[int]:
+    """Return which processes still run after a time; waits no longer than it must."""
+    deadline = time.monotonic() + within_s
+    while True:
+        alive = [pid for pid in processes if _is_running(pid)]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def pids_of() -> Callable[[Path], list[int]]:
+    return pids
+
+
+@pytest.fixture
+def left_of() -> Callable[..., list[int]]:
+    return left

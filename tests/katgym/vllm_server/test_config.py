@@ -1,0 +1,86 @@
+"""Settings of servers: what is refused, and the command and variables the rest becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from katgym.errors import UsageError
+from katgym.vllm_server import VllmServerConfig
+from katgym.vllm_server.config import server_command, server_environment
+from katgym.vllm_server.failure_hints import hint, raised_errors
+
+PYTHON = Path("/venv/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"model": ""}, "model is a folder or a hub id"),
+        ({"port": 70000}, "port is 0 .* got 70000"),
+        ({"device": "tpu"}, "device is one of 'auto', 'cpu', 'gpu', got 'tpu'"),
+        ({"logprobs_mode": "raw"}, "logprobs_mode is one of 'processed_logprobs', 'raw_logprobs'"),
+        ({"weight_transfer": "rdma"}, "weight_transfer is one of '', 'ipc', 'nccl', got 'rdma'"),
+        ({"max_model_len": -1}, "max_model_len is >= 0, got -1"),
+        ({"max_lora_rank": 0}, "max_lora_rank is >= 1, got 0"),
+        ({"start_timeout_s": 0.0}, "start_timeout_s is > 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(wrong, text):
+    with pytest.raises(UsageError, match=text):
+        VllmServerConfig(**{"model": "m", **wrong})
+
+
+def test_a_plain_server_on_a_gpu():
+    config = VllmServerConfig(model="Qwen/Qwen3-0.6B", device="gpu")
+    assert server_command(config, PYTHON, 8000) == [
+        "/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server",
+        "--model", "Qwen/Qwen3-0.6B", "--served-model-name", "Qwen/Qwen3-0.6B",
+        "--host", "127.0.0.1", "--port", "8000", "--dtype", "auto",
+        "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
+    ]  # fmt: skip
+    environ = {"HOME": "/h", "PYTHONPATH": "/ours", "VIRTUAL_ENV": "/ours/.venv"}
+    assert server_environment(config, PYTHON, environ) == {"HOME": "/h", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def test_everything_at_once_on_a_cpu(tmp_path):
+    config = VllmServerConfig(
+        model="m", served_name="tiny", device="cpu", dtype="float32", max_model_len=99,
+        logprobs_mode="raw_logprobs", has_lora=True, max_lora_rank=8, has_rl_routes=True,
+        weight_transfer="ipc", extra_args=("--seed", "1"),
+    )  # fmt: skip
+    command = server_command(config, PYTHON, 1)
+    assert command[command.index("--enable-scale-out") :] == [
+        "--enable-scale-out", "--max-model-len", "99", "--enable-lora", "--max-lora-rank", "8",
+        "--weight-transfer-config", '{"backend": "ipc"}', "--gpu-memory-utilization", "0.2",
+        "--seed", "1",
+    ]  # fmt: skip
+    python = tmp_path / "bin" / "python"
+    openmp = tmp_path / "lib" / "libiomp5.so"
+    openmp.parent.mkdir()
+    openmp.touch()
+    found = server_environment(config, python, {"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert found == {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        "LD_PRELOAD": str(openmp),
+    }
+
+
+def test_the_first_errors_of_a_log_are_its_cause():
+    log = """INFO all is well
+(EngineCore pid=7) ERROR 11-21 [core.py:1] ValueError: head size 9 is not supported
+(EngineCore pid=7) ERROR 11-21 [core.py:2] ValueError: head size 9 is not supported
+(APIServer pid=6) RuntimeError: Engine core initialization failed.
+"""
+    assert raised_errors(log) == [
+        "ValueError: head size 9 is not supported",
+        "RuntimeError: Engine core initialization failed.",
+    ]
+    assert hint(log) == ""
+    assert "Choose another" not in hint("OSError: [Errno 98] Address already in use")
+    assert "another program listens" in hint("OSError: [Errno 98] Address already in use")

@@ -1,0 +1,176 @@
+"""Bodies and answers of both token routes, and what an answer that cannot be used says."""
+
+from __future__ import annotations
+
+import pytest
+
+from katgym.errors import PolicyError, UsageError
+from katgym.policies.base import Sampling
+from katgym.vllm_server.token_api import (
+    SampledTokens,
+    TokenRequest,
+    VersionSpan,
+    completions_body,
+    generate_body,
+    parse_completions,
+    parse_generate,
+    parse_scores,
+    score_body,
+    top_logprob,
+)
+
+PLAIN = TokenRequest(model="tiny", prompt_ids=(5, 6), max_tokens=8)
+FULL = TokenRequest(
+    model="adapter",
+    prompt_ids=[5],
+    max_tokens=3,
+    sampling=Sampling(temperature=0.5, top_p=0.9, top_k=7, max_tokens=99),
+    seed=0,
+    num_completions=4,
+    stop=["\n"],
+    stop_token_ids=[2],
+    num_top_logprobs=1,
+    cache_salt="v7",
+)
+
+
+def test_a_plain_request_leaves_out_what_it_does_not_ask():
+    assert generate_body(PLAIN) == {
+        "model": "tiny",
+        "token_ids": [5, 6],
+        "sampling_params": {
+            "max_tokens": 8,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "stop_token_ids": [],
+            "skip_special_tokens": False,
+            "logprobs": 0,
+            "detokenize": False,
+        },
+    }
+    body = completions_body(PLAIN)
+    assert (body["prompt"], body["return_token_ids"], body["logprobs"]) == ([5, 6], True, 0)
+    assert not {"n", "seed", "stop", "cache_salt", "token_ids"} & body.keys()
+
+
+def test_both_routes_get_all_that_is_asked():
+    generate, completions = generate_body(FULL), completions_body(FULL)
+    params = generate["sampling_params"]
+    for body in (params, completions):
+        assert (body["temperature"], body["top_p"], body["top_k"]) == (0.5, 0.9, 7)
+        assert (body["max_tokens"], body["seed"], body["n"]) == (3, 0, 4)
+        assert (body["stop"], body["stop_token_ids"]) == (["\n"], [2])
+    assert (params["logprobs"], completions["logprobs"]) == (2, 1)
+    assert params["detokenize"] is True
+    assert generate["model"] == completions["model"] == "adapter"
+    assert generate["cache_salt"] == completions["cache_salt"] == "v7"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"prompt_ids": []}, "at least one prompt token"),
+        ({"max_tokens": 0}, "max_tokens is >= 1, got 0"),
+        ({"num_completions": 0}, "num_completions is >= 1, got 0"),
+    ],
+)
+def test_a_request_that_cannot_work_is_refused(wrong, text):
+    with pytest.raises(UsageError, match=text):
+        TokenRequest(**{"model": "m", "prompt_ids": [1], "max_tokens": 1, **wrong})
+
+
+def generated(index=0, **changes):
+    choice = {
+        "index": index,
+        "token_ids": [7, 8],
+        "logprobs": {"content": [{"token_id": 7, "logprob": -0.5}, {"token_id": 8, "logprob": -1}]},
+        "finish_reason": "length",
+        "weight_versions": [
+            {"version": "3", "start": 0, "end": 1},
+            {"version": "4", "start": 1, "end": 2},
+        ],
+    }
+    return {**choice, **changes}
+
+
+def test_generate_answers_ids_logprobs_and_versions():
+    assert parse_generate({"choices": [generated()]}) == [
+        SampledTokens(
+            token_ids=[7, 8],
+            policy_logprobs=[-0.5, -1],
+            finish_reason="length",
+            version_spans=(
+                VersionSpan(version="3", start=0, end=1),
+                VersionSpan(version="4", start=1, end=2),
+            ),
+        )
+    ]
+
+
+def test_several_completions_come_in_order():
+    answer = {"choices": [generated(1, token_ids=[1, 1]), generated(0, token_ids=[0, 0])]}
+    assert [sampled.token_ids for sampled in parse_generate(answer)] == [[0, 0], [1, 1]]
+    choice = {"finish_reason": "stop", "logprobs": {"token_logprobs": [-1.0]}}
+    answer = {"choices": [{**choice, "index": 1, "token_ids": [1]}, {**choice, "token_ids": [0]}]}
+    found = parse_completions(answer)
+    assert [sampled.token_ids for sampled in found] == [[0], [1]]
+    assert found[0] == SampledTokens(token_ids=[0], policy_logprobs=[-1.0], finish_reason="stop")
+
+
+def test_an_aborted_completion_says_so():
+    assert (
+        parse_generate({"choices": [generated(finish_reason="abort")]})[0].finish_reason == "abort"
+    )
+    assert parse_generate({"choices": [generated(weight_versions=None)]})[0].version_spans == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "kind"),
+    [
+        ([1], "the answer has no", "policy_bad_response"),
+        ({}, "the answer has no 'choices'", "policy_bad_response"),
+        ({"choices": []}, "the answer has no choices", "policy_bad_response"),
+        ({"choices": ["x"]}, "the answer has no", "policy_bad_response"),
+        ({"choices": [{"logprobs": None}]}, "'token_ids'.*0.10.2", "policy_bad_response"),
+        ({"choices": [generated(token_ids="x")]}, "token_ids and", "policy_bad_response"),
+        (
+            {"choices": [generated(weight_versions=[{"version": "1"}])]},
+            "the answer has no 'start'",
+            "policy_bad_response",
+        ),
+        (
+            {
+                "choices": [
+                    generated(logprobs={"content": [{"logprob": -1.0}, {"logprob": -9999.0}]})
+                ]
+            },
+            "token 1 of 2 was sampled without a finite log-probability",
+            "policy_no_logprobs",
+        ),
+    ],
+)
+def test_an_answer_that_cannot_be_used_names_what_is_missing(answer, text, kind):
+    with pytest.raises(PolicyError, match=f"(?s)^server 1: .*{text}") as caught:
+        parse_generate(answer, source="server 1")
+    assert caught.value.kind == kind
+
+
+def test_the_likeliest_token_is_read_from_both_shapes():
+    content = [{"top_logprobs": [{"logprob": -2.0}, {"logprob": -0.5}]}]
+    assert top_logprob({"choices": [{"logprobs": {"content": content}}]}) == -0.5
+    assert top_logprob({"choices": [{"logprobs": {"top_logprobs": [{"a": -3.0}]}}]}) == -3.0
+    with pytest.raises(PolicyError, match="no top_logprobs"):
+        top_logprob({"choices": [{"logprobs": None}]})
+
+
+def test_given_tokens_are_scored():
+    assert score_body("tiny", [5, 6, 7])["prompt_logprobs"] == 0
+    rows = [None, {"6": {"logprob": -1.5}, "9": {"logprob": -0.1}}, {"7": {"logprob": -2}}]
+    answer = {"choices": [{"prompt_logprobs": rows}]}
+    assert parse_scores(answer, [5, 6, 7]) == [-1.5, -2.0]
+    for tokens in ([5, 6], [5, 6, 8]):
+        with pytest.raises(PolicyError, match="no prompt_logprobs for"):
+            parse_scores(answer, tokens)

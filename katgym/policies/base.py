@@ -66,7 +66,8 @@ class TokenRecord:
 
     The prompt is the first `num_shared` tokens of call `parent` (its prompt followed by its
     completion), followed by `prompt_ids`; `parent` is None for a root, `num_shared` then 0.
-    `policy_logprobs` has one natural-log probability per entry of `completion_ids`.
+    `policy_logprobs` has one natural-log probability per entry of `completion_ids`; empty: they are
+    not known, as of text that a teacher wrote and a renderer turned into tokens.
 
     Example:
         TokenRecord(parent=0, num_shared=57, prompt_ids=[2, 198], completion_ids=[504, 2],

@@ -25,8 +25,10 @@ except ImportError as e:
     ) from e
 
 from katgym.policies.base import Sampling
-from katgym.policies.hf_engine import BatchEngine, EngineConfig, Request
+from katgym.policies.hf_engine import BatchEngine, EngineConfig
+from katgym.policies.hf_request import Request
 from katgym.policies.renderer_choice import choose_renderer
+from katgym.policies.sampler import uniforms
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
 
@@ -45,8 +47,12 @@ class HfConfig:
     """Renderer to use; "" chooses by the model."""
     max_context_tokens: int = 4096
     """Prompt plus completion tokens of one call; never more than the model's own limit."""
-    max_batch_size: int = 16
+    max_batch_size: int = 128
     """Requests decoded together."""
+    max_batch_tokens: int = 65_536
+    """Requests decoded together, times prompt plus `max_tokens` of the longest of them."""
+    max_prefill_tokens: int = 2048
+    """Prompt tokens computed in one forward."""
     max_cached_tokens: int = 8192
     """Tokens of finished requests whose keys and values are kept for reuse."""
 
@@ -84,6 +90,8 @@ class HfPolicy(TokenPolicy):
             model,
             EngineConfig(
                 max_batch_size=self.config.max_batch_size,
+                max_batch_tokens=self.config.max_batch_tokens,
+                max_prefill_tokens=self.config.max_prefill_tokens,
                 max_cached_tokens=self.config.max_cached_tokens,
             ),
         )
@@ -112,27 +120,27 @@ class HfPolicy(TokenPolicy):
         seed: int | None,
         session_id: str,
     ) -> Generated:
-        generator = torch.Generator()
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(seed)
         request = Request(
             ids=list(prompt_ids),
             max_tokens=max_tokens,
             stop_ids=self.stop_ids,
             sampling=sampling,
-            generator=generator,
+            uniforms=uniforms(seed),
             session_id=session_id,
         )
         return await self.engine.generate(request)
 
-    async def update_weights(self, fn: Callable[[], None], *, policy_version: int) -> None:
+    async def update_weights(
+        self, fn: Callable[[], None], *, policy_version: int, is_immediate: bool = False
+    ) -> None:
         """Call `fn`, which changes the model's weights, once no request is running.
 
         Later completions carry `policy_version`. All kept keys and values are dropped.
+        is_immediate: `fn` is called before the next token instead, and requests that run go on with
+        the new weights: all they have so far is computed again. Their `Generated.version_spans` say
+        which weights sampled which tokens; `policy_version` is the oldest.
         """
-        await self.engine.update(fn, policy_version)
+        await self.engine.update(fn, policy_version, is_immediate=is_immediate)
 
     def release(self, session_id: str) -> None:
         self.engine.release(session_id)

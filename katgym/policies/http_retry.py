@@ -77,11 +77,15 @@ class HttpClient:
 
     async def post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
         """Return the JSON answer to a POST; raises `PolicyError`."""
-        return await self._request("POST", path, body, headers)
+        return _json(await self._request("POST", path, body, headers))
+
+    async def post_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """Return the answer to a POST as text, which may be empty; raises `PolicyError`."""
+        return (await self._request("POST", path, body, {})).text
 
     async def get(self, path: str) -> Any:
         """Return the JSON answer to a GET; raises `PolicyError`."""
-        return await self._request("GET", path, None, {})
+        return _json(await self._request("GET", path, None, {}))
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; may be called twice."""
@@ -91,7 +95,7 @@ class HttpClient:
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
-    ) -> Any:
+    ) -> httpx.Response:
         url = f"{self.base_url.rstrip('/')}{path}"
         for attempt in itertools.count():
             try:
@@ -107,7 +111,7 @@ class HttpClient:
 
     async def _attempt(
         self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]
-    ) -> Any:
+    ) -> httpx.Response:
         """Return the answer; raises `_PassingError` for what is worth a retry."""
         try:
             response = await self._open().request(method, url, json=body, headers=headers)
@@ -129,12 +133,7 @@ class HttpClient:
                 f"{url} refused the request with {status}: {text:.500}", response
             )
             raise error
-        try:
-            return response.json()
-        except ValueError as e:
-            raise PolicyError(
-                f"{url} answered no JSON: {text!r:.200}", kind="policy_bad_response"
-            ) from e
+        return response
 
     @staticmethod
     def _status_error(message: str, response: httpx.Response) -> HttpStatusError:
@@ -160,6 +159,15 @@ class HttpClient:
                 ),
             )
         return self._client
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as e:
+        raise PolicyError(
+            f"{response.url} answered no JSON: {response.text!r:.200}", kind="policy_bad_response"
+        ) from e
 
 
 def _seconds(retry_after: str | None) -> float | None:

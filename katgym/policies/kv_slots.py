@@ -1,39 +1,41 @@
 """Keys and values of the rows a batch holds: one slot a row, each row starting at column 0.
 
-Rows of different length need no padding that moves: a decode step writes row b at column
-`lengths[b]` and the mask hides what lies behind it. Memory grows by doubling, on demand.
+Rows of different length need no padding that moves: a forward writes row b's new tokens from
+column `lengths[b]` on, and the mask hides what lies behind them: columns past a row's length hold
+leftovers.
 
-Letters: B rows of this forward, S slots, H key/value heads, Q new tokens, K columns, D head size.
-Not here: which row is in which slot (`hf_engine.py`).
+Letters: B rows of this forward, S slots, H key/value heads, Q new tokens of a row, N new tokens of
+all rows, K columns, D head size. Not here: which row is in which slot (`row_batch.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-MIN_COLUMNS = 128
+SLOT_STEP = 16
+COLUMN_STEP = 128
 
 
 @dataclass
 class Window:
-    """Where the next forward writes: rows `start` to `start + len(lengths)`, each at its length."""
+    """Where the next forward writes and reads: rows in slots `start` to `stop`."""
 
     start: int = 0
-    lengths: list[int] = field(default_factory=list)
-    num_new: int = 1
-    """Tokens each row adds."""
-    rows: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    columns: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
-    """Slot and first new column of each row, on the model's device."""
-
-    @property
-    def num_columns(self) -> int:
-        """Columns the forward reads."""
-        return max(self.lengths) + self.num_new
+    stop: int = 0
+    num_columns: int = 0
+    """Columns the forward reads."""
+    slot_N: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    column_N: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    """Where the new tokens are written, row by row; on the model's device, as all here."""
+    pick_N: torch.Tensor | None = None
+    """Which of B x Q, flat, the new tokens are; None: all."""
+    capacity: tuple[int, int] = (0, 0)
+    """Slots and columns there is memory for."""
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers is untyped
@@ -48,8 +50,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transforme
         self.window = window
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = key_states.new_zeros((0, key_states.shape[1], 0, key_states.shape[3]))
-        self.values = value_states.new_zeros((0, value_states.shape[1], 0, value_states.shape[3]))
+        slots, columns = self.window.capacity
+        self.keys = key_states.new_zeros((slots, key_states.shape[1], columns, key_states.shape[3]))
+        self.values = value_states.new_zeros(
+            (slots, value_states.shape[1], columns, value_states.shape[3])
+        )
         self.is_initialized = True
 
     def update(
@@ -59,41 +64,30 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transforme
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.window
-        stop = window.start + len(window.lengths)
-        self.reserve(stop, window.num_columns)
         for store_SHKD, new_BHQD in ((self.keys, key_states), (self.values, value_states)):
-            if window.num_new == 1:
-                store_SHKD[window.rows, :, window.columns] = new_BHQD[:, :, 0]
-            else:
-                for row, length in enumerate(window.lengths):
-                    store_SHKD[window.start + row, :, length : length + window.num_new] = new_BHQD[
-                        row
-                    ]
-        num_columns = window.num_columns
+            new_NHD = new_BHQD.transpose(1, 2).flatten(0, 1)
+            if window.pick_N is not None:
+                new_NHD = new_NHD[window.pick_N]
+            store_SHKD[window.slot_N, :, window.column_N] = new_NHD
         return (
-            self.keys[window.start : stop, :, :num_columns],
-            self.values[window.start : stop, :, :num_columns],
+            self.keys[window.start : window.stop, :, : window.num_columns],
+            self.values[window.start : window.stop, :, : window.num_columns],
         )
 
-    def reserve(self, num_slots: int, num_columns: int) -> None:
-        """Make room for so many slots and columns; what is stored keeps its place."""
-        slots, heads, columns, _ = self.keys.shape
-        if num_slots <= slots and num_columns <= columns:
-            return
-        while columns < num_columns:
-            columns = max(MIN_COLUMNS, 2 * columns)
-        slots = max(slots, num_slots)
+    def resize(self, num_slots: int, num_columns: int) -> None:
+        """Change the memory; what lies in both keeps its place."""
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = old.new_zeros((slots, heads, columns, old.shape[3]))
-            new[: old.shape[0], :, : old.shape[2]] = old
+            new = old.new_zeros((num_slots, old.shape[1], num_columns, old.shape[3]))
+            slots, columns = min(num_slots, old.shape[0]), min(num_columns, old.shape[2])
+            new[:slots, :, :columns] = old[:slots, :, :columns]
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.window.num_columns, 0
 
     def get_seq_length(self) -> int:
-        return max(self.window.lengths, default=0)
+        return self.window.num_columns
 
     def get_max_length(self) -> int:
         return -1
@@ -104,34 +98,74 @@ Stored = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class SlotCache:
-    """All layers' slots, with the moves a batch needs."""
+    """All layers' slots, with the moves a batch needs.
+
+    `reserve` before anything else: the other methods write where there is memory.
+    """
 
     def __init__(self, num_layers: int) -> None:
         self.window = Window()
         self.layers = [SlotLayer(self.window) for _ in range(num_layers)]
         self.cache = Cache(layers=list(self.layers))
 
-    def aim(
-        self, start: int, lengths: list[int], num_new: int, device: torch.device
-    ) -> torch.Tensor:
-        """Set where the next forward writes; return its attention mask, B x 1 x Q x K, True = see.
+    def reserve(self, num_slots: int, num_columns: int) -> None:
+        """Make room for so many slots and columns. What lies beyond them may be lost.
 
-        New token q of row b sees columns 0 to `lengths[b] + q`.
+        Memory is the product of both, so that a change gives back what the last one did not need.
+        """
+        slots, columns = self.window.capacity
+        if num_slots <= slots and num_columns <= columns:
+            return
+        capacity = (_round_up(num_slots, SLOT_STEP), _round_up(num_columns, COLUMN_STEP))
+        self.window.capacity = capacity
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.resize(*capacity)
+
+    def aim(
+        self,
+        start: int,
+        lengths: Sequence[int],
+        counts: Sequence[int],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Set where the next forward writes; return its mask, B x 1 x Q x K, and positions, B x Q.
+
+        Row b is in slot `start + b`, has `lengths[b]` tokens and gets `counts[b]` more; a row that
+        gets fewer than another has padding in front. The mask is added to the scores: 0 or the
+        least number of `dtype`. A new token sees the columns up to its own.
         """
         window = self.window
-        window.start, window.lengths, window.num_new = start, lengths, num_new
-        window.rows = torch.arange(start, start + len(lengths), device=device)
-        window.columns = torch.tensor(lengths, device=device)
-        columns_K = torch.arange(window.num_columns, device=device)
-        last_BQ = window.columns[:, None] + torch.arange(num_new, device=device)
-        return (columns_K <= last_BQ[:, :, None])[:, None]
+        num_new = max(counts)
+        ends = [length + count for length, count in zip(lengths, counts, strict=True)]
+        window.start, window.stop, window.num_columns = start, start + len(ends), max(ends)
+        # A token's column is its position in the row; that of padding lies before the new ones.
+        position_BQ = torch.tensor(ends)[:, None] + torch.arange(-num_new, 0)
+        slot_B = torch.arange(start, window.stop)
+        if min(counts) == num_new:
+            window.pick_N = None
+            position_BQ = position_BQ.to(device)
+            window.slot_N = slot_B.repeat_interleave(num_new).to(device)
+            window.column_N = position_BQ.flatten()
+        else:
+            is_new_BQ = position_BQ >= torch.tensor(lengths)[:, None]
+            row_N, query_N = is_new_BQ.nonzero(as_tuple=True)
+            window.pick_N = (row_N * num_new + query_N).to(device)
+            window.slot_N = slot_B[row_N].to(device)
+            window.column_N = position_BQ[is_new_BQ].to(device)
+            position_BQ = position_BQ.clamp_(min=0).to(device)
+        is_hidden_BQK = torch.arange(window.num_columns, device=device) > position_BQ[:, :, None]
+        mask_BQK = torch.zeros(is_hidden_BQK.shape, dtype=dtype, device=device)
+        mask_BQK.masked_fill_(is_hidden_BQK, torch.finfo(dtype).min)
+        return mask_BQK[:, None], position_BQ
 
-    def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` columns of one slot to another."""
+    def copy_rows(self, sources: Sequence[int], targets: Sequence[int], num_columns: int) -> None:
+        """Copy the first `num_columns` columns of slots to others."""
         for layer in self.layers:
-            layer.reserve(target + 1, length)
-            layer.keys[target, :, :length] = layer.keys[source, :, :length]
-            layer.values[target, :, :length] = layer.values[source, :, :length]
+            for store_SHKD in (layer.keys, layer.values):
+                store_SHKD[targets, :, :num_columns] = store_SHKD[sources, :, :num_columns]
 
     def take(self, slot: int, length: int) -> Stored:
         """Return a copy of the first `length` columns of a slot."""
@@ -143,8 +177,9 @@ class SlotCache:
     def put(self, slot: int, stored: Stored, length: int) -> None:
         """Write the first `length` columns of `stored` into a slot."""
         for layer, (keys_HKD, values_HKD) in zip(self.layers, stored, strict=True):
-            if not layer.is_initialized:
-                layer.lazy_initialization(keys_HKD[None], values_HKD[None])
-            layer.reserve(slot + 1, length)
             layer.keys[slot, :, :length] = keys_HKD[:, :length]
             layer.values[slot, :, :length] = values_HKD[:, :length]
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

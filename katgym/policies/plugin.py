@@ -9,7 +9,7 @@ from katgym.hookspecs import RegisterNamed, hookimpl
 from katgym.policies.uri import BUILTIN_POLICIES
 
 DESCRIPTIONS = {
-    "oracle": "plays the env's own solution",
+    "oracle": "plays the env's own solution; oracle?max_calls=1: one tool call a turn",
     "noop": "answers with empty messages",
     "random": "plays random actions",
     "scripted": "scripted:FILE plays the actions in a file",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from katgym.errors import PolicyError
 from katgym.policies.base import EpisodeContext, Policy, Sampling
 from katgym.rendering import TokenSession
+from katgym.vllm_server.token_api import VersionSpan
 
 if TYPE_CHECKING:
     from renderers.base import Renderer
@@ -32,6 +33,8 @@ class Generated:
     finish_reason: str = "stop"
     """`stop` or `length`."""
     policy_version: int = 0
+    version_spans: Sequence[VersionSpan] = ()
+    """Which weights sampled which tokens, where a server changed them in the middle and tells."""
 
 
 class TokenPolicy(Policy):

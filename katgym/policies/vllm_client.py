@@ -1,13 +1,15 @@
 """`vllm:URL#MODEL`: a vLLM server, token ids in, token ids and log-probabilities out.
 
 `vllm:http://host:8000#Qwen/Qwen3-0.6B?tokenizer=DIR&max_context_tokens=8192`. The server does
-not see messages: prompts go to `/v1/completions` as ids (vLLM >= 0.10.2).
+not see messages: prompts go as ids to `/inference/v1/generate` where the server has it, which also
+tells the weight version of every token, else to `/v1/completions` (vLLM >= 0.10.2).
 
 vLLM reports log-probabilities before the temperature unless it was started with
 `--logprobs-mode processed_logprobs`. One probe finds out which it does; a combination with
 `Sampling` that would record wrong numbers is refused.
 
-Not here: starting servers; pushing weights to them.
+Not here: starting servers, and what is posted to them (`katgym/vllm_server/`); pushing weights to
+them (`katgym_trainer.weight_sync`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from katgym.policies.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
 from katgym.sync import run_sync
+from katgym.vllm_server.control import VllmControl
+from katgym.vllm_server.token_api import UNVERIFIED, SampledTokens, TokenRequest
+from katgym.vllm_server.token_client import TokenClient
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +64,9 @@ class VllmConfig:
 class VllmPolicy(TokenPolicy):
     """Plays through a vLLM server.
 
-    Made by `connect`, which asks the server for the model; `policy_version` is what completions
-    are stamped with, and is set by whoever updates the server's weights.
+    Made by `connect`, which asks the server for the model and its routes. Completions are stamped
+    with the oldest weights that sampled a token of theirs, where the server tells them as a
+    number; else with `policy_version`, which whoever updates the weights sets.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class VllmPolicy(TokenPolicy):
         name: str,
         config: VllmConfig,
         model_type: str = "",
+        has_generate: bool = False,
     ) -> None:
         self.name = name
         self.config = config
@@ -82,7 +89,7 @@ class VllmPolicy(TokenPolicy):
         self.max_context_tokens = config.max_context_tokens
         self.renderer = choose_renderer(tokenizer, name=config.renderer, model_type=model_type)
         self.stop_ids = self.renderer.get_stop_token_ids()
-        self._http = http
+        self._client = TokenClient(http, has_generate=has_generate, name=f"policy {name!r}")
         self._is_processed: bool | None = None
 
     @classmethod
@@ -96,7 +103,7 @@ class VllmPolicy(TokenPolicy):
             retry=RetryConfig(timeout_s=config.timeout_s, max_retries=config.max_retries),
             max_connections=config.max_concurrency,
         )
-        card = run_sync(_model_card(http, model))
+        card, has_generate = run_sync(_ask_server(http, model))
         source = config.tokenizer or card.get("root") or model
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(source)
@@ -106,7 +113,13 @@ class VllmPolicy(TokenPolicy):
                 f"cannot load the tokenizer {source!r}: {e}. Name one with ?tokenizer=DIR"
             ) from e
         policy = cls(
-            http, model, tokenizer, name=name, config=config, model_type=model_config.model_type
+            http,
+            model,
+            tokenizer,
+            name=name,
+            config=config,
+            model_type=model_config.model_type,
+            has_generate=has_generate,
         )
         # Models pad their vocabulary, and may sample an id that no token has.
         policy.vocab_size = max(policy.vocab_size, model_config.get_text_config().vocab_size)
@@ -125,66 +138,51 @@ class VllmPolicy(TokenPolicy):
     ) -> Generated:
         await self._check_sampling(sampling)
         version = self.policy_version
-        body = self._body(prompt_ids, sampling, max_tokens)
-        if seed is not None:
-            body["seed"] = seed
-        answer = await self._http.post("/v1/completions", body, **{"X-Session-ID": session_id})
-        return self._generated(answer, version)
+        request = TokenRequest(
+            model=self.model,
+            prompt_ids=prompt_ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            seed=seed,
+            stop_token_ids=self.stop_ids,
+        )
+        sampled = await self._client.generate(request, session_id=session_id)
+        return self._generated(sampled[0], version)
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._client.http.aclose()
 
     def describe(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "model": self.model,
-            "url": self._http.base_url,
+            "url": self._client.http.base_url,
+            "has_generate": self._client.has_generate,
             "tokenizer": self.tokenizer.name_or_path,
             "renderer": type(self.renderer).__name__,
             "max_context_tokens": self.max_context_tokens,
         }
 
-    def _body(
-        self, prompt_ids: Sequence[int], sampling: Sampling, max_tokens: int
-    ) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "prompt": list(prompt_ids),
-            "max_tokens": max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "stop_token_ids": list(self.stop_ids),
-            "logprobs": 0,
-            "return_token_ids": True,
-            "skip_special_tokens": False,
-        }
-
-    def _generated(self, answer: Any, version: int) -> Generated:
-        try:
-            choice = answer["choices"][0]
-            ids, logprobs = choice["token_ids"], choice["logprobs"]
-            reason = choice["finish_reason"]
-            values = logprobs["token_logprobs"] if logprobs else []
-        except (KeyError, IndexError, TypeError) as e:
-            hint = " (it needs vLLM >= 0.10.2)" if "token_ids" in str(e) else ""
+    def _generated(self, sampled: SampledTokens, version: int) -> Generated:
+        if sampled.finish_reason == "abort":
             raise PolicyError(
-                f"policy {self.name!r}: the answer has no {e}{hint}: {answer!s:.300}",
-                kind="policy_bad_response",
-            ) from e
-        if not isinstance(ids, list) or not isinstance(values, list):
-            raise PolicyError(
-                f"policy {self.name!r}: token_ids and token_logprobs are lists, got"
-                f" {ids!s:.100} and {values!s:.100}",
-                kind="policy_bad_response",
+                f"policy {self.name!r}: the server gave the request up after"
+                f" {len(sampled.token_ids)} tokens, as it does for pause(abort)"
             )
+        versions = [span.version for span in sampled.version_spans]
+        if UNVERIFIED in versions:
+            raise PolicyError(
+                f"policy {self.name!r}: the server samples from weights whose sync failed; sync"
+                " again, or restart it"
+            )
+        if versions and all(text.isdecimal() for text in versions):
+            version = min(int(text) for text in versions)
         return Generated(
-            token_ids=ids,
-            policy_logprobs=values,
-            finish_reason="length" if reason == "length" else "stop",
+            token_ids=sampled.token_ids,
+            policy_logprobs=sampled.policy_logprobs,
+            finish_reason=sampled.finish_reason,
             policy_version=version,
+            version_spans=sampled.version_spans,
         )
 
     async def _check_sampling(self, sampling: Sampling) -> None:
@@ -213,17 +211,18 @@ class VllmPolicy(TokenPolicy):
 
     async def _probe(self) -> bool:
         """Return whether the server's log-probabilities depend on the temperature."""
-        top: list[float] = []
-        for temperature in (0.5, 2.0):
-            body = self._body([self.stop_ids[0]], Sampling(temperature=temperature), 1)
-            answer = await self._http.post("/v1/completions", {**body, "logprobs": 1})
-            try:
-                top.append(max(answer["choices"][0]["logprobs"]["top_logprobs"][0].values()))
-            except (KeyError, IndexError, TypeError) as e:
-                raise PolicyError(
-                    f"policy {self.name!r}: the answer has no top_logprobs: {answer!s:.300}",
-                    kind="policy_no_logprobs",
-                ) from e
+        top = [
+            await self._client.top_logprob(
+                TokenRequest(
+                    model=self.model,
+                    prompt_ids=[self.stop_ids[0]],
+                    max_tokens=1,
+                    sampling=Sampling(temperature=temperature),
+                    num_top_logprobs=1,
+                )
+            )
+            for temperature in (0.5, 2.0)
+        ]
         return abs(top[0] - top[1]) > 1e-4
 
 
@@ -238,17 +237,23 @@ def from_uri(rest: str) -> VllmPolicy:
     )
 
 
-async def _model_card(http: HttpClient, model: str) -> dict[str, Any]:
-    answer = await http.get("/v1/models")
+async def _ask_server(http: HttpClient, model: str) -> tuple[dict[str, Any], bool]:
+    """Return the model's card, and whether the server has the route that tells versions."""
+    control = VllmControl(http)
     try:
-        cards = {card["id"]: card for card in answer["data"]}
-    except (KeyError, TypeError) as e:
-        raise PolicyError(
-            f"{http.base_url}/v1/models answered no list of models: {answer!s:.300}",
-            kind="policy_bad_response",
-        ) from e
+        cards = await control.models()
+        if model not in cards:
+            raise UsageError(unknown_name(f"model at {http.base_url}", model, cards))
+        # An adapter has the tokenizer and the limit of the model it belongs to.
+        card = cards.get(str(cards[model].get("parent")), cards[model])
+        return card, await _has_generate(control)
     finally:
         await http.aclose()
-    if model not in cards:
-        raise UsageError(unknown_name(f"model at {http.base_url}", model, cards))
-    return dict(cards[model])
+
+
+async def _has_generate(control: VllmControl) -> bool:
+    try:
+        return (await control.abilities()).has_generate
+    except PolicyError as e:
+        logger.warning("%s; sampling from /v1/completions, which tells no versions", e)
+        return False

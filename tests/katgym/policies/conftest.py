@@ -23,49 +23,22 @@ pytest.importorskip("renderers", reason="needs the extra 'hf'")
 torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402 - after the skips
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from byte_tokenizer import QWEN_TOKENS, byte_tokenizer  # noqa: E402 - after the skips
+from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 
 from katgym.policies.token_policy import Generated, TokenPolicy  # noqa: E402
-
-CHATML = (
-    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\n"
-    "You are small.<|im_end|>\n{% endif %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
-    "<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-QWEN_TOKENS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-QWEN_TOKENS += ["<think>", "</think>"]
-
-
-def make_tokenizer(extra: Sequence[str] = ()) -> Any:
-    """Return a byte-level tokenizer: one token per byte, plus the control tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
-    tokenizer.add_tokens(list(extra))
-    tokenizer.chat_template = CHATML
-    return tokenizer
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     """Plain ChatML: calls are text."""
-    return make_tokenizer()
+    return byte_tokenizer(system="You are small.")
 
 
 @pytest.fixture(scope="session")
 def qwen_tokenizer() -> Any:
     """The control tokens that the typed Qwen3 renderer needs."""
-    return make_tokenizer(QWEN_TOKENS)
+    return byte_tokenizer(QWEN_TOKENS, system="You are small.")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
@@ -45,6 +46,59 @@ def test_the_oracle_solves_and_silence_does_not():
     rollout = play(NoopPolicy())
     assert rollout.reward.value == 0.0
     assert rollout.messages[-1] == {"role": "assistant", "content": ""}
+
+
+def calls_per_turn(env, player, **kwargs):
+    rollout = asyncio.run(katgym.run_rollout(env, player, **{"seed": 0, **kwargs}))
+    return [len(turn.tool_results) for turn in rollout.turns], rollout
+
+
+@pytest.mark.parametrize("level", [6, 10])
+@pytest.mark.parametrize("max_calls", [1, 2, 3])
+def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns(level, max_calls):
+    env = katgym.make("katgym/TreasureHunt-v0", level=level, max_turns=30)
+    all_at_once, _ = calls_per_turn(env, "oracle")
+    few, rollout = calls_per_turn(env, f"oracle?max_calls={max_calls}")
+    assert rollout.reward.value == 1.0
+    assert max(few) == max_calls and sum(few) == sum(all_at_once)
+    assert len(few) == sum(-(-calls // max_calls) for calls in all_at_once)
+    assert rollout.policy == f"oracle?max_calls={max_calls}"
+
+
+@pytest.mark.parametrize("level", [1, 7, 9, 10])
+def test_a_solution_that_counts_its_results_never_meets_half_of_them(level):
+    env = katgym.make("katgym/Arithmetic-v0", level=level)
+    all_at_once, _ = calls_per_turn(env, "oracle")
+    one_each, rollout = calls_per_turn(env, "oracle?max_calls=1")
+    assert rollout.reward.value == 1.0
+    assert one_each == [1] * sum(all_at_once) + [0]
+    assert calls_per_turn(env, "oracle?max_calls=99")[0] == all_at_once
+
+
+def test_sessions_of_an_oracle_keep_their_calls_apart(context):
+    env = katgym.make("katgym/Arithmetic-v0", level=7)
+    env.reset(seed=0)
+    player = policy("oracle?max_calls=1", schemes=BUILTIN_POLICIES)
+    sessions = [player.start(dataclasses.replace(context(), env=env)) for _ in range(2)]
+
+    async def first(session):
+        return (await session.complete([], max_tokens=1)).message["tool_calls"]
+
+    one, two = (asyncio.run(first(session)) for session in sessions)
+    assert one == two and len(one) == 1
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("oracle?max_calls=0", "max_calls is an int >= 1, got 0"),
+        ("oracle?max_calls=x", r"cannot read options 'max_calls=x'"),
+        ("oracle?max_call=1", "Did you mean 'max_calls'"),
+    ],
+)
+def test_options_of_an_oracle_that_are_none_are_refused(uri, text):
+    with pytest.raises(UsageError, match=text):
+        policy(uri, schemes=BUILTIN_POLICIES)
 
 
 def test_random_play_follows_its_seed():

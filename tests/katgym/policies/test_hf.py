@@ -126,13 +126,13 @@ def test_the_next_turn_reuses_its_session_and_siblings_share_a_prompt(make_polic
 def test_released_and_oversized_prefixes_are_not_kept(make_policy):
     policy = make_policy(max_cached_tokens=100)
     gather(generate(policy, PROMPTS[3], session_id="big"))
-    assert list(policy.engine._prefixes) == []
+    assert list(policy.engine.batch.kept) == []
     gather(*(generate(policy, PROMPTS[1], session_id=name, max_tokens=2) for name in "ab"))
-    assert list(policy.engine._prefixes) in (["a"], ["b"])  # 2 x 64 tokens do not fit in 100
+    assert list(policy.engine.batch.kept) in (["a"], ["b"])  # 2 x 64 tokens do not fit in 100
     policy.release("a")
     policy.release("b")
     gather(generate(policy, PROMPTS[0], session_id="c", max_tokens=2))
-    assert list(policy.engine._prefixes) == ["c"]
+    assert list(policy.engine.batch.kept) == ["c"]
 
 
 def test_a_cancelled_caller_frees_its_row(make_policy):

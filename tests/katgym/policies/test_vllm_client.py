@@ -213,6 +213,75 @@ def test_connect_works_under_a_running_event_loop(server, model_directory):
     assert asyncio.run(run()) == 64
 
 
+def generated(spans, reason="stop"):
+    content = [{"token_id": 5, "logprob": -0.5}, {"token_id": 6, "logprob": -0.25}]
+    versions = [{"version": v, "start": a, "end": b} for v, a, b in spans]
+    choice = {"token_ids": [5, 6], "logprobs": {"content": content}, "finish_reason": reason}
+    return {"choices": [{**choice, "index": 0, "weight_versions": versions}]}
+
+
+@pytest.fixture
+def connected(server, model_directory):
+    """A policy of a server that says it has the route which tells versions."""
+    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 64}
+    routes = {"paths": {"/inference/v1/generate": {}, "/v1/completions": {}}}
+    server.script = [(200, {"data": [card]}), (200, routes)]
+    policy = from_uri(f"{server.url}#tiny")
+    policy.policy_version = 9
+    server.requests.clear()
+    return policy
+
+
+def test_generate_is_used_where_the_server_has_it(server, connected):
+    server.script = [(200, generated([("8", 0, 1), ("7", 1, 2)]))]
+    result = generate(connected)
+    assert (result.token_ids, result.policy_logprobs) == ([5, 6], [-0.5, -0.25])
+    assert result.policy_version == 7
+    assert [(s.version, s.start, s.end) for s in result.version_spans] == [("8", 0, 1), ("7", 1, 2)]
+    path, body, headers = server.requests[0]
+    assert (path, body["token_ids"]) == ("/inference/v1/generate", [1, 2, 3])
+    assert body["sampling_params"]["seed"] == 4
+    assert headers["X-Session-ID"] == "abc"
+    assert connected.describe()["has_generate"] is True
+
+
+def test_labels_that_are_no_numbers_leave_the_version_that_was_set(server, connected):
+    server.script = [(200, generated([("default", 0, 2)]))]
+    assert generate(connected).policy_version == 9
+
+
+def test_weights_whose_sync_failed_are_refused(server, connected):
+    server.script = [(200, generated([("7", 0, 1), ("unverified", 1, 2)]))]
+    kind, text = fail(connected)
+    assert kind == "policy_unavailable"
+    assert "samples from weights whose sync failed" in text
+
+
+def test_an_adapter_has_its_models_tokenizer_and_limit(server, model_directory):
+    cards = [
+        {"id": "tiny", "root": str(model_directory), "max_model_len": 64, "parent": None},
+        {"id": "ours", "root": "/no/tokenizer/here", "max_model_len": None, "parent": "tiny"},
+    ]
+    server.script = [(200, {"data": cards}), (200, {"paths": {}})]
+    policy = from_uri(f"{server.url}#ours")
+    assert (policy.model, policy.max_context_tokens) == ("ours", 64)
+
+
+def test_a_request_the_server_gave_up_is_a_failure_to_retry(server, connected):
+    server.script = [(200, generated([], reason="abort"))]
+    kind, text = fail(connected)
+    assert kind == "policy_unavailable"
+    assert "the server gave the request up after 2 tokens" in text
+
+
+def test_a_server_that_lists_no_routes_is_asked_for_completions(server, model_directory, caplog):
+    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 64}
+    server.script = [(200, {"data": [card]}), (404, "not found")]
+    policy = from_uri(f"{server.url}#tiny")
+    assert policy.describe()["has_generate"] is False
+    assert "sampling from /v1/completions, which tells no versions" in caplog.text
+
+
 def test_eval_with_a_server_that_is_down_ends_with_1(tmp_path, capsys):
     uri = "vllm:http://127.0.0.1:9#tiny?max_retries=0"
     arguments = ["eval", "katgym/Arithmetic-v0", "--policy", uri, "--out", str(tmp_path / "run")]

@@ -2,7 +2,8 @@
 
     KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/katgym/policies
 
-Not here: failures of servers (`test_vllm_client.py`).
+Not here: failures of servers (`test_vllm_client.py`); servers that change their weights
+(`tests/trainer/test_weight_sync.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
+import re
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 
@@ -29,56 +31,61 @@ from katgym.rollout import Rollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
-START_S = 300
+ENDS = {"processed_logprobs": signal.SIGINT, "raw_logprobs": signal.SIGKILL}
+"""How the command that serves is ended, by mode of the server."""
 
 
-def start_server(directory, log, *options):
+def descendants(pid):
+    """Return a process and all that it started, directly or not."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def still_running(pids, within_s):
+    deadline = time.monotonic() + within_s
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return alive
+
+
+@pytest.fixture(scope="module", params=list(ENDS))
+def served(request, model_directory, tmp_path_factory):
+    """URL of a server of the tiny model, and its logprobs mode; started by the command."""
     python = os.environ.get("KATGYM_VLLM_PYTHON")
     if not python:
         pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
-    openmp = Path(python).parent.parent / "lib" / "libiomp5.so"
-    if openmp.exists():
-        env["LD_PRELOAD"] = str(openmp)
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory)]
-    command += ["--served-model-name", "tiny", "--port", str(port), "--host", "127.0.0.1"]
-    command += ["--dtype", "float32", "--max-model-len", "1024", *options]
-    process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
-    return process, f"http://127.0.0.1:{port}"
-
-
-def wait_until_healthy(process, url, log_path):
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"vLLM ended with {process.returncode}: {log_path.read_text()[-3000:]}")
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    command = [sys.executable, "-m", "katgym", "vllm", "serve", str(model_directory)]
+    command += ["--name", "tiny", "--port", "0", "--dtype", "float32", "--max-model-len", "1024"]
+    command += ["--logprobs-mode", request.param, "--python", python, "--log", str(log)]
+    command += ["--", "--max-num-seqs", "32"]
+    # A shell starts what it runs in the background with SIGINT ignored, and that is inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    with process:
+        told = process.stdout.readline()
+        found = re.fullmatch(r"vllm:(http://.+)#tiny\n", told)
+        assert found, (told, process.stderr.read())
+        family = descendants(process.pid)
+        assert len(family) >= 4  # command, supervisor, server, engine
         try:
-            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(1)
-    pytest.fail(f"vLLM was not ready after {START_S} s: {log_path.read_text()[-3000:]}")
-
-
-@pytest.fixture(scope="module", params=["processed_logprobs", "raw_logprobs"])
-def served(request, model_directory, tmp_path_factory):
-    """URL of a server of the tiny model, and its logprobs mode."""
-    log_path = tmp_path_factory.mktemp("vllm") / "server.log"
-    with log_path.open("w") as log:
-        process, url = start_server(model_directory, log, "--logprobs-mode", request.param)
-        try:
-            wait_until_healthy(process, url, log_path)
-            yield url, request.param
+            yield found[1], request.param
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.send_signal(ENDS[request.param])
+        assert process.wait(timeout=60) == (0 if request.param == "processed_logprobs" else -9)
+        assert still_running(family[1:], within_s=45) == []
 
 
 def uri(served, model_directory, model="tiny"):
@@ -192,6 +199,37 @@ def test_same_weights_same_greedy_tokens(served, model_directory):
 
     ours, theirs = asyncio.run(run())
     assert ours.token_ids == theirs.token_ids
+
+
+def test_the_weights_behind_every_token_are_told(served, model_directory):
+    policy = from_uri(uri(served, model_directory))
+    policy.policy_version = 5
+    assert policy.describe()["has_generate"] is True
+
+    async def run():
+        arguments = {"max_tokens": 6, "seed": 0, "session_id": "s", "sampling": Sampling()}
+        try:
+            return await policy.generate([10, 11], **arguments)
+        finally:
+            await policy.aclose()
+
+    result = asyncio.run(run())
+    (span,) = result.version_spans
+    assert (span.version, span.start, span.end) == ("default", 0, len(result.token_ids))
+    assert result.policy_version == 5
+
+
+def test_status_tells_what_the_server_can(served, capsys):
+    assert main(["vllm", "status", served[0], "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["models"] == {"tiny": 1024}
+    abilities = status["abilities"]
+    assert abilities.pop("version").startswith("0.")
+    assert {name for name, has_it in abilities.items() if has_it} == {
+        "has_completions", "has_generate", "has_render", "has_derender"
+    }  # fmt: skip
+    assert main(["vllm", "attach", served[0], "--timeout", "1"]) == 0
+    assert f"vllm:{served[0]}#tiny, 1024 tokens" in capsys.readouterr().out
 
 
 def test_an_unknown_model_lists_what_is_served(served, model_directory):

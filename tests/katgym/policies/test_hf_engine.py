@@ -1,0 +1,109 @@
+"""Rounds of the engine, one at a time: who is admitted, who waits, whose memory is bounded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from katgym.errors import UsageError
+from katgym.policies.base import Sampling
+from katgym.policies.hf_engine import BatchEngine, EngineConfig
+from katgym.policies.hf_request import Request
+from katgym.policies.sampler import uniforms
+
+
+def make_request(first, length, *, max_tokens=20):
+    """Return a request whose prompt shares nothing with one of another `first`."""
+    return Request(
+        ids=[first] * length,
+        max_tokens=max_tokens,
+        stop_ids=frozenset(),
+        sampling=Sampling(),
+        uniforms=uniforms(first),
+        session_id=str(first),
+    )
+
+
+@pytest.fixture
+def make_engine(model):
+    return lambda **config: BatchEngine(model, EngineConfig(**config))
+
+
+def play(engine, *requests, num_rounds=1):
+    engine._waiting.extend(requests)
+    with torch.inference_mode():
+        for _ in range(num_rounds):
+            engine._round()
+
+
+def num_sampled(*requests):
+    return [len(request.logprobs) for request in requests]
+
+
+def test_prompts_beyond_the_budget_wait_while_running_rows_get_their_token(make_engine):
+    engine = make_engine(max_prefill_tokens=50)
+    running = make_request(1, 30)
+    play(engine, running)
+    assert num_sampled(running) == [2]  # one by the prompt, one decoded
+    others = [make_request(first, 40) for first in range(2, 6)]
+    play(engine, *others)
+    assert num_sampled(running, *others) == [3, 2, 2, 0, 0]
+    play(engine)
+    assert num_sampled(running, *others) == [4, 3, 3, 2, 2]
+
+
+def test_with_nothing_running_all_that_fits_is_admitted_at_once(make_engine):
+    engine = make_engine(max_prefill_tokens=50, max_batch_size=5)
+    requests = [make_request(first, 40) for first in range(1, 7)]
+    play(engine, *requests)
+    assert num_sampled(*requests) == [2, 2, 2, 2, 2, 0]
+
+
+def test_rows_times_the_longest_stay_below_the_limit_of_tokens(make_engine):
+    engine = make_engine(max_batch_tokens=200)
+    short = [make_request(first, 30) for first in range(1, 4)]  # 50 tokens each in the end
+    long = make_request(9, 60)  # 80: four rows of 80 are too many
+    late = make_request(10, 30)
+    play(engine, *short, long, late)
+    assert num_sampled(*short, long, late) == [2, 2, 2, 0, 0]  # in order: `late` waits as well
+    play(engine, num_rounds=18)
+    assert [request.future.done() for request in short] == [True] * 3
+    play(engine)
+    assert num_sampled(long, late) == [2, 2]
+
+
+def test_a_request_above_the_limit_of_tokens_runs_alone(make_engine):
+    engine = make_engine(max_batch_tokens=10)
+    requests = [make_request(first, 30, max_tokens=3) for first in (1, 2)]
+    play(engine, *requests)
+    assert num_sampled(*requests) == [2, 0]
+    play(engine, num_rounds=4)
+    assert num_sampled(*requests) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "name", ["max_batch_size", "max_batch_tokens", "max_prefill_tokens", "max_cached_tokens"]
+)
+def test_limits_below_the_least_are_refused(name):
+    least = 0 if name == "max_cached_tokens" else 1
+    with pytest.raises(UsageError, match=f"{name} is >= {least}, got -1"):
+        EngineConfig(**{name: -1})
+
+
+def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):
+    engine = make_engine()
+    requests = [
+        make_request(first, 10 + 7 * first, max_tokens=max_tokens)
+        for first, max_tokens in enumerate((5, 40, 3, 17, 40, 1, 9), start=1)
+    ]
+    play(engine, *requests, num_rounds=40)
+    for request in requests:
+        generated = request.future.result(timeout=0)
+        assert len(generated.token_ids) == request.max_tokens
+        with torch.no_grad():
+            logits = model(torch.tensor([request.ids])).logits[0, request.num_prompt - 1 : -1]
+        expected = torch.log_softmax(logits, -1).gather(
+            1, torch.tensor(generated.token_ids)[:, None]
+        )[:, 0]
+        assert (expected - torch.tensor(generated.policy_logprobs)).abs().max() <= 1e-4
+    assert engine.batch.rows == []

@@ -1,0 +1,181 @@
+"""New weights for the transformers policy while requests run: exact spans, order, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import torch
+
+from katgym.policies.base import Sampling
+from katgym.policies.hf import HfConfig, HfPolicy
+from katgym.vllm_server.token_api import VersionSpan
+
+PROMPT = list(range(10, 73))
+
+
+@pytest.fixture
+def policy(model, tokenizer):
+    """Prefills so little at once that paused requests come back over several rounds."""
+    made = HfPolicy(model, tokenizer, config=HfConfig(max_prefill_tokens=70, max_batch_size=5))
+    made.stop_ids = frozenset()
+    yield made
+    made.engine.close()
+
+
+@pytest.fixture
+def head(model):
+    """The weight the tests change; put back afterwards."""
+    weight = model.lm_head.weight
+    saved = weight.detach().clone()
+    yield weight
+    weight.data.copy_(saved)
+
+
+def generate(policy, prompt, *, seed=0, max_tokens=20, session_id="s"):
+    return policy.generate(
+        prompt, sampling=Sampling(), max_tokens=max_tokens, seed=seed, session_id=session_id
+    )
+
+
+async def wait_for_tokens(policy, num_tokens):
+    """Wait until so many tokens were decoded, all rows together."""
+    deadline = time.monotonic() + 30
+    while policy.engine.num_decoded < num_tokens:
+        assert time.monotonic() < deadline, policy.engine.num_decoded
+        await asyncio.sleep(0.001)
+
+
+def full_logprobs(model, prompt, generated):
+    ids = torch.tensor([prompt + list(generated.token_ids)])
+    with torch.no_grad():
+        logprobs = torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1], -1)
+    return logprobs.gather(1, torch.tensor(generated.token_ids)[:, None])[:, 0]
+
+
+def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, model, head):
+    prompts = [PROMPT, PROMPT, PROMPT[:17], PROMPT[5:], PROMPT]
+
+    async def run():
+        tasks = [
+            asyncio.create_task(generate(policy, p, seed=i, session_id=str(i), max_tokens=300))
+            for i, p in enumerate(prompts)
+        ]
+        await wait_for_tokens(policy, 200)
+        await policy.update_weights(
+            lambda: head.data.mul_(0.5), policy_version=7, is_immediate=True
+        )
+        return await asyncio.gather(*tasks)
+
+    old = head.detach().clone()
+    results = asyncio.run(run())
+    new = head.detach().clone()
+    for prompt, result in zip(prompts, results, strict=True):
+        assert (len(result.token_ids), result.policy_version) == (300, 0)
+        first, second = result.version_spans
+        assert (first.version, first.start, second.version, second.end) == ("0", 0, "7", 300)
+        assert 0 < first.end == second.start < 300
+        recorded = torch.tensor(result.policy_logprobs)
+        for weight, span in ((old, first), (new, second)):
+            head.data.copy_(weight)
+            found = full_logprobs(model, prompt, result)
+            piece = slice(span.start, span.end)
+            assert (found - recorded)[piece].abs().max() <= 1e-4
+            other = slice(second.start, 300) if span is first else slice(0, first.end)
+            assert (found - recorded)[other].abs().max() > 1e-2
+
+
+def test_an_immediate_update_without_a_change_changes_no_token(policy):
+    async def run(is_updated):
+        task = asyncio.create_task(generate(policy, PROMPT, seed=3, max_tokens=200))
+        if is_updated:
+            await wait_for_tokens(policy, policy.engine.num_decoded + 20)
+            await policy.update_weights(lambda: None, policy_version=0, is_immediate=True)
+        return await task
+
+    plain, updated = asyncio.run(run(False)), asyncio.run(run(True))
+    assert updated.token_ids == plain.token_ids
+    assert updated.version_spans == ()  # the weights are called the same
+
+
+def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(policy, head):
+    async def run():
+        running = asyncio.create_task(generate(policy, PROMPT, max_tokens=300))
+        await wait_for_tokens(policy, 10)
+        versions = []
+        updates = [
+            asyncio.create_task(
+                policy.update_weights(
+                    lambda v=version: versions.append((v, running.done())),
+                    policy_version=version,
+                    is_immediate=is_immediate,
+                )
+            )
+            for version, is_immediate in ((1, True), (2, True), (3, False), (4, True))
+        ]
+        await asyncio.sleep(0)
+        later = asyncio.create_task(generate(policy, PROMPT, session_id="later"))
+        await asyncio.gather(*updates)
+        return versions, await running, await later
+
+    versions, running, later = asyncio.run(run())
+    assert [version for version, _ in versions] == [1, 2, 3, 4]
+    assert [span.version for span in running.version_spans][:1] == ["0"]
+    assert {span.version for span in running.version_spans} <= {"0", "1", "2"}
+    assert running.version_spans[-1].version == "2"
+    assert running.version_spans[-1].end == 300
+    assert (later.policy_version, later.version_spans) == (4, ())
+
+
+def test_weights_that_sampled_nothing_have_no_span(policy):
+    async def run():
+        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=200))
+        await wait_for_tokens(policy, 10)
+        await asyncio.gather(
+            *(
+                policy.update_weights(lambda: None, policy_version=v, is_immediate=True)
+                for v in (5, 6)
+            )
+        )
+        return await task
+
+    result = asyncio.run(run())
+    covered = [token for span in result.version_spans for token in range(span.start, span.end)]
+    assert covered == list(range(200))
+    assert all(isinstance(span, VersionSpan) for span in result.version_spans)
+    assert all(span.start < span.end for span in result.version_spans)
+
+
+def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(policy, model):
+    async def run():
+        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=100))
+        await wait_for_tokens(policy, 10)
+        with pytest.raises(ZeroDivisionError):
+            await policy.update_weights(lambda: 1 // 0, policy_version=1, is_immediate=True)
+        return await task
+
+    result = asyncio.run(run())
+    assert (len(result.token_ids), result.policy_version) == (100, 0)
+    found = full_logprobs(model, PROMPT, result)
+    assert (found - torch.tensor(result.policy_logprobs)).abs().max() <= 1e-4
+
+
+def test_a_request_cancelled_around_an_immediate_update_is_dropped(policy):
+    async def run():
+        tasks = [
+            asyncio.create_task(generate(policy, PROMPT, session_id=str(i), max_tokens=100_000))
+            for i in range(3)
+        ]
+        await wait_for_tokens(policy, 10)
+        update = asyncio.create_task(
+            policy.update_weights(lambda: None, policy_version=1, is_immediate=True)
+        )
+        for task in tasks:
+            task.cancel()
+        await update
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return await generate(policy, PROMPT, max_tokens=3)
+
+    result = asyncio.run(run())
+    assert (len(result.token_ids), result.policy_version) == (3, 1)

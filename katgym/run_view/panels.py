@@ -1,0 +1,187 @@
+"""Which of a training run's metrics become which chart.
+
+A metric that no chart asks for by name gets one of its own, folded away. Not here: how charts are
+drawn (`svg_charts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from katgym.run_view.json_values import finite
+from katgym.run_view.run_view import Band, Checkpoint, Panel, Series
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chart:
+    """A chart and the metrics it takes; `name_low` and `name_high` are the interval of `name`."""
+
+    title: str
+    unit: str
+    metrics: tuple[str, ...]
+    is_from_zero: bool = True
+
+
+_CHARTS = (
+    _Chart(
+        title="Turns", unit="of a rollout", metrics=("rollout/turns", "rollout/turns_per_success")
+    ),
+    _Chart(
+        title="Tool calls",
+        unit="a turn",
+        metrics=("rollout/tool_calls_per_turn", "rollout/parallel_calls_per_turn"),
+    ),
+    _Chart(title="Entropy", unit="nats a trained token", metrics=("train/entropy",)),
+    _Chart(title="Loss", unit="before the update", metrics=("train/loss",), is_from_zero=False),
+    _Chart(title="Gradient norm", unit="before it is shortened", metrics=("train/grad_norm",)),
+    _Chart(title="KL", unit="nats a token", metrics=("train/policy_kl", "train/ref_kl")),
+    _Chart(
+        title="Mismatch and clipping",
+        unit="share of trained tokens",
+        metrics=("train/mismatch_fraction", "train/clip_fraction"),
+    ),
+    _Chart(
+        title="Throughput",
+        unit="tokens a second",
+        metrics=("rate/sampled_tokens_per_s", "rate/trained_tokens_per_s"),
+    ),
+    _Chart(
+        title="Staleness",
+        unit="steps behind",
+        metrics=("rollout/staleness", "rollout/max_staleness"),
+    ),
+    _Chart(
+        title="Groups",
+        unit="share of a step's",
+        metrics=("rollout/open_groups", "rollout/solved_groups"),
+    ),
+    _Chart(
+        title="Sampled tokens",
+        unit="of a rollout",
+        metrics=("rollout/completion_tokens", "rollout/max_completion_tokens"),
+    ),
+)
+_REWARD = ("rollout/reward",)
+_SUCCESS = ("rollout/success",)
+_WHOLES = ("time/total_s", "time/step_s")
+"""Of a step, the first that a run has; the others are sums of parts."""
+_WITHIN = ("time/pause_s", "time/probe_s")
+"""Parts of `time/sync_s`."""
+
+
+def training_panels(
+    lines: Sequence[Line], checkpoints: Sequence[Checkpoint], reward: Series | None
+) -> list[Panel]:
+    """Return the charts that a run has numbers for: the main ones, then every other metric.
+
+    reward: the reward as the kept rollouts tell it, with intervals; it stands where the metrics
+        have none.
+    """
+    found = _curves(lines)
+    taken: set[str] = set()
+    panels: list[Panel] = []
+
+    def take(names: Iterable[str]) -> list[Series]:
+        chosen = [name for name in names if name in found]
+        taken.update(n for name in chosen for n in (name, f"{name}_low", f"{name}_high"))
+        return [_with_bands(name, found) for name in chosen]
+
+    of_reward = take(_REWARD)
+    if reward is not None and not any(one.bands for one in of_reward):
+        has_all = {x for s in of_reward for x, _ in s.points} <= {x for x, _ in reward.points}
+        of_reward = [reward] if has_all else _banded(of_reward, reward)
+    has_bands = any(one.bands for one in of_reward)
+    unit = "mean of a step" + (", 95% interval over groups" if has_bands else "")
+    _add(panels, "Reward", unit, of_reward)
+    success = [*_evaluated(checkpoints), *take(_SUCCESS)]
+    if checkpoints:  # the metrics say the same of them
+        taken.update(name for name in found if name.startswith("eval/"))
+    _add(panels, "Success", "share of rollouts", success)
+    for chart in _CHARTS:
+        series = take(chart.metrics)
+        _add(panels, chart.title, chart.unit, series, is_from_zero=chart.is_from_zero)
+    split = take(name for name in found if _is_part_of_step(name) and name not in taken)
+    if split:
+        panels.append(_time_split(split, take([n for n in _WHOLES if n in found][:1])))
+    for name in sorted(set(found) - taken):
+        panels.append(Panel(title=name, series=[_with_bands(name, found)], is_main=False))
+    return panels
+
+
+def _is_part_of_step(name: str) -> bool:
+    return name.startswith("time/") and name.endswith("_s") and name not in (*_WHOLES, *_WITHIN)
+
+
+def _add(
+    panels: list[Panel], title: str, unit: str, series: list[Series], *, is_from_zero: bool = True
+) -> None:
+    if series:
+        panels.append(Panel(title=title, unit=unit, series=series, is_from_zero=is_from_zero))
+
+
+def _curves(lines: Sequence[Line]) -> dict[str, list[tuple[float, float]]]:
+    """Return each metric's points; what is no finite number is left out."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in lines:
+        for name, value in line.items():
+            number = finite(value)
+            if name != "step" and number is not None:
+                found.setdefault(name, []).append((line["step"], number))
+    return found
+
+
+def _with_bands(name: str, found: Mapping[str, list[tuple[float, float]]]) -> Series:
+    low, high = dict(found.get(f"{name}_low", ())), dict(found.get(f"{name}_high", ()))
+    bands = [Band(x=x, low=low[x], high=high[x]) for x in low if x in high]
+    return Series(name=name, points=found[name], bands=bands)
+
+
+def _banded(series: Sequence[Series], told: Series) -> list[Series]:
+    """Return the first series with the intervals of another where it has points."""
+    places = {x for x, _ in series[0].points}
+    bands = [band for band in told.bands if band.x in places]
+    return [Series(name=series[0].name, points=series[0].points, bands=bands), *series[1:]]
+
+
+def _evaluated(checkpoints: Sequence[Checkpoint]) -> list[Series]:
+    """Return an env's success over the checkpoints that were evaluated."""
+    found = []
+    for env_id in dict.fromkeys(c.env_id for c in checkpoints):
+        own = [c for c in checkpoints if c.env_id == env_id and c.step is not None]
+        found.append(
+            Series(
+                name=f"{env_id}, held out",
+                points=[(c.step, c.success) for c in own if c.step is not None],
+                bands=[
+                    Band(x=c.step, low=c.low, high=c.high)
+                    for c in own
+                    if c.step is not None and c.low is not None and c.high is not None
+                ],
+            )
+        )
+    return found
+
+
+def _time_split(parts: list[Series], whole: list[Series]) -> Panel:
+    """Return a step's seconds by what they went into; what no part counts is a part of its own."""
+    steps = sorted({x for series in (*parts, *whole) for x, _ in series.points})
+    tables = [dict(series.points) for series in parts]
+    stacked = [
+        Series(
+            name=series.name.removeprefix("time/").removesuffix("_s"),
+            points=[(x, max(0.0, table.get(x, 0.0))) for x in steps],
+        )
+        for series, table in zip(parts, tables, strict=True)
+    ]
+    if whole:
+        sums = {x: sum(table.get(x, 0.0) for table in tables) for x in steps}
+        total = dict(whole[0].points)
+        rest = [(x, max(0.0, total.get(x, sums[x]) - sums[x])) for x in steps]
+        stacked.append(Series(name="other", points=rest))
+    return Panel(
+        title="Time of a step", unit="seconds", series=stacked, is_stacked=True, is_from_zero=True
+    )

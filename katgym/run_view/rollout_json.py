@@ -1,0 +1,213 @@
+"""A group as the JSON that its page's script draws: the tree, the rollouts, the text of tokens.
+
+Not here: the script (`assets/`), the page around it (`group_page.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from katgym.messages import Message
+from katgym.policies.base import TokenRecord
+from katgym.reward import Reward
+from katgym.rollout import Rollout, Turn
+from katgym.run_view.run_view import GroupView
+from katgym.run_view.token_texts import TokenTexts, split_characters
+from katgym.scheduler import ToolResult
+
+MAX_TEXT = 20_000
+"""Characters that a page has of one message; the number left out is told."""
+
+
+def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict[str, Any]:
+    """Return one rollout of a group."""
+    rollout = group.rollouts[place].rollout
+    outputs = _outputs(rollout)
+    return {
+        "label": str(place + 1),
+        "status": str(rollout.status),
+        "failure": None if rollout.failure_kind is None else str(rollout.failure_kind),
+        "reason": rollout.reason,
+        "reward": rollout.reward.value,
+        "components": _components(rollout.reward),
+        "advantage": group.advantage(place),
+        "facts": _facts(rollout),
+        "turns": [_turn(rollout, n, outputs, texts) for n in range(len(rollout.turns))],
+        "rest": _messages(rollout.messages[slice(*_segments(rollout)[-1])], outputs),
+    }
+
+
+def _components(reward: Reward) -> list[list[Any]]:
+    return [[name, c.score, c.weight, c.is_gate] for name, c in reward.components.items()]
+
+
+def _facts(rollout: Rollout) -> list[list[str]]:
+    """Return what is told of a rollout above its turns."""
+    versions = sorted({t.tokens.policy_version for t in rollout.turns if t.tokens is not None})
+    spans = (
+        f"{versions[0]}"
+        if len(versions) == 1
+        else f"{versions[0]} to {versions[-1]}"
+        if versions
+        else ""
+    )
+    facts = [
+        ("turns", str(rollout.num_turns)),
+        ("tool calls", str(rollout.num_tool_calls)),
+        ("in parallel", str(rollout.num_parallel_calls)),
+        ("sampled tokens", f"{rollout.num_completion_tokens:,}"),
+        ("policy version", spans),
+        ("wall time", f"{rollout.wall_s:.3g} s"),
+        ("policy", rollout.policy),
+        ("attempt", str(rollout.attempt)),
+        ("seed", "" if rollout.seed is None else str(rollout.seed)),
+        ("seat", "" if rollout.seat in ("player", "agent") else rollout.seat),
+        ("episode", rollout.episode_id),
+    ]
+    return [[name, value] for name, value in facts if value]
+
+
+def _segments(rollout: Rollout) -> list[tuple[int, int]]:
+    """Return where the messages lie that each turn adds before its answer; behind it, the rest."""
+    begins = [0, *(turn.num_messages + 1 for turn in rollout.turns)]
+    ends = [*(turn.num_messages for turn in rollout.turns), len(rollout.messages)]
+    return list(zip(begins, ends, strict=True))
+
+
+def _outputs(rollout: Rollout) -> dict[tuple[int, str], Message]:
+    """Return (turn, call id) -> the message that answers the call.
+
+    It stands before the answer of the next turn, or of a turn that goes on from this one.
+    """
+    segments = _segments(rollout)
+    found: dict[tuple[int, str], Message] = {}
+    for number, turn in enumerate(rollout.turns):
+        ids = {result.call_id for result in turn.tool_results}
+        nexts = [number + 1, *(n for n, t in enumerate(rollout.turns) if _goes_on(t, number))]
+        for begin, end in (segments[n] for n in dict.fromkeys(nexts)):
+            for message in rollout.messages[begin:end]:
+                call_id = message.get("tool_call_id", "")
+                if message["role"] == "tool" and call_id in ids:
+                    found.setdefault((number, call_id), message)
+    return found
+
+
+def _goes_on(turn: Turn, parent: int) -> bool:
+    return turn.tokens is not None and turn.tokens.parent == parent
+
+
+def _turn(
+    rollout: Rollout,
+    number: int,
+    outputs: Mapping[tuple[int, str], Message],
+    texts: TokenTexts | None,
+) -> dict[str, Any]:
+    turn = rollout.turns[number]
+    begin, end = _segments(rollout)[number]
+    has_answer = turn.num_messages < len(rollout.messages)
+    answer: Message = (
+        rollout.messages[turn.num_messages] if has_answer else {"role": "assistant", "content": ""}
+    )
+    record = turn.tokens
+    return {
+        "given": _messages(rollout.messages[begin:end], outputs),
+        "answer": {
+            "content": _cut(answer.get("content") or ""),
+            "reasoning": _cut(answer.get("reasoning_content") or ""),
+            "calls": [
+                [call["function"]["name"], _cut(call["function"]["arguments"])]
+                for call in answer.get("tool_calls", ())
+            ],
+        },
+        "finish": turn.finish_reason,
+        "num_prompt": turn.num_prompt_tokens,
+        "num_sampled": turn.num_completion_tokens,
+        "seconds": _rounded(turn.completed_s - turn.started_s),
+        "started": _rounded(turn.started_s),
+        "version": None if record is None else record.policy_version,
+        "branch": None if record is None or record.branch is None else str(record.branch),
+        "parent": None if record is None else record.parent,
+        "num_shared": 0 if record is None else record.num_shared,
+        "ids": [] if record is None else list(record.completion_ids),
+        "logprobs": [] if record is None else [_rounded(x) for x in record.policy_logprobs],
+        "joined": _joined(record, texts),
+        "lanes": _lanes(turn, number, answer, outputs),
+    }
+
+
+def _joined(record: TokenRecord | None, texts: TokenTexts | None) -> list[tuple[int, int, str]]:
+    """Return where tokens are parts of characters: place, number of tokens, text."""
+    if record is None or texts is None:
+        return []
+    return list(split_characters(texts, record.completion_ids))
+
+
+def _lanes(
+    turn: Turn, number: int, answer: Message, outputs: Mapping[tuple[int, str], Message]
+) -> dict[str, Any]:
+    """Return a turn's calls on their time axis: seconds since the first was called."""
+    results = {result.call_id: result for result in turn.tool_results}
+    called = {c["id"]: c["function"]["arguments"] for c in answer.get("tool_calls", ())}
+    times = [r.called_s or r.started_s for r in turn.tool_results if r.ended_s > 0]
+    begin = min(times, default=0.0)
+    rows = [
+        _lane(result, called.get(call_id, ""), begin, outputs.get((number, call_id)))
+        for call_id, result in results.items()
+    ]
+    for call in answer.get("tool_calls", ()):
+        if call["id"] not in results:
+            name, arguments = call["function"]["name"], _cut(call["function"]["arguments"])
+            rows.append(
+                {"name": name, "arguments": arguments, "error": "no result", "output": _cut("")}
+            )
+    return {
+        "seconds": _rounded(max((r.ended_s for r in turn.tool_results), default=0.0) - begin)
+        if times
+        else None,
+        "rows": rows,
+    }
+
+
+def _lane(
+    result: ToolResult, arguments: str, begin: float, message: Message | None
+) -> dict[str, Any]:
+    is_timed = result.ended_s > 0
+    return {
+        "name": result.name,
+        "arguments": _cut(arguments),
+        "error": None if result.error is None else str(result.error),
+        "stage": result.stage,
+        "called": _rounded((result.called_s or result.started_s) - begin) if is_timed else None,
+        "start": _rounded(result.started_s - begin) if is_timed else None,
+        "end": _rounded(result.ended_s - begin) if is_timed else None,
+        "output": _cut(result.content or (message.get("content") if message else "") or ""),
+        "omitted": result.num_bytes_omitted,
+    }
+
+
+def _messages(
+    messages: Sequence[Message], outputs: Mapping[tuple[int, str], Message]
+) -> list[list[Any]]:
+    """Return role and text of messages; those that stand in a lane are left out."""
+    shown = {id(message) for message in outputs.values()}
+    return [
+        [
+            message.get("name") or message["role"],
+            message["role"],
+            _cut(message.get("content") or ""),
+        ]
+        for message in messages
+        if id(message) not in shown
+    ]
+
+
+def _cut(text: Any) -> list[Any]:
+    """Return a text and how many of its characters are left out."""
+    text = text if isinstance(text, str) else str(text)
+    return [text[:MAX_TEXT], max(0, len(text) - MAX_TEXT)]
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, 4) if math.isfinite(value) else None

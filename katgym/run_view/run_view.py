@@ -1,0 +1,178 @@
+"""What the pages show of a run, whatever kind of run it is.
+
+Not here: reading a run (`sources.py`), which of its groups are shown (`selection.py`), the pages
+(`pages.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from katgym.rollout import Rollout
+from katgym.run_view.token_texts import TokenTexts
+
+SUCCESS_THRESHOLD = 1.0
+"""A reward of at least this is a success, as in summaries and leaderboards."""
+
+
+class RunKind(StrEnum):
+    """What a folder holds."""
+
+    EVALUATION = "evaluation run"
+    TRAINING = "training run"
+    STORE = "rollout store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutView:
+    """A rollout, and what its run knows of it besides."""
+
+    rollout: Rollout
+    advantage: float | None = None
+    """As the learner used it; None where it was not written down."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward's value; None for one that is not valid."""
+        return self.rollout.reward.value
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the reward reaches `SUCCESS_THRESHOLD`."""
+        return self.reward is not None and self.reward >= SUCCESS_THRESHOLD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """Siblings: rollouts of one task from one start; means are over those with a valid reward."""
+
+    group_id: str
+    env_id: str
+    task_id: str
+    rollouts: Sequence[RolloutView]
+    step: int | None = None
+    """Training step; None outside training."""
+    is_held_out: bool = False
+    """Whether it is of an evaluation during training, which nothing is trained on."""
+
+    @property
+    def rewards(self) -> list[float]:
+        """Values of the valid rollouts."""
+        return [r.reward for r in self.rollouts if r.reward is not None]
+
+    @property
+    def num_invalid(self) -> int:
+        """Rollouts without a valid reward."""
+        return len(self.rollouts) - len(self.rewards)
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean over valid rollouts; None without any."""
+        rewards = self.rewards
+        return sum(rewards) / len(rewards) if rewards else None
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of successes among valid rollouts; None without any."""
+        num_valid = len(self.rewards)
+        return sum(r.is_success for r in self.rollouts) / num_valid if num_valid else None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rewards differ, so that group-relative advantages are not all 0."""
+        return len(set(self.rewards)) > 1
+
+    def mean_of(self, name: str) -> float | None:
+        """Return the mean of a count of `Rollout`, such as `num_turns`, over valid rollouts."""
+        counts = [getattr(r.rollout, name) for r in self.rollouts if r.reward is not None]
+        return sum(counts) / len(counts) if counts else None
+
+    def advantage(self, place: int) -> float | None:
+        """Return a rollout's advantage, or where none is known its reward less the group's mean."""
+        view, mean = self.rollouts[place], self.mean_reward
+        if view.advantage is not None or view.reward is None or mean is None:
+            return view.advantage
+        return view.reward - mean
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether advantages were written down."""
+        return any(r.advantage is not None for r in self.rollouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """An interval at one place of a curve."""
+
+    x: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve: points (x, y) with growing x, and intervals where there are any."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    bands: Sequence[Band] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One chart.
+
+    Example:
+        Panel(title="Reward", unit="mean of a step's rollouts", series=[Series(name="reward",
+              points=[(1, 0.1), (2, 0.15)], bands=[Band(x=1, low=0.05, high=0.15)])])
+    """
+
+    title: str
+    series: Sequence[Series]
+    unit: str = ""
+    x_name: str = "step"
+    is_stacked: bool = False
+    """Series lie on each other; their sum is the top."""
+    is_bars: bool = False
+    """The one series is drawn as a bar over each whole number."""
+    is_from_zero: bool = False
+    is_main: bool = True
+    """False: folded away with the other metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One env's result in an evaluation; `low` and `high` are its interval, None where unknown."""
+
+    env_id: str
+    success: float
+    low: float | None = None
+    high: float | None = None
+    step: int | None = None
+    """Training step; None for an evaluation of its own."""
+    mean_reward: float | None = None
+    num_rollouts: int | None = None
+    num_invalid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as its pages show it; every sequence may be empty."""
+
+    name: str
+    kind: RunKind
+    facts: Sequence[tuple[str, str]] = ()
+    """What it was told: name and value, the most telling first."""
+    config: Sequence[tuple[str, str]] = ()
+    """All of its configuration, folded away."""
+    notes: Sequence[str] = ()
+    """Sentences about what is missing, left out or not as it should be."""
+    panels: Sequence[Panel] = ()
+    checkpoints: Sequence[Checkpoint] = ()
+    groups: Sequence[GroupView] = ()
+    num_groups: int = 0
+    """All that the run has, those that are not shown included."""
+    token_texts: TokenTexts | None = None
+    """None: token ids are shown without their text."""

@@ -1,0 +1,108 @@
+"""Which groups of a run get a page: all that are asked for, up to a limit.
+
+Above the limit half of the places go to the newest groups, a quarter to the best and a quarter to
+the worst by mean reward; held-out groups come behind those that were trained on. Not here:
+reading them (`sources.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from katgym.errors import UnknownNameError, UsageError, unknown_name
+
+DEFAULT_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHead:
+    """What is known of a group before its rollouts are read."""
+
+    group_id: str
+    env_id: str
+    task_id: str
+    step: int | None
+    mean_reward: float | None
+    num_invalid: int
+    is_held_out: bool = False
+    """Whether it is of an evaluation, which nothing is trained on."""
+    is_open: bool = False
+    """Whether a rollout of it still runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is asked for; None and False ask for everything."""
+
+    step: int | None = None
+    group_id: str | None = None
+    env_id: str | None = None
+    task_id: str | None = None
+    is_invalid: bool = False
+    """Only groups with a rollout that has no valid reward."""
+    limit: int = DEFAULT_LIMIT
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise UsageError(f"--limit is a number of groups >= 1, got {self.limit!r}")
+
+
+def choose(heads: Sequence[GroupHead], selection: Selection) -> list[GroupHead]:
+    """Return the groups to show, the newest step first; `UsageError` when none is as asked for.
+
+    heads: in the order in which they were played.
+    """
+    _check_known(heads, selection)
+    fitting = [head for head in heads if _fits(head, selection)]
+    if heads and not fitting:
+        raise UsageError(
+            "no group of this run is as asked for; leave out one of --step, --group, --env, --task"
+            " and --invalid"
+        )
+    chosen = _bounded(fitting, selection.limit)
+    steps = [-1 if head.step is None else head.step for head in chosen]
+    order = sorted(range(len(chosen)), key=lambda i: (-steps[i], chosen[i].is_held_out, i))
+    return [chosen[i] for i in order]
+
+
+def _fits(head: GroupHead, selection: Selection) -> bool:
+    return (
+        selection.step in (None, head.step)
+        and selection.group_id in (None, head.group_id)
+        and selection.env_id in (None, head.env_id)
+        and selection.task_id in (None, head.task_id)
+        and not (selection.is_invalid and head.num_invalid == 0)
+    )
+
+
+def _check_known(heads: Sequence[GroupHead], selection: Selection) -> None:
+    if not heads:
+        return
+    if selection.group_id is not None and selection.group_id not in {h.group_id for h in heads}:
+        known = [h.group_id for h in heads]
+        raise UnknownNameError(unknown_name("group", selection.group_id, known))
+    steps = sorted({head.step for head in heads if head.step is not None})
+    if selection.step is not None and selection.step not in steps:
+        allowed = f"the run has steps {steps[0]} to {steps[-1]}" if steps else "the run has none"
+        raise UsageError(f"no group is of step {selection.step!r}; {allowed}")
+
+
+def _bounded(heads: Sequence[GroupHead], limit: int) -> list[GroupHead]:
+    """Return at most `limit` groups, in their order."""
+    if len(heads) <= limit:
+        return list(heads)
+    newest = sorted(range(len(heads)), key=lambda i: _newness(heads[i], i), reverse=True)
+    trained = [i for i in range(len(heads)) if not heads[i].is_held_out]
+    known = [i for i in trained if heads[i].mean_reward is not None]
+    by_reward = sorted(known, key=lambda i: heads[i].mean_reward or 0.0)
+    chosen = dict.fromkeys(newest[: limit - limit // 2])
+    for order in (by_reward, by_reward[::-1]):  # the worst, then the best
+        new = [i for i in order if i not in chosen]
+        chosen.update(dict.fromkeys(new[: limit // 4]))
+    chosen.update(dict.fromkeys([i for i in newest if i not in chosen][: limit - len(chosen)]))
+    return [heads[i] for i in sorted(chosen)]
+
+
+def _newness(head: GroupHead, place: int) -> tuple[bool, int, int]:
+    return not head.is_held_out, -1 if head.step is None else head.step, place

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 from katgym.messages import Message, ToolCallMessage
 
 if TYPE_CHECKING:
-    from renderers.base import ParsedResponse, ParsedToolCall
-
-    from katgym.policies.token_policy import TokenPolicy
+    from renderers.base import ParsedResponse, ParsedToolCall, Renderer
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +26,8 @@ _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 def parse_answer(
-    policy: TokenPolicy,
+    renderer: Renderer,
+    tokenizer: Any,
     completion_ids: Sequence[int],
     *,
     prompt_ids: Sequence[int],
@@ -42,7 +41,7 @@ def parse_answer(
     """
     attempts: list[tuple[str, str, str]]
     try:
-        parsed = policy.renderer.parse_response(
+        parsed = renderer.parse_response(
             list(completion_ids),
             tools=tools,
             prompt_ids=list(prompt_ids),
@@ -54,7 +53,7 @@ def parse_answer(
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         # Parsers call json.loads on what was sampled: deep nesting, numbers of 5,000 digits.
         logger.warning("the renderer could not parse an answer", exc_info=True)
-        text = policy.tokenizer.decode(list(completion_ids), skip_special_tokens=True)
+        text = tokenizer.decode(list(completion_ids), skip_special_tokens=True)
         message = {"role": "assistant", "content": text}
         attempts = [("", text, f"the answer could not be parsed: {e}")] if tools else []
     calls: list[ToolCallMessage] = []

@@ -35,6 +35,8 @@ class RolloutRequest:
     attempt: int = 0
     key: str = ""
     """For the caller: tells its requests apart."""
+    limits: Limits | None = None
+    """Of this rollout, in place of the engine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class RolloutEngine:
                 request = next(waiting, None)
                 if request is None:
                     return
-                running[asyncio.create_task(self._play(request))] = (next(count), request)
+                running[asyncio.create_task(self.play(request))] = (next(count), request)
 
         try:
             fill()
@@ -107,15 +109,15 @@ class RolloutEngine:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _play(self, request: RolloutRequest) -> Rollout:
-        """Play one request, again after failures that are worth it."""
+    async def play(self, request: RolloutRequest) -> Rollout:
+        """Play one request, again after failures that are worth it; waits for no place."""
         for retry in range(self.config.max_retries + 1):
             rollout = await run_rollout(
                 request.make_env(),
                 self.policy,
                 seed=request.seed,
                 task_id=request.task_id,
-                limits=self.limits,
+                limits=request.limits or self.limits,
                 sampling=self.sampling,
                 split=request.split,
                 attempt=request.attempt,

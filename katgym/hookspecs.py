@@ -117,9 +117,19 @@ def katgym_register_commands(register: RegisterNamed) -> None:
 
 @hookspec
 def katgym_register_trackers(register: RegisterNamed) -> None:
-    """Register experiment trackers: `register(name, entry_point, *, description="")`."""
+    """Register experiment trackers: `register(name, entry_point, *, description="")`.
+
+    The entry point is called with the `Path` of a training run's folder, and with the other keys of
+    the run's [[track]] section as keyword arguments. What it returns has the methods of
+    `katgym_trainer.trackers.tracker.Tracker`: `start(config)`, `log(step, metrics)`, `finish()`.
+    """
 
 
 @hookspec
 def katgym_register_exporters(register: RegisterNamed) -> None:
-    """Register exporters of evaluation runs: `register(name, entry_point, *, description="")`."""
+    """Register formats that stored rollouts are exported in: `register(name, entry_point, *,
+    description="")`.
+
+    The entry point is a `katgym.rollout_store.Exporter`: a function from a stored session to rows,
+    and the types of their columns. `katgym rollouts export STORE --format NAME` writes them.
+    """

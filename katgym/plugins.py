@@ -43,7 +43,11 @@ from katgym.errors import KatgymError, UsageError, unknown_name
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_MODULES = ("katgym.policies.plugin", "katgym.built_in_sandboxes")
+BUILT_IN_MODULES = (
+    "katgym.policies.plugin",
+    "katgym.built_in_sandboxes",
+    "katgym.built_in_exporters",
+)
 """Part of katgym itself: always loaded, and their faults are not caught."""
 
 
@@ -269,7 +273,7 @@ def trackers() -> dict[str, Entry]:
 
 
 def exporters() -> dict[str, Entry]:
-    """Return the exporters of evaluation runs."""
+    """Return the formats that rollouts are exported in."""
     return load().entries(EntryKind.EXPORTER)
 
 

@@ -4,22 +4,20 @@ The first prompt is rendered from messages. Every later one is the previous prom
 tokens as they are, and the rendered new messages. Where that cannot be had, the prompt is
 rendered anew and recorded as a branch with its reason.
 
-Not here: reading an answer's tool calls (`answer_parsing.py`); which renderer a model has
-(`policies/renderer_choice.py`); sampling (`policies/token_policy.py`).
+Not here: a model's chat format (`chat_format.py`); sampling (`policies/token_policy.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from katgym.answer_parsing import parse_answer
-from katgym.errors import ContextLengthError, PolicyError
+from katgym.chat_format import ChatFormat, extends
+from katgym.errors import ContextLengthError
 from katgym.messages import Message
 from katgym.policies.base import (
     BranchReason,
@@ -66,6 +64,7 @@ class TokenSession(Session):
         self.session_id = uuid.uuid4().hex
         self._policy = policy
         self._context = context
+        self._format = ChatFormat(policy.renderer, policy.tokenizer, policy.name)
         self._tools = context.tool_schemas or None
         limits = (policy.max_context_tokens, context.max_context_tokens)
         self._max_context_tokens = min(limit for limit in limits if limit is not None)
@@ -99,8 +98,7 @@ class TokenSession(Session):
         self, index: int, messages: Sequence[Message], prompt: _Prompt, generated: Generated
     ) -> Completion:
         completion_ids = list(generated.token_ids)
-        message = parse_answer(
-            self._policy,
+        message = self._format.parse(
             completion_ids,
             prompt_ids=prompt.ids,
             tools=self._tools,
@@ -139,42 +137,18 @@ class TokenSession(Session):
     def _prompt(self, messages: Sequence[Message]) -> _Prompt:
         previous = self._previous
         if previous is None:
-            return _Prompt(self._render(messages))
+            return _Prompt(self._format.render(messages, self._tools))
         seen = previous.messages
         if list(messages[: len(seen)]) != seen or len(messages) == len(seen):
             reason = BranchReason.COMPACTION if len(messages) < len(seen) else BranchReason.REWRITE
-            return self._branch(previous, self._render(messages), reason)
-        bridged = self._bridge(previous, messages[len(seen) :])
-        ids = self._render(messages) if bridged is None else bridged
-        if _starts_with(ids, previous.ids):
+            return self._branch(previous, self._format.render(messages, self._tools), reason)
+        bridged = self._format.bridge(
+            previous.prompt_ids, previous.completion_ids, messages[len(seen) :], self._tools
+        )
+        ids = self._format.render(messages, self._tools) if bridged is None else bridged
+        if extends(ids, previous.ids):
             return _Prompt(ids, num_shared=len(previous.ids))
         return self._branch(previous, ids, self._reason_of_drift(previous, ids))
-
-    def _bridge(self, previous: _Call, new: Sequence[Message]) -> list[int] | None:
-        bridged = self._policy.renderer.bridge_to_next_turn(
-            previous.prompt_ids,
-            previous.completion_ids,
-            _for_renderer(new),
-            tools=self._tools,
-        )
-        if bridged is None or not _starts_with(bridged.token_ids, previous.ids):
-            return None
-        return list(bridged.token_ids)
-
-    def _render(self, messages: Sequence[Message]) -> list[int]:
-        try:
-            ids = self._policy.renderer.render_ids(
-                _for_renderer(messages),
-                tools=self._tools,
-                add_generation_prompt=True,
-            )
-        except Exception as e:  # chat templates refuse conversations with errors of any type
-            raise PolicyError(
-                f"the chat format of policy {self._policy.name!r} cannot hold this conversation"
-                f" (roles {[m['role'] for m in messages]!r}): {type(e).__name__}: {e}",
-                kind="policy_rejected",
-            ) from e
-        return list(ids)
 
     def _branch(self, previous: _Call, ids: list[int], reason: BranchReason) -> _Prompt:
         num_shared = num_common(previous.ids, ids)
@@ -205,33 +179,3 @@ def num_common(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle
     return low
-
-
-def _starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-    return len(ids) > len(prefix) and list(ids[: len(prefix)]) == list(prefix)
-
-
-def _for_renderer(messages: Sequence[Message]) -> list[Any]:
-    """Return messages as renderers take them: arguments as objects, no keys of ours.
-
-    A call that could not be read has no object to show; its text goes back into the content.
-    """
-    return [_with_plain_calls(m) if m.get("tool_calls") else dict(m) for m in messages]
-
-
-def _with_plain_calls(message: Message) -> dict[str, Any]:
-    content, calls = message["content"], []
-    for call in message["tool_calls"]:
-        function = call["function"]
-        try:
-            arguments = json.loads(function["arguments"] or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if "error" in call or not isinstance(arguments, dict):
-            content = f"{content}\n{function['arguments']}".strip()
-            continue
-        shown = {"name": function["name"], "arguments": arguments}
-        calls.append({"id": call["id"], "type": "function", "function": shown})
-    plain: dict[str, Any] = {**message, "content": content}
-    del plain["tool_calls"]
-    return {**plain, "tool_calls": calls} if calls else plain

@@ -6,6 +6,7 @@ with its number of tokens, not with its square. Not here: how it is made (`agent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,7 +43,8 @@ class Trajectory:
     """One root-to-leaf token path: what a learner trains on.
 
     All lists have the same length. `loss_mask` is True on sampled tokens; `policy_logprobs` is
-    0.0 elsewhere. Entry t speaks of token t given the tokens before it.
+    0.0 elsewhere, and NaN on sampled tokens whose turn knows none. Entry t speaks of token t given
+    the tokens before it.
     """
 
     token_ids: list[int]
@@ -168,7 +170,7 @@ class Rollout:
                 logprobs += [0.0] * len(record.prompt_ids)
             ids += record.completion_ids
             mask += [True] * len(record.completion_ids)
-            logprobs += record.policy_logprobs
+            logprobs += record.policy_logprobs or [math.nan] * len(record.completion_ids)
         return Trajectory(
             token_ids=ids, loss_mask=mask, policy_logprobs=logprobs, turns=tuple(path)
         )

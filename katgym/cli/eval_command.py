@@ -17,64 +17,26 @@ import re
 from pathlib import Path
 
 from katgym import console
+from katgym.cli.plan_arguments import add_plan_arguments, config_of
 from katgym.evaluation.component_summary import metrics_table
 from katgym.evaluation.plan import EvalConfig, Plan
+from katgym.evaluation.playing import Observer
 from katgym.evaluation.progress import EvalProgress
-from katgym.evaluation.run import EvalResult, Observer, evaluate
+from katgym.evaluation.run import EvalResult, evaluate
 from katgym.evaluation.store import RunStore
 from katgym.evaluation.summary import summary_table
-from katgym.limits import Limits
-from katgym.policies.base import Sampling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("envs", nargs="+", metavar="ENV", help="id, with ?name=value&... if needed")
-    parser.add_argument(
-        "--policy", required=True, help="oracle, noop, random, smollm2, hf:MODEL, ..."
-    )
-    parser.add_argument("--tasks", type=int, default=100, help="tasks per env (100)")
-    parser.add_argument("--group-size", type=int, default=1, help="attempts per task (1)")
-    parser.add_argument("--seed", type=int, default=0, help="chooses tasks, seeds everything (0)")
-    parser.add_argument("--split", default="test", help="train, validation or test (test)")
-    parser.add_argument("--concurrency", type=int, default=16, help="rollouts at a time (16)")
+    add_plan_arguments(parser, split="test")
     parser.add_argument("--out", type=Path, help="the run's folder (runs/POLICY-SEED)")
-    sampling = parser.add_argument_group("sampling")
-    sampling.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (1.0)")
-    sampling.add_argument("--top-p", type=float, default=1.0)
-    sampling.add_argument("--top-k", type=int, default=0, help="0 keeps all")
-    sampling.add_argument("--max-tokens", type=int, default=512, help="per turn (512)")
-    limits = parser.add_argument_group("limits of one episode")
-    limits.add_argument("--max-turns", type=int, help="the env's own by default")
-    limits.add_argument("--max-episode-tokens", type=int, help="sampled tokens over all turns")
-    limits.add_argument("--timeout", type=float, metavar="SECONDS", help="wall time")
-    limits.add_argument("--retries", type=int, default=1, help="after infrastructure faults (1)")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print the summary."""
-    config = EvalConfig(
-        envs=tuple(args.envs),
-        policy=args.policy,
-        num_tasks=args.tasks,
-        group_size=args.group_size,
-        seed=args.seed,
-        split=args.split,
-        sampling=Sampling(
-            temperature=args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
-            max_tokens=args.max_tokens,
-        ),
-        limits=Limits(
-            max_turns=args.max_turns,
-            max_tokens=args.max_episode_tokens,
-            timeout_s=args.timeout,
-        ),
-        max_concurrency=args.concurrency,
-        max_retries=args.retries,
-    )
+    config = config_of(args)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", args.policy).strip("-")
     folder = args.out or Path("runs") / f"{name}-{args.seed}"
     try:
@@ -92,7 +54,7 @@ async def _evaluate(config: EvalConfig, folder: Path) -> EvalResult:
     shown: list[EvalProgress] = []
 
     def observe(plan: Plan, store: RunStore) -> Observer:
-        shown.append(EvalProgress(console.stderr, plan, store).__enter__())
+        shown.append(EvalProgress(console.stderr, plan, store.resumed()).__enter__())
         return shown[0]
 
     try:

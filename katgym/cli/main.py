@@ -24,14 +24,20 @@ COMMANDS = {
     "eval": "evaluate a policy; resumes where an earlier run stopped",
     "compare": "compare two runs, paired by task",
     "leaderboard": "rank runs; write Markdown, HTML and Every Eval Ever JSON",
-    "view": "read a run's transcripts",
+    "view": "read a run: transcripts, or curves and token trees as static HTML",
+    "rollouts": "collect rollouts into a store; look at, export and tidy up what it keeps",
     "check": "check that an environment keeps the contract",
     "sandbox": "look at, check and clean up after sandbox backends",
+    "gateway": "record every token of any agent, between it and its model server",
     "sandboxd": "serve this machine's sandboxes to others over HTTP",
+    "vllm": "start, watch and look at vLLM servers, the policy of `vllm:`",
 }
 """Subcommand -> its line of help, with a module `katgym.cli.<name>_command`.
 
 Plugins add more."""
+
+PASSES_ON = frozenset({"vllm"})
+"""Commands of which a subcommand passes what follows -- on to another program: `args.extra`."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,7 +69,8 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         sub.add_argument("-v", "--verbose", action="store_true", help="show katgym's log")
         if module is not None:
             module.add_arguments(sub)
-            sub.set_defaults(run=module.run)
+            if hasattr(module, "run"):  # a command of subcommands has none of its own
+                sub.set_defaults(run=module.run)
     if command not in COMMANDS:
         for name, entry in plugin_commands(COMMANDS).items():
             add_plugin_command(subparsers, entry, is_needed=command is None or command == name)
@@ -79,13 +86,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command not in known:
             console.print_error(unknown_name("command", command, known))
             return 2
+    extra: list[str] = []
+    if command in PASSES_ON and "--" in arguments:
+        at = arguments.index("--")
+        arguments, extra = arguments[:at], arguments[at + 1 :]
     try:
-        args = build_parser(command or "").parse_args(arguments)
+        args = build_parser(command or "").parse_args(arguments, argparse.Namespace(extra=extra))
     except SystemExit as e:
         return int(e.code or 0)
     except KatgymError as e:
         console.print_error(str(e))
         return 1
+    if extra and not getattr(args, "passes_on", False):
+        console.print_error(f"this command passes nothing on, got -- {' '.join(extra)}")
+        return 2
     console.show_logs(is_verbose=args.verbose)
     # Loading bars of transformers would tear katgym's own live table.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -6,9 +6,10 @@ Not here: katgym's own (`main.py`); the hook (`katgym.hookspecs`).
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import logging
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from katgym import plugins
@@ -32,6 +33,31 @@ def plugin_commands(built_in: Container[str]) -> dict[str, Entry]:
             )
             del found[name]
     return found
+
+
+def add_subcommands(
+    parser: argparse.ArgumentParser, package: str, summaries: Mapping[str, str]
+) -> None:
+    """Add subcommands that are modules `{package}.{name}_command` with `add_arguments` and `run`.
+
+    package: for a dash in a name its modules have an underscore. summaries: name -> line of help;
+    the rest of the help is the module's docstring.
+    """
+    subparsers = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+    for name, summary in summaries.items():
+        module = importlib.import_module(f"{package}.{name.replace('-', '_')}_command")
+        sub = subparsers.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument(
+            "-v", "--verbose", action="store_true", default=argparse.SUPPRESS,
+            help="show katgym's log",
+        )  # fmt: skip
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
 
 
 def add_plugin_command(

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import secrets
-import socket
 import stat
 from pathlib import Path
 
 from rich.text import Text
 
 from katgym import console
-from katgym.errors import InfrastructureError, MissingDependencyError, UsageError
+from katgym.errors import MissingDependencyError, UsageError
+from katgym.listening import is_loopback, listen, url_of
 from katgym.sandbox import SandboxUnavailableError, backend, layer_store
 
 logger = logging.getLogger(__name__)
@@ -69,13 +68,16 @@ def run(args: argparse.Namespace) -> int:
     )
     asyncio.run(_probe(args.backend))
     config = uvicorn.Config(
-        server.application(), log_level="warning", access_log=False, timeout_graceful_shutdown=2
+        server.application(),
+        # uvloop, where it is installed, connects sockets later than sandboxes ask for them.
+        loop="asyncio",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
     )
-    with _listen(args.host, args.port) as sock:
-        host = f"[{args.host}]" if ":" in args.host else args.host
-        console.stdout.print(
-            Text(f"sandboxes of backend {args.backend!r} on http://{host}:{sock.getsockname()[1]}")
-        )
+    with listen(args.host, args.port) as sock:
+        url = url_of(args.host, sock)
+        console.stdout.print(Text(f"sandboxes of backend {args.backend!r} on {url}"))
         uvicorn.Server(config).run(sockets=[sock])
     return 0
 
@@ -95,14 +97,6 @@ async def _probe(name: str) -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as e:
-        raise InfrastructureError(f"cannot listen on {host!r}, port {port}: {e}") from e
-
-
 def _token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(_VARIABLE) or None
@@ -119,7 +113,7 @@ def _token(path: Path | None) -> str | None:
 
 
 def _made_up_token(host: str) -> str:
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise UsageError(
             f"to listen on {host!r}, where others can connect, name a token of your own:"
             f" --token-file FILE or the variable {_VARIABLE}"
@@ -127,12 +121,3 @@ def _made_up_token(host: str) -> str:
     token = secrets.token_urlsafe(24)
     console.stdout.print(Text(f"token: {token}"))
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

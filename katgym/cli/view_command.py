@@ -1,9 +1,13 @@
-"""Read a run's transcripts in the terminal.
+"""Read a run: transcripts in the terminal, or curves, groups and token trees as static HTML.
+
+RUN is the folder of an evaluation; with --html a training run's or a rollout store's as well.
 
 example:
   katgym view runs/smollm2
   katgym view runs/smollm2 --env katgym/Arithmetic-v0 --task test-000007 --limit 1
   katgym view runs/smollm2 --invalid
+  katgym view runs/grpo --html
+  katgym view runs/grpo --html --step 40 --out pages --tokenizer models/qwen3
 """
 
 from __future__ import annotations
@@ -15,7 +19,12 @@ from typing import Any
 from rich.rule import Rule
 
 from katgym import console
+from katgym.errors import UsageError
 from katgym.evaluation.store import read_lock, read_rollouts
+from katgym.run_view import Selection, read_run, write_pages
+from katgym.run_view.selection import DEFAULT_LIMIT
+
+_DEFAULT_TRANSCRIPTS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +35,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--invalid", action="store_true", help="only rollouts without a valid reward"
     )
-    parser.add_argument("--limit", type=int, default=5, help="transcripts to show (5)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        help=f"transcripts to show ({_DEFAULT_TRANSCRIPTS}); with --html groups ({DEFAULT_LIMIT})",
+    )
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
+    pages = parser.add_argument_group("static HTML")
+    pages.add_argument("--html", action="store_true", help="write pages instead of printing")
+    pages.add_argument("--out", type=Path, metavar="DIR", help="folder for the pages (RUN/view)")
+    pages.add_argument("--step", type=int, metavar="N", help="only groups of this training step")
+    pages.add_argument("--group", metavar="ID", help="only this group")
+    pages.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="model folder for the text of tokens"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the transcripts; 1 when none fits."""
-    read_lock(args.run_folder)
+    """Print the transcripts, or write the pages; 1 when no transcript fits."""
+    _check_options(args)
+    return _write_html(args) if args.html else _print_transcripts(args)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise for an option that does not go with what is asked for."""
+    if args.html and args.json:
+        raise UsageError("--json prints transcripts; leave it out with --html")
+    given = [name for name in ("out", "step", "group", "tokenizer") if vars(args)[name] is not None]
+    if given and not args.html:
+        raise UsageError(f"--{given[0]} is about the pages; add --html")
+
+
+def _write_html(args: argparse.Namespace) -> int:
+    folder: Path = args.run_folder
+    selection = Selection(
+        step=args.step,
+        group_id=args.group,
+        env_id=args.env,
+        task_id=args.task,
+        is_invalid=args.invalid,
+        limit=DEFAULT_LIMIT if args.limit is None else args.limit,
+    )
+    view = read_run(folder, selection, tokenizer=args.tokenizer)
+    path = write_pages(view, args.out or folder / "view")
+    for note in view.notes:
+        console.stderr.print(note, markup=False, soft_wrap=True)
+    console.stderr.print(f"{len(view.groups)} of {view.num_groups} groups have a page")
+    console.stdout.print(str(path), markup=False, soft_wrap=True)
+    return 0
+
+
+def _print_transcripts(args: argparse.Namespace) -> int:
+    lock = read_lock(args.run_folder)
+    if "envs" not in lock:
+        raise UsageError(
+            f"{str(args.run_folder)!r} is a training run, which has no transcripts to print; add"
+            " --html"
+        )
+    limit = _DEFAULT_TRANSCRIPTS if args.limit is None else args.limit
     lines = [
         line
         for line in read_rollouts(args.run_folder)
@@ -41,11 +101,11 @@ def run(args: argparse.Namespace) -> int:
         and not (args.invalid and line["reward"]["is_valid"])
     ]
     if args.json:
-        console.print_json(lines[: args.limit])
+        console.print_json(lines[:limit])
         return int(not lines)
-    for line in lines[: args.limit]:
+    for line in lines[:limit]:
         _show(line)
-    console.stderr.print(f"{min(args.limit, len(lines))} of {len(lines)} rollouts shown")
+    console.stderr.print(f"{min(limit, len(lines))} of {len(lines)} rollouts shown")
     return int(not lines)
 
 

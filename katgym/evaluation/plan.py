@@ -54,6 +54,17 @@ class EvalConfig:
         if not self.envs:
             raise UsageError("an evaluation needs at least one env; `katgym envs` lists them")
 
+    def identity(self) -> dict[str, Any]:
+        """Return how every rollout of it is played, whatever the env and the task."""
+        return {
+            "policy": self.policy,
+            "split": self.split,
+            "seed": self.seed,
+            "group_size": self.group_size,
+            "sampling": asdict(self.sampling),
+            "limits": asdict(self.limits),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedEnv:
@@ -121,16 +132,7 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """Return what has to be equal for two runs to be one: goes into `lock.json`."""
-        config = self.config
-        return {
-            "policy": config.policy,
-            "split": config.split,
-            "seed": config.seed,
-            "group_size": config.group_size,
-            "sampling": asdict(config.sampling),
-            "limits": asdict(config.limits),
-            "envs": [item.lock() for item in self.envs],
-        }
+        return {**self.config.identity(), "envs": [item.lock() for item in self.envs]}
 
 
 def rollout_key(env_id: str, task_id: str, attempt: int) -> str:
@@ -165,8 +167,8 @@ def _plan_env(text: str, config: EvalConfig) -> PlannedEnv:
     env = make(env_id, **kwargs)
     if len(env.seats) > 1:
         raise UsageError(
-            f"env {text!r} has {len(env.seats)} seats; `katgym eval` plays one."
-            " Use katgym.run_match, or another opponent."
+            f"env {text!r} has {len(env.seats)} seats; `katgym eval` and `katgym rollouts collect`"
+            " play one. Use katgym.run_match, or another opponent."
         )
     tasks = env.tasks(config.split)
     if len(tasks) < config.num_tasks:

@@ -1,4 +1,4 @@
-"""What a running evaluation shows: rollouts done, reward with interval, invalid, tokens/s, ETA.
+"""What a running evaluation or collection shows: rollouts done, reward, invalid, tokens/s, ETA.
 
 A live table on a terminal, one plain line every few seconds elsewhere. Not here: the numbers of
 record (`summary.py`).
@@ -7,6 +7,7 @@ record (`summary.py`).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -17,9 +18,10 @@ from rich.table import Table
 
 from katgym.evaluation.plan import Plan
 from katgym.evaluation.statistics import mean, t_interval
-from katgym.evaluation.store import RunStore
 from katgym.rollout import Rollout
-from katgym.storage import read_journal
+
+ResumedRollout = tuple[str, str, float]
+"""Env id, task id and reward."""
 
 
 @dataclass
@@ -41,7 +43,8 @@ class _EnvProgress:
 class EvalProgress:
     """Context manager; call it with each rollout that reached the disk."""
 
-    def __init__(self, console: Console, plan: Plan, store: RunStore) -> None:
+    def __init__(self, console: Console, plan: Plan, resumed: Sequence[ResumedRollout]) -> None:
+        """Prepare it; resumed: the planned rollouts with a valid reward that earlier runs left."""
         self._console = console
         self._envs = {
             item.env_id: _EnvProgress(len(item.task_sha256) * plan.config.group_size)
@@ -49,12 +52,11 @@ class EvalProgress:
         }
         self._num_new = 0
         self._num_tokens = 0
-        self._num_resumed = store.num_resumed
+        self._num_resumed = len(resumed)
         self._began_s = time.perf_counter()
         self._last_line_s = self._began_s
-        for line in read_journal(store.folder / "rollouts.jsonl") if store.num_resumed else ():
-            value = line["reward"]["value"]
-            self._envs[line["env_id"]].rewards.append((line["task_id"], value))
+        for env_id, task_id, reward in resumed:
+            self._envs[env_id].rewards.append((task_id, reward))
         self._live = Live(
             get_renderable=self._table, console=console, refresh_per_second=4, transient=True
         )

@@ -74,6 +74,11 @@ class RunStore:
             raise
         return store
 
+    def resumed(self) -> list[tuple[str, str, float]]:
+        """Return env id, task id and reward of the rollouts that were there at the opening."""
+        lines = read_journal(self.folder / "rollouts.jsonl") if self.num_resumed else ()
+        return [(line["env_id"], line["task_id"], line["reward"]["value"]) for line in lines]
+
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Write finished rollouts and return when they are on disk; blocks for the fsync."""
         for journal, chosen in (

@@ -1,6 +1,6 @@
 """Files that survive a kill and a full disk: replaced whole, appended by lines, written by one."""
 
-from katgym.storage.atomic_files import explained, make_private, write_atomically
+from katgym.storage.atomic_files import explained, make_private, whole_file, write_atomically
 from katgym.storage.folder_guard import FolderGuard
 from katgym.storage.line_files import Journal, read_journal, read_lines, to_lines
 
@@ -12,5 +12,6 @@ __all__ = [
     "read_journal",
     "read_lines",
     "to_lines",
+    "whole_file",
     "write_atomically",
 ]

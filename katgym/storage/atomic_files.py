@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from katgym.errors import InfrastructureError
 
@@ -19,12 +20,22 @@ PRIVATE = 0o700
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Replace a file; it is on disk when this returns. `InfrastructureError` if it cannot be."""
+    with whole_file(path, mode=mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` when the block ends, and is gone if it fails.
+
+    It is on disk then. `InfrastructureError` if it cannot be written.
+    """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             Path(name).chmod(mode)

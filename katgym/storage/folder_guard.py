@@ -21,23 +21,36 @@ class FolderGuard:
         guard.take()
     """
 
-    def __init__(self, folder: Path, *, name: str | None = None) -> None:
-        """Prepare a guard; name: what messages call the folder, by default its path."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str | None = None,
+        hint: str = "name another folder with --out",
+    ) -> None:
+        """Prepare a guard.
+
+        name: what messages call the folder, by default its path. hint: what else there is to do
+        besides waiting.
+        """
         self._path = folder / ".guard"
         self._name = name or str(folder)
+        self._hint = hint
         self._file: IO[bytes] | None = None
 
-    def take(self) -> None:
-        """Take the folder, which exists; `UsageError` if another process holds it."""
+    def take(self, *, should_wait: bool = False) -> None:
+        """Take the folder, which exists; `UsageError` if another process holds it.
+
+        should_wait: wait for the other process instead.
+        """
         with explained(self._path):
             file = self._path.open("ab")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if should_wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.close()
             raise UsageError(
-                f"another process is writing to {self._name!r}; wait for it or name another"
-                " folder with --out"
+                f"another process is writing to {self._name!r}; wait for it or {self._hint}"
             ) from None
         self._file = file
 

@@ -6,6 +6,7 @@ A change here is a change for users: it belongs in the CHANGELOG.
 import argparse
 
 import katgym
+from katgym import rollout_store
 from katgym.cli.main import COMMANDS, build_parser
 
 NAMES = """
@@ -31,24 +32,60 @@ OPTIONS = {
         "runs --out --title --by --success-threshold --json --organization --relationship"
         " --model-id"
     ),
-    "view": "run_folder --env --task --invalid --limit --json",
+    "view": (
+        "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"
+    ),
+    "rollouts": "subcommand",
     "check": "env --tasks --json",
     "sandbox": "action name --only --image --json",
+    "gateway": (
+        "--upstream --store --host --port --auth --model --answering --tokenizer --renderer"
+        " --sampling --max-staleness --sessions-per-version --wait --max-calls --max-tokens"
+        " --session-timeout --call-timeout"
+    ),
     "sandboxd": "--host --port --backend --token-file --max-sandboxes --python",
+    "vllm": "subcommand",
     "swe": "subcommand",
+    "train": "subcommand",
 }
-OF_PLUGINS = {"swe"}
+OF_PLUGINS = {"swe", "train"}
+OF_ROLLOUTS = {
+    "collect": (
+        "envs --policy --tasks --group-size --seed --split --concurrency --temperature --top-p"
+        " --top-k --max-tokens --max-turns --max-episode-tokens --timeout --retries --store --json"
+    ),
+    "show": "store session --text --status --limit --json",
+    "export": "store --format --out --status --min-reward",
+    "stats": "store --json",
+    "gc": "store --older-than --keep-expired --drop-shard --dry-run --json",
+}
+ROLLOUT_STORE = """
+CollectReport ColumnType CorruptStoreError Exporter FailedCall Node NodeText RolloutStore SealReport
+SessionRecord SessionStatus StoreStatistics StoredSession VersionSpan as_rollout collect
+conversation export exporter record_rollout record_rollouts rollout_groups rollouts statistics
+stored_groups stored_rollouts
+"""
 
 
 def test_the_public_names_are_the_written_ones():
     assert sorted(katgym.__all__) == sorted(NAMES.split())
     assert all(hasattr(katgym, name) for name in katgym.__all__)
+    assert sorted(rollout_store.__all__) == sorted(ROLLOUT_STORE.split())
+    assert all(hasattr(rollout_store, name) for name in rollout_store.__all__)
 
 
 def test_the_commands_and_their_options_are_the_written_ones():
     parser = build_parser()
     action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     assert set(action.choices) == {*COMMANDS, *OF_PLUGINS} == set(OPTIONS)
-    for name, sub in action.choices.items():
+    check_options(action.choices, OPTIONS)
+    nested = action.choices["rollouts"]._subparsers
+    assert nested is not None
+    check_options(nested._group_actions[0].choices, OF_ROLLOUTS)
+
+
+def check_options(parsers, written):
+    assert set(parsers) == set(written)
+    for name, sub in parsers.items():
         found = [a.option_strings[-1] if a.option_strings else a.dest for a in sub._actions]
-        assert set(found) - {"--help", "--verbose"} == set(OPTIONS[name].split()), name
+        assert set(found) - {"--help", "--verbose"} == set(written[name].split()), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -195,6 +196,16 @@ def test_every_sampled_token_is_trained_exactly_once(records: list[TokenRecord])
             path.token_ids, path.loss_mask, path.policy_logprobs, strict=True
         ):
             assert logprob == (-token / 10 if is_trained else 0.0)
+
+
+def test_log_probs_that_are_not_known_are_nan_on_sampled_tokens() -> None:
+    teacher = replace(LINEAR[1], policy_logprobs=())
+    (path,) = rollout_of(LINEAR[0], teacher, LINEAR[2]).trajectories()
+    assert [t for t, value in enumerate(path.policy_logprobs) if math.isnan(value)] == [4, 5]
+    known = [path.policy_logprobs[t] for t in (0, 1, 2, 3, 6, 7, 8)]
+    assert known == [0.0, 0.0, -0.3, 0.0, 0.0, 0.0, -0.9]
+    data = json.loads(json.dumps(rollout_of(teacher).to_json(), allow_nan=False))
+    assert Rollout.from_json(data).turns[0].tokens.policy_logprobs == []  # type: ignore[union-attr]  # it has tokens
 
 
 def test_a_rollout_without_tokens_says_so() -> None:

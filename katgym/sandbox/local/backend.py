@@ -66,6 +66,7 @@ class LocalBackend(SandboxBackend):
         """What sandboxes have; known once one was made."""
         self._asked = level
         self._launchers: dict[LauncherKey, LauncherClient] = {}
+        self._num_closings = 0
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
         self._ended: list[LocalSandbox] = []
@@ -114,7 +115,11 @@ class LocalBackend(SandboxBackend):
         async with self._starting:
             launcher = self._launchers.get(key)
             if launcher is None or launcher.error is not None:
+                num_closings = self._num_closings
                 launcher = await self._start_launcher(key)
+                if self._num_closings != num_closings:  # `aclose` knew nothing of it
+                    await launcher.close()
+                    raise SandboxError("the backend was closed while a sandbox was being made")
                 self._launchers[key] = launcher
         return await self.make(spec, launcher, None)
 
@@ -197,6 +202,7 @@ class LocalBackend(SandboxBackend):
 
     async def aclose(self) -> None:
         """See `SandboxBackend.aclose`."""
+        self._num_closings += 1
         await self._kill_all()
         if self._settling is not None:
             await self._settling

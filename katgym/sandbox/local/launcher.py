@@ -337,8 +337,10 @@ def main() -> None:
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    config = json.loads(requests.recv(1 << 20))
-    launcher = _make(requests, replies, config)
+    config = requests.recv(1 << 20)
+    if not config:
+        return  # whoever started it has given up
+    launcher = _make(requests, replies, json.loads(config))
     try:
         launcher.prepare()
     except (OSError, ImportError, KeyError) as e:

@@ -25,6 +25,7 @@ from katgym.sandbox import (
 )
 from katgym.sandbox.local import cgroups
 from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
+from katgym.sandbox.local.client import LauncherClient
 
 
 def test_use_after_kill_says_so_and_kill_may_be_repeated() -> None:
@@ -60,6 +61,38 @@ def test_a_sandbox_killed_while_it_is_made_is_dead_and_leaves_nothing_open() -> 
             assert len(os.listdir("/proc/self/fd")) == num_before
         finally:
             await backend.aclose()
+
+    asyncio.run(play())
+
+
+def test_a_backend_closed_while_its_launcher_starts_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[LauncherClient] = []
+
+    async def play() -> None:
+        may_go_on = asyncio.Event()
+        start = LauncherClient.start
+
+        async def start_and_wait(launcher: LauncherClient) -> None:
+            await start(launcher)
+            started.append(launcher)
+            await may_go_on.wait()
+
+        monkeypatch.setattr(LauncherClient, "start", start_and_wait)
+        backend = LocalBackend()
+        num_before = len(os.listdir("/proc/self/fd"))
+        making = asyncio.create_task(backend.create_unchecked(SandboxSpec(limits=SMALL)))
+        async with asyncio.timeout(30):
+            while not started:
+                await asyncio.sleep(0.01)
+        await backend.aclose()
+        may_go_on.set()
+        with pytest.raises(SandboxError, match="was closed while"):
+            await making
+        await asyncio.sleep(0)
+        assert not started[0].is_alive()
+        assert len(os.listdir("/proc/self/fd")) == num_before
 
     asyncio.run(play())
 

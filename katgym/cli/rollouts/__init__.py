@@ -1,0 +1,1 @@
+"""The subcommands of `katgym rollouts`: one module each."""

@@ -1,0 +1,93 @@
+"""Play groups of rollouts into a store, to be trained on later.
+
+The tasks are those that `katgym eval` plays with the same seed, an env's arguments stand behind a
+question mark. Every rollout is in the store when it has ended; the same command plays what is
+missing. Several collectors and a gateway may write to one store. Exit code 1: some rollouts have
+no valid reward.
+
+example:
+  katgym rollouts collect 'katgym/Arithmetic-v0?level=1' --policy smollm2 --tasks 20 \\
+      --group-size 8 --store rollouts
+  katgym rollouts collect katgym/MathProblems-v0 --policy 'vllm:http://127.0.0.1:8000#MODEL' \\
+      --tasks 500 --group-size 8 --seed 1 --store rollouts
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from katgym import console
+from katgym.cli.plan_arguments import add_plan_arguments, config_of
+from katgym.evaluation.plan import EvalConfig
+from katgym.evaluation.playing import Observer
+from katgym.evaluation.progress import EvalProgress
+from katgym.evaluation.store_collection import CollectResult, GroupCollection, collect_rollouts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    add_plan_arguments(parser, split="train")
+    parser.add_argument("--store", required=True, type=Path, help="the store's folder")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect and print the summary."""
+    try:
+        result = asyncio.run(_collect(config_of(args), args.store))
+    except KeyboardInterrupt:
+        console.stderr.print(
+            f"stopped; what has ended is in {args.store}. The same command continues there.",
+            markup=False,
+        )
+        return 130
+    if args.json:
+        console.print_json(result.to_json())
+    else:
+        console.stdout.print(_table(result))
+    if result.invalid:
+        console.stderr.print(
+            f"{sum(result.invalid.values())} rollouts have no valid reward; the same command plays"
+            " them again."
+        )
+    return int(bool(result.invalid))
+
+
+async def _collect(config: EvalConfig, folder: Path) -> CollectResult:
+    shown: list[EvalProgress] = []
+
+    def observe(collection: GroupCollection) -> Observer:
+        progress = EvalProgress(console.stderr, collection.plan, collection.resumed())
+        shown.append(progress.__enter__())
+        return progress
+
+    try:
+        return await collect_rollouts(config, folder, observer=observe)
+    finally:
+        for progress in shown:
+            progress.__exit__(None, None, None)
+
+
+def _table(result: CollectResult) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    invalid = ", ".join(f"{kind} {num}" for kind, num in result.invalid.items())
+    rows = {
+        "groups": f"{result.num_groups} of {result.num_planned_groups} complete",
+        "rollouts": f"{result.num_rollouts} of {result.num_planned},"
+        f" {result.num_resumed} were there",
+        "mean reward": "-" if result.mean_reward is None else f"{result.mean_reward:.3f}",
+        "invalid": invalid or "0",
+        "tokens read": f"{result.num_prompt_tokens:,}",
+        "tokens sampled": f"{result.num_completion_tokens:,}",
+        "store": str(result.folder),
+    }
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    return table

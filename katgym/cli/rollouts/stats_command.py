@@ -1,0 +1,64 @@
+"""Count what a store holds: sessions, calls, tokens, branches, failures, bytes.
+
+Exits with 1 when a shard cannot be read.
+
+example:
+  katgym rollouts stats rollouts
+  katgym rollouts stats rollouts --json
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from katgym import console
+from katgym.rollout_store import RolloutStore, StoreStatistics, statistics
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the numbers; 1 when a shard cannot be read."""
+    with RolloutStore.open(args.store, create=False) as store:
+        found = statistics(store)
+    if args.json:
+        console.print_json(found.to_json())
+    else:
+        console.stdout.print(_table(found))
+    for problem in found.unreadable:
+        console.print_error(problem)
+    return int(bool(found.unreadable))
+
+
+def _table(found: StoreStatistics) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    rows = {
+        "sessions": _counts(found.num_sessions),
+        "sealed": f"{found.num_sealed} sessions in {found.num_shards} shards",
+        "answers": f"{found.num_calls:,}",
+        "tokens read": f"{found.num_prompt_tokens:,}",
+        "tokens sampled": f"{found.num_sampled_tokens:,}",
+        "tokens kept": f"{found.num_kept_tokens:,} (sharing ratio {found.sharing_ratio:.2f})",
+        "branches": _counts(found.branches),
+        "failed calls": _counts(found.failed_calls),
+        "tokens by version": _counts({str(v): n for v, n in sorted(found.versions.items())}),
+        "bytes": f"{found.num_bytes:,} ({found.bytes_per_token:.2f} a token kept)",
+    }
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {num:,}" for name, num in counts.items()) or "-"

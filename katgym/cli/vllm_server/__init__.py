@@ -1,0 +1,1 @@
+"""Subcommands of `katgym vllm`, one module each."""

@@ -1,0 +1,68 @@
+"""Show what a running vLLM server is: its models, its weights' version, which routes it has.
+
+example:
+  katgym vllm status http://localhost:8000
+  katgym vllm status http://localhost:8000 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from rich.table import Table
+from rich.text import Text
+
+from katgym import console
+from katgym.vllm_server.control import Abilities, VllmControl
+from katgym.vllm_server.status import ServerStatus, attach, server_status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("url", metavar="URL", help="as in http://localhost:8000")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it; 1 when no healthy server answers."""
+    return show(attach(args.url), is_json=args.json)
+
+
+def show(control: VllmControl, *, is_json: bool) -> int:
+    """Ask a server what it is and print it."""
+
+    async def ask() -> ServerStatus:
+        try:
+            return await server_status(control)
+        finally:
+            await control.aclose()
+
+    status = asyncio.run(ask())
+    if is_json:
+        console.print_json(status.to_json())
+        return 0
+    can = status.abilities
+    paused = ", paused" if status.is_paused else ""
+    weights = f", weights {status.weight_version!r}" if status.weight_version else ""
+    text = f"vLLM {can.version} at {status.url}{weights}{paused}"
+    console.stdout.print(text, markup=False, soft_wrap=True)
+    for name, limit in status.models.items():
+        told = f", {limit} tokens" if limit else ""
+        console.stdout.print(f"  vllm:{status.url}#{name}{told}", markup=False, soft_wrap=True)
+    console.stdout.print(_routes(can))
+    return 0
+
+
+def _routes(can: Abilities) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for has_it, what, fix in (
+        (can.has_completions, "token ids in and out", ""),
+        (can.has_generate, "weight version of every token", "--enable-scale-out"),
+        (can.has_render and can.has_derender, "messages to tokens and back", "--enable-scale-out"),
+        (can.has_rl and can.has_rpc, "pause, versions, reloads", "VLLM_SERVER_DEV_MODE=1"),
+        (can.has_lora_updates, "new adapters", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+    ):
+        mark = Text("yes", style="green") if has_it else Text("no", style="yellow")
+        table.add_row(mark, what, Text("" if has_it else fix, style="bold"))
+    return table

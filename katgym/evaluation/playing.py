@@ -1,0 +1,110 @@
+"""Plays what is missing of a plan, and writes each rollout when it ends.
+
+Where it is written is a `RolloutSink`: a run's folder (`store.py`), a rollout store
+(`store_collection.py`). Not here: what is planned (`plan.py`), what is shown (`progress.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
+
+from katgym.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.errors import PolicyError
+from katgym.evaluation.plan import Plan
+from katgym.failure import FailureKind
+from katgym.policies.base import Policy
+from katgym.rollout import Rollout
+
+MAX_CONSECUTIVE_FAILURES = 16
+"""Rollouts that may fail one after the other for one reason before the policy is given up."""
+
+Observer = Callable[[Rollout], None]
+"""Called with every rollout as soon as it is written."""
+
+
+class RolloutSink(Protocol):
+    """Where rollouts of a plan go."""
+
+    @property
+    def done(self) -> Collection[str]:
+        """Keys of the planned rollouts that it holds."""
+
+    def append(self, rollouts: Sequence[Rollout]) -> None:
+        """Write rollouts that have ended; blocks until that is done."""
+
+
+async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Observer) -> None:
+    """Play every planned rollout that the sink does not hold.
+
+    What has ended is written, also when this is cancelled. Raises `PolicyError` when the policy
+    fails 16 times in a row for one reason, and what writing raised.
+    """
+    engine = RolloutEngine(
+        policy,
+        limits=plan.config.limits,
+        sampling=plan.config.sampling,
+        config=EngineConfig(
+            max_concurrency=plan.config.max_concurrency, max_retries=plan.config.max_retries
+        ),
+    )
+    missing = (request for request in plan.requests() if request.key not in sink.done)
+    writer = _Writer(sink, notify)
+    try:
+        await _feed(engine, missing, writer)
+    finally:
+        await writer.finish()  # what has ended reaches the sink, also after Ctrl-C
+
+
+async def _feed(engine: RolloutEngine, requests: Iterable[RolloutRequest], writer: _Writer) -> None:
+    """Hand rollouts that have ended to the writer; give up on a policy that only fails."""
+    run = engine.run(requests)
+    in_a_row: tuple[FailureKind | None, int] = (None, 0)
+    try:
+        async for _, rollout in run:
+            writer.put(rollout)
+            kind = None if rollout.reward.is_valid else rollout.failure_kind
+            in_a_row = (kind, in_a_row[1] + 1 if kind == in_a_row[0] else 1)
+            if kind is not None and in_a_row[1] >= MAX_CONSECUTIVE_FAILURES:
+                raise PolicyError(
+                    f"{in_a_row[1]} rollouts in a row failed ({kind}): {rollout.reason}."
+                    " Finished rollouts are kept; mend it and run the same command again.",
+                    kind=str(kind),
+                )
+    finally:
+        await run.aclose()
+
+
+class _Writer:
+    """Writes rollouts in batches: one fsync serves all that ended while the last one ran."""
+
+    def __init__(self, sink: RolloutSink, notify: Observer) -> None:
+        self._sink = sink
+        self._notify = notify
+        self._queue: asyncio.Queue[Rollout | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run())
+
+    def put(self, rollout: Rollout) -> None:
+        """Take a rollout; raises what an earlier write raised (a full disk)."""
+        if self._task.done():
+            self._task.result()
+        self._queue.put_nowait(rollout)
+
+    async def finish(self) -> None:
+        """Wait until everything taken is written; raises what a write raised."""
+        self._queue.put_nowait(None)
+        await asyncio.shield(self._task)
+
+    async def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch = [await self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            is_open = None not in batch
+            rollouts = [rollout for rollout in batch if rollout is not None]
+            if rollouts:
+                await asyncio.to_thread(self._sink.append, rollouts)
+            for rollout in rollouts:
+                self._notify(rollout)

@@ -1,0 +1,297 @@
+"""`katgym rollouts collect` as a user meets it: what is in the store, stops, goes on, wrong use.
+
+Not here: policies with tokens (`test_collect_tokens.py`); one rollout (`test_recording.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from katgym.cli.main import main
+from katgym.evaluation.playing import MAX_CONSECUTIVE_FAILURES
+from katgym.rollout_store import (
+    RolloutStore,
+    SessionRecord,
+    SessionStatus,
+    export,
+    rollouts,
+    stored_groups,
+)
+
+ARITHMETIC = "katgym/Arithmetic-v0?level=1"
+DRIVER = """
+import asyncio, signal, sys
+# A shell starts background jobs with SIGINT ignored, and so would this process be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import katgym
+from katgym.policies import oracle
+from katgym.cli.main import main
+import katgym.evaluation.store_collection as collection
+
+class Slow(katgym.Policy):
+    name = "oracle"
+    inner = oracle.OraclePolicy()
+    def start(self, context):
+        session = self.inner.start(context)
+        complete = session.complete
+        async def slow(messages, *, max_tokens):
+            await asyncio.sleep(0.05)
+            return await complete(messages, max_tokens=max_tokens)
+        session.complete = slow
+        return session
+
+collection.make_policy = lambda uri: Slow()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def command(store: Path, *extra: object) -> list[str]:
+    options = ["--policy", "oracle", "--tasks", "15", "--group-size", "4", "--concurrency", "4"]
+    return ["rollouts", "collect", ARITHMETIC, *options, "--store", str(store), *map(str, extra)]
+
+
+def start(tmp_path: Path, *extra: object) -> subprocess.Popen[bytes]:
+    """Start a collector with a slowed-down oracle in a process of its own."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER)
+    args = [sys.executable, str(driver), *command(tmp_path / "store", *extra)]
+    return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_sessions(store: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            uri = f"file:{store / 'live.sqlite'}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+                (num,) = connection.execute("SELECT count(*) FROM sessions").fetchone()
+        except sqlite3.OperationalError:  # not made yet
+            num = 0
+        if num >= count:
+            return
+        assert time.monotonic() < deadline, f"{store} did not reach {count} sessions"
+        time.sleep(0.01)
+
+
+def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def attempts(store: RolloutStore) -> Counter[tuple[str, int]]:
+    return Counter((r.group_id, r.metadata["attempt"]) for r in store.sessions())
+
+
+def test_a_store_has_every_planned_rollout_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path, "--json")) == 0
+    assert summary(capsys) == {
+        "folder": str(tmp_path), "num_groups": 15, "num_planned_groups": 15, "num_rollouts": 60,
+        "num_planned": 60, "num_resumed": 0, "mean_reward": 1.0, "invalid": {},
+        "num_prompt_tokens": 0, "num_completion_tokens": 0, "has_tokens": False,
+    }  # fmt: skip
+    with RolloutStore.open(tmp_path) as store:
+        assert len(attempts(store)) == store.num_sessions() == 60
+        assert {r.status for r in store.sessions()} == {SessionStatus.FINISHED}
+        groups = dict(stored_groups(store))
+        assert len(groups) == 15
+        for group_id, group in groups.items():
+            assert [r.attempt for r in group.rollouts] == [0, 1, 2, 3]
+            (task,) = {(r.task_id, r.seed, r.split) for r in group.rollouts}
+            assert group_id.startswith(f"katgym/Arithmetic-v0/{task[0]}/")
+            assert task[2] == "train"
+
+
+def test_the_tasks_are_those_of_an_evaluation(tmp_path: Path) -> None:
+    assert main(command(tmp_path / "store", "--split", "test", "--seed", 5)) == 0
+    evaluation = command(tmp_path / "store", "--seed", 5)[2:-4]
+    assert main(["eval", *evaluation, "--seed", "5", "--out", str(tmp_path / "run")]) == 0
+    lines = (tmp_path / "run/rollouts.jsonl").read_text().splitlines()
+    played = {(x["task_id"], x["attempt"], x["seed"]) for x in map(json.loads, lines)}
+    with RolloutStore.open(tmp_path / "store") as store:
+        meta = [record.metadata for record in store.sessions()]
+    assert {(m["task_id"], m["attempt"], m["seed"]) for m in meta} == played
+
+
+def test_the_same_command_again_plays_nothing_and_another_plays_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path)) == 0
+    assert "15 of 15 complete" in capsys.readouterr().out
+    with RolloutStore.open(tmp_path) as store:
+        store.seal()
+        before = attempts(store)
+    assert main(command(tmp_path, "--json")) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["num_resumed"], json.loads(out)["num_rollouts"]) == (60, 60)
+    assert "continuing: 60 rollouts are there already" in err
+    with RolloutStore.open(tmp_path) as store:
+        assert attempts(store) == before
+    for other in (["--seed", "1"], ["--temperature", "0.5"], ["--group-size", "5"]):
+        assert main(command(tmp_path, "--json", *other)) == 0
+        assert summary(capsys)["num_resumed"] == 0
+
+
+def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    for count in (1, 9, 25):
+        process = start(tmp_path)
+        try:
+            wait_for_sessions(tmp_path / "store", count)
+        finally:
+            process.kill()
+            process.communicate()
+    last = start(tmp_path, "--json")
+    out, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors.decode()
+    assert json.loads(out)["num_resumed"] >= 25
+    with RolloutStore.open(tmp_path / "store") as store:
+        assert set(attempts(store).values()) == {1}
+        assert len(list(stored_groups(store))) == 15
+        assert store.problems() == []
+
+
+def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    wait_for_sessions(tmp_path / "store", 3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    text = " ".join(errors.decode().split())
+    assert process.returncode == 130, text
+    assert "Traceback" not in text
+    assert "The same command continues there." in text
+    with RolloutStore.open(tmp_path / "store") as store:
+        assert 3 <= store.num_sessions() < 60
+        assert {record.status for record in store.sessions()} == {SessionStatus.FINISHED}
+    again = start(tmp_path)
+    again.communicate(timeout=120)
+    assert again.returncode == 0
+    with RolloutStore.open(tmp_path / "store") as store:
+        assert store.num_sessions() == len(attempts(store)) == 60
+
+
+def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> None:
+    processes = [start(tmp_path, "--seed", seed) for seed in (0, 1)]
+    with RolloutStore.open(tmp_path / "store") as store:
+        for number in range(20):
+            name = f"agent-{number}"
+            store.create_session(SessionRecord(session_id=name, group_id="agents"))
+            store.update_session(name, status=SessionStatus.FINISHED, reward=0.0)
+        for process in processes:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors.decode()
+        assert store.num_sessions() == 60 + 60 + 20
+        assert [len(group.rollouts) for _, group in stored_groups(store)] == [4] * 30
+
+
+def test_the_same_command_twice_at_once_makes_no_group_larger(tmp_path: Path) -> None:
+    for process in [start(tmp_path) for _ in range(2)]:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    with RolloutStore.open(tmp_path / "store") as store:
+        groups = [group for _, group in stored_groups(store)]
+    assert [[r.attempt for r in group.rollouts] for group in groups] == [[0, 1, 2, 3]] * 15
+
+
+@pytest.fixture
+def down() -> list[str]:
+    """A policy whose server is not there."""
+    return ["--policy", "openai:http://127.0.0.1:9/v1#model?max_retries=0", "--retries", "0"]
+
+
+def test_rollouts_that_failed_are_kept_counted_and_played_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], down: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    again = command(tmp_path, *down, "--tasks", 3, "--group-size", 2, "--json")
+    for num_played in (6, 12):
+        assert main(again) == 1
+        out, err = capsys.readouterr()
+        found = json.loads(out)
+        assert found["invalid"] == {"policy_unavailable": 6}
+        assert (found["num_rollouts"], found["num_groups"], found["mean_reward"]) == (6, 3, None)
+        assert "6 rollouts have no valid reward" in " ".join(err.split())
+        with RolloutStore.open(tmp_path) as store:
+            assert store.num_sessions() == num_played
+            assert {r.status for r in store.sessions()} == {SessionStatus.FAILED}
+            assert [len(group.rollouts) for _, group in stored_groups(store)] == [2, 2, 2]
+
+
+def test_a_policy_that_only_fails_is_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], down: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("OPENAI_API_KEY", "unused")
+    assert main(command(tmp_path, *down)) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{MAX_CONSECUTIVE_FAILURES} rollouts in a row failed (policy_unavailable)" in said
+    with RolloutStore.open(tmp_path) as store:
+        assert MAX_CONSECUTIVE_FAILURES <= store.num_sessions() < 60
+
+
+def test_a_scripted_policy_is_recorded_with_its_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"role": "assistant", "content": "no idea"}) + "\n")
+    options = ["--policy", f"scripted:{script}", "--tasks", 2, "--group-size", 1, "--json"]
+    assert main(command(tmp_path / "store", *options)) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["mean_reward"] == 0.0
+    assert "records no tokens: its rollouts are kept as messages" in " ".join(err.split())
+    with RolloutStore.open(tmp_path / "store") as store:
+        record = store.sessions()[0]
+        rollout = rollouts(store, record.session_id)
+        assert rollout.messages[1] == {"role": "assistant", "content": "no idea"}
+        assert rollout.turns[0].tokens is None
+        assert export(store, tmp_path / "out.jsonl", format="messages") == 2
+        assert export(store, tmp_path / "rows.jsonl", format="rows") == 0
+    row = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
+    assert row["messages"] == list(rollout.messages)[:2]
+    assert main(["rollouts", "show", str(tmp_path / "store"), record.session_id]) == 0
+    shown = capsys.readouterr().out
+    assert "task_id: " in shown
+    assert "tool_results" not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v0'?"),
+        ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
+        ([ARITHMETIC, "--policy", "oracle", "--split", "tests"], "unknown split 'tests'"),
+        ([ARITHMETIC, "--policy", "oracle", "--group-size", "0"], "group_size is >= 1, got 0"),
+        ([ARITHMETIC, ARITHMETIC, "--policy", "oracle"], "is named twice"),
+        (["katgym/OpenSpiel-v0?game=tic_tac_toe&opponent=self", "--policy", "oracle"], "2 seats"),
+        ([ARITHMETIC, "--policy", "oracle", "--concurrency", "0"], "max_concurrency is >= 1"),
+    ],
+)
+def test_wrong_use_exits_2_and_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
+) -> None:
+    assert main(["rollouts", "collect", *options, "--store", str(tmp_path / "store")]) == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+    if (tmp_path / "store").exists():
+        with RolloutStore.open(tmp_path / "store") as store:
+            assert store.num_sessions() == 0
+
+
+def test_a_store_that_is_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").write_text("mine")
+    assert main(command(tmp_path / "store")) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is a file; a rollout store is a folder" in said
+    assert (tmp_path / "store").read_text() == "mine"

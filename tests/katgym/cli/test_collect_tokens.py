@@ -1,0 +1,103 @@
+"""`katgym rollouts collect` with a policy that samples tokens: what is stored is what it sampled.
+
+Not here: the command itself (`test_collect_command.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from katgym.cli.main import main
+from katgym.rollout_store import RolloutStore, export, stored_groups
+
+pytest.importorskip("renderers", reason="needs the extra 'hf'")
+torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
+pytest.importorskip("transformers", reason="needs the extra 'hf'")
+
+from byte_tokenizer import byte_tokenizer  # noqa: E402 - after the skips
+from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of transformers with two random layers and a tokenizer of bytes."""
+    path = tmp_path_factory.mktemp("tiny")
+    tokenizer = byte_tokenizer()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = Qwen3Config(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=2048,
+            eos_token_id=None, bos_token_id=None, initializer_range=0.3,
+        )  # fmt: skip
+        Qwen3ForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def collect(folder: Path, store: Path, *extra: object) -> int:
+    options = ["--policy", f"hf:{folder}", "--tasks", 3, "--group-size", 2, "--max-tokens", 12]
+    env = "katgym/TreasureHunt-v0?level=1"
+    told = ["rollouts", "collect", env, *options, "--max-turns", 2, "--store", store, *extra]
+    return main(list(map(str, told)))
+
+
+def logprobs_of(model: Any, token_ids: list[int], temperature: float) -> Any:
+    """Return the log-prob of each token but the first, by one forward over all of them."""
+    with torch.no_grad():
+        logits = model(torch.tensor([token_ids])).logits[0, :-1].float() / temperature
+    return torch.log_softmax(logits, -1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
+
+
+def test_stored_tokens_are_those_that_the_model_sampled(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_folder = tmp_path / "store"
+    assert collect(folder, store_folder, "--temperature", 0.7, "--json") == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["has_tokens"]
+    assert "records no tokens" not in err
+    assert 0 < found["num_completion_tokens"] <= 3 * 2 * 2 * 12
+    model = Qwen3ForCausalLM.from_pretrained(folder).eval()
+    with RolloutStore.open(store_folder) as store:
+        groups = dict(stored_groups(store))
+        assert len(groups) == 3
+        paths = [
+            path
+            for group in groups.values()
+            for rollout in group.rollouts
+            for path in rollout.trajectories()
+        ]
+        assert export(store, tmp_path / "rows.jsonl", format="rows") == len(paths)
+    for path in paths:
+        expected = logprobs_of(model, path.token_ids, 0.7)
+        sampled = torch.tensor(path.loss_mask[1:])
+        kept = torch.tensor(path.policy_logprobs[1:])
+        torch.testing.assert_close(kept[sampled], expected[sampled], rtol=1e-4, atol=1e-4)
+    num_sampled = sum(sum(path.loss_mask) for path in paths)
+    assert num_sampled == found["num_completion_tokens"]
+
+
+def test_the_same_seed_samples_the_same_tokens(folder: Path, tmp_path: Path) -> None:
+    sampled = []
+    for name in ("a", "b"):
+        assert collect(folder, tmp_path / name, "--concurrency", 3) == 0
+        with RolloutStore.open(tmp_path / name) as store:
+            groups = sorted(stored_groups(store), key=lambda found: found[0])
+        sampled.append(
+            [
+                (
+                    name,
+                    [t.tokens.completion_ids for r in group.rollouts for t in r.turns if t.tokens],
+                )
+                for name, group in groups
+            ]
+        )
+    assert sampled[0] == sampled[1]
+    first = sampled[0][0][1]
+    assert first[0] != first[-1]  # attempts differ

@@ -1,0 +1,82 @@
+"""An env that a tiny random model can learn within seconds, and runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from byte_tokenizer import byte_tokenizer
+from tiny_qwen import tiny_qwen
+
+import katgym
+from katgym.registry import register
+
+ENV_ID = "rltest/Low-v0"
+
+CONFIG = """
+[model]
+path = "{model}"
+
+[[envs]]
+id = "{env}"
+num_tasks = 12
+
+[policy]
+max_tokens = 12
+max_context_tokens = 400
+
+[rollouts]
+num_groups = 4
+group_size = 4
+{rollouts}
+
+[train]
+num_steps = {steps}
+learning_rate = 1e-2
+seed = 5
+{train}
+
+[checkpoint]
+every_steps = 2
+{more}
+"""
+
+
+class LowEnv(katgym.Env):
+    """Pays for the share of an answer's characters that are digits: dense, and quickly learned."""
+
+    def load_tasks(self, split: str) -> list[katgym.Task]:
+        return [katgym.Task(task_id=f"{split}-{i}", prompt=f"Digits {i}!") for i in range(20)]
+
+    @katgym.scorer()
+    def share_of_digits(self) -> float:
+        """Digits over characters."""
+        answer = self.final_answer
+        return sum(c.isdigit() for c in answer) / max(1, len(answer))
+
+    def oracle_action(self) -> katgym.Action:
+        return "0123456789"
+
+
+def register_env() -> str:
+    """Register the env in this process, and return its id."""
+    register(ENV_ID, LowEnv, description="Answer in digits.", should_replace=True)
+    return ENV_ID
+
+
+def save_model(folder: Path, *, max_position_embeddings: int = 512) -> Path:
+    """Write a random model with a tokenizer of bytes."""
+    tokenizer = byte_tokenizer()
+    shape: dict[str, Any] = dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"))
+    shape["max_position_embeddings"] = max_position_embeddings
+    model = tiny_qwen(vocab_size=len(tokenizer), **shape)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def config_text(model: Path, *, steps: int = 6, **more: Any) -> str:
+    """Return the text of a run's file."""
+    told: Mapping[str, Any] = {"env": ENV_ID, "rollouts": "", "train": "", "more": "", **more}
+    return CONFIG.format(model=model, steps=steps, **told)

@@ -1,0 +1,235 @@
+"""How far ahead of the trainer groups are played, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from played_groups import HeldPolicy
+
+from katgym.engine import EngineConfig, RolloutEngine
+from katgym.errors import PolicyError, UsageError
+from katgym_trainer.rl.group_stream import GroupStream
+from katgym_trainer.rl.rl_config import EnvConfig, RolloutsConfig
+from katgym_trainer.rl.task_source import GroupDraw, TaskSource
+
+HUNT = EnvConfig(id="katgym/TreasureHunt-v0?max_turns=1", num_tasks=50)
+
+
+def stream_of(
+    policy: HeldPolicy, *, pending: list[GroupDraw] | None = None, **config: Any
+) -> GroupStream:
+    told = RolloutsConfig(**{"num_groups": 3, "group_size": 2, **config})
+    source = TaskSource([HUNT], told, seed=0)
+    engine = RolloutEngine(policy, config=EngineConfig(max_retries=0))
+    stream = GroupStream(source, engine, told)
+    waiting = [draw.to_json() for draw in pending or ()]
+    stream.load_state_dict({"source": source.state_dict(), "pending": waiting})
+    return stream
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work
+
+    asyncio.run(bounded())
+
+
+async def settled(policy: HeldPolicy) -> int:
+    """Return how many answers were asked for, once there come no more."""
+    num = -1
+    while num != policy.num_asked:
+        num = policy.num_asked
+        await asyncio.sleep(0.05)
+    return num
+
+
+def test_without_staleness_nothing_is_played_while_the_trainer_trains() -> None:
+    async def play() -> None:
+        policy = HeldPolicy()
+        async with stream_of(policy) as stream:
+            taken = await stream.take()
+            assert [played.draw.number for played in taken.groups] == [0, 1, 2]
+            assert all(len(played.group.rollouts) == 2 for played in taken.groups)
+            assert await settled(policy) == 6
+            policy.version = 1
+            stream.advance(1)
+            taken = await stream.take()
+            assert [played.draw.number for played in taken.groups] == [3, 4, 5]
+            assert [played.oldest_version for played in taken.groups] == [1, 1, 1]
+
+    run(play())
+
+
+def test_with_staleness_so_many_steps_are_played_ahead_and_no_more() -> None:
+    async def play() -> None:
+        policy = HeldPolicy()
+        async with stream_of(policy, max_staleness=2) as stream:
+            stream.advance(0)
+            assert await settled(policy) == 3 * 3 * 2
+            assert len((await stream.take()).groups) == 3
+            assert await settled(policy) == 3 * 3 * 2
+            ages = []
+            for version in range(1, 8):
+                policy.version = version
+                stream.advance(version)
+                assert await settled(policy) == (3 + version) * 3 * 2
+                taken = await stream.take()
+                ages += [version - played.oldest_version for played in taken.groups]
+            assert max(ages) == 2
+
+    run(play())
+
+
+def test_waiting_holds_a_step_up_for_what_would_be_too_old_for_the_next() -> None:
+    async def play() -> None:
+        policy = HeldPolicy(let_go=0)
+        async with stream_of(policy, max_staleness=1, max_concurrency=50) as stream:
+            stream.advance(0)
+            await settled(policy)
+            await policy.let_go(8)
+            first = await stream.take()  # all of the 6 groups may go into a step after this one
+            assert len(first.groups) == 3
+            policy.version = 1
+            stream.advance(1)
+            taking = asyncio.create_task(stream.take())
+            await policy.let_go(2)
+            await asyncio.sleep(0.3)
+            assert not taking.done()  # the sixth group of version 0 still plays
+            await policy.let_go()
+            taken = await taking
+            assert {1 - played.oldest_version for played in taken.groups} == {1}
+            assert taken.num_dropped == 0
+
+    run(play())
+
+
+def test_dropping_gives_up_what_is_too_old_and_plays_others() -> None:
+    async def play() -> None:
+        policy = HeldPolicy(let_go=0)
+        async with stream_of(policy, max_staleness=1, stale="drop", max_concurrency=50) as stream:
+            stream.advance(0)
+            await settled(policy)
+            await policy.let_go(6)
+            for version in (1, 2):
+                taken = await stream.take()
+                assert len(taken.groups) == 3
+                policy.version = version
+                stream.advance(version)
+                if version == 1:
+                    await policy.let_go(6)
+            # What began with version 0 and hangs is given up at version 2.
+            await policy.let_go()
+            taken = await stream.take()
+            assert all(2 - played.oldest_version <= 1 for played in taken.groups)
+
+    run(play())
+
+
+def test_groups_of_equal_rewards_are_refused_as_long_as_others_may_be_played() -> None:
+    async def play() -> None:
+        async with stream_of(HeldPolicy(), max_offered=5) as stream:  # nobody finds a treasure
+            taken = await stream.take()
+            numbers = [played.draw.number for played in (*taken.groups, *taken.refused)]
+            assert sorted(numbers) == [0, 1, 2, 3, 4]
+            assert (len(taken.groups), len(taken.refused)) == (3, 2)
+
+    run(play())
+
+
+def test_groups_played_ahead_are_not_counted_among_those_that_a_step_was_offered() -> None:
+    async def play() -> None:
+        async with stream_of(HeldPolicy(), max_offered=5, max_staleness=1) as stream:
+            stream.advance(0)
+            taken = await stream.take()
+            assert (len(taken.groups), len(taken.refused)) == (3, 2)
+
+    run(play())
+
+
+def test_what_was_begun_by_another_process_is_played_first() -> None:
+    async def play() -> None:
+        drawn = TaskSource([HUNT], RolloutsConfig(num_groups=3), seed=0)
+        ids = [drawn.draw().task_id for _ in range(5)][3:]
+        old = [
+            GroupDraw(number=7, env=0, lesson=0, task_id=ids[0], seed=5),
+            GroupDraw(number=9, env=0, lesson=0, task_id=ids[1], seed=6),
+        ]
+        async with stream_of(HeldPolicy(), pending=old) as stream:
+            assert stream.pending() == old
+            taken = await stream.take()
+            assert [played.draw for played in taken.groups][1:] == old
+            assert taken.groups[0].draw.number == 0
+            assert {r.task_id for r in taken.groups[1].group.rollouts} == {ids[0]}
+            assert [r.seed for r in taken.groups[2].group.rollouts] == [6, 6]
+            assert stream.pending() == []
+
+    run(play())
+
+
+def test_what_is_played_ahead_is_pending() -> None:
+    async def play() -> None:
+        policy = HeldPolicy(let_go=0)
+        async with stream_of(policy, max_staleness=1, max_concurrency=50) as stream:
+            stream.advance(0)
+            await settled(policy)
+            await policy.let_go(8)
+            await stream.take()
+            assert [draw.number for draw in stream.pending()] == [3, 4, 5]
+            assert [draw["number"] for draw in stream.state_dict()["pending"]] == [3, 4, 5]
+
+    run(play())
+
+
+def test_a_stop_ends_the_wait_and_what_plays_is_cancelled() -> None:
+    async def play() -> None:
+        policy = HeldPolicy(let_go=0)
+        began = time.perf_counter()
+        async with stream_of(policy) as stream:
+            taken = await stream.take(lambda: time.perf_counter() - began > 0.3)
+            assert list(taken.groups) == []
+            assert len(stream.pending()) == 3
+        assert time.perf_counter() - began < 10
+
+    run(play())
+
+
+def test_the_time_in_which_nothing_is_played_is_measured() -> None:
+    async def play() -> None:
+        async with stream_of(HeldPolicy()) as stream:
+            await stream.take()
+            stream.idle_s()
+            await asyncio.sleep(0.4)
+            assert 0.4 <= stream.idle_s() < 5
+            await asyncio.sleep(0.2)
+            stream.advance(1)
+            await stream.take()
+            assert 0.2 <= stream.idle_s() < 0.4 + 5
+            assert stream.idle_s() < 0.1
+
+    run(play())
+
+
+def test_a_policy_that_only_fails_ends_the_run_with_its_reason() -> None:
+    async def play() -> None:
+        failing = PolicyError("the server is down", kind="policy_unavailable")
+        async with stream_of(HeldPolicy(failing=failing)) as stream:
+            with pytest.raises(PolicyError, match=r"3 groups in a row .* the server is down") as e:
+                await stream.take()
+            assert e.value.kind == "policy_unavailable"
+
+    run(play())
+
+
+def test_mistakes_of_the_caller_come_out_as_they_are() -> None:
+    async def play() -> None:
+        old = [GroupDraw(number=70, env=0, lesson=0, task_id="no-such-task", seed=5)]
+        async with stream_of(HeldPolicy(), pending=old) as stream:
+            with pytest.raises(UsageError, match="unknown task id 'no-such-task'"):
+                await stream.take()
+
+    run(play())

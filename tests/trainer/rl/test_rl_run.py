@@ -1,0 +1,221 @@
+"""`katgym train rl` as a user meets it: a tiny random model learns, stops, goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rl_play import config_text, register_env, save_model
+
+from katgym.cli.main import main
+from katgym.rollout_store.store import RolloutStore
+from katgym_trainer import METRICS
+from katgym_trainer.rl.rl_metrics import RL_METRICS
+
+_PROGRAM = """
+import sys
+from rl_play import register_env
+from katgym.cli.main import main
+register_env()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _env() -> None:
+    register_env()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def write(folder: Path, model: Path, **told: Any) -> Path:
+    path = folder / "rl.toml"
+    path.write_text(config_text(model, **told))
+    return path
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def train(config: Path, run: Path, *more: str) -> int:
+    return main(["train", "rl", str(config), "--out", str(run), *more])
+
+
+def in_process(config: Path, run: Path, *more: str) -> subprocess.Popen[str]:
+    """Start the command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, "train", "rl", str(config), "--out", str(run), *more],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_lines(run: Path, num: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() or len(metrics(run)) < num:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("rollouts", ["", "max_staleness = 1"])
+def test_a_random_model_learns_what_is_paid_for(rollouts: str, model: Path, tmp_path: Path) -> None:
+    config = write(tmp_path, model, steps=14, rollouts=rollouts)
+    assert train(config, tmp_path / "run") == 0
+    lines = metrics(tmp_path / "run")
+    assert [line["step"] for line in lines] == list(range(1, 15))
+    rewards = [line["rollout/reward"] for line in lines]
+    assert sum(rewards[-3:]) / 3 > 0.1 + sum(rewards[:3]) / 3
+    assert {line["rollout/num_rollouts"] for line in lines} == {16}
+    most = 1 if rollouts else 0
+    assert max(line["rollout/max_staleness"] for line in lines) == most
+    for line in lines:
+        assert line["rollout/reward_low"] <= line["rollout/reward"] <= line["rollout/reward_high"]
+        assert 0 <= line["rate/sampler_idle"] <= 1
+        assert line["time/total_s"] >= line["time/step_s"]
+    assert (tmp_path / "run" / "model" / "config.json").exists()
+
+
+def told_apart(lines: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return what was learned, step by step, without what a clock or the machine decides."""
+    names = ("step", "rollout/reward", "rollout/completion_tokens", "train/loss", "train/entropy")
+    return [{name: pytest.approx(line[name], abs=1e-4) for name in names} for line in lines]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_tasks_and_weights_that_would_have_come(
+    model: Path, tmp_path: Path
+) -> None:
+    config = write(tmp_path, model, steps=7)
+    assert train(config, tmp_path / "whole") == 0
+    process = in_process(config, tmp_path / "run")
+    wait_for_lines(tmp_path / "run", 3, process)
+    process.kill()
+    process.communicate(timeout=60)
+    again = in_process(config, tmp_path / "run", "--json")
+    out, err = again.communicate(timeout=240)
+    assert again.returncode == 0, err
+    assert json.loads(out)["resumed_from"] in (2, 4, 6)
+    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(1, 8))
+    assert metrics(tmp_path / "run") == told_subset(metrics(tmp_path / "whole"))
+
+
+class told_subset(list[Any]):  # noqa: N801 - reads as a word of the assertion
+    """Equal to lines that agree on what was learned."""
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, list)
+        return [
+            {name: line[name] for name in wanted}
+            for line, wanted in zip(other, told_apart(self), strict=True)
+        ] == told_apart(self)
+
+
+def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(
+    model: Path, tmp_path: Path
+) -> None:
+    config = write(tmp_path, model, steps=5000)
+    process = in_process(config, tmp_path / "run")
+    wait_for_lines(tmp_path / "run", 3, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    num = len(metrics(tmp_path / "run"))
+    assert f"stopped after step {num}; go on with: katgym train rl {config} --out" in err
+    assert train(config, tmp_path / "run", "--steps", str(num + 2)) == 0
+    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(1, num + 3))
+
+
+def test_another_configuration_is_kept_out_of_the_folder(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(write(tmp_path, model, steps=1), tmp_path / "run") == 0
+    before = metrics(tmp_path / "run")
+    other = write(tmp_path, model, steps=2, train="algorithm = 'dapo'")
+    assert train(other, tmp_path / "run") == 2
+    assert 'holds another run (loop.algorithm: there "grpo", here "dapo")' in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert metrics(tmp_path / "run") == before
+    assert train(write(tmp_path, model, steps=1), tmp_path / "new", "--resume") == 2
+
+
+def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
+    model: Path, tmp_path: Path
+) -> None:
+    more = "[evaluate]\nevery_steps = 2\nnum_tasks = 3\nattempts = 2"
+    config = write(tmp_path, model, steps=4, more=more)
+    assert train(config, tmp_path / "run") == 0
+    lines = [
+        json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines] == [0, 2, 4]
+    assert {line["num_rollouts"] for line in lines} == {6}
+    assert {line["env"] for line in lines} == {"rltest/Low-v0"}
+    assert [line.get("eval/success") for line in metrics(tmp_path / "run")] == [None, 0.0] * 2
+    known = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", n) for n in
+             (*METRICS, *RL_METRICS)}  # fmt: skip
+    emitted = {name for line in metrics(tmp_path / "run") for name in line} - {"step"}
+    told = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", name) for name in emitted}
+    assert told <= known  # every metric is in the tables
+    best = json.loads((tmp_path / "run" / "best.json").read_text())
+    assert best == {"step": 4, "success": 0.0}  # of equal ones the newest
+    weights = [(tmp_path / "run" / p / "model.safetensors").read_bytes()
+               for p in ("model", "best/step-000004")]  # fmt: skip
+    assert weights[0] == weights[1]
+
+
+def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path: Path) -> None:
+    """Nothing was trained, so another configuration may begin there."""
+    run = tmp_path / "run"
+    evaluate = "[evaluate]\nevery_steps = 2\nnum_tasks = 2"
+    assert train(write(tmp_path, model, steps=2, more=evaluate), run) == 0
+    for name in ("checkpoints", "model"):  # as a kill before the first checkpoint leaves it
+        shutil.rmtree(run / name)
+    (run / "metrics.jsonl").write_text("")
+    (run / "best.json").write_text('{"step": 0, "success": 0.9}')
+    other = write(tmp_path, model, steps=2, train="algorithm = 'dapo'", more=evaluate)
+    assert train(other, run) == 0
+    assert json.loads((run / "best.json").read_text())["success"] == 0.0
+    with RolloutStore.open(run / "rollouts") as store:
+        records = [r for r in store.sessions() if not r.metadata.get("is_held_out")]
+    assert len(records) == 2 * 16  # those of the run before are gone, not trained on
+
+
+def test_a_policy_that_never_succeeds_is_told_what_to_do(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = config_text(model, env="katgym/Arithmetic-v0?level=1", train="max_idle_steps = 2")
+    (tmp_path / "rl.toml").write_text(text)
+    assert train(tmp_path / "rl.toml", tmp_path / "run") == 2
+    assert "the first prompt of 'katgym/Arithmetic-v0?level=1' has" in capsys.readouterr().err
+    text = text.replace("max_context_tokens = 400", "max_context_tokens = 2000")
+    (tmp_path / "rl.toml").write_text(text)
+    assert train(tmp_path / "rl.toml", tmp_path / "run") == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "2 steps in a row without a group in which two rewards differ" in told
+    assert "All 16 rollouts of the last one got 0: the policy never succeeds. Begin with" in told
+    assert (tmp_path / "run" / "checkpoints" / "step-000002").exists()
+
+
+def test_adapters_are_trained_and_merged(model: Path, tmp_path: Path) -> None:
+    config = write(tmp_path, model, steps=2, train="lora_rank = 4")
+    assert train(config, tmp_path / "run") == 0
+    assert [line["train/is_skipped"] for line in metrics(tmp_path / "run")] == [0.0, 0.0]
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()

@@ -1,0 +1,1 @@
+"""Reinforcement learning: groups of rollouts are played, trained on, and played better."""

@@ -1,0 +1,344 @@
+"""Groups played ahead of the trainer, as far as the bound on staleness allows.
+
+    async with GroupStream(source, engine, config) as stream:
+        taken = await stream.take()     # a step's groups; those for later steps play on
+        ...                             # train
+        stream.advance(version)         # the policy samples from new weights
+
+With B groups a step and staleness S, at most (S + 1) B groups are begun and not yet taken before a
+step's groups are, and S B after: the k-th step trains on tokens of weights k - 1 - S or newer. Not
+here: what is played (`task_source.py`), one rollout (`katgym.engine`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from katgym.concurrency import run_all
+from katgym.engine import RolloutEngine, RolloutRequest
+from katgym.errors import PolicyError
+from katgym.rollout import Rollout, RolloutGroup
+from katgym_trainer.rl.rl_config import RolloutsConfig, StaleGroups
+from katgym_trainer.rl.task_source import GroupDraw, TaskSource
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILED_GROUPS = 3
+"""Groups without a valid rollout, one after the other, after which it is given up."""
+_POLL_S = 0.2
+"""A signal does not wake an event loop that waits; it is looked for so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedGroup:
+    """A group with what it was drawn as."""
+
+    draw: GroupDraw
+    group: RolloutGroup
+    begun_version: int
+    """Weights that the policy had when it began."""
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest weights that sampled a token of it."""
+        versions = [
+            turn.tokens.policy_version
+            for rollout in self.group.rollouts
+            for turn in rollout.turns
+            if turn.tokens is not None
+        ]
+        return min(versions, default=self.begun_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a step gets."""
+
+    groups: Sequence[PlayedGroup]
+    """In the order in which they were drawn; none after `should_stop`."""
+    refused: Sequence[PlayedGroup] = ()
+    """Groups of equal rewards in whose place others were played."""
+    num_dropped: int = 0
+    """Groups given up since the last step, as their weights were too old."""
+    wait_s: float = 0.0
+
+
+class GroupFeed(Protocol):
+    """Where a run's groups come from; an async context manager."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def advance(self, version: int) -> None:
+        """Take note that the policy samples from new weights."""
+
+    async def take(self, should_stop: Callable[[], bool]) -> Taken:
+        """Wait for the groups of a step; none once `should_stop`."""
+
+    def idle_s(self) -> float:
+        """Return the wall seconds in which no rollout was played, since this was asked before."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a continued run goes on from, as JSON values."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return what it has to say of a step."""
+
+
+class GroupStream:
+    """Plays groups in the background of one event loop; an async context manager."""
+
+    def __init__(
+        self,
+        source: TaskSource,
+        engine: RolloutEngine,
+        config: RolloutsConfig,
+        *,
+        known: Mapping[int, PlayedGroup] | None = None,
+    ) -> None:
+        """known: groups that a process which ended has played, by the number of their draw."""
+        self.version = 0
+        """Weights that the policy samples from."""
+        self._source, self._engine, self._config = source, engine, config
+        self._again: deque[GroupDraw] = deque()
+        """Groups that a process which ended had begun; played before others."""
+        self._known = dict(known or {})
+        self._running: dict[asyncio.Task[PlayedGroup], GroupDraw] = {}
+        self._begun: dict[int, int] = {}
+        self._finished: list[PlayedGroup] = []
+        self._refused: list[PlayedGroup] = []
+        self._num_dropped = 0
+        self._is_training = False
+        self._places = asyncio.Semaphore(config.max_concurrency)
+        self._idle = _IdleClock()
+        self._failed: Counter[str] = Counter()
+        self._num_failed_groups = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a continued run needs to play the groups that would have come."""
+        return {
+            "source": self._source.state_dict(),
+            "pending": [draw.to_json() for draw in self.pending()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, before anything was played."""
+        self._source.load_state_dict(state["source"])
+        self._again = deque(GroupDraw(**draw) for draw in state["pending"])
+
+    def metrics(self) -> dict[str, float]:
+        """Return the lesson of every env with a curriculum."""
+        names = self._source.lesson_names()
+        return {f"lesson/{name}": float(number) for name, number in names.items()}
+
+    def pending(self) -> list[GroupDraw]:
+        """Return what was drawn and not taken: a continued run plays it first."""
+        draws = [*self._again, *self._running.values(), *(p.draw for p in self._finished)]
+        return sorted(draws, key=lambda draw: draw.number)
+
+    def advance(self, version: int) -> None:
+        """Take note that the policy samples from new weights, which a step ends with."""
+        self.version, self._is_training = version, False
+        if self._config.stale is StaleGroups.DROP:
+            self._drop_stale()
+        self._fill()
+
+    async def take(self, should_stop: Callable[[], bool] = lambda: False) -> Taken:
+        """Wait for the groups of a step; none once `should_stop`, which is asked now and then.
+
+        Raises `PolicyError` when the policy only fails, and mistakes of the caller.
+        """
+        began = time.perf_counter()
+        self._is_training = False
+        while not self._is_ready():
+            self._fill()
+            if should_stop():
+                return Taken(groups=())
+            done, _ = await asyncio.wait(
+                self._running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in sorted(done, key=lambda task: self._running[task].number):
+                self._finish(task)
+        groups = self._taken()
+        self._is_training = True
+        self._fill()
+        refused, self._refused = self._refused, []
+        dropped, self._num_dropped = self._num_dropped, 0
+        for played in sorted([*groups, *refused], key=lambda played: played.draw.number):
+            self._source.update(played.draw, played.group)
+        return Taken(
+            groups=groups,
+            refused=refused,
+            num_dropped=dropped,
+            wait_s=time.perf_counter() - began,
+        )
+
+    def idle_s(self) -> float:
+        """Return the wall seconds in which no rollout was played, since this was asked before."""
+        return self._idle.since_last()
+
+    def _fill(self) -> None:
+        """Begin groups while the bound allows it."""
+        steps = self._config.max_staleness + (not self._is_training)
+        while len(self._running) + len(self._finished) < steps * self._config.num_groups:
+            draw = self._again.popleft() if self._again else self._source.draw()
+            self._begun[draw.number] = self.version
+            self._running[asyncio.create_task(self._play(draw))] = draw
+
+    async def _play(self, draw: GroupDraw) -> PlayedGroup:
+        known = self._known.pop(draw.number, None)
+        if known is not None and known.draw == draw:
+            return known
+        begun_version = self.version
+        template = self._source.env(draw)
+        rollouts = await run_all(
+            self._play_one(
+                RolloutRequest(
+                    make_env=template.clone,
+                    seed=draw.seed,
+                    task_id=draw.task_id,
+                    split=self._source.split(draw),
+                    attempt=attempt,
+                )
+            )
+            for attempt in range(self._config.group_size)
+        )
+        return PlayedGroup(
+            draw=draw, group=RolloutGroup(rollouts=rollouts), begun_version=begun_version
+        )
+
+    async def _play_one(self, request: RolloutRequest) -> Rollout:
+        async with self._places:
+            with self._idle.busy():
+                return await self._engine.play(request)
+
+    def _finish(self, task: asyncio.Task[PlayedGroup]) -> None:
+        """Keep a finished group, or refuse it."""
+        draw = self._running.pop(task)
+        del self._begun[draw.number]
+        played = task.result()
+        self._check_failures(played)
+        is_open = len(set(played.group.rewards)) > 1
+        most_refused = self._config.max_offered - self._config.num_groups
+        if not is_open and len(self._refused) < most_refused:
+            self._refused.append(played)
+        else:
+            self._finished.append(played)
+
+    def _is_ready(self) -> bool:
+        """Whether a step's groups are there."""
+        if self._config.stale is StaleGroups.WAIT and self._has_stale_next():
+            return False
+        return len(self._finished) >= self._config.num_groups
+
+    def _has_stale_next(self) -> bool:
+        """Whether a group still plays that would be too old for the next step."""
+        oldest = self.version - self._config.max_staleness
+        return any(version <= oldest for version in self._begun.values())
+
+    def _taken(self) -> list[PlayedGroup]:
+        """Return a step's groups: the oldest weights first, then in the order of their draws."""
+        order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
+        taken, self._finished = order[: self._config.num_groups], order[self._config.num_groups :]
+        return sorted(taken, key=lambda played: played.draw.number)
+
+    def _drop_stale(self) -> None:
+        """Give up groups that no step may train on any more."""
+        oldest = self.version - self._config.max_staleness
+        for task, draw in list(self._running.items()):
+            if self._begun[draw.number] < oldest:
+                task.cancel()
+                del self._running[task], self._begun[draw.number]
+                self._num_dropped += 1
+        kept = [played for played in self._finished if played.oldest_version >= oldest]
+        self._num_dropped += len(self._finished) - len(kept)
+        self._finished = kept
+
+    def _check_failures(self, played: PlayedGroup) -> None:
+        """Raise when group after group has no valid rollout: playing on would not mend it."""
+        if played.group.rewards:
+            self._num_failed_groups = 0
+            self._failed.clear()
+            return
+        self._num_failed_groups += 1
+        self._failed.update(str(rollout.failure_kind) for rollout in played.group.rollouts)
+        if self._num_failed_groups >= MAX_FAILED_GROUPS:
+            told = ", ".join(f"{num} {kind}" for kind, num in self._failed.most_common())
+            raise PolicyError(
+                f"{self._num_failed_groups} groups in a row have no valid rollout ({told});"
+                f" the last says: {played.group.rollouts[-1].reason}. Mend it and run the same"
+                " command again: it goes on from its last checkpoint",
+                kind=str(played.group.rollouts[-1].failure_kind),
+            )
+
+
+@dataclass(slots=True)
+class _IdleClock:
+    """Measures the time in which nothing is busy."""
+
+    _num_busy: int = 0
+    _idle_s: float = 0.0
+    _idle_from: float | None = field(default_factory=time.perf_counter)
+
+    def busy(self) -> _Busy:
+        """Return a context in which something is."""
+        return _Busy(self)
+
+    def enter(self) -> None:
+        if self._num_busy == 0 and self._idle_from is not None:
+            self._idle_s += time.perf_counter() - self._idle_from
+            self._idle_from = None
+        self._num_busy += 1
+
+    def leave(self) -> None:
+        self._num_busy -= 1
+        if self._num_busy == 0:
+            self._idle_from = time.perf_counter()
+
+    def since_last(self) -> float:
+        """Return the idle seconds since this was called before."""
+        if self._idle_from is not None:
+            at = time.perf_counter()
+            self._idle_s += at - self._idle_from
+            self._idle_from = at
+        found, self._idle_s = self._idle_s, 0.0
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    clock: _IdleClock
+
+    def __enter__(self) -> None:
+        self.clock.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.clock.leave()

@@ -1,0 +1,119 @@
+"""Held-out tasks, played by the policy while it is trained; a line of `eval.jsonl` for each env.
+
+Not here: evaluating models on disk (`katgym eval`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from katgym.engine import EngineConfig, RolloutEngine
+from katgym.evaluation.plan import EvalConfig, Plan
+from katgym.evaluation.summary import EnvSummary, summarize
+from katgym.policies.base import Policy, Sampling
+from katgym.rollout import Rollout
+from katgym_trainer.rl.rl_config import EnvConfig, RlConfig
+from katgym_trainer.rl.task_source import SUCCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutResult:
+    """What one evaluation found.
+
+    Example:
+        HeldOutResult(step=20, success=0.61, lines=[{"step": 20, "env": "katgym/Math-v0", ...}],
+                      rollouts=[...])
+    """
+
+    step: int
+    success: float
+    """Mean over the envs of the share of valid rollouts that succeeded; 0.0 for an env with
+    none."""
+    lines: Sequence[Mapping[str, Any]]
+    rollouts: Sequence[Rollout]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the step that it belongs to."""
+        found = {"eval/success": self.success}
+        for line in self.lines:
+            if line["success"] is not None:
+                found[f"eval/{line['env']}/success"] = line["success"]
+        return found
+
+
+class HeldOut:
+    """The held-out tasks of a run, chosen once."""
+
+    def __init__(self, config: RlConfig) -> None:
+        """Choose the tasks; `UsageError` for what cannot be played."""
+        told = config.evaluate
+        self._sampling = Sampling(temperature=told.temperature, max_tokens=config.policy.max_tokens)
+        self._limits = config.rollouts.limits
+        self._engine = EngineConfig(
+            max_concurrency=config.rollouts.max_concurrency,
+            max_retries=config.rollouts.max_retries,
+        )
+        names = told.envs or tuple(_last_lesson(env) for env in config.envs)
+        self._plans = {
+            name: Plan.of(
+                EvalConfig(
+                    envs=(name,),
+                    policy="trained",
+                    num_tasks=told.num_tasks,
+                    group_size=told.attempts,
+                    seed=told.seed,
+                    split=told.split,
+                )
+            )
+            for name in dict.fromkeys(names)
+        }
+
+    async def evaluate(self, policy: Policy, step: int) -> HeldOutResult:
+        """Play all tasks with the policy as it is."""
+        engine = RolloutEngine(
+            policy, limits=self._limits, sampling=self._sampling, config=self._engine
+        )
+        lines: list[dict[str, Any]] = []
+        played: list[Rollout] = []
+        for name, plan in self._plans.items():
+            rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
+            found = summarize(
+                (rollout.to_json() for rollout in rollouts), success_threshold=SUCCESS
+            )
+            (summary,) = found.envs.values()
+            lines.append({"step": step, "env": name, **_line(summary)})
+            played += rollouts
+        rates = [line["success"] or 0.0 for line in lines]
+        return HeldOutResult(
+            step=step, success=sum(rates) / len(rates), lines=lines, rollouts=played
+        )
+
+
+def _line(summary: EnvSummary) -> dict[str, Any]:
+    interval = summary.success_interval
+    return {
+        "success": summary.success_rate,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "reward": summary.mean_reward,
+        "turns": summary.mean_turns,
+        "turns_per_success": summary.turns_per_success,
+        "tool_calls_per_turn": summary.tool_calls_per_turn,
+        "parallel_calls_per_turn": summary.parallel_calls_per_turn,
+        "num_tasks": summary.num_tasks,
+        "num_rollouts": summary.num_rollouts,
+        "num_invalid": summary.num_invalid,
+        "num_completion_tokens": summary.num_completion_tokens,
+    }
+
+
+def _last_lesson(env: EnvConfig) -> str:
+    """Return an env's last lesson as `id?name=value&...`."""
+    env_id, kwargs = env.lessons[-1]
+    pairs = {k: v if isinstance(v, str) else json.dumps(v) for k, v in kwargs.items()}
+    return f"{env_id}?{urlencode(pairs)}" if pairs else env_id

@@ -1,0 +1,105 @@
+"""Every rollout that a run trains on, in a store in its folder, before the step that uses it.
+
+A run that goes on from an earlier checkpoint trains the steps since then on these instead of
+playing them again. Not here: the store (`katgym.rollout_store`), looking at it (`katgym view`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from katgym.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.recording import as_session
+from katgym.rollout_store.rollouts import as_rollout
+from katgym.rollout_store.store import RolloutStore
+from katgym_trainer.advantages.group_advantages import group_advantages
+from katgym_trainer.rl.group_stream import PlayedGroup
+from katgym_trainer.rl.task_source import GroupDraw
+
+STEP = "step"
+DRAW = "draw"
+ADVANTAGE = "advantage"
+BEGUN_VERSION = "begun_version"
+IS_HELD_OUT = "is_held_out"
+"""Keys of a session's metadata: the step that trains on it, what its group was drawn as, its
+advantage, the weights with which its group began; whether it is of an evaluation."""
+
+
+class KeptRollouts:
+    """The store `rollouts/` in a run's folder; not for several threads at once."""
+
+    def __init__(self, folder: Path, *, advantage: str, group_size: int) -> None:
+        """advantage: of `group_advantages`."""
+        self._store = RolloutStore.open(folder / "rollouts")
+        self._advantage = advantage
+        self._group_size = group_size
+
+    def record(self, step: int, groups: Sequence[PlayedGroup]) -> None:
+        """Write what a step is going to train on; what is there already is left as it is."""
+        sessions = []
+        for played in groups:
+            common = {
+                STEP: step,
+                DRAW: played.draw.to_json(),
+                BEGUN_VERSION: played.begun_version,
+                "group_size": self._group_size,
+            }
+            group_id = f"step-{step:06d}-group-{played.draw.number:06d}"
+            for rollout, advantage in zip(
+                played.group.rollouts, self._advantages(played.group), strict=True
+            ):
+                more = {} if advantage is None else {ADVANTAGE: advantage}
+                sessions.append((rollout, group_id, {**common, **more}))
+        self._add(sessions)
+
+    def record_held_out(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Write the rollouts of an evaluation."""
+        common = {STEP: step, IS_HELD_OUT: True}
+        self._add([(r, f"eval-{step:06d}-{r.env_id}-{r.task_id}", common) for r in rollouts])
+
+    def after(self, step: int) -> dict[int, PlayedGroup]:
+        """Return the groups that later steps were trained on, by the number of their draw."""
+        found: dict[int, list[str]] = {}
+        draws: dict[int, tuple[GroupDraw, int]] = {}
+        for record in self._store.sessions():
+            meta = record.metadata
+            if meta.get(IS_HELD_OUT) or not meta.get(STEP, 0) > step:
+                continue
+            draw = GroupDraw(**meta[DRAW])
+            draws[draw.number] = draw, int(meta[BEGUN_VERSION])
+            found.setdefault(draw.number, []).append(record.session_id)
+        return {
+            number: self._played(*draws[number], session_ids)
+            for number, session_ids in found.items()
+            if len(session_ids) == self._group_size
+        }
+
+    def close(self) -> None:
+        """Close the store; may be called twice."""
+        self._store.close()
+
+    def _played(self, draw: GroupDraw, version: int, session_ids: Sequence[str]) -> PlayedGroup:
+        rollouts = [as_rollout(stored) for stored in self._store.stored_many(session_ids)]
+        group = RolloutGroup(rollouts=sorted(rollouts, key=lambda r: r.attempt))
+        return PlayedGroup(draw=draw, group=group, begun_version=version)
+
+    def _add(self, sessions: Sequence[tuple[Rollout, str, dict[str, Any]]]) -> None:
+        now_s = time.time()
+        self._store.add_sessions(
+            [
+                as_session(rollout, group_id=group_id, metadata=metadata, ended_s=now_s)
+                for rollout, group_id, metadata in sessions
+            ]
+        )
+
+    def _advantages(self, group: RolloutGroup) -> list[float | None]:
+        """Return what each rollout does better than its siblings; None where it is not valid."""
+        is_valid_G = np.array([rollout.reward.is_valid for rollout in group.rollouts])
+        rewards_G = np.array([rollout.reward.value_or_nan() for rollout in group.rollouts])
+        found = group_advantages(rewards_G, self._advantage, is_valid_G=is_valid_G)
+        return [float(a) if v else None for a, v in zip(found, is_valid_G, strict=True)]

@@ -1,0 +1,136 @@
+"""The names of a run's own metrics, and how those of rollouts are worked out.
+
+Not here: those of an optimizer step (`trainer_metrics.py`), of held-out tasks (`held_out.py`).
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from katgym.evaluation.statistics import t_interval
+from katgym.failure import RolloutStatus
+from katgym.rollout import Rollout
+from katgym_trainer.rl.group_stream import PlayedGroup, Taken
+from katgym_trainer.rl.task_source import SUCCESS
+
+RL_METRICS = {
+    "rollout/reward": "mean reward of the valid rollouts",
+    "rollout/reward_low": "lower end of its 95 % interval, clustered by task",
+    "rollout/reward_high": "upper end",
+    "rollout/success": "share of valid rollouts with a reward of 1 or more",
+    "rollout/num_rollouts": "rollouts of the step",
+    "rollout/num_invalid": "those without a valid reward, which nothing is learned from",
+    "rollout/invalid/KIND": "those of one failure kind",
+    "rollout/open_groups": "share of groups with two rewards that differ",
+    "rollout/solved_groups": "share of groups in which all rollouts succeeded",
+    "rollout/num_refused": "groups of equal rewards in whose place others were played",
+    "rollout/num_dropped": "groups given up because their weights were too old",
+    "rollout/turns": "mean model calls of a valid rollout",
+    "rollout/turns_per_success": "model calls of all valid rollouts over those that succeeded",
+    "rollout/tool_calls_per_turn": "tool calls over model calls",
+    "rollout/parallel_calls_per_turn": "tool calls that ran beside others over model calls",
+    "rollout/truncated": "share of valid rollouts that a budget ended",
+    "rollout/completion_tokens": "mean sampled tokens of a rollout",
+    "rollout/max_completion_tokens": "most sampled tokens of a rollout",
+    "rollout/staleness": "mean over groups of the steps that their oldest token's weights are old",
+    "rollout/max_staleness": "the most",
+    "rollout/model_share": "share of rollouts' time in which they waited for the policy",
+    "lesson/ENV": "lesson of an env with a curriculum, from 0",
+    "eval/success": "share of held-out rollouts that succeeded, mean over envs",
+    "eval/ENV/success": "of one env",
+    "sync/difference": "largest difference of a log-probability between trainer and policy",
+    "sync/num_restarts": "servers that were started again so far",
+    "time/wait_s": "the trainer waited for groups",
+    "time/sync_s": "weights on their way to the policy, and checked",
+    "time/pause_s": "of that, servers stood still",
+    "time/probe_s": "of that, the check",
+    "time/evaluate_s": "held-out tasks were played",
+    "time/save_s": "the checkpoint of the step before was written",
+    "time/total_s": "the whole step, from the end of the one before",
+    "rate/sampled_tokens_per_s": "sampled tokens over the whole step's time",
+    "rate/trained_tokens_per_s": "tokens of the rows that were computed over the whole step's time",
+    "rate/trainer_idle": "share of the step in which no optimizer step was being taken",
+    "rate/sampler_idle": "share of the step in which no rollout was being played",
+    "memory/resident_mib": "most memory of this process so far, MiB",
+    "memory/gpu_mib": "most memory of the GPU so far, MiB",
+}
+"""What each metric means; those of the optimizer step are in `METRICS`."""
+
+
+def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
+    """Return the metrics of the groups of a step.
+
+    version: weights that are trained on them.
+    """
+    groups = taken.groups
+    rollouts = [rollout for played in groups for rollout in played.group.rollouts]
+    valid = [rollout for rollout in rollouts if rollout.reward.is_valid]
+    kinds = Counter(str(r.failure_kind) for r in rollouts if not r.reward.is_valid)
+    num = max(1, len(groups))
+    ages = [version - played.oldest_version for played in groups]
+    return {
+        **_valid_metrics(valid),
+        "rollout/num_rollouts": len(rollouts),
+        "rollout/num_invalid": len(rollouts) - len(valid),
+        **{f"rollout/invalid/{kind}": count for kind, count in kinds.items()},
+        "rollout/open_groups": sum(len(set(p.group.rewards)) > 1 for p in groups) / num,
+        "rollout/solved_groups": sum(map(_is_solved, groups)) / num,
+        "rollout/num_refused": len(taken.refused),
+        "rollout/num_dropped": taken.num_dropped,
+        "rollout/staleness": sum(ages) / num,
+        "rollout/max_staleness": max(ages, default=0),
+    }
+
+
+def memory_metrics() -> dict[str, float]:
+    """Return how much memory the process has had at most."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    found = {"memory/resident_mib": most / 2**20}
+    if torch.cuda.is_available():
+        found["memory/gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
+    return found
+
+
+def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    if not rollouts:
+        return {}
+    num = len(rollouts)
+    rows = [(f"{r.env_id} {r.task_id}", r.reward.value_or_nan()) for r in rollouts]
+    num_turns = max(1, sum(rollout.num_turns for rollout in rollouts))
+    num_passed = sum(value >= SUCCESS for _, value in rows)
+    tokens = [rollout.num_completion_tokens for rollout in rollouts]
+    found = {
+        "rollout/reward": sum(value for _, value in rows) / num,
+        "rollout/success": num_passed / num,
+        "rollout/turns": num_turns / num,
+        "rollout/tool_calls_per_turn": sum(r.num_tool_calls for r in rollouts) / num_turns,
+        "rollout/parallel_calls_per_turn": sum(r.num_parallel_calls for r in rollouts) / num_turns,
+        "rollout/truncated": sum(r.status is RolloutStatus.TRUNCATED for r in rollouts) / num,
+        "rollout/completion_tokens": sum(tokens) / num,
+        "rollout/max_completion_tokens": max(tokens),
+        "rollout/model_share": _model_share(rollouts),
+    }
+    if num_passed:
+        found["rollout/turns_per_success"] = num_turns / num_passed
+    interval = t_interval(rows) if len({task for task, _ in rows}) > 1 else None
+    if interval is not None:
+        found |= {"rollout/reward_low": interval.low, "rollout/reward_high": interval.high}
+    return found
+
+
+def _model_share(rollouts: Sequence[Rollout]) -> float:
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    model_s = sum(turn.completed_s - turn.started_s for turn in turns)
+    env_s = sum(turn.ended_s - turn.completed_s for turn in turns)
+    return model_s / max(1e-9, model_s + env_s)
+
+
+def _is_solved(played: PlayedGroup) -> bool:
+    rewards = played.group.rewards
+    return bool(rewards) and all(reward >= SUCCESS for reward in rewards)

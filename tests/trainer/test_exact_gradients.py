@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -42,20 +45,36 @@ def sample_rows(model: TinyModel, kind: str, seed: int = 0) -> list[Row]:
         mask[-1] = True
         with torch.no_grad():
             exact = row_logprobs(model, Row(tokens, mask)).tolist()
-        logprobs = [0.0, *(min(0.0, x + rng.gauss(0, 0.3)) for x in exact)]
+
+        def near(exact: list[float] = exact) -> list[float]:
+            return [0.0, *(min(0.0, x + rng.gauss(0, 0.3)) for x in exact)]
+
         advantages = [rng.gauss(0, 1) for _ in tokens] if i % 2 else rng.gauss(0, 1)
         rollout = "one" if kind == "steps" and i < 3 else None
-        rows.append(
-            Row(tokens, mask, logprobs, advantages, weight=rng.choice([1, 2]), rollout=rollout)
-        )
+        row = Row(tokens, mask, near(), advantages, weight=rng.choice([1, 2]), rollout=rollout)
+        rows.append(row.replace(proximal_logprobs=near(), ref_logprobs=near()))
     return rows
 
 
-def row_logprobs(model: TinyModel, row: Row) -> Tensor:
+def row_outputs(model: TinyModel, row: Row, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return log-prob and entropy of every token but the first."""
     ids = torch.from_numpy(row.token_ids.copy())
     hidden = model.run(ids, torch.arange(len(ids)), None)
-    logits = hidden[:-1] @ model.embedding.T
-    return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+    logp = (hidden[:-1] @ model.embedding.T / temperature).log_softmax(-1)
+    return logp.gather(1, ids[1:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+
+
+def row_logprobs(model: TinyModel, row: Row) -> Tensor:
+    return row_outputs(model, row)[0]
+
+
+def sample_pairs(model: TinyModel, seed: int = 0) -> list[Row]:
+    """Return rows in pairs of one chosen and one rejected answer to a prompt."""
+    rows = sample_rows(model, "group", seed)[:4] + sample_rows(model, "nothing shared", seed)
+    return [
+        row.replace(advantages=1.0 if i % 2 else -1.0, group=i // 2, weight=1.0)
+        for i, row in enumerate(rows)
+    ]
 
 
 def gradients(model: TinyModel) -> list[Tensor]:
@@ -74,19 +93,67 @@ KINDS = ["group", "steps", "duplicates and prefixes", "nothing shared"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "dpo"])
 def test_loss_and_gradients_are_those_of_the_rows(name: str, kind: str) -> None:
+    check_loss(name, OPTIONS.get(name, {}), sample_rows(TinyModel(), kind))
+
+
+def check_loss(name: str, options: dict[str, Any], rows: list[Row]) -> None:
+    """The loss and its gradient, at any budget, below the longest row too, are the oracle's."""
     model = TinyModel()
-    rows = sample_rows(model, kind)
-    wanted = total_loss(name, rows, lambda row: row_logprobs(model, row))
+    wanted = total_loss(name, rows, lambda row: row_outputs(model, row), options)
     wanted.backward()
     oracle = gradients(model)
     longest = max(map(len, rows))
-    for budget in (10_000, longest + 3):
-        forests = pack(rows, max_tokens=budget)
-        metrics = forward_backward(model, forests, loss(name, **OPTIONS.get(name, {})))
+    whole = pack(rows, max_tokens=10_000)
+    some = pack(rows, max_tokens=longest + 3)
+    in_parts = [forest.in_parts(5) for forest in whole]
+    one_token = [forest.in_parts(1) for forest in some]
+    for forests in (whole, some, in_parts, one_token):
+        metrics = forward_backward(model, forests, loss(name, **options))
         assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-10, abs=1e-12)
         check_equal(gradients(model), oracle, 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("grpo", {"kl_coef": 0.3}),
+        ("grpo", {"kl_coef": 0.3, "kl_estimator": "k1", "is_kl_weighted": True}),
+        ("reinforce", {"kl_coef": 0.3, "kl_estimator": "k2", "entropy_coef": 0.1}),
+        ("dr_grpo", {"entropy_coef": 0.2, "kl_coef": 0.1, "max_completion_tokens": 16}),
+        ("rloo", {"importance": "token", "importance_max": 1.1}),
+        ("reinforce", {"importance": "sequence", "mismatch_mask": "sequence"}),
+        ("grpo", {"mismatch_mask": "geometric", "mismatch_low": 0.9, "mismatch_high": 1.05}),
+        ("dapo", {"mismatch_mask": "token", "mismatch_low": 0.8, "mismatch_high": 1.3}),
+        ("ppo", {"ratio_to": "proximal", "importance": "token", "importance_max": math.inf}),
+        ("gspo", {"ratio_to": "proximal", "importance": "sequence", "entropy_coef": 0.1}),
+        ("cispo", {"ratio_to": "proximal", "importance": "token", "mismatch_mask": "token"}),
+        ("ppo", {"dual_clip": 1.05, "clip_low": 0.1, "clip_high": 0.3}),
+    ],
+)
+def test_what_losses_may_add_is_exact_too(name: str, options: dict[str, Any]) -> None:
+    for kind in ("steps", "duplicates and prefixes"):
+        check_loss(name, options, sample_rows(TinyModel(), kind))
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 0.5, "label_smoothing": 0.1}])
+def test_preferences_are_exact_whether_pairs_are_packed_together_or_not(
+    options: dict[str, float],
+) -> None:
+    rows = sample_pairs(TinyModel())
+    check_loss("dpo", options, rows)
+    model = TinyModel()
+    forward_backward(model, pack(rows, max_tokens=10_000), loss("dpo", **options))
+    once = gradients(model)
+    apart = [forest for row in rows for forest in pack([row], max_tokens=100)]
+    apart = [  # as if they were of one pack
+        dataclasses.replace(f, row_group=torch.tensor([i // 2]), pack_number=0)
+        for i, f in enumerate(apart)
+    ]
+    metrics = forward_backward(model, apart, loss("dpo", **options))
+    check_equal(gradients(model), once, 1e-10)
+    assert 0 <= metrics["preference_accuracy"] <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,20 +205,55 @@ def test_gradients_add_up_and_a_forest_without_trained_tokens_adds_nothing() -> 
     check_equal(gradients(model), [2 * g for g in once], 1e-12)
 
 
+def test_rollouts_and_groups_of_several_packs_are_told_apart() -> None:
+    model = TinyModel()
+    rows = sample_rows(model, "group") + sample_rows(model, "nothing shared", seed=1)
+    forward_backward(model, pack(rows, max_tokens=10_000), loss("grpo"))
+    once = gradients(model)
+    halves = [*pack(rows[:5], max_tokens=10_000), *pack(rows[5:], max_tokens=12)]
+    forward_backward(model, halves, loss("grpo"))
+    check_equal(gradients(model), once, 1e-10)
+    pairs = sample_pairs(model)
+    forward_backward(model, pack(pairs, max_tokens=10_000), loss("dpo"))
+    once = gradients(model)
+    halves = [*pack(pairs[:4], max_tokens=10_000), *pack(pairs[4:], max_tokens=12)]
+    forward_backward(model, halves, loss("dpo"))
+    check_equal(gradients(model), once, 1e-10)
+    with pytest.raises(ValueError, match="row 0 is in two forests: these are told by rows"):
+        trainer_logprobs(model, halves)
+
+
 def test_temperature_divides_the_logits() -> None:
     model = TinyModel()
     rows = sample_rows(model, "group")
     metrics = forward_backward(model, pack(rows, max_tokens=99), loss("sft"), temperature=0.5)
     model.zero_grad()
 
-    def logprobs(row: Row) -> Tensor:
-        ids = torch.from_numpy(row.token_ids.copy())
-        logits = model.run(ids, torch.arange(len(ids)), None)[:-1] @ model.embedding.T / 0.5
-        return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+    wanted = total_loss("sft", rows, lambda row: row_outputs(model, row, temperature=0.5))
+    assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-12)
 
-    assert metrics["loss"] == pytest.approx(
-        float(total_loss("sft", rows, logprobs).detach()), rel=1e-12
-    )
+
+@pytest.mark.parametrize(
+    ("name", "options", "row", "words"),
+    [
+        ("ppo", {"ratio_to": "proximal"}, {}, "row 0 has no proximal_logprobs, which loss 'ppo'"),
+        ("rloo", {"kl_coef": 0.1}, {}, "row 0 has no ref_logprobs, which loss 'rloo' compares"),
+        ("rloo", {"importance": "token"}, {}, "row 0 has no policy_logprobs"),
+        ("dpo", {}, {"ref_logprobs": [0, -1]}, "row 0 has advantage 0: loss 'dpo' takes"),
+        (
+            "dpo",
+            {},
+            {"ref_logprobs": [0, -1], "advantages": 1.0},
+            "loss 'dpo' needs pairs: a group has trained tokens of one side alone",
+        ),
+    ],
+)
+def test_rows_that_lack_what_a_loss_needs_are_refused(
+    name: str, options: dict[str, Any], row: dict[str, Any], words: str
+) -> None:
+    forests = pack([Row([1, 2], [0, 1], **row)], max_tokens=5)
+    with pytest.raises(ValueError, match=words):
+        forward_backward(TinyModel(), forests, loss(name, **options))
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_computed() -> None:
@@ -178,12 +280,25 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_computed() -> None
         (
             "grpo",
             {"clip_hi": 1},
-            r"no option 'clip_hi'\. Did you mean 'clip_high'\?; allowed: clip",
+            r"no option 'clip_hi'\. Did you mean 'clip_high'\?; allowed: kl_coef, .* clip_low,",
         ),
         ("sft", {"clip_high": 1}, "loss 'sft' has no option 'clip_high'; allowed: none"),
         ("dapo", {"clip_low": 1.5}, r"clip_low is 0 to 1, got 1\.5"),
         ("gspo", {"clip_high": -1}, "clip_high is at least 0, got -1"),
         ("dr_grpo", {}, "'dr_grpo' needs max_completion_tokens"),
+        ("cispo", {"dual_clip": 3}, "'cispo' bounds a weight, not an objective"),
+        ("ppo", {"dual_clip": 1.0}, r"dual_clip is above 1, got 1\.0"),
+        ("grpo", {"kl_coef": -1}, "kl_coef is a number of at least 0, got -1"),
+        ("grpo", {"kl_estimator": "k4"}, "kl_estimator is one of k1, k2, k3, got 'k4'"),
+        ("grpo", {"is_kl_weighted": True}, "is_kl_weighted does nothing without kl_coef"),
+        ("grpo", {"importance": "token"}, "use ratio_to='proximal' with rows that have proximal"),
+        ("rloo", {"importance_max": 2}, "importance_max does nothing without importance"),
+        ("rloo", {"importance": "token", "importance_max": 0}, "importance_max is above 0, got 0"),
+        ("grpo", {"mismatch_low": 0.5}, "do nothing without mismatch_mask"),
+        ("grpo", {"mismatch_mask": "token", "mismatch_low": 3}, "below mismatch_high, got 3, 2"),
+        ("grpo", {"ratio_to": "old"}, "ratio_to is policy or proximal, got 'old'"),
+        ("dpo", {"beta": 0}, "beta is above 0, got 0"),
+        ("dpo", {"label_smoothing": 0.5}, r"label_smoothing is 0 to below 0\.5, got 0\.5"),
     ],
 )
 def test_losses_that_are_not_known(name: str, options: dict[str, float], words: str) -> None:

@@ -11,7 +11,7 @@ import transformers
 from row_by_row import total_loss
 from torch import Tensor
 
-from katgym_trainer import Row, forward_backward, loss, pack, trainer_logprobs
+from katgym_trainer import LOSSES, Row, forward_backward, loss, pack, trainer_logprobs
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -36,6 +36,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Phi": {},
     "Phi3": {},
 }  # fmt: skip
+OPTIONS = {"dr_grpo": {"max_completion_tokens": 32}}
 CLASSES = {"Gemma3Text": "Gemma3ForCausalLM"}
 
 
@@ -68,11 +69,16 @@ def sample_rows(seed: int = 0) -> list[Row]:
     return rows
 
 
-def row_logprobs(model: Any, row: Row) -> Tensor:
-    """Return those of the model as transformers runs it, a row by itself."""
+def row_outputs(model: Any, row: Row) -> tuple[Tensor, Tensor]:
+    """Return log-probs and entropies of the model as transformers runs it, a row by itself."""
     ids = torch.from_numpy(row.token_ids.copy())
     logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
-    return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+    logp = logits.log_softmax(-1)
+    return logp.gather(1, ids[1:, None])[:, 0], -(logp.exp() * logp).sum(-1)
+
+
+def row_logprobs(model: Any, row: Row) -> Tensor:
+    return row_outputs(model, row)[0]
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
@@ -81,13 +87,24 @@ def gradients(model: Any) -> dict[str, Tensor]:
     return found
 
 
-def check_exact(model: Any, rows: list[Row], name: str, **options: Any) -> None:
-    wanted = total_loss(name, rows, lambda row: row_logprobs(model, row))
+def check_exact(
+    model: Any,
+    rows: list[Row],
+    name: str,
+    *,
+    options: dict[str, Any] | None = None,
+    in_parts: int = 0,
+    backend: str = "auto",
+) -> None:
+    wanted = total_loss(name, rows, lambda row: row_outputs(model, row), options)
     wanted.backward()
     oracle = gradients(model)
     forests = pack(rows, max_tokens=60)
+    if in_parts:
+        forests = [forest.in_parts(in_parts) for forest in forests]
+        assert all(len(forest.parts) > 2 for forest in forests)
     assert sum(f.stats.num_tree for f in forests) < sum(map(len, rows))
-    metrics = forward_backward(model, forests, loss(name), **options)
+    metrics = forward_backward(model, forests, loss(name, **(options or {})), backend=backend)
     assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=2e-5)
     found = gradients(model)
     assert found.keys() == oracle.keys()
@@ -114,9 +131,50 @@ def test_families_are_exact(family: str) -> None:
     assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.parametrize("name", ["dapo", "gspo", "cispo", "reinforce"])
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("sft", "grpo")])
 def test_losses_are_exact(name: str) -> None:
-    check_exact(make("Qwen3"), sample_rows(1), name)
+    rows = sample_rows(1)
+    if name == "dpo":  # pairs, of rows that know a reference
+        rows = [
+            row.replace(
+                advantages=1.0 if i % 2 else -1.0, group=i // 2, ref_logprobs=row.policy_logprobs
+            )
+            for i, row in enumerate(rows)
+        ]
+    check_exact(make("Qwen3"), rows, name, options=OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("grpo", {"kl_coef": 0.3, "entropy_coef": 0.1}),
+        ("reinforce", {"importance": "sequence", "mismatch_mask": "geometric",
+                       "mismatch_low": 0.5, "mismatch_high": 2.0}),
+        ("ppo", {"ratio_to": "proximal", "importance": "token", "kl_coef": 0.1,
+                 "kl_estimator": "k2", "is_kl_weighted": True}),
+    ],
+)  # fmt: skip
+def test_what_losses_may_add_is_exact(name: str, options: dict[str, Any]) -> None:
+    rows = [
+        row.replace(
+            ref_logprobs=row.policy_logprobs * 1.1, proximal_logprobs=row.policy_logprobs * 0.95
+        )
+        for row in sample_rows(2)
+        if row.policy_logprobs is not None
+    ]
+    check_exact(make("Llama"), rows, name, options=options)
+    check_exact(make("Llama"), rows, name, options=options, in_parts=11)
+
+
+def test_on_policy_the_ratio_is_one_whatever_the_forests() -> None:
+    model = make("Qwen3")
+    rows = sample_rows(3)
+    own = trainer_logprobs(model, pack(rows, max_tokens=40))
+    rows = [row.replace(policy_logprobs=row.spread(own[i])) for i, row in enumerate(rows)]
+    for forests in (pack(rows, max_tokens=40), pack(rows, max_tokens=1000)):
+        metrics = forward_backward(model, forests, loss("grpo"))
+        assert metrics["ratio"] == pytest.approx(1.0, abs=1e-6) and metrics["clip_fraction"] == 0
+        assert metrics["policy_kl"] == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "cascade"])
@@ -128,6 +186,14 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     model = make("Qwen3")
     model.activation_checkpointing_enable()
     check_exact(model, sample_rows(), "grpo")
+    check_exact(model, sample_rows(), "grpo", in_parts=11)
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Gemma2", "GptOss", "Qwen3Moe"])
+def test_forests_in_parts_are_exact(family: str) -> None:
+    model = make(family, attn_implementation="eager")
+    for name in ("sft", "gspo"):
+        check_exact(model, sample_rows(), name, in_parts=11)
 
 
 # TODO(peft>0.21): drop when peft asks for `is_activation_checkpointing`.

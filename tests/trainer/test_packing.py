@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, Row, pack
-from katgym_trainer.token_trie import TokenTrie
+from katgym_trainer.packing.token_trie import TokenTrie
 
 
 @st.composite
@@ -67,7 +67,11 @@ def check_forest(rows: list[Row], forest: PackedForest) -> None:
     assert forest.stats.num_flat == sum(len(row) for row in chosen)
     assert forest.stats.num_pairs == sum(map(len, seen))
     assert forest.multiplicity.sum() == forest.stats.num_flat
-    assert forest.row_weight.tolist() == [row.weight for row in chosen]
+    expected = [
+        rows[forest.rows[r]].weight[t]
+        for r, t in zip(forest.occ_row.tolist(), forest.occ_position.tolist(), strict=True)
+    ]
+    assert forest.occ_weight.tolist() == expected
 
 
 @given(rows=row_lists(), budget=st.integers(8, 40))
@@ -113,7 +117,8 @@ def test_one_small_forest_field_by_field() -> None:
     assert forest.occ_position.tolist() == [1, 3, 1, 2]
     assert forest.occ_policy_logprob.tolist() == [-0.3, -0.5, -0.1, -0.2]
     assert forest.occ_advantage.tolist() == [2, 4, 1, 1]
-    assert forest.row_weight.tolist() == [1.0, 0.5, 1.0]
+    assert forest.occ_weight.tolist() == [0.5, 0.5, 1.0, 1.0]
+    assert forest.row_group.tolist() == forest.row_rollout.tolist() == [2, 1, 0]
     assert (forest.stats.num_flat, forest.stats.num_tree) == (9, 5)
     assert forest.stats.por == 1 - 5 / 9
 
@@ -220,8 +225,11 @@ def test_no_rows_are_refused() -> None:
         (([1, 2], [0, 1]), {"advantages": float("inf")}, r"advantages\[1\] is inf"),
         (([1, 2], [0, 1]), {"advantages": [1, 2, 3]}, r"advantages has shape \(3,\)"),
         (([1, 2], [0, 1]), {"advantages": ["a", "b"]}, "advantages is a list of numbers"),
-        (([1, 2], [0, 1]), {"weight": -1.0}, r"weight is a number of at least 0, got -1\.0"),
+        (([1, 2], [0, 1]), {"weight": -1.0}, r"weight\[1\] is -1\.0, a weight is at least 0"),
         (([1, 2], [0, 1]), {"extras": [1]}, "extras has 1 entries, token_ids has 2"),
+        (([1, 2], [0, 1]), {"is_kept": [1]}, r"is_kept has shape \(1,\), token_ids has 2 entries"),
+        (([1, 2], [0, 1]), {"returns": [0, float("nan")]}, r"returns\[1\] is nan"),
+        (([1, 2], [0, 1]), {"ref_logprobs": [0, 0.5]}, r"ref_logprobs\[1\] is 0\.5, a log-prob is"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(arguments, options, words) -> None:
@@ -234,3 +242,30 @@ def test_what_is_not_trained_may_be_unknown() -> None:
     assert row.num_trained == 1 and len(row) == 3
     with pytest.raises(ValueError, match="read-only"):
         row.token_ids[0] = 5
+
+
+@given(rows=row_lists(), budget=st.integers(1, 7))
+@settings(deadline=None)
+def test_rows_beyond_the_budget_are_packed_in_parts_if_asked_for(
+    rows: list[Row], budget: int
+) -> None:
+    forests = pack(rows, max_tokens=budget, should_split=True)
+    assert sorted(int(place) for f in forests for place in f.rows) == list(range(len(rows)))
+    for forest in forests:
+        check_forest(rows, forest)
+        longest = max(len(rows[place]) for place in forest.rows)
+        assert bool(forest.parts) == (longest > budget)
+        sizes = [len(part.input_ids) for part in forest.parts] or [forest.stats.num_tree]
+        assert max(sizes) <= budget
+
+
+def test_what_shares_little_with_a_long_row_is_packed_by_itself() -> None:
+    long = Row([1, 2, 3, 4, 5, 6, 7], [0] * 6 + [1])
+    near, far = Row([1, 2, 3, 4, 9], [0, 0, 0, 0, 1]), Row([1, 2, 8], [0, 0, 1])
+    forests = pack([far, near, long], max_tokens=5, should_split=True)
+    assert [sorted(forest.rows.tolist()) for forest in forests] == [[0], [1, 2]]
+    assert not forests[0].parts and len(forests[1].parts) == 2
+    with pytest.raises(ValueError, match=r"row 2 has 7 tokens .* parts \(should_split=True\)"):
+        pack([far, near, long], max_tokens=5)
+    with pytest.raises(ValueError, match="row 2 has 28 pairs by itself, the budget is 20"):
+        pack([far, near, long], max_tokens=5, max_pairs=20, should_split=True)

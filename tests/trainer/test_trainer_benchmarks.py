@@ -24,7 +24,9 @@ def run(script: str, out: Path, *options: str) -> list[dict[str, str]]:
 def test_steps_are_measured(tmp_path: Path) -> None:
     small = "--shrink 128 --layers 1 --width 128 --vocabulary 100 --repeats 1 --max-tokens 1500"
     rows = run("steps.py", tmp_path / "steps.csv", *small.split())
-    assert {row["method"] for row in rows} == {"flat", "forest"}
+    methods = {"rows", "padded", "varlen", "concatenated", "prompt only", "forest"}
+    assert {row["method"] for row in rows} == methods
+    assert all(float(row["peak_mib"]) > 0 for row in rows)
     assert all(int(row["num_tree"]) <= int(row["num_flat"]) for row in rows)
     assert all(float(row["ceiling"]) >= 1 for row in rows)
 

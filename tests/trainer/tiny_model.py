@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from katgym_kernels import TreePlan, tree_attention
 from katgym_trainer import Head, PackedForest, TreeContext
+from katgym_trainer.packing.forest_parts import ForestPart
 
 HEADS, SIZE = 2, 8
 
@@ -47,7 +48,7 @@ class TinyModel(nn.Module):
     def prepared(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def hidden(self, forest: PackedForest, context: TreeContext) -> Tensor:
+    def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         return self.run(forest.input_ids, forest.position_ids, context)
 
     def run(self, ids: Tensor, positions: Tensor, context: TreeContext | None) -> Tensor:
@@ -62,7 +63,7 @@ class TinyModel(nn.Module):
                 plan = TreePlan.build([len(ids)] * len(ids))
                 out = tree_attention(q, k, qkv[2], plan, backend="reference")
             else:
-                out = context.attend(q, k, qkv[2], scale=None)
+                out = context.attend(q, k, qkv[2], layer=i, scale=None)
             x = x + out.transpose(0, 1).flatten(1) @ self.layers[self.num_layers + i].T
             up, gate = self.layers[2 * self.num_layers + i], self.layers[3 * self.num_layers + i]
             x = x + torch.tanh(x @ up.T) * torch.sigmoid(x @ gate.T)

@@ -29,7 +29,7 @@ from families import FAMILIES
 from timing import Rows
 
 from katgym_trainer import Row, pack
-from katgym_trainer.token_trie import TokenTrie
+from katgym_trainer.packing.token_trie import TokenTrie
 
 COLUMNS = ("family", "trees", "rows", "max_tokens", "num_flat", "num_unique", "pack", "first_fit",
            "shuffled", "forests", "forests_first_fit", "trie_ms", "pack_ms")  # fmt: skip

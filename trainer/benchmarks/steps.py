@@ -1,22 +1,30 @@
-"""How fast a training step is on forests, beside every row by itself, family by family.
+"""How fast a training step is on forests, beside other ways to train the same rows.
 
-    python trainer/benchmarks/steps.py --shrink 16 --out trainer/benchmarks/steps_cpu.csv
+    python trainer/benchmarks/steps.py --shrink 32 --out trainer/benchmarks/steps_cpu.csv
     python trainer/benchmarks/steps.py --prefix         # 16 answers of 64 tokens to 1,024
+    katgym eval 'katgym/TreasureHunt-v0?level=2' --policy smollm2 --tasks 2 --group-size 8 \
+        --max-tokens 48 --max-turns 6 --out runs/recorded
+    python trainer/benchmarks/steps.py --recorded runs/recorded/rollouts.jsonl --vocabulary 49152
+    python trainer/benchmarks/steps.py --device cuda --shape 0.6b --dtype bfloat16 --shrink 1 \
+        --max-tokens 40000 --checkpointing --out trainer/benchmarks/steps_gpu.csv
 
-Both give the gradient of the same loss, which is compared before anything is timed; they take
-turns. `flat` is the model as transformers runs it, a row at a time, log-probs of trained tokens
-alone; `forest` is `pack` and `forward_backward`. The ceiling is the ratio of the floating-point
-operations that both must do. Not here: what the families are (`kernels/benchmarks/families.py`).
+All methods (`methods.py`) give the gradient of the same loss, which is compared before anything is
+timed; then they take turns, each with the optimizer's step. The ceiling is the ratio of the
+floating-point operations of every row by itself to those of the trie. The peak memory is what a
+step takes above what was held before it. Not here: what the families are
+(`kernels/benchmarks/families.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import json
 import os
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +33,48 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kernels/benchmarks"))
 from families import FAMILIES, Node, Tree
+from methods import METHODS
 from timing import Rows, device_name, in_turns, quantiles
 
-from katgym_trainer import PackedForest, Row, forward_backward, loss, pack
+from katgym_trainer import PackedForest, Row, loss, pack
 
 COLUMNS = ("family", "method", "rows", "num_flat", "num_tree", "por", "forests", "max_tokens",
            "p20_ms", "p50_ms", "p80_ms", "tokens_per_s", "speedup", "ceiling", "of_ceiling",
-           "repeats")  # fmt: skip
+           "peak_mib", "repeats")  # fmt: skip
+
+
+SHAPES = {
+    "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+             "num_attention_heads": 16, "tie_word_embeddings": True},
+    "1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+             "num_attention_heads": 16, "tie_word_embeddings": True},
+    "4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+           "num_attention_heads": 32, "tie_word_embeddings": True},
+    "8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+           "num_attention_heads": 32, "tie_word_embeddings": False},
+}  # fmt: skip
+"""Of the Qwen3 models of these names; all have 8 key heads of 128 and 151,936 tokens."""
 
 
 def make_model(layers: int, width: int, vocabulary: int) -> Any:
-    """Return a Qwen3-shaped model with random weights."""
+    """Return a small Qwen3-shaped model with random weights."""
+    return qwen3(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
+        num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
+        head_dim=64, tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+def qwen3(*, device: str = "cpu", dtype: torch.dtype = torch.float32, **shape: Any) -> Any:
+    """Return a Qwen3 of a shape with random weights."""
     import transformers
 
     config = transformers.Qwen3Config(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
-        num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
-        head_dim=64, max_position_embeddings=65_536, attn_implementation="sdpa",
-        tie_word_embeddings=True,
-    )  # fmt: skip
+        max_position_embeddings=65_536, attn_implementation="sdpa", dtype=dtype, **shape
+    )
     torch.manual_seed(0)
-    return transformers.Qwen3ForCausalLM(config).train()
+    with torch.device(device):
+        return transformers.Qwen3ForCausalLM(config).to(dtype).train()
 
 
 def make_rows(tree: Tree, vocabulary: int, *, seed: int = 0) -> list[Row]:
@@ -69,17 +98,19 @@ def prefix_tree() -> Tree:
     return Tree(root)
 
 
-def flat_step(model: Any, rows: list[Row]) -> None:
-    """Add the gradient of the mean -log-prob, each row by itself."""
-    num_trained = sum(row.num_trained for row in rows)
-    for row in rows:
-        ids = torch.from_numpy(row.token_ids.copy())
-        at = torch.from_numpy(row.loss_mask.copy()).nonzero()[:, 0]
-        at = at[at > 0]
-        hidden = model.model(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        logits = model.lm_head(hidden[at - 1]).float()
-        logp = logits.log_softmax(-1).gather(1, ids[at][:, None])
-        (-logp.sum() / num_trained).backward()
+def recorded_rows(path: Path) -> list[Row]:
+    """Return the rows of recorded rollouts, one for each model call, as an agent's log holds it."""
+    import katgym  # which a machine that runs kernels alone may not have
+
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        rollout = katgym.Rollout.from_json(json.loads(line))
+        for number, turn in enumerate(rollout.turns):
+            prompt = rollout.prompt_ids(number)
+            assert turn.tokens is not None  # prompt_ids has looked
+            answer = turn.tokens.completion_ids
+            rows.append(Row([*prompt, *answer], [0] * len(prompt) + [1] * len(answer)))
+    return rows
 
 
 def operations(model: Any, num_tokens: int, num_pairs: int, num_edges: int) -> float:
@@ -110,32 +141,80 @@ def gradient(model: Any, step: Callable[[], object]) -> Tensor:
     """Return the gradient a step leaves, in one piece."""
     model.zero_grad()
     step()
-    found = torch.cat([p.grad.flatten() for p in model.parameters()])
+    found = torch.cat([p.grad.flatten().cpu() for p in model.parameters()])
     model.zero_grad()
     return found
 
 
+def peak_mib(step: Callable[[], object]) -> float:
+    """Return the memory that a step takes above what is held before, in MiB.
+
+    Of the GPU if there is one, else of the process (Linux alone).
+    """
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        step()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
+    before = _status_kib("VmRSS")
+    step()
+    return (_status_kib("VmHWM") - before) / 1024
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise SystemExit(f"/proc/self/status has no {field}")
+
+
 def measure(
-    name: str, model: Any, rows: list[Row], *, max_tokens: int, repeats: int
+    name: str,
+    model: Any,
+    rows: list[Row],
+    methods: Sequence[str],
+    *,
+    max_tokens: int,
+    repeats: int,
+    limit_s: float,
 ) -> list[dict[str, object]]:
-    """Return a row of numbers for each method; raises if their gradients differ."""
-    forests = pack(rows, max_tokens=max_tokens)
+    """Return a row of numbers for each method; raises if their gradients differ.
 
-    def flat() -> None:
+    A method that the GPU's memory is too small for is left out and named.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-12, fused=True)
+    is_exact = model.dtype == torch.float32
+    sft = loss("sft")
+
+    def step(method: str) -> None:
+        METHODS[method](model, rows, sft, max_tokens)
+
+    def whole_step(method: str) -> None:
+        step(method)
+        optimizer.step()
         model.zero_grad()
-        flat_step(model, rows)
 
-    def forest() -> None:
-        model.zero_grad()
-        forward_backward(model, pack(rows, max_tokens=max_tokens), loss("sft"))
-
-    wanted, found = (gradient(model, step) for step in (flat, forest))
-    error = float((found - wanted).norm() / wanted.norm())
-    if not error < 1e-4:
-        raise SystemExit(f"{name}: the gradients differ by {error:.1e}")
+    wanted = gradient(model, lambda: step("rows"))
+    whole_step("forest")  # the optimizer has its state
+    peaks = {}
+    for method in methods:
+        try:
+            found = gradient(model, lambda method=method: step(method))
+            error = float((found - wanted).norm() / wanted.norm())
+            if not error < (1e-4 if is_exact else 0.05):
+                raise SystemExit(f"{name}: the gradient of {method} is off by {error:.1e}")
+            peaks[method] = peak_mib(lambda method=method: whole_step(method))
+        except torch.OutOfMemoryError:
+            print(f"{name}: {method} is out of memory", flush=True)
+            model.zero_grad()
+            torch.cuda.empty_cache()
     times = in_turns(
-        {"flat": flat, "forest": forest}, torch.device("cpu"), repeats=repeats, limit_s=600
-    )
+        {method: lambda method=method: whole_step(method) for method in peaks},
+        model.device, repeats=repeats, limit_s=limit_s, is_warm=True,
+    )  # fmt: skip
+    forests = pack(rows, max_tokens=max_tokens)
     best = ceiling(model, rows, forests)
     num_flat = sum(map(len, rows))
     shared = {
@@ -145,14 +224,14 @@ def measure(
     }  # fmt: skip
     measured = []
     for method, values in times.items():
-        speedup = statistics.median(times["flat"]) / statistics.median(values)
+        speedup = statistics.median(times["rows"]) / statistics.median(values)
         measured.append(
             {
                 **shared, "method": method, **quantiles(values),
                 "por": round(1 - float(str(shared["num_tree"])) / num_flat, 3),
                 "tokens_per_s": round(num_flat / statistics.median(values) * 1e3),
                 "speedup": round(speedup, 2), "of_ceiling": round(speedup / best, 3),
-                "repeats": len(values),
+                "peak_mib": round(peaks[method]), "repeats": len(values),
             }
         )  # fmt: skip
     return measured
@@ -162,8 +241,15 @@ def main() -> None:
     """Measure, write the CSV, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", action="store_true", help="the case of one prompt alone")
+    parser.add_argument("--recorded", type=Path, help="rollouts to train instead of families")
+    parser.add_argument("--methods", default=",".join(METHODS), help="all of them")
     parser.add_argument("--family", default="", help="those with this in their name alone")
     parser.add_argument("--shrink", type=int, default=16, help="divides all lengths (16)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--shape", choices=SHAPES, help="instead of layers, width and vocabulary")
+    parser.add_argument("--checkpointing", action="store_true", help="of activations")
+    parser.add_argument("--limit-s", type=float, default=600, help="for a family's repeats (600)")
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--width", type=int, default=512, help="of the model (512)")
     parser.add_argument("--vocabulary", type=int, default=4096)
@@ -171,29 +257,49 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, help="the CSV; none is written without it")
     options = parser.parse_args()
-    model = make_model(options.layers, options.width, options.vocabulary)
+    if options.shape is None:
+        model = make_model(options.layers, options.width, options.vocabulary)
+    else:
+        options.vocabulary = 151_936
+        model = qwen3(
+            device=options.device, dtype=getattr(torch, options.dtype), head_dim=128,
+            num_key_value_heads=8, vocab_size=options.vocabulary, **SHAPES[options.shape],
+        )  # fmt: skip
+    model.to(options.device, getattr(torch, options.dtype))
+    if options.checkpointing:
+        model.gradient_checkpointing_enable()
     num = sum(p.numel() for p in model.parameters())
     chosen = [family for family in FAMILIES if options.family in family.name]
     if not chosen:
         parser.error(f"no family has {options.family!r} in its name")
-    trees = {f.name: f.make(random.Random(0)).shrunk(options.shrink) for f in chosen}
+    methods = options.methods.split(",")
+    if "rows" not in methods or not set(methods) <= set(METHODS):
+        parser.error(f"--methods are rows and some of {', '.join(METHODS)}")
+    data = {
+        f.name: make_rows(f.make(random.Random(0)).shrunk(options.shrink), options.vocabulary)
+        for f in chosen
+    }
     if options.prefix:
-        trees = {"16 answers of 64 to 1,024": prefix_tree()}
+        data = {"16 answers of 64 to 1,024": make_rows(prefix_tree(), options.vocabulary)}
+    if options.recorded:
+        data = {f"recorded: {options.recorded.parent.name}": recorded_rows(options.recorded)}
+    is_whole = options.prefix or options.recorded
     shared = {
-        "parameters": num, "shrink": 1 if options.prefix else options.shrink,
-        "device": device_name(torch.device("cpu")), "dtype": "float32",
+        "parameters": num, "shrink": 1 if is_whole else options.shrink,
+        "device": device_name(model.device), "dtype": options.dtype,
     }  # fmt: skip
     with (options.out or Path(os.devnull)).open("w", encoding="utf-8", newline="") as file:
         table = Rows(file, COLUMNS, shared)
-        for name, tree in trees.items():
-            rows = make_rows(tree, options.vocabulary)
+        for name, rows in data.items():
             for row in measure(
-                name, model, rows, max_tokens=options.max_tokens, repeats=options.repeats
-            ):
+                name, model, rows, methods, max_tokens=options.max_tokens, repeats=options.repeats,
+                limit_s=options.limit_s,
+            ):  # fmt: skip
                 table.write(row)
                 print(
-                    f"{name:44} {row['method']:7} {row['p50_ms']:9} ms {row['tokens_per_s']:7}"
-                    f" tokens/s {row['speedup']:6}x of {row['ceiling']}x ({row['of_ceiling']:.0%})",
+                    f"{name:44} {row['method']:12} {row['p50_ms']:9} ms {row['tokens_per_s']:7}"
+                    f" tokens/s {row['speedup']:6}x of {row['ceiling']}x ({row['of_ceiling']:.0%})"
+                    f" {row['peak_mib']:6} MiB",
                     flush=True,
                 )
 

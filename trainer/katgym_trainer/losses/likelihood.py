@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from katgym_trainer.losses.objective import Loss, Occurrences, Terms
+from katgym_trainer.losses.policy_loss import PolicyLoss
 from katgym_trainer.losses.scope import Normaliser
 
 
@@ -15,8 +18,8 @@ from katgym_trainer.losses.scope import Normaliser
 class Sft(Loss):
     """-log pi, the mean over all trained tokens of the step; advantages are not looked at."""
 
+    name = "sft"
     normaliser = Normaliser.TOKENS
-    needs_policy_logprobs = False
 
     def terms(self, occurrences: Occurrences) -> Terms:
         """See `Loss.terms`."""
@@ -24,17 +27,22 @@ class Sft(Loss):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reinforce(Loss):
+class Reinforce(PolicyLoss):
     """-A log pi, summed over a rollout's tokens, the mean over rollouts (Williams 1992).
 
-    The gradient of the expected return, for rollouts sampled by the model as it is.
+    The gradient of the expected return, for rollouts sampled by the model as it is; `importance`
+    weighs those that were not.
     """
 
+    name = "reinforce"
     normaliser = Normaliser.ROLLOUTS
-    needs_policy_logprobs = False
 
-    def terms(self, occurrences: Occurrences) -> Terms:
-        """See `Loss.terms`."""
+    def mismatch(self, occurrences: Occurrences) -> Tensor:
+        """Return log pi - log pi_sampler, without a gradient."""
+        return occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
+
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        """See `PolicyLoss.policy_terms`."""
         return Terms(terms=-occurrences.advantages * occurrences.trainer_logprobs)
 
 
@@ -44,3 +52,5 @@ class Rloo(Reinforce):
 
     arXiv 2402.14740; the advantages are the rows' own, as they were computed for the group.
     """
+
+    name = "rloo"

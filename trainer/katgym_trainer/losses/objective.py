@@ -9,57 +9,123 @@ Letters: M occurrences, R rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from katgym_trainer.losses.scope import Normaliser
-from katgym_trainer.packed_forest import PackedForest
+from katgym_trainer.packing.packed_forest import PackedForest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Occurrences:
     """The trained tokens of a forest's rows, on the model's device, all [M].
 
-    Log-probs that a gradient goes through are `trainer_logprobs`.
+    What a row does not know is NaN. Gradients go through `trainer_logprobs`, and `entropy` if the
+    loss asks for it.
     """
 
     trainer_logprobs: Tensor
     entropy: Tensor
-    """Of the distribution that predicts the token; in nats, no gradient."""
+    """Of the distribution that predicts the token; in nats."""
     policy_logprobs: Tensor
+    proximal_logprobs: Tensor
+    ref_logprobs: Tensor
     advantages: Tensor
     factors: Tensor
-    """What each term is multiplied by, from the step's normaliser and the row's weight."""
+    """What each term is multiplied by, from the step's normaliser and the token's weight."""
     row: Tensor
-    """Of the forest."""
+    """A number for each row, 0 to num_rows - 1."""
+    group: Tensor
+    """A number for each row's group."""
     num_rows: int
+
+    def row_sum(self, values_M: Tensor) -> Tensor:
+        """Return the sum of the values over each row's occurrences, at every occurrence, [M]."""
+        zeros = torch.zeros(self.num_rows, dtype=values_M.dtype, device=values_M.device)
+        return zeros.index_add(0, self.row, values_M)[self.row]
+
+    def row_mean(self, values_M: Tensor) -> Tensor:
+        """Return the mean of the values over each row's occurrences, at every occurrence, [M]."""
+        return self.row_sum(values_M) / self.row_sum(torch.ones_like(values_M))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A metric of the step: a sum and what it is divided by, both added up over forests."""
+
+    total: float
+    count: float
+
+    @classmethod
+    def of(cls, values_M: Tensor) -> Mean:
+        """Return the mean over trained tokens."""
+        return cls(float(values_M.detach().sum()), len(values_M))
+
+    def __add__(self, other: Mean) -> Mean:
+        """Return both sums together."""
+        return Mean(self.total + other.total, self.count + other.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """A loss's terms, and numbers about them; all [M]."""
+    """A loss's terms, and metrics of them."""
 
     terms: Tensor
-    """Of which the loss is the sum, times the occurrences' factors."""
-    is_clipped: Tensor | None = None
-    """Whether clipping took the gradient from a term."""
+    """[M], of which the loss is the sum, times the occurrences' factors."""
+    metrics: Mapping[str, Mean] = field(default_factory=dict)
+
+
+class Coupling(StrEnum):
+    """Which tokens a term of a loss depends on."""
+
+    TOKEN = "token"
+    """Its own."""
+    ROW = "row"
+    """All of its row's."""
+    GROUP = "group"
+    """All of its group's."""
+
+
+LOGPROBS = {
+    "policy_logprobs": "occ_policy_logprob",
+    "proximal_logprobs": "occ_proximal_logprob",
+    "ref_logprobs": "occ_ref_logprob",
+}
+"""What a loss may need of rows, and where a forest keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(ABC):
     """One loss with its options."""
 
-    @property
-    @abstractmethod
-    def normaliser(self) -> Normaliser:
-        """What the sum over a step's trained tokens is divided by."""
+    name: ClassVar[str]
+    normaliser: ClassVar[Normaliser]
+    """What the sum over a step's trained tokens is divided by."""
 
     @property
-    @abstractmethod
-    def needs_policy_logprobs(self) -> bool:
-        """Whether rows must know the log-probs they were sampled with."""
+    def needs(self) -> tuple[str, ...]:
+        """Log-probs that rows must know, by their names in `Row`."""
+        return ()
+
+    @property
+    def has_entropy_gradient(self) -> bool:
+        """Whether a gradient goes through the entropy."""
+        return False
+
+    @property
+    def has_other_terms(self) -> bool:
+        """Whether a token of advantage 0 has a gradient."""
+        return True
+
+    @property
+    def coupling(self) -> Coupling:
+        """Which tokens a term depends on."""
+        return Coupling.TOKEN
 
     @abstractmethod
     def terms(self, occurrences: Occurrences) -> Terms:
@@ -67,24 +133,11 @@ class Loss(ABC):
 
     def check(self, forest: PackedForest) -> None:
         """Raise for rows that lack what this loss needs."""
-        if not self.needs_policy_logprobs:
-            return
-        missing = torch.nonzero(forest.occ_policy_logprob.isnan())[:, 0]
-        if len(missing):
-            place = int(forest.rows[forest.occ_row[missing[0]]])
-            raise ValueError(
-                f"row {place} has no policy_logprobs, which loss {type(self).__name__.lower()!r}"
-                " compares with the trainer's; 'sft', 'reinforce' and 'rloo' need none"
-            )
-
-
-def ratio_of(occurrences: Occurrences) -> Tensor:
-    """Return pi(token) / pi_sampler(token), [M]."""
-    return torch.exp(occurrences.trainer_logprobs - occurrences.policy_logprobs)
-
-
-def clipped_terms(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Terms:
-    """Return -min(r A, clip(r, 1 - low, 1 + high) A), PPO's surrogate (arXiv 1707.06347, eq. 7)."""
-    bounded = ratio.clamp(1 - low, 1 + high) * advantages
-    free = ratio * advantages
-    return Terms(terms=-torch.minimum(free, bounded), is_clipped=bounded < free)
+        for name in self.needs:
+            place = forest.first_row(getattr(forest, LOGPROBS[name]).isnan())
+            if place is not None:
+                hint = "; 'sft', 'reinforce' and 'rloo' need none"
+                raise ValueError(
+                    f"row {place} has no {name}, which loss {self.name!r} compares with the"
+                    f" trainer's{hint if name == 'policy_logprobs' else ''}"
+                )

@@ -11,17 +11,11 @@ from typing import Any
 
 from katgym_trainer.losses.likelihood import Reinforce, Rloo, Sft
 from katgym_trainer.losses.objective import Loss
-from katgym_trainer.losses.ratio import Cispo, Dapo, DrGrpo, Grpo, Gspo
+from katgym_trainer.losses.preference import Dpo
+from katgym_trainer.losses.ratio import Cispo, Dapo, DrGrpo, Grpo, Gspo, Ppo
 
 LOSSES: dict[str, type[Loss]] = {
-    "sft": Sft,
-    "reinforce": Reinforce,
-    "rloo": Rloo,
-    "grpo": Grpo,
-    "dr_grpo": DrGrpo,
-    "dapo": Dapo,
-    "gspo": Gspo,
-    "cispo": Cispo,
+    found.name: found for found in (Sft, Reinforce, Rloo, Grpo, DrGrpo, Dapo, Gspo, Cispo, Ppo, Dpo)
 }
 
 

@@ -8,14 +8,15 @@ Letters: R rows of a forest, M occurrences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from katgym_trainer.packed_forest import PackedForest
+from katgym_trainer.packing.packed_forest import PackedForest
 
 
 class Normaliser(StrEnum):
@@ -27,44 +28,119 @@ class Normaliser(StrEnum):
     """Those of the token's rollout, then the rollouts: every rollout counts the same."""
     ROLLOUTS = "rollouts"
     """The rollouts: a rollout's tokens are summed."""
+    GROUPS = "groups"
+    """The groups: a group's tokens are summed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scope:
     """Counts of one optimizer step.
 
-    Rows weigh `weight`; a rollout weighs the mean over its trained tokens. Rows and rollouts
+    Tokens weigh `weight`; a rollout, or a group, weighs the mean over its trained tokens. Those
     without a trained token do not count.
     """
 
     weighted_tokens: float
-    """Trained tokens, each with its row's weight."""
+    """Trained tokens, each with its weight."""
     rollout_tokens: Tensor
     """float64 [rollouts]: trained tokens of each."""
     rollout_weight: float
     """Sum of the rollouts' weights."""
+    group_weight: float
+    """Sum of the groups' weights."""
+    group_tokens: Tensor
+    """float64 [groups]: trained tokens of each."""
+    has_parts: bool
+    """Whether some forest is run in parts."""
+    has_split_groups: bool
+    """Whether some group has trained tokens in several forests."""
+    offsets: Mapping[int, tuple[int, int]]
+    """What is added to numbers of rollouts and of groups, by `pack_number`: those of several packs
+    are told apart."""
 
     @classmethod
     def of(cls, forests: Sequence[PackedForest]) -> Scope:
         """Count; `ValueError` if no token is trained, or only with weight 0."""
-        num = 1 + max(int(f.row_rollout.max()) for f in forests)
-        tokens, weighted = torch.zeros(2, num, dtype=torch.float64)
-        for forest in forests:
-            per_row = torch.bincount(forest.occ_row, minlength=len(forest.rows)).double()
-            tokens.index_add_(0, forest.row_rollout, per_row)
-            weighted.index_add_(0, forest.row_rollout, per_row * forest.row_weight)
-        total = float(weighted.sum())
+        offsets = _offsets(forests)
+        groups_M = [_occ_group(forest, offsets) for forest in forests]
+        rollouts = _weights([(_occ_rollout(f, offsets), f.occ_weight) for f in forests])
+        weights_M = [forest.occ_weight for forest in forests]
+        groups = _weights(list(zip(groups_M, weights_M, strict=True)))
+        total = float(rollouts.weighted.sum())
         if not total > 0:
             raise ValueError("no token of these forests is trained with a weight above 0")
-        weight = float((weighted / tokens.clamp(min=1)).sum())
-        return cls(weighted_tokens=total, rollout_tokens=tokens, rollout_weight=weight)
+        return cls(
+            weighted_tokens=total,
+            rollout_tokens=rollouts.tokens,
+            rollout_weight=rollouts.mean_sum(),
+            group_weight=groups.mean_sum(),
+            group_tokens=groups.tokens,
+            has_parts=any(forest.parts for forest in forests),
+            has_split_groups=_has_shared(groups_M),
+            offsets=offsets,
+        )
 
     def factors(self, forest: PackedForest, normaliser: Normaliser) -> Tensor:
         """Return what each occurrence's term is multiplied by, float64 [M]."""
-        weight_M = forest.row_weight[forest.occ_row]
+        weight_M = forest.occ_weight
         if normaliser is Normaliser.TOKENS:
             return weight_M / self.weighted_tokens
+        if normaliser is Normaliser.GROUPS:
+            return weight_M / self.group_weight
         factors_M = weight_M / self.rollout_weight
         if normaliser is Normaliser.ROLLOUTS:
             return factors_M
-        return factors_M / self.rollout_tokens[forest.row_rollout[forest.occ_row]]
+        return factors_M / self.rollout_tokens[_occ_rollout(forest, self.offsets)]
+
+    def occ_group(self, forest: PackedForest) -> Tensor:
+        """Return the number of each occurrence's group in this step, int64 [M]."""
+        return _occ_group(forest, self.offsets)
+
+
+Offsets = Mapping[int, tuple[int, int]]
+
+
+def _offsets(forests: Sequence[PackedForest]) -> Offsets:
+    """Return what makes numbers of rollouts and groups differ between packs."""
+    found: dict[int, tuple[int, int]] = {}
+    num_rollouts, num_groups = 0, 0
+    for number in dict.fromkeys(forest.pack_number for forest in forests):
+        found[number] = (num_rollouts, num_groups)
+        mine = [forest for forest in forests if forest.pack_number == number]
+        num_rollouts += 1 + max(int(f.row_rollout.max()) if len(f.rows) else -1 for f in mine)
+        num_groups += 1 + max(int(f.row_group.max()) if len(f.rows) else -1 for f in mine)
+    return found
+
+
+def _occ_rollout(forest: PackedForest, offsets: Offsets) -> Tensor:
+    return forest.row_rollout[forest.occ_row] + offsets[forest.pack_number][0]
+
+
+def _occ_group(forest: PackedForest, offsets: Offsets) -> Tensor:
+    return forest.row_group[forest.occ_row] + offsets[forest.pack_number][1]
+
+
+class _Weights(NamedTuple):
+    """Of each rollout, or each group."""
+
+    tokens: Tensor
+    weighted: Tensor
+
+    def mean_sum(self) -> float:
+        """Return the sum over them of the mean weight of their tokens."""
+        return float((self.weighted / self.tokens.clamp(min=1)).sum())
+
+
+def _weights(occurrences: Sequence[tuple[Tensor, Tensor]]) -> _Weights:
+    """Count tokens by number, of (number, weight) of the occurrences of each forest."""
+    number_M = torch.cat([numbers for numbers, _ in occurrences])
+    weight_M = torch.cat([weights for _, weights in occurrences])
+    num = int(number_M.max()) + 1 if len(number_M) else 1
+    tokens = torch.bincount(number_M, minlength=num).double()
+    return _Weights(tokens, torch.zeros_like(tokens).index_add_(0, number_M, weight_M))
+
+
+def _has_shared(numbers: Sequence[Tensor]) -> bool:
+    """Whether some number is in several of the tensors."""
+    own = [set(each.tolist()) for each in numbers]
+    return sum(map(len, own)) > len(set().union(*own))

@@ -20,7 +20,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from katgym_trainer.models.tree_context import TreeContext
 from katgym_trainer.models.tree_model import Head
-from katgym_trainer.packed_forest import PackedForest
+from katgym_trainer.packing.forest_parts import ForestPart
+from katgym_trainer.packing.packed_forest import PackedForest
 
 NAME = "katgym_tree"
 _RECURRENT = re.compile("Mamba|DeltaNet|LinearAttention|Rwkv|RWKV|Recurrent|ShortConv|SSM")
@@ -56,6 +57,7 @@ def _tree_attention(
         query[0],
         key[0],
         value[0],
+        layer=getattr(module, "layer_idx", None),
         scale=scaling,
         window=sliding_window,
         softcap=softcap,
@@ -122,7 +124,7 @@ class HuggingFaceModel:
         finally:
             self.model.set_attn_implementation(before)
 
-    def hidden(self, forest: PackedForest, context: TreeContext) -> Tensor:
+    def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         """Return the last hidden states, [N, D]; called within `prepared`."""
         found = self.decoder(
             input_ids=forest.input_ids.to(self.device)[None],

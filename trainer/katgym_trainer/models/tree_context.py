@@ -1,6 +1,7 @@
 """What every attention layer needs to know of the forest it runs on.
 
-Not here: the attention (`katgym_kernels`), how layers are reached (`hugging_face.py`).
+Not here: the attention (`katgym_kernels`), how layers are reached (`hugging_face.py`), forests in
+parts (`gateway.py`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,27 @@ import torch
 from torch import Tensor
 
 from katgym_kernels import TreePlan, tree_attention
-from katgym_trainer.packed_forest import PackedForest
 
 
 class TreeContext:
     """The plans of one forest on one device, by window, shared by all layers."""
 
-    def __init__(self, forest: PackedForest, device: torch.device, *, backend: str) -> None:
+    def __init__(
+        self,
+        end_N: Tensor,
+        depth_N: Tensor,
+        *,
+        device: torch.device,
+        backend: str,
+        num_above: int = 0,
+    ) -> None:
+        """num_above: see `TreePlan.build`."""
         self.backend = backend
         self.num_calls = 0
         """Attention layers that have run."""
-        self._end = forest.end
-        self._depth = forest.position_ids
+        self._end = end_N
+        self._depth = depth_N
+        self._num_above = num_above
         self._device = device
         self._plans: dict[int | None, TreePlan] = {}
 
@@ -28,7 +38,11 @@ class TreeContext:
         """Return the plan for layers that see so many positions; None sees all."""
         if window not in self._plans:
             self._plans[window] = TreePlan.build(
-                self._end, depth_N=self._depth, window=window, device=self._device
+                self._end,
+                depth_N=self._depth,
+                window=window,
+                num_above=self._num_above,
+                device=self._device,
             )
         return self._plans[window]
 
@@ -38,12 +52,16 @@ class TreeContext:
         k_KND: Tensor,
         v_KND: Tensor,
         *,
+        layer: int | None = None,
         scale: float | None,
         window: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Return attention over each token's ancestors; see `tree_attention`."""
+        """Return attention over each token's ancestors; see `tree_attention`.
+
+        layer: number of the layer that attends, which forests in parts must know.
+        """
         self.num_calls += 1
         return tree_attention(
             q_HND,

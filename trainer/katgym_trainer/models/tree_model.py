@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from katgym_trainer.models.tree_context import TreeContext
-from katgym_trainer.packed_forest import PackedForest
+from katgym_trainer.packing.forest_parts import ForestPart
+from katgym_trainer.packing.packed_forest import PackedForest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,5 +47,8 @@ class TreeModel(Protocol):
     def prepared(self) -> AbstractContextManager[None]:
         """Return a context for forward and backward."""
 
-    def hidden(self, forest: PackedForest, context: TreeContext) -> Tensor:
-        """Return the last hidden states, [N, D], attending with `context.attend` in every layer."""
+    def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
+        """Return the last hidden states, [N, D], attending with `context.attend` in every layer.
+
+        Of the forest, `input_ids` and `position_ids` are all there is to look at.
+        """

@@ -3,13 +3,14 @@
 Tokens are in depth-first order. An edge is a token that some row trains, given those before it; an
 occurrence is that edge in one row, with the row's own advantage and policy log-prob. Edges are
 computed once and gathered to occurrences, which exactly gives the sum of all rows' gradients. Not
-here: which rows are packed together (`packing.py`).
+here: which rows are packed together (`packer.py`).
 
 Letters: N packed tokens, U edges, M occurrences, R rows.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from katgym_trainer.token_trie import TokenTrie
+from katgym_trainer.packing.forest_parts import ForestPart, split_forest
+from katgym_trainer.packing.token_trie import TokenTrie
+from katgym_trainer.row import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +68,74 @@ class PackedForest:
     occ_edge: Tensor
     """int64 [M]: of each trained token of each row."""
     occ_row: Tensor
-    """int64 [M]: its row, a place in `rows`."""
+    """int64 [M]: its row, a place in `rows`; ascending."""
     occ_position: Tensor
     """int64 [M]: its place in its row."""
     occ_policy_logprob: Tensor
     """float64 [M]; NaN where the row knows none."""
     occ_advantage: Tensor
     """float64 [M]."""
+    occ_weight: Tensor
+    """float64 [M]."""
+    occ_proximal_logprob: Tensor
+    """float64 [M]; NaN where the row knows none, as in all that follow."""
+    occ_ref_logprob: Tensor
+    """float64 [M]."""
+    occ_value: Tensor
+    """float64 [M]."""
+    occ_return: Tensor
+    """float64 [M]."""
     rows: Tensor
     """int64 [R]: place of each row among those that were packed."""
-    row_weight: Tensor
-    """float64 [R]."""
+    row_group: Tensor
+    """int64 [R]: number of each row's group, the same in all forests of one `pack`."""
     row_rollout: Tensor
     """int64 [R]: number of each row's rollout, the same in all forests of one `pack`."""
+    pack_number: int
+    """The same in all forests of one `pack`, another in those of others."""
     stats: ForestStats
+    parts: tuple[ForestPart, ...] = ()
+    """What runs at a time where the whole is beyond the budget; empty: the whole."""
+
+    def in_parts(self, max_tokens: int) -> PackedForest:
+        """Return the same forest in parts of at most so many tokens (`gateway.py`)."""
+        return dataclasses.replace(
+            self,
+            parts=split_forest(
+                self.input_ids,
+                self.position_ids,
+                end=self.end,
+                edge_pred=self.edge_pred,
+                edge_target=self.edge_target,
+                max_tokens=max_tokens,
+            ),
+        )
+
+    def occurrences_of(self, edges: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the places of the occurrences of some edges, and each one's place among the edges.
+
+        edges: int64, places in `edge_pred`; None: all.
+        """
+        if edges is None:
+            return torch.arange(len(self.occ_edge)), self.occ_edge
+        place_U = torch.full((self.stats.num_edges,), -1)
+        place_U[edges] = torch.arange(len(edges))
+        chosen = torch.nonzero(place_U[self.occ_edge] >= 0)[:, 0]
+        return chosen, place_U[self.occ_edge[chosen]]
+
+    def first_row(self, is_chosen_M: Tensor) -> int | None:
+        """Return the place of the row of the first occurrence that is chosen; None if none is."""
+        chosen = torch.nonzero(is_chosen_M)[:, 0]
+        return int(self.rows[self.occ_row[chosen[0]]]) if len(chosen) else None
+
+    def by_row(self, values_U: Tensor) -> dict[int, Tensor]:
+        """Return values of edges as each row's, by its place among all rows.
+
+        float64 [trained tokens], in the row's order, on the CPU.
+        """
+        values_M = values_U.double().cpu()[self.occ_edge]
+        counts = torch.bincount(self.occ_row, minlength=len(self.rows)).tolist()
+        return dict(zip(self.rows.tolist(), torch.split(values_M, counts), strict=True))
 
     @classmethod
     def build(cls, trie: TokenTrie, leaves: Sequence[int]) -> PackedForest:
@@ -122,17 +179,25 @@ class _Packer:
         path = self._path[: len(row)].copy()
         self._paths.append(path)
         at = np.flatnonzero(row.loss_mask[1:]) + 1
-        logprobs = np.full(len(at), np.nan)
-        if row.policy_logprobs is not None:
-            logprobs = row.policy_logprobs[at]
+        unknown = np.full(len(row), np.nan)
+
+        def known(values: Floats | None) -> Floats:
+            found: Floats = (unknown if values is None else values)[at]
+            return found
+
         self._occurrences.append(
             {
                 "token": path[at],
                 "pred": path[at - 1],
                 "row": np.full(len(at), len(self._leaves)),
                 "position": at,
-                "logprob": logprobs,
+                "policy_logprob": known(row.policy_logprobs),
                 "advantage": row.advantages[at],
+                "weight": row.weight[at],
+                "proximal_logprob": known(row.proximal_logprobs),
+                "ref_logprob": known(row.ref_logprobs),
+                "value": known(row.values),
+                "return": known(row.returns),
             }
         )
         self._leaves.append(leaf)
@@ -168,12 +233,16 @@ class _Packer:
             occ_edge=torch.from_numpy(occ_edge),
             occ_row=torch.from_numpy(occ["row"]),
             occ_position=torch.from_numpy(occ["position"]),
-            occ_policy_logprob=torch.from_numpy(occ["logprob"]),
+            occ_policy_logprob=torch.from_numpy(occ["policy_logprob"]),
             occ_advantage=torch.from_numpy(occ["advantage"]),
+            occ_weight=torch.from_numpy(occ["weight"]),
+            occ_proximal_logprob=torch.from_numpy(occ["proximal_logprob"]),
+            occ_ref_logprob=torch.from_numpy(occ["ref_logprob"]),
+            occ_value=torch.from_numpy(occ["value"]),
+            occ_return=torch.from_numpy(occ["return"]),
             rows=torch.from_numpy(places),
-            row_weight=torch.tensor(
-                [self._trie.rows[place].weight for place in places], dtype=torch.float64
-            ),
+            pack_number=self._trie.number,
+            row_group=torch.from_numpy(self._trie.group_R[self._leaves]),
             row_rollout=torch.from_numpy(self._trie.rollout_R[self._leaves]),
             stats=ForestStats(
                 num_rows=len(places),

@@ -6,13 +6,14 @@ before it are all there is to know: the unique tokens of rows a to b are
     len_a + sum_{a < i <= b} (len_i - lcp_i)
 
 and likewise for visible pairs with n (n + 1) / 2 in place of n. Not here: which rows go together
-(`packing.py`), the packed tensors (`packed_forest.py`).
+(`packer.py`), the packed tensors (`packed_forest.py`).
 
 Letters: R rows.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,10 @@ class TokenTrie:
     """Tokens each leaf shares with the one before it; 0 for the first."""
     rollout_R: Ints
     """Number of each leaf's rollout; rows that name none have one of their own."""
+    group_R: Ints
+    """Number of each leaf's group; rows that name none have one of their own."""
+    number: int
+    """Of the trie: numbers of rollouts and groups say nothing about those of another."""
 
     @classmethod
     def build(cls, rows: Sequence[Row]) -> TokenTrie:
@@ -58,14 +63,11 @@ class TokenTrie:
             one, other = rows[order[i - 1]], rows[order[i]]
             if one.context == other.context:
                 lcp[i] = _num_shared(one, other)
-        rollouts: dict[Hashable, int] = {}
-        numbers = [
-            rollouts.setdefault((row.rollout, place if row.rollout is None else 0), len(rollouts))
-            for place, row in enumerate(rows)
-        ]
         return cls(
+            number=next(_NUMBERS),
             rows=rows,
-            rollout_R=np.array(numbers)[order],
+            rollout_R=_numbered([row.rollout for row in rows])[order],
+            group_R=_numbered([row.group for row in rows])[order],
             order_R=order,
             length_R=np.array([len(rows[place]) for place in order]),
             lcp_R=lcp,
@@ -80,6 +82,20 @@ class TokenTrie:
     def num_tokens(self) -> int:
         """Unique tokens: those that are left when every shared prefix is kept once."""
         return int((self.length_R - self.lcp_R).sum())
+
+
+_NUMBERS = itertools.count()
+
+
+def _numbered(names: Sequence[Hashable]) -> Ints:
+    """Return a number for each name, the same for the same; None is another name each time."""
+    numbers: dict[Hashable, int] = {}
+    return np.array(
+        [
+            numbers.setdefault((name, place if name is None else 0), len(numbers))
+            for place, name in enumerate(names)
+        ]
+    )
 
 
 def _sort_key(row: Row, *, has_extras: bool) -> bytes:

@@ -1,0 +1,115 @@
+"""Rollouts put together by hand: tokens, results and messages as a test wants them.
+
+Not here: rollouts that were played (`test_teacher_tokens.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from katgym import (
+    FailureKind,
+    Message,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampling,
+    TokenRecord,
+    ToolErrorKind,
+    ToolResult,
+    Turn,
+    assistant,
+    user,
+)
+
+
+def record(
+    parent: int | None,
+    num_shared: int,
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    **more: Any,
+) -> TokenRecord:
+    """Return the tokens of a turn; token x was sampled with log-prob -x / 10."""
+    logprobs = [-token / 10 for token in completion]
+    return TokenRecord(
+        **{
+            "parent": parent,
+            "num_shared": num_shared,
+            "prompt_ids": list(prompt),
+            "completion_ids": list(completion),
+            "policy_logprobs": logprobs,
+            **more,
+        }
+    )
+
+
+def turn(
+    tokens: TokenRecord | None,
+    *errors: ToolErrorKind | None,
+    calls: Sequence[tuple[str, str]] = (),
+    finish_reason: str = "stop",
+) -> tuple[Turn, Message]:
+    """Return a turn with one result for each error (None for a good one), and its answer."""
+    results = [
+        ToolResult(call_id=str(i), name="f", content="", error=e) for i, e in enumerate(errors)
+    ]
+    made = Turn(
+        num_messages=0,
+        finish_reason=finish_reason,
+        tokens=tokens,
+        num_prompt_tokens=0,
+        num_completion_tokens=0,
+        tool_results=results,
+    )
+    answer = assistant()
+    if calls:
+        answer["tool_calls"] = [
+            {"id": str(i), "type": "function", "function": {"name": name, "arguments": text}}
+            for i, (name, text) in enumerate(calls)
+        ]
+    return made, answer
+
+
+def rollout_of(
+    *turns: tuple[Turn, Message], reward: float | None = 1.0, episode_id: str = "e", **more: Any
+) -> Rollout:
+    """Return a rollout of these turns; a reward of None is not valid."""
+    messages: list[Message] = []
+    placed = []
+    for made, answer in turns:
+        messages.append(user("go on"))
+        fields = {name: getattr(made, name) for name in Turn.__slots__}
+        placed.append(Turn(**{**fields, "num_messages": len(messages)}))
+        messages.append(answer)
+    kind = FailureKind.SANDBOX_ERROR
+    return Rollout(
+        **{
+            "env_id": "katgym/Echo-v0",
+            "plugin_version": "1.0",
+            "policy": "hf:tiny",
+            "task_id": "train-000001",
+            "task_sha256": "0" * 64,
+            "split": "train",
+            "seed": 3,
+            "attempt": 0,
+            "episode_id": episode_id,
+            "seat": "player",
+            "status": RolloutStatus.TERMINATED,
+            "reward": Reward.invalid(kind, "gone") if reward is None else Reward(value=reward),
+            "messages": messages,
+            "turns": placed,
+            "tools": (),
+            "sampling": Sampling(),
+            "sampling_seed": 11,
+            **more,
+        }
+    )
+
+
+def short_rollout(episode_id: str, reward: float | None, *completion: int, **more: Any) -> Rollout:
+    """Return a rollout of one turn whose prompt is 1 2."""
+    return rollout_of(
+        turn(record(None, 0, [1, 2], completion)), reward=reward, episode_id=episode_id, **more
+    )

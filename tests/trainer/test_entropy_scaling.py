@@ -1,0 +1,223 @@
+"""Scaled advantages, against numbers worked out by hand and what scaling must never change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from katgym_trainer import Row
+from katgym_trainer.advantages.entropy_scaling import (
+    entropy_of_rollout,
+    entropy_scaled,
+    estimated_entropy_of_rollout,
+    pass_rate_scaled,
+)
+
+NAN = float("nan")
+
+
+def test_rollouts_of_high_entropy_weigh_more() -> None:
+    # Entropies over their mean 2: 0.5, 1, 1.5. Sizes 1 1 2 become 0.5 1 3: 4 of 4.5.
+    found = entropy_scaled([1.0, -1.0, 2.0], [1.0, 2.0, 3.0])
+    assert found == pytest.approx(np.array([0.5, -1.0, 3.0]) * 4 / 4.5, rel=1e-14)
+    # Squared: 0.25, 1, 2.25, of which 0.25 and 2.25 are clipped. Sizes 0.5 1 4: 4 of 5.5.
+    found = entropy_scaled([1.0, -1.0, 2.0], [1.0, 2.0, 3.0], power=2.0)
+    assert found == pytest.approx(np.array([0.5, -1.0, 4.0]) * 4 / 5.5, rel=1e-14)
+    # Bounds 0.8 and 1.25: sizes 0.8 1 2.5: 4 of 4.3.
+    found = entropy_scaled([1.0, -1.0, 2.0], [1.0, 2.0, 3.0], max_scale=1.25)
+    assert found == pytest.approx(np.array([0.8, -1.0, 2.5]) * 4 / 4.3, rel=1e-14)
+
+
+def test_rollouts_that_are_not_valid_change_nothing() -> None:
+    wanted = entropy_scaled([1.0, -1.0, 2.0], [1.0, 2.0, 3.0])
+    for odd in (0.0, 100.0, NAN):
+        found = entropy_scaled(
+            [1.0, odd, -1.0, 2.0], [1.0, odd, 2.0, 3.0], is_valid_G=[True, False, True, True]
+        )
+        assert found.tolist() == [wanted[0], 0.0, wanted[1], wanted[2]]
+    assert entropy_scaled([3.0, 1.0], [1.0, 2.0], is_valid_G=[False, False]).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("advantages", "entropies", "power"),
+    [
+        ([0.0, 0.0, 0.0], [0.1, 0.7, 3.0], 1.0),
+        ([0.1, -0.3, 0.7], [0.0, 0.0, 0.0], 1.0),
+        ([0.1, -0.3, 0.7], [-1e-4, -1e-9, 0.0], 1.0),  # rounded below 0
+        ([0.1, -0.3, 0.7], [0.3, 0.3, 0.3], 5.0),
+        ([0.1, -0.3, 0.7], [0.1, 0.7, 3.0], 0.0),
+        ([-0.3], [0.7], 1.0),
+    ],
+)
+def test_where_nothing_is_to_be_told_apart_advantages_are_exactly_as_they_were(
+    advantages: list[float], entropies: list[float], power: float
+) -> None:
+    assert entropy_scaled(advantages, entropies, power=power).tolist() == advantages
+
+
+def test_extreme_numbers_stay_numbers() -> None:
+    # 0 and 2 times the mean, to the 10,000th: clipped to 1/3 and 3.
+    found = entropy_scaled([1.0, -1.0], [0.0, 2.0], power=10_000.0, max_scale=3.0)
+    assert found == pytest.approx(np.array([0.2, -1.8]), rel=1e-14)
+    assert entropy_scaled([5e-324, 0.0], [5e-324, 0.0]).tolist() == [5e-324, 0.0]
+
+
+SIZES = st.floats(1e-6, 1e6)
+ROLLOUT = st.tuples(st.one_of(st.just(0.0), SIZES, SIZES.map(lambda x: -x)), st.floats(0, 12))
+
+
+@given(
+    rollouts=st.lists(ROLLOUT, min_size=1, max_size=9),
+    power=st.floats(0, 4),
+    max_scale=st.floats(1, 8),
+)
+def test_sizes_sum_to_what_they_did_and_signs_stay(
+    rollouts: list[tuple[float, float]], power: float, max_scale: float
+) -> None:
+    advantages, entropies = np.array(rollouts).T
+    found = entropy_scaled(advantages, entropies, power=power, max_scale=max_scale)
+    assert np.sign(found).tolist() == np.sign(advantages).tolist()
+    assert np.abs(found).sum() == pytest.approx(np.abs(advantages).sum(), rel=1e-12)
+    some = advantages != 0
+    factor = found[some] / advantages[some]
+    assert (factor <= max_scale**2 * (1 + 1e-9)).all()
+    assert (factor >= max_scale**-2 * (1 - 1e-9)).all()
+    assert (np.diff(factor[np.argsort(entropies[some])]) >= -1e-9 * max_scale**2).all()
+    # The unit of entropy plays no part.
+    in_bits = entropy_scaled(advantages, entropies / np.log(2), power=power, max_scale=max_scale)
+    assert in_bits == pytest.approx(found, rel=1e-9)
+
+
+def test_groups_of_open_outcome_weigh_more() -> None:
+    # 4p(1-p): 1, 0.75, 0.36; over their mean 2.11 / 3; sizes sum to 2, 1 and 4.
+    found = pass_rate_scaled([[1.0, -1.0], [0.25, -0.75], [-2.0, 2.0, 0.0]], [0.5, 0.25, 0.9])
+    scale = np.array([1.0, 0.75, 0.36]) * 3 / 2.11
+    back = 7 / (2 * scale[0] + scale[1] + 4 * scale[2])
+    for group, wanted in zip(
+        found,
+        [scale[0] * np.array([1, -1]), scale[1] * np.array([0.25, -0.75]),
+         scale[2] * np.array([-2, 2, 0])],
+        strict=True,
+    ):  # fmt: skip
+        assert group == pytest.approx(wanted * back, rel=1e-14)
+
+
+def test_the_scale_of_groups_is_clipped() -> None:
+    # 4p(1-p): 1, 0, 0, 0, over their mean 4, 0, 0, 0: clipped to 2 and 1/2. 4 of 2 + 3/2.
+    found = pass_rate_scaled([[1.0], [-1.0], [1.0], [1.0]], [0.5, 0.0, 1.0, 0.0])
+    wanted = np.array([2, -0.5, 0.5, 0.5]) * 4 / 3.5
+    assert np.concatenate(found) == pytest.approx(wanted, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rates"),
+    [
+        ([[0.1, -0.3], [0.7]], [0.0, 1.0]),
+        ([[0.1, -0.3], [0.7]], [0.3, 0.3]),
+        ([[0.0, 0.0], [0.0]], [0.5, 0.1]),
+        ([[0.1, -0.3]], [0.3]),
+    ],
+)
+def test_groups_that_do_not_differ_are_exactly_as_they_were(
+    groups: list[list[float]], rates: list[float]
+) -> None:
+    assert [group.tolist() for group in pass_rate_scaled(groups, rates)] == groups
+
+
+@given(
+    groups=st.lists(
+        st.tuples(st.lists(st.floats(-9, 9), min_size=1, max_size=5), st.floats(0, 1)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_sizes_of_all_groups_together_sum_to_what_they_did(
+    groups: list[tuple[list[float], float]],
+) -> None:
+    advantages = [group for group, _ in groups]
+    found = pass_rate_scaled(advantages, [rate for _, rate in groups])
+    assert [len(group) for group in found] == [len(group) for group in advantages]
+    flat, scaled = np.concatenate(advantages), np.concatenate(found)
+    assert np.abs(scaled).sum() == pytest.approx(np.abs(flat).sum(), rel=1e-12)
+    assert (np.sign(scaled) == np.sign(flat))[np.abs(flat) > 1e-300].all()
+
+
+def test_the_entropy_of_a_rollout_is_the_mean_over_trained_tokens_of_all_its_rows() -> None:
+    rows = [
+        Row([5, 6, 7, 8], [1, 1, 0, 1], [NAN, -0.5, NAN, -1.5]),
+        Row([5, 6, 9], [0, 0, 1], [NAN, NAN, -4.0]),
+        Row([5], [1], [-9.0]),  # trains nothing: the first token never is
+    ]
+    exact = entropy_of_rollout(rows, [[NAN, 0.25, NAN, 1.0], [9.0, 9.0, 1.0], [NAN]])
+    assert exact == 2.25 / 3
+    assert estimated_entropy_of_rollout(rows) == 6.0 / 3
+
+
+def test_the_estimate_s_expectation_is_the_entropy() -> None:
+    chances = np.array([0.5, 0.25, 0.125, 0.125])  # 1.75 bits
+    expected = sum(
+        p * estimated_entropy_of_rollout([Row([0, token], [0, 1], [0.0, float(np.log(p))])])
+        for token, p in enumerate(chances)
+    )
+    assert expected == pytest.approx(1.75 * np.log(2), rel=1e-14)
+
+
+def test_entropies_that_round_below_zero_count_as_zero() -> None:
+    row = Row([5, 6], [0, 1], [0.0, 5e-4])
+    assert estimated_entropy_of_rollout([row]) == 0.0
+    assert entropy_of_rollout([row], [[0.0, -5e-4]]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("advantages", "entropies", "options", "words"),
+    [
+        ([], [], {}, r"a group has one advantage for each rollout, got \(0,\)"),
+        ([1.0], [1.0, 2.0], {}, r"entropies_G has shape \(2,\), there are 1 advantages"),
+        ([1.0], [1.0], {"is_valid_G": [True] * 2}, r"is_valid_G has shape \(2,\), there are 1"),
+        ([1.0, NAN], [1.0, 1.0], {}, r"advantages_G\[1\] is nan, allowed are finite numbers"),
+        ([1.0], [-0.01], {}, r"entropies_G\[0\] is -0\.01, allowed are finite numbers >= 0"),
+        ([1.0], [np.inf], {}, r"entropies_G\[0\] is inf"),
+        ([1.0], [1.0], {"power": -1.0}, r"power is a finite number >= 0, got -1\.0"),
+        ([1.0], [1.0], {"power": NAN}, "power is a finite number >= 0, got nan"),
+        ([1.0], [1.0], {"max_scale": 0.5}, r"max_scale is a finite number >= 1, got 0\.5"),
+    ],
+)
+def test_rollouts_that_do_not_fit_are_refused(advantages, entropies, options, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        entropy_scaled(advantages, entropies, **options)
+
+
+@pytest.mark.parametrize(
+    ("groups", "rates", "options", "words"),
+    [
+        ([], [], {}, "there are no groups to scale"),
+        ([[1.0]], [0.5, 0.5], {}, r"pass_rates has shape \(2,\), there are 1 groups"),
+        ([[1.0]], [1.5], {}, r"pass_rates\[0\] is 1\.5, allowed is 0 to 1"),
+        ([[1.0]], [NAN], {}, r"pass_rates\[0\] is nan, allowed is 0 to 1"),
+        ([[1.0], []], [0.5, 0.5], {}, r"group 1 has advantages of shape \(0,\)"),
+        ([[1.0, NAN]], [0.5], {}, r"advantages_by_group\[0\]\[1\] is nan"),
+        ([[1.0]], [0.5], {"max_scale": np.inf}, "max_scale is a finite number >= 1, got inf"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(groups, rates, options, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        pass_rate_scaled(groups, rates, **options)
+
+
+def test_entropies_that_do_not_fit_their_rows_are_refused() -> None:
+    row = Row([5, 6], [0, 1])
+    with pytest.raises(ValueError, match="entropies of 1 rows, there are 2 rows"):
+        entropy_of_rollout([row, row], [[0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"entropies\[0\] has shape \(1,\), its row has 2 tokens"):
+        entropy_of_rollout([row], [[1.0]])
+    with pytest.raises(ValueError, match=r"entropies\[0\]\[1\] is nan, allowed are finite"):
+        entropy_of_rollout([row], [[0.0, NAN]])
+    with pytest.raises(ValueError, match=r"rows\[0\] has no policy_logprobs to estimate"):
+        estimated_entropy_of_rollout([row])
+    for rows in ([], [Row([5, 6], [1, 0], [0.0, 0.0])]):
+        with pytest.raises(ValueError, match="the rollout trains no token: there is no entropy"):
+            estimated_entropy_of_rollout(rows)
+        with pytest.raises(ValueError, match="the rollout trains no token"):
+            entropy_of_rollout(rows, [[0.0, 0.0]] * len(rows))

@@ -1,0 +1,136 @@
+"""float32 masters: what bfloat16 would lose is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_qwen import group_of_rows, tiny_qwen, weights
+
+from katgym_trainer import Row, forward_backward, loss, pack
+from katgym_trainer.master_weights import MasterWeights
+from katgym_trainer.optimizers import make_optimizer
+from katgym_trainer.trainer_config import TrainerConfig
+
+
+def in_bfloat16(model: Any) -> Any:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return model
+
+
+def test_updates_too_small_for_bfloat16_add_up() -> None:
+    alone = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    parameter = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    masters = MasterWeights([("w", parameter)])
+    config = TrainerConfig(learning_rate=1e-3)
+    with_masters = make_optimizer(masters.named(), config)
+    without = make_optimizer([("w", alone)], config)
+    for step in range(1, 11):
+        parameter.sum().backward()
+        alone.sum().backward()
+        with_masters.step()
+        masters.publish()
+        without.step()
+        with_masters.zero_grad()
+        without.zero_grad()
+        # A constant gradient moves AdamW by its learning rate; the bfloat16 below 1 is 1 - 1/256.
+        master = dict(masters.named())["w"].detach()
+        assert master.tolist() == pytest.approx([1 - step * 1e-3] * 3, abs=1e-6)
+        assert parameter.tolist() == [float(master[0].bfloat16())] * 3
+    assert alone.tolist() == [1, 1, 1]
+    assert parameter.tolist() == [1 - 3 / 256] * 3  # 0.99, rounded
+
+
+def test_gradients_of_many_forests_are_added_up_in_float32() -> None:
+    longer = [row for seed in range(32) for row in group_of_rows([1.0], seed=seed)]
+    rows = [Row(row.token_ids[:7], row.loss_mask[:7]) for row in longer]  # 2 trained tokens each
+    forests = pack(rows, max_tokens=7)
+    assert len(forests) == 32
+    plain, mastered, single = (in_bfloat16(tiny_qwen()) for _ in range(3))
+    masters = MasterWeights(mastered.named_parameters())
+    for model in (plain, mastered):
+        forward_backward(model, forests, loss("sft"))
+    wanted = {name: torch.zeros(p.shape).double() for name, p in single.named_parameters()}
+    for forest in forests:  # by itself its mean is over 2 tokens, not 64: 32 times as much
+        forward_backward(single, [forest], loss("sft"))
+        for name, parameter in single.named_parameters():
+            assert parameter.grad is not None
+            wanted[name] += parameter.grad.double() / 32
+        single.zero_grad()
+    errors = []
+    for named in (plain.named_parameters(), masters.named()):
+        off = [(p.grad.double() - wanted[name]).flatten() for name, p in named]
+        errors.append(float(torch.cat(off).norm()))
+    assert all(m.grad is not None and m.grad.dtype is torch.float32 for _, m in masters.named())
+    assert all(p.grad is None for p in mastered.parameters())
+    assert errors[1] < 1e-4 * errors[0]
+
+
+def test_the_sum_is_that_of_every_gradient_by_itself() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.bfloat16))
+    masters = MasterWeights([("w", parameter)])
+    (parameter * 256).sum().backward()
+    for _ in range(100):
+        (parameter * 0.5).sum().backward()  # 256 + 0.5 is 256 in bfloat16
+    assert [m.grad.tolist() for _, m in masters.named() if m.grad is not None] == [[306.0]]
+    masters.scale_gradients(0.5)
+    assert [m.grad.tolist() for _, m in masters.named() if m.grad is not None] == [[153.0]]
+    masters.clear_gradients()
+    assert [m.grad for _, m in masters.named()] == [None]
+
+
+def test_wide_parameters_are_their_own_masters() -> None:
+    single = torch.nn.Parameter(torch.ones(2))
+    double = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    masters = MasterWeights([("a", single), ("b", double)])
+    assert dict(masters.named())["a"] is single and dict(masters.named())["b"] is double
+    single.sum().backward()
+    assert single.grad is not None
+    masters.clear_gradients()
+    assert single.grad is None
+
+
+def test_loading_rounds_into_the_model() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    masters = MasterWeights([("w", parameter)])
+    masters.load({"w": torch.tensor([1.001])})
+    assert dict(masters.named())["w"].tolist() == pytest.approx([1.001], abs=1e-7)
+    assert parameter.tolist() == [1.0]
+
+
+def test_other_dtypes_are_refused() -> None:
+    half = torch.nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    with pytest.raises(ValueError, match=r"parameter 'w' is torch.float16; float32, float64 and"):
+        MasterWeights([("w", half)])
+
+
+def test_a_closed_one_leaves_gradients_to_others() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    first = MasterWeights([("w", parameter)])
+    second = MasterWeights([("w", parameter)])
+    with pytest.raises(RuntimeError, match="taken by other master weights"):
+        parameter.sum().backward()
+    first.clear_gradients()
+    first.close()
+    first.close()
+    parameter.sum().backward()
+    assert [m.grad.tolist() for _, m in second.named() if m.grad is not None] == [[1.0]]
+    second.close()
+    parameter.sum().backward()
+    assert parameter.grad is not None
+
+
+def test_tied_weights_have_one_master() -> None:
+    model = in_bfloat16(tiny_qwen())
+    masters = MasterWeights(model.named_parameters())
+    assert "model.embed_tokens.weight" in dict(masters.named())
+    assert "lm_head.weight" not in dict(masters.named())
+    before = weights(model)
+    forward_backward(model, pack([Row([3, 4, 5], [0, 1, 1])], max_tokens=9), loss("sft"))
+    for _, master in masters.named():
+        master.data += 1
+    masters.publish()
+    assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    assert not torch.equal(model.lm_head.weight, before["model.embed_tokens.weight"])

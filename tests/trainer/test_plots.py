@@ -1,0 +1,83 @@
+"""Curves: their smoothing by hand, which files are drawn, and what they show."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("matplotlib", reason="needs the package 'matplotlib'")
+
+from matplotlib.image import imread
+
+from katgym.errors import UsageError
+from katgym_trainer.runs.plots import CURVES, plot_run, smoothed
+
+
+def write(folder: Path, lines: list[dict[str, float | None]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_smoothing_by_hand() -> None:
+    found = smoothed(np.array([1.0, 3.0, 8.0]), 2.0)  # weights 1/2 for each step away
+    assert found.tolist() == pytest.approx(
+        [(1 + 1.5 + 2) / 1.75, (0.5 + 3 + 4) / 2, (0.25 + 1.5 + 8) / 1.75]
+    )
+    assert smoothed(np.array([1.0, 3.0]), 1.0).tolist() == [1.0, 3.0]
+    assert smoothed(np.array([]), 3.0).tolist() == []
+    with pytest.raises(ValueError, match=r"span is a number >= 1, got 0.5"):
+        smoothed(np.array([1.0]), 0.5)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.floats(1, 50))
+def test_smoothing_is_the_weighted_mean_it_says(values: list[float], span: float) -> None:
+    decay = 1 - 1 / span
+    weights = [[decay ** abs(t - u) for u in range(len(values))] for t in range(len(values))]
+    wanted = [math.fsum(w * x for w, x in zip(row, values, strict=True)) / math.fsum(row)
+              for row in weights]  # fmt: skip
+    assert smoothed(np.array(values), span).tolist() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_a_file_for_each_metric_that_is_there(tmp_path: Path) -> None:
+    lines = [
+        {"step": t, "train/loss": 3 / t, "train/learning_rate": 1e-5, "rollout/reward": None}
+        for t in range(1, 64)
+    ]
+    paths = plot_run(write(tmp_path / "run", lines))
+    assert [path.name for path in paths] == ["loss.png", "learning_rate.png", "overview.png"]
+    image = imread(paths[0])
+    assert image.shape[0] > 400 and image.shape[1] > 800
+    blue = (image[..., 2] - image[..., 0]) > 0.3  # the curve falls from left to right
+    rows, columns = np.nonzero(blue[:, : int(0.9 * image.shape[1])])
+    third = np.ptp(columns) / 3 + columns.min()
+    assert rows[columns < third].min() < rows[columns > 2 * third].min()
+
+
+@pytest.mark.parametrize("num", [1, 2, 39, 40])
+def test_runs_of_any_length_are_drawn(tmp_path: Path, num: int) -> None:
+    lines = [{"step": t, **{c.metric: 0.5 for c in CURVES.values()}} for t in range(1, num + 1)]
+    names = [path.name for path in plot_run(write(tmp_path / "run", lines))]
+    assert names == [*(f"{name}.png" for name in CURVES), "overview.png"]
+
+
+def test_no_global_figure_is_left(tmp_path: Path) -> None:
+    from matplotlib import _pylab_helpers
+
+    plot_run(write(tmp_path / "run", [{"step": 1, "train/loss": 1.0}]))
+    assert _pylab_helpers.Gcf.get_all_fig_managers() == []
+
+
+def test_folders_without_metrics_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no metrics.jsonl, so it is no training run"):
+        plot_run(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"metrics.jsonl' holds none of train/loss, rollout/reward"
+    ):
+        plot_run(write(tmp_path / "run", [{"step": 1, "train/loss": None}]))

@@ -1,0 +1,310 @@
+"""Rollouts become rows: their paths, what masks change, advantages of groups."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_rollouts import record, rollout_of, short_rollout, turn
+
+from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind
+from katgym_trainer import Row, pack
+from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
+from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
+from katgym_trainer.row import Floats
+
+FAILED = frozenset({TurnError.FAILED_CALL})
+# Turns 0 and 1 are a path; 2 forks off turn 1's prompt, and 3 extends it.
+BRANCHED = rollout_of(
+    turn(record(None, 0, [1, 2], [3], policy_version=7)),
+    turn(record(0, 3, [4], [5, 6], policy_version=8), ToolErrorKind.TOOL_ERROR),
+    turn(record(1, 3, [7], [8, 9], policy_version=8)),
+    turn(record(2, 6, [10], [11], policy_version=9), finish_reason="length"),
+)
+
+
+def test_a_row_for_each_path() -> None:
+    first, second = rollout_rows(BRANCHED, advantage=0.5, weight=2.0, group="g")
+    assert first.token_ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert first.loss_mask.tolist() == [False, False, True, False, True, True]
+    assert first.policy_logprobs is not None
+    assert first.policy_logprobs.tolist() == [0.0, 0.0, -0.3, 0.0, -0.5, -0.6]
+    assert second.token_ids.tolist() == [1, 2, 3, 7, 8, 9, 10, 11]
+    assert second.loss_mask.tolist() == [False] * 4 + [True, True, False, True]
+    for row in (first, second):
+        assert row.advantages.tolist() == [0.5] * len(row)
+        assert row.weight.tolist() == [2.0] * len(row)
+        assert (row.group, row.rollout, row.context) == ("g", ("e", "player"), None)
+
+
+def test_turns_that_call_tools_are_kept_by_pruning() -> None:
+    first, second = rollout_rows(BRANCHED)
+    assert first.is_kept is not None and np.flatnonzero(first.is_kept).tolist() == [4, 5]
+    assert second.is_kept is None
+
+
+def test_a_rollout_without_turns_has_no_rows() -> None:
+    assert rollout_rows(rollout_of()) == []
+
+
+def test_seats_and_episodes_are_rollouts_of_their_own() -> None:
+    made = [
+        short_rollout("a", 1.0, 3),
+        short_rollout("b", 1.0, 3),
+        short_rollout("a", 1.0, 3, seat="black"),
+    ]
+    keys = [rollout_rows(rollout)[0].rollout for rollout in made]
+    assert len(set(keys)) == 3
+
+
+def test_versions_split_prefixes_only_when_asked() -> None:
+    old = short_rollout("a", 1.0, 3, 4)
+    new = rollout_of(turn(record(None, 0, [1, 2], [3, 5], policy_version=1)), episode_id="b")
+
+    def num_tokens(should_split: bool) -> int:
+        rows = [
+            row
+            for rollout in (old, new)
+            for row in rollout_rows(rollout, should_split_versions=should_split)
+        ]
+        (forest,) = pack(rows, max_tokens=100)
+        return forest.stats.num_tree
+
+    assert num_tokens(False) == 5  # 1 2 3, then 4 and 5
+    assert num_tokens(True) == 8
+    assert [row.context for row in rollout_rows(BRANCHED, should_split_versions=True)] == [
+        (7, 8),
+        (8, 9),
+    ]
+
+
+def test_the_two_masks_are_apart() -> None:
+    for masks, trained, advantages in [
+        (ErrorMasks(), [2, 4, 5], [1.0] * 6),
+        (ErrorMasks(loss=FAILED), [2], [1.0] * 6),
+        (ErrorMasks(advantage=FAILED), [2, 4, 5], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]),
+        (ErrorMasks(loss=FAILED, advantage=FAILED), [2], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]),
+    ]:
+        first, second = rollout_rows(BRANCHED, advantage=1.0, masks=masks)
+        assert np.flatnonzero(first.loss_mask).tolist() == trained
+        assert first.advantages.tolist() == advantages
+        assert np.flatnonzero(second.loss_mask).tolist() == [4, 5, 7]
+        assert second.advantages.tolist() == [1.0] * 8
+
+
+def test_masks_know_every_error_and_their_own_length_of_loops() -> None:
+    cut = frozenset({TurnError.TRUNCATED})
+    _, second = rollout_rows(BRANCHED, masks=ErrorMasks(loss=cut))
+    assert np.flatnonzero(second.loss_mask).tolist() == [4, 5]
+    calls = [("look", "{}")]
+    loop = rollout_of(
+        turn(record(None, 0, [1], [2]), calls=calls), turn(record(0, 2, [3], [4]), calls=calls)
+    )
+    for length, trained in [(2, [1]), (3, [1, 3])]:
+        masks = ErrorMasks(loss=frozenset({TurnError.LOOP}), loop_length=length)
+        (row,) = rollout_rows(loop, masks=masks)
+        assert np.flatnonzero(row.loss_mask).tolist() == trained
+
+
+def test_a_row_knows_its_log_probs_only_if_every_turn_does() -> None:
+    first, second = rollout_rows(
+        rollout_of(
+            turn(record(None, 0, [1], [2], policy_logprobs=[])),
+            turn(record(0, 2, [3], [4])),
+            turn(record(None, 0, [5], [6])),
+        )
+    )
+    assert first.policy_logprobs is None and first.loss_mask.tolist() == [False, True, False, True]
+    assert second.policy_logprobs is not None and second.policy_logprobs.tolist() == [0.0, -0.6]
+
+
+def test_a_turn_without_tokens_is_named() -> None:
+    text = (
+        "turn 1 of rollout 'e' has no tokens: policy 'oracle' records none."
+        " `tokenized` makes some of its messages"
+    )
+    rollout = rollout_of(turn(record(None, 0, [1], [2])), turn(None), policy="oracle")
+    with pytest.raises(ValueError) as caught:
+        rollout_rows(rollout)
+    assert str(caught.value) == text
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> Rollout:
+    """Draw trees of turns with errors; every sampled token is another."""
+    records: list[TokenRecord] = []
+    made, lengths, token = [], [], 10
+    for index in range(draw(st.integers(1, 7))):
+        parent = draw(st.none() | st.integers(0, index - 1)) if index else None
+        whole = 0 if parent is None else lengths[parent]
+        shared = draw(st.sampled_from([whole, whole, draw(st.integers(0, whole))]))
+        prompt = [1] * draw(st.integers(0 if shared else 1, 3))
+        completion = [token + i for i in range(draw(st.integers(1, 3)))]
+        token += 3
+        records.append(record(parent, shared, prompt, completion))
+        lengths.append(shared + len(prompt) + len(completion))
+        error = draw(st.sampled_from([None, ToolErrorKind.TIMEOUT, ToolErrorKind.BAD_JSON]))
+        reason = draw(st.sampled_from(["stop", "length"]))
+        made.append(turn(records[-1], error, finish_reason=reason))
+    return rollout_of(*made)
+
+
+ERRORS = st.frozensets(st.sampled_from(TurnError))
+
+
+@given(rollouts(), ERRORS, ERRORS)
+@settings(deadline=None)
+def test_every_sampled_token_is_trained_once_unless_its_turn_is_masked(
+    rollout: Rollout, loss: frozenset[TurnError], advantage: frozenset[TurnError]
+) -> None:
+    masks = ErrorMasks(loss=loss, advantage=advantage)
+    wanted = {}
+    for made, errors in zip(rollout.turns, turn_errors(rollout), strict=True):
+        assert made.tokens is not None
+        for token in () if errors & loss else made.tokens.completion_ids:
+            wanted[token] = 0.0 if errors & advantage else 2.0
+    found = {}
+    for row in rollout_rows(rollout, advantage=2.0, masks=masks):
+        for place in np.flatnonzero(row.loss_mask):
+            token = int(row.token_ids[place])
+            assert token not in found
+            found[token] = float(row.advantages[place])
+            assert row.policy_logprobs is not None
+            assert row.policy_logprobs[place] == -token / 10
+    assert found == wanted
+
+
+def group_of(*rewards: float | None, start: int = 0, **more: object) -> RolloutGroup:
+    return RolloutGroup(
+        rollouts=[
+            short_rollout(f"e{start + i}", reward, 3 + i, **more)
+            for i, reward in enumerate(rewards)
+        ]
+    )
+
+
+def joined(*groups: RolloutGroup) -> RolloutGroup:
+    return RolloutGroup(rollouts=[rollout for group in groups for rollout in group.rollouts])
+
+
+def by_token(rows: list[Row]) -> dict[int, float]:
+    """Return the advantage of each row's last token."""
+    return {int(row.token_ids[-1]): round(float(row.advantages[-1]), 5) for row in rows}
+
+
+def test_rollouts_have_the_advantages_of_their_group_and_invalid_ones_no_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    groups = [group_of(1.0, None, 0.0, 0.5), group_of(3.0, 1.0, start=4)]
+    rows = group_rows(groups, "dr_grpo")
+    assert [row.token_ids.tolist() for row in rows] == [[1, 2, t] for t in (3, 5, 6, 3, 4)]
+    assert [row.advantages[-1] for row in rows] == [0.5, -0.5, 0.0, 1.0, -1.0]
+    first, second = {row.group for row in rows[:3]}, {row.group for row in rows[3:]}
+    assert len(first) == len(second) == 1 and first != second
+    assert None not in first | second
+    assert [record.getMessage() for record in caplog.records] == [
+        "left out 1 rollouts whose reward is not valid"
+    ]
+
+
+def test_all_kinds_of_advantages() -> None:
+    rewards = (1.0, 0.0, None, 0.0, 1.0, 0.5)  # deviations +-0.5 and 0, variance 1 / 4
+    for kind, high in [("grpo", 1.0), ("dr_grpo", 0.5), ("rloo", 0.625)]:
+        found = by_token(group_rows([group_of(*rewards)], kind))
+        assert found == pytest.approx({3: high, 4: -high, 6: -high, 7: high, 8: 0.0}, abs=2e-5)
+    assert by_token(group_rows([group_of(2.0, None)], "reinforce")) == {3: 2.0}
+
+
+def test_a_valid_reward_counts_where_nothing_is_trained() -> None:
+    """Of a prompt that was too long, and of a rollout whose turns are all masked."""
+    good, bad = short_rollout("a", 1.0, 3), short_rollout("b", 0.0, 4)
+    silent = rollout_of(reward=0.0, episode_id="c")
+    masked = rollout_of(
+        turn(record(None, 0, [1, 2], [5]), ToolErrorKind.TIMEOUT), reward=0.0, episode_id="d"
+    )
+    group = RolloutGroup(rollouts=[good, bad, silent, masked])
+    assert by_token(group_rows([group], "dr_grpo", masks=ErrorMasks(loss=FAILED))) == {
+        3: 0.75,
+        4: -0.25,
+    }
+
+
+def test_shaping_changes_valid_rewards_before_they_are_compared() -> None:
+    def overlong(rollouts: object, rewards_G: Floats) -> Floats:
+        """DAPO's: 0 up to 2 tokens, then down to -1 at 4."""
+        assert isinstance(rollouts, list)
+        lengths = [len(rollout.turns[0].tokens.completion_ids) for rollout in rollouts]
+        return rewards_G - np.clip((np.array(lengths) - 2) / 2, 0, 1)
+
+    group = RolloutGroup(
+        rollouts=[
+            short_rollout("a", 1.0, 3),
+            short_rollout("b", None, 4, 4, 4, 4),
+            short_rollout("c", 1.0, 5, 5, 5),
+            short_rollout("d", 0.0, 6, 6, 6, 6, 6),
+        ]
+    )  # shaped to 1, 0.5 and -1: mean 1 / 6
+    found = by_token(group_rows([group], "dr_grpo", shaping=overlong))
+    assert found == pytest.approx({3: 5 / 6, 5: 1 / 3, 6: -7 / 6}, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ([1.0], r"made \[1.0\] of the rewards of group 1; .* each of its 2 valid rollouts"),
+        ([1.0, float("nan")], r"made \[1.0, nan\] of the rewards of group 1"),
+    ],
+)
+def test_shaping_that_returns_no_rewards_is_refused(made: list[float], words: str) -> None:
+    groups = [group_of(None), group_of(1.0, None, 0.0, start=1)]
+    with pytest.raises(ValueError, match=words):
+        group_rows(groups, "grpo", shaping=lambda rollouts, rewards_G: np.array(made))
+
+
+def test_versions_and_masks_reach_the_rows() -> None:
+    group = RolloutGroup(rollouts=[BRANCHED])
+    rows = group_rows(
+        [group], "reinforce", masks=ErrorMasks(advantage=FAILED), should_split_versions=True
+    )
+    assert [row.context for row in rows] == [(7, 8), (8, 9)]
+    assert rows[0].advantages.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([], "there are no groups to make rows of"),
+        ([group_of(1.0), RolloutGroup(rollouts=[])], "group 1 has no rollouts"),
+        (
+            [joined(group_of(1.0), group_of(1.0, start=1, task_id="b"))],
+            "group 0 holds rollouts of different tasks: task_id of rollout 0 is 'train-000001', of"
+            " rollout 1 'b'",
+        ),
+        (
+            [joined(group_of(1.0), group_of(None, start=1, seat="x"))],
+            "seat of rollout 0 is 'player', of rollout 1 'x'",
+        ),
+        (
+            [group_of(1.0), group_of(0.0)],
+            r"rollout 'e0' \(seat 'player'\) occurs twice; each counts once",
+        ),
+        (
+            [group_of(1.0), RolloutGroup(rollouts=[rollout_of(turn(None), policy="openai:x")])],
+            "turn 0 of rollout 0 of group 1 has no tokens: policy 'openai:x' records none",
+        ),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(groups: list[RolloutGroup], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        group_rows(groups, "grpo")
+
+
+def test_an_invalid_rollout_needs_no_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    failed = rollout_of(turn(None), reward=None, episode_id="f")
+    group = RolloutGroup(rollouts=[*group_of(1.0, 0.0).rollouts, failed])
+    with caplog.at_level(logging.WARNING):
+        assert by_token(group_rows([group], "dr_grpo")) == {3: 0.5, 4: -0.5}
+    assert group_rows([RolloutGroup(rollouts=[failed])], "grpo") == []

@@ -1,0 +1,232 @@
+"""Which rollouts are trained on, and what each of their tokens weighs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from byte_tokenizer import byte_tokenizer
+
+from katgym.errors import UsageError
+from katgym.failure import FailureKind, RolloutStatus
+from katgym.messages import assistant, user
+from katgym.policies.base import Sampling, TokenRecord
+from katgym.policies.chatml_renderer import ChatMLRenderer
+from katgym.reward import Reward
+from katgym.rollout import Rollout, Turn
+from katgym_trainer.rollouts.rollout_files import read_rollouts
+from katgym_trainer.runs.train_config_file import parse_config
+from katgym_trainer.runs.train_run_config import TrainKind, TrainRunConfig
+from katgym_trainer.runs.training_data import Source, TrainingData, sources_of
+
+RENDERER = ChatMLRenderer(byte_tokenizer())
+
+
+def rollout(
+    task: str, num_trained: int, reward: float | None, attempt: int = 0, who: str = "student"
+) -> Rollout:
+    """Return a rollout of one turn that answers some tokens, of bytes and an end as well."""
+    record = TokenRecord(
+        prompt_ids=[1, 2, 3],
+        completion_ids=list(range(10, 10 + num_trained)),
+        policy_logprobs=[-0.5] * num_trained,
+    )
+    turn = Turn(
+        num_messages=1, finish_reason="stop", tokens=record, num_prompt_tokens=3,
+        num_completion_tokens=num_trained,
+    )  # fmt: skip
+    kind = FailureKind.SANDBOX_ERROR
+    return Rollout(
+        env_id="acme/Toy-v0", plugin_version="1", policy="hf:x", task_id=task, task_sha256="s",
+        split="train", seed=0, attempt=attempt, episode_id=f"{who}-{task}-{attempt}", seat="player",
+        status=RolloutStatus.TERMINATED, turns=[turn], tools=(), sampling=Sampling(),
+        reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
+        messages=[user("?"), assistant("x" * (num_trained - 1))],
+        sampling_seed=0,
+    )  # fmt: skip
+
+
+def write(path: Path, rollouts: Sequence[Rollout]) -> Path:
+    path.write_text("".join(json.dumps(r.to_json()) + "\n" for r in rollouts))
+    return path
+
+
+def config(kind: TrainKind, **data: Any) -> TrainRunConfig:
+    raw = {"model": {"path": "m"}, "data": {"rollouts": ["a"], **data}}
+    return parse_config(raw, kind, name="a.toml")
+
+
+def read(config: TrainRunConfig, path: Path, teacher: Path | None = None) -> TrainingData:
+    sources = [Source(path=path, name="sampled", is_teacher=False)]
+    if teacher is not None:
+        sources.append(Source(path=teacher, name="taught", is_teacher=True))
+    return TrainingData.read(config, RENDERER, sources=sources)
+
+
+def weights(data: TrainingData) -> list[float]:
+    """Return the weight of each rollout's trained tokens, which have all the same."""
+    found = []
+    for example in data.examples:
+        (row,) = example.rows
+        (weight,) = set(row.weight[row.loss_mask].tolist())
+        found.append(weight)
+    return found
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Path:
+    """Task a twice right and once wrong, b once right, c never, one that broke."""
+    return write(
+        tmp_path / "sampled.jsonl",
+        [
+            rollout("a", 4, 1.0, 0),
+            rollout("a", 2, 1.0, 1),
+            rollout("a", 5, 0.0, 2),
+            rollout("b", 8, 1.0),
+            rollout("c", 3, 0.5),
+            rollout("d", 3, None),
+        ],
+    )
+
+
+def test_sft_takes_all_that_have_a_reward_and_all_tokens_alike(sampled: Path) -> None:
+    data = read(config(TrainKind.SFT), sampled)
+    assert [e.num_trained for e in data.examples] == [4, 2, 5, 8, 3]
+    assert data.num_left_out == {"no valid reward": 1}
+    assert weights(data) == [1, 1, 1, 1, 1]
+
+
+def test_rft_takes_the_best_and_all_tasks_alike(sampled: Path) -> None:
+    data = read(config(TrainKind.RFT), sampled)
+    assert [e.num_trained for e in data.examples] == [4, 2, 8]
+    assert data.num_left_out == {"no valid reward": 1, "reward too low": 2}
+    assert weights(data) == [1 / 8, 1 / 4, 1 / 8]  # 1 / (rollouts of the task, times tokens)
+    sums: dict[Any, float] = {}
+    for example in data.examples:
+        (row,) = example.rows
+        sums[example.task] = sums.get(example.task, 0) + row.weight[row.loss_mask].sum()
+    assert list(sums.values()) == [1.0, 1.0]
+
+
+def test_a_lower_bound_lets_more_in(sampled: Path) -> None:
+    data = read(config(TrainKind.RFT, min_reward=0.5, weights="rollouts"), sampled)
+    assert [e.num_trained for e in data.examples] == [4, 2, 8, 3]
+    assert weights(data) == [1 / 4, 1 / 2, 1 / 8, 1 / 3]
+
+
+def test_teachers_are_taken_whatever_their_reward_and_weigh_by_themselves(
+    sampled: Path, tmp_path: Path
+) -> None:
+    told = [("a", 2, 0.0, 0), ("c", 4, 1.0, 0), ("c", 1, 0.0, 1), ("d", 1, None, 0)]
+    taught = [rollout(*arguments, who="teacher") for arguments in told]
+    teacher = write(tmp_path / "teacher.jsonl", taught)
+    data = read(config(TrainKind.RFT, teacher_weight=0.5), sampled, teacher)
+    assert weights(data) == [1 / 8, 1 / 4, 1 / 8, 0.5 / 2, 0.5 / (2 * 4), 0.5 / 2]
+    assert data.num_left_out == {"no valid reward": 2, "reward too low": 2}
+    data = read(config(TrainKind.SFT, teacher_weight=3), sampled, teacher)
+    assert weights(data) == [1, 1, 1, 1, 1, 3, 3, 3]
+
+
+def test_tokens_stay_as_sampled_but_for_teachers(sampled: Path, tmp_path: Path) -> None:
+    teacher = write(tmp_path / "teacher.jsonl", [rollout("c", 3, 1.0, who="teacher")])
+    data = read(config(TrainKind.SFT), sampled, teacher)
+    assert data.examples[0].rows[0].token_ids.tolist() == [1, 2, 3, 10, 11, 12, 13]
+    (row,) = data.examples[-1].rows
+    text = byte_tokenizer().decode(row.token_ids.tolist())
+    assert text == "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\nxx<|im_end|>"
+    assert row.loss_mask.tolist() == [False] * (len(row) - 3) + [True] * 3
+
+
+def test_turns_with_masked_errors_are_not_trained(tmp_path: Path) -> None:
+    good, cut = rollout("a", 2, 1.0), rollout("b", 2, 1.0)
+    cut = dataclasses.replace(
+        cut, turns=[dataclasses.replace(cut.turns[0], finish_reason="length")]
+    )
+    both = write(tmp_path / "both.jsonl", [good, cut])
+    assert read(config(TrainKind.SFT), both).num_left_out == {}
+    data = read(config(TrainKind.SFT, masks=["truncated"]), both)
+    assert len(data.examples) == 1 and data.num_left_out == {"no token to train": 1}
+
+
+def test_what_cannot_be_read_is_named_with_its_source(sampled: Path, tmp_path: Path) -> None:
+    words = r"rollout 'student-a-0' of 'taught' is in 'sampled' already; what is to count more has"
+    with pytest.raises(UsageError, match=words):
+        read(config(TrainKind.SFT), sampled, sampled)
+    (tmp_path / "bad.jsonl").write_text('{"env_id": 3}\n')
+    with pytest.raises(UsageError, match=r"\[data\] 'sampled': .* line 1: not a rollout"):
+        read(config(TrainKind.SFT), tmp_path / "bad.jsonl")
+    silent = dataclasses.replace(rollout("a", 2, 1.0), messages=[])
+    teacher = write(tmp_path / "silent.jsonl", [silent])
+    with pytest.raises(UsageError, match=r"\[data\] 'taught': turn 0 of .* has no answer"):
+        read(config(TrainKind.SFT), write(tmp_path / "e.jsonl", []), teacher)
+
+
+def test_rows_are_those_of_the_rollouts_that_are_asked_for(sampled: Path) -> None:
+    data = read(config(TrainKind.SFT), sampled)
+    rows = data.rows([3, 1])
+    assert [row.token_ids.tolist() for row in rows] == [
+        [1, 2, 3, *range(10, 18)],
+        [1, 2, 3, 10, 11],
+    ]
+    assert rows[1].loss_mask.tolist() == [False, False, False, True, True]
+    assert data.rows([]) == []
+
+
+def test_the_identity_changes_with_what_is_trained(sampled: Path) -> None:
+    one = read(config(TrainKind.SFT), sampled).identity()
+    assert one == read(config(TrainKind.SFT), sampled).identity()
+    other = read(config(TrainKind.SFT, weights="rollouts"), sampled).identity()
+    assert one["sources"] == other["sources"] and one["num_rollouts"] == other["num_rollouts"] == 5
+    assert one["rows_sha256"] != other["rows_sha256"]
+    before = [dataclasses.replace(rollout("a", 4, 1.0, 0), reason="x")]
+    write(sampled, before)
+    assert read(config(TrainKind.SFT), sampled).identity()["sources"] != one["sources"]
+
+
+def test_nothing_left_says_why(tmp_path: Path) -> None:
+    bad = write(tmp_path / "bad.jsonl", [rollout("a", 2, 0.5), rollout("b", 2, None)])
+    words = r"no rollout is left to train on \(1 with reward too low, 1 with no valid reward\)"
+    with pytest.raises(UsageError, match=words):
+        read(config(TrainKind.RFT), bad)
+    with pytest.raises(UsageError, match=r"no rollout is left to train on \(the files are empty\)"):
+        read(config(TrainKind.SFT), write(tmp_path / "empty.jsonl", []))
+
+
+def test_paths_without_anything_are_named(tmp_path: Path) -> None:
+    nothing = config(TrainKind.SFT, rollouts=["no/such"])
+    with pytest.raises(
+        UsageError, match=r"\[data\] rollouts: there is no file or folder 'no/such'"
+    ):
+        sources_of(nothing, tmp_path)
+
+
+def test_the_oracle_plays_once_into_the_folder(tmp_path: Path) -> None:
+    oracle = {"envs": ["katgym/Arithmetic-v0?level=1"], "num_tasks": 3, "seed": 5}
+    wanted = config(TrainKind.SFT, rollouts=[], oracle=oracle)
+    (source,) = sources_of(wanted, tmp_path)
+    assert source == Source(path=tmp_path / "oracle", name="oracle", is_teacher=True)
+    recorded = (tmp_path / "oracle" / "rollouts.jsonl").read_bytes()
+    lines = [json.loads(line) for line in recorded.splitlines()]
+    assert [(line["split"], line["reward"]["value"]) for line in lines] == [("train", 1.0)] * 3
+    sources_of(wanted, tmp_path)
+    assert (tmp_path / "oracle" / "rollouts.jsonl").read_bytes() == recorded
+
+
+def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) -> None:
+    hunt = "katgym/TreasureHunt-v0"
+    envs = [f"{hunt}?level=2", "katgym/Arithmetic-v0?level=7", f"{hunt}?level=6&max_turns=9"]
+    oracle = {"envs": envs, "num_tasks": 2, "max_calls": 1}
+    sources = sources_of(config(TrainKind.SFT, rollouts=[], oracle=oracle), tmp_path)
+    assert [source.name for source in sources] == ["oracle", "oracle-2"]
+    played = [list(read_rollouts(source.path)) for source in sources]
+    ids = [[made.env_id for made in rollouts] for rollouts in played]
+    assert ids == [[hunt] * 2 + ["katgym/Arithmetic-v0"] * 2, [hunt] * 2]
+    rollouts = played[0] + played[1]
+    assert [made.reward.value for made in rollouts] == [1.0] * 6
+    assert {len(turn.tool_results) for made in rollouts for turn in made.turns} == {0, 1}
+    with pytest.raises(UsageError, match=r"\[data.oracle\]: max_calls is an int >= 1, got 0"):
+        config(TrainKind.SFT, oracle={**oracle, "max_calls": 0})

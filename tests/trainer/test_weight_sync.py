@@ -1,0 +1,328 @@
+"""The procedure of a weight sync, against real HTTP servers that answer as told; and the probe.
+
+Not here: real vLLM servers (`test_weight_sync_servers.py`, `test_weight_sync_smollm2.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import math
+import threading
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_qwen import tiny_qwen
+
+from katgym.errors import PolicyError, UsageError
+from katgym_trainer.models.adapters import add_adapters
+from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.weight_sync.ipc_sync import IpcSync
+from katgym_trainer.weight_sync.lora_sync import LoraSync
+from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError, compare
+from katgym_trainer.weight_sync.reload_sync import ReloadSync
+from katgym_trainer.weight_sync.served_weights import (
+    scores,
+    served_weights,
+    tied_head,
+    write_adapter,
+    write_weights,
+)
+from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
+from katgym_trainer.weight_sync.weight_sync import WeightSync
+
+ROUTES = ["/pause", "/resume", "/update_weight_version", "/v1/completions", "/v1/load_lora_adapter"]
+
+
+class ToldServer:
+    """A server that scores with `model`, and fails at the paths in `failing`."""
+
+    def __init__(self, model):
+        self.model = model
+        self.calls = []
+        self.failing = set()
+        self.version = "default"
+        self.routes = list(ROUTES)
+        self.cards = [{"id": "tiny", "max_model_len": 64}]
+        told = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.answer(None)
+
+            def do_POST(self):
+                length = int(self.headers.get("content-length") or 0)
+                self.answer(json.loads(self.rfile.read(length) or "{}"))
+
+            def answer(self, body):
+                path, _, query = self.path.partition("?")
+                if path not in ("/openapi.json", "/v1/models"):
+                    told.calls.append((path, query or body))
+                status = 400 if path in told.failing else 200
+                data = json.dumps(told.reply(path, body)).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def reply(self, path, body):
+        if path == "/openapi.json":
+            return {"paths": {route: {} for route in self.routes}}
+        if path == "/v1/models":
+            return {"data": self.cards}
+        if path == "/update_weight_version":
+            self.version = body["new_version"]
+        if path == "/collective_rpc":
+            return {"results": [[1, 2]]}
+        if path != "/v1/completions":
+            return {}
+        if "prompt_logprobs" in body:
+            ids = body["prompt"]
+            rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], scores(self.model, ids))]  # noqa: B905 - one shorter
+            return {"choices": [{"prompt_logprobs": [None, *rows]}]}
+        sampled = [7, 8, 9]
+        found = scores(self.model, [*body["prompt"], *sampled])[-3:]
+        choice = {"token_ids": sampled, "logprobs": {"token_logprobs": found}}
+        return {"choices": [{**choice, "finish_reason": "length"}]}
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class NoUpdate(WeightSync):
+    """Notes when it is asked for what."""
+
+    error: Exception | None = None
+
+    async def prepare(self, model, version):
+        self.noted = [("prepare", len(self.told.calls))]
+
+    async def update(self, model, version):
+        self.noted.append(("update", len(self.told.calls)))
+        if self.error:
+            raise self.error
+
+    async def clean_up(self, version):
+        self.noted.append(("clean up", len(self.told.calls)))
+
+
+@pytest.fixture
+def model():
+    return tiny_qwen().eval()
+
+
+@pytest.fixture
+def told(model):
+    """Two servers that have the model's weights."""
+    made = [ToldServer(model), ToldServer(model)]
+    yield made
+    for server in made:
+        server.close()
+
+
+def run_sync(sync, model, version=3, **options):
+    async def run():
+        try:
+            return await sync.sync_weights(model, version, **options)
+        finally:
+            await sync.aclose()
+
+    return asyncio.run(run())
+
+
+def make(told):
+    sync = NoUpdate([server.url for server in told], "tiny")
+    sync.told = told[0]
+    return sync
+
+
+def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model):
+    class Policy:
+        policy_version = 0
+
+    sync, policy = make(told), Policy()
+    times = run_sync(sync, model, policies=[policy])
+    for server in told:
+        assert [path for path, _ in server.calls] == [
+            "/pause", "/update_weight_version", "/resume", "/v1/completions"
+        ]  # fmt: skip
+        assert server.calls[0][1] == "mode=keep&clear_cache=true"
+        assert server.version == "3"
+    assert sync.noted == [("prepare", 0), ("update", 1), ("clean up", 4)]
+    assert policy.policy_version == 3
+    assert times.difference <= 1e-5
+    assert min(times.prepare_s, times.pause_s, times.update_s, times.probe_s) > 0
+
+
+def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
+    sync = make(told)
+    sync.error = PolicyError("it broke")
+    with pytest.raises(PolicyError, match="it broke"):
+        run_sync(sync, model)
+    for server in told:
+        assert [path for path, _ in server.calls] == ["/pause", "/update_weight_version", "/resume"]
+        assert server.version == "unverified"
+    assert [what for what, _ in sync.noted] == ["prepare", "update"]
+
+
+def test_servers_that_paused_sample_again_when_one_cannot(told, model):
+    told[1].failing = {"/pause"}
+    with pytest.raises(PolicyError, match="/pause"):
+        run_sync(make(told), model)
+    assert [path for path, _ in told[0].calls] == ["/pause", "/resume"]
+    assert told[0].version == "default"  # no weight of it changed
+
+
+def test_one_server_with_other_weights_fails_the_sync(told, model):
+    told[1].model = tiny_qwen(seed=1).eval()
+    with pytest.raises(WeightSyncError) as caught:
+        run_sync(make(told), model)
+    text = str(caught.value)
+    assert f"the weights of {told[1].url} are not the trainer's" in text
+    assert "where 0.0001 is allowed" in text
+    assert {server.version for server in told} == {"unverified"}
+
+
+def test_a_failed_sync_is_told_also_where_it_cannot_be_marked(told, model, caplog):
+    sync = make(told)
+    sync.error = PolicyError("it broke")
+    told[0].failing = {"/update_weight_version"}
+    with pytest.raises(PolicyError, match="it broke"):
+        run_sync(sync, model)
+    assert "a server cannot be marked as such" in caplog.text
+    assert told[1].version == "unverified"
+
+
+def test_a_server_with_adapters_is_asked_to_sample(told, model):
+    """Scoring given tokens would end its engine."""
+    told[0].cards = [{"id": "tiny"}, {"id": "ours", "parent": "tiny"}]
+    told[1].routes.remove("/v1/load_lora_adapter")
+    for server in told:
+        server.routes = [r for r in server.routes if r != "/v1/load_lora_adapter"]
+    assert run_sync(make(told), model).difference <= 1e-5
+    assert "prompt_logprobs" not in told[0].calls[-1][1]
+    assert "prompt_logprobs" in told[1].calls[-1][1]
+
+
+def test_both_kinds_of_probe_notice_other_weights(told, model):
+    told[1].routes.remove("/v1/load_lora_adapter")
+    other = tiny_qwen(seed=1).eval()
+    for server in told:
+        server.model = other
+        sync = NoUpdate([server.url], "tiny")
+        sync.told = server
+        with pytest.raises(WeightSyncError, match="of the probe has log-probability"):
+            run_sync(sync, model)
+
+
+def test_compare_shows_both_numbers():
+    assert compare("s", [-1.0, -2.0], [-1.0, -2.00005], 1e-4) == pytest.approx(5e-5)
+    with pytest.raises(WeightSyncError, match=r"token 2 .*-2\.000000 here and -2\.500000 there"):
+        compare("s", [-1.0, -2.0], [-1.0, -2.5], 1e-4)
+    for ours, theirs in ((math.nan, -1.0), (-1.0, math.nan)):
+        with pytest.raises(WeightSyncError, match="a difference of inf"):
+            compare("s", [-1.0, ours], [-1.0, theirs], 1e-4)
+
+
+def test_a_probe_is_always_the_same_and_as_strict_as_the_dtype(model):
+    one, two = (Probe(ProbeConfig(), model, "tiny") for _ in range(2))
+    assert one.token_ids == two.token_ids
+    assert (len(one.token_ids), one.tolerance) == (48, 1e-4)
+    assert len(one.logprobs) == 47
+    half = tiny_qwen().to(torch.bfloat16)
+    assert Probe(ProbeConfig(), half, "tiny").tolerance == 0.5
+    config = ProbeConfig(token_ids=[5, 6, 7], tolerance=0.25)
+    own = Probe(config, model, "tiny")
+    assert (own.token_ids, own.tolerance, len(own.logprobs)) == ([5, 6, 7], 0.25, 2)
+    for wrong in ({"num_tokens": 1}, {"token_ids": [4]}, {"tolerance": -1.0}):
+        with pytest.raises(UsageError):
+            ProbeConfig(**wrong)
+
+
+def test_a_tied_head_is_sent_beside_the_embeddings(model, tmp_path):
+    name, weight = tied_head(model)
+    assert name == "lm_head.weight"
+    sent = dict(served_weights(model))
+    assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
+    assert "lm_head.weight" not in dict(served_weights(model, should_repeat_head=False))
+    write_weights(model, tmp_path)
+    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert files == ["model.safetensors", "tied_head.safetensors"]
+    assert torch.equal(load_file(tmp_path / "tied_head.safetensors")[name], weight)
+    assert not (tmp_path / "model.safetensors.index.json").exists()
+
+
+def test_an_untied_model_has_one_head(tmp_path):
+    model = tiny_qwen(tie_word_embeddings=False)
+    assert tied_head(model) is None
+    assert [name for name, _ in served_weights(model)].count("lm_head.weight") == 1
+    write_weights(model, tmp_path)
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_adapters_are_merged_into_what_is_sent(is_tied, tmp_path):
+    model = add_adapters(tiny_qwen(tie_word_embeddings=is_tied), TrainerConfig(lora_rank=2))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    expected = scores(model, [5, 6, 7, 8])
+    sent = dict(served_weights(model))
+    write_weights(model, tmp_path)
+    for state in (sent, load_file(tmp_path / "model.safetensors")):
+        plain = tiny_qwen(tie_word_embeddings=is_tied)
+        plain.load_state_dict(state, strict=False)
+        assert scores(plain, [5, 6, 7, 8]) == pytest.approx(expected, abs=1e-4)
+        assert not [name for name in state if "lora" in name or "base" in name]
+
+
+def test_an_adapter_is_loaded_once_and_read_again_after(told, tmp_path):
+    model = add_adapters(tiny_qwen(), TrainerConfig(lora_rank=2)).eval()
+    told[0].model = model
+    folder = tmp_path / "adapters"
+    run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 1)
+    loaded = dict(told[0].calls)["/v1/load_lora_adapter"]
+    assert loaded == {"lora_name": "ours", "lora_path": str(folder / "current")}
+    assert (folder / "current").resolve() == folder / "v1"
+    told[0].cards.append({"id": "ours", "root": str(folder / "current"), "parent": "tiny"})
+    told[0].calls.clear()
+    run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 2)
+    assert [body for path, body in told[0].calls if path == "/collective_rpc"] == [
+        {"method": "list_loras", "args": []},
+        {"method": "remove_lora", "args": [1]},
+        {"method": "remove_lora", "args": [2]},
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == ["current", "v2"]
+    told[0].cards[-1]["root"] = "/elsewhere"
+    with pytest.raises(WeightSyncError, match="from '/elsewhere', not from this sync's"):
+        run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 3)
+
+
+def test_what_does_not_apply_is_refused(told, model, tmp_path):
+    with pytest.raises(UsageError, match="at least one server"):
+        ReloadSync([], "tiny", folder=tmp_path)
+    with pytest.raises(UsageError, match="and the model has none"):
+        write_adapter(model, tmp_path)
+    with pytest.raises(UsageError, match="the model is not on one"):
+        run_sync(IpcSync([told[0].url], "tiny"), model)
+    assert told[0].calls == []
+
+
+def test_only_versions_are_removed(tmp_path):
+    for name in ("v1", "v2", "v12", "v2.replaced", ".unfinished-v3-x", "vital", "current"):
+        (tmp_path / name).mkdir()
+    remove_versions(tmp_path, but=12)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v12", "vital"]
+    assert version_folder(tmp_path, 12) == tmp_path / "v12"

@@ -1,0 +1,87 @@
+"""Advantages of each token from a critic's values (generalised advantage estimation).
+
+The steps of the decision process are a row's trained tokens: what the env wrote in between is
+passed over. Not here: the critic (`critic.py`), advantages of groups (`group_advantages.py`).
+
+Letters: T tokens of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from katgym_trainer.row import Floats, Row
+
+
+def with_gae(
+    rows: Sequence[Row],
+    values: Sequence[Sequence[float] | Floats | Tensor],
+    *,
+    rewards: Sequence[float],
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    is_whitened: bool = True,
+) -> list[Row]:
+    """Return the rows with values, returns, and advantages of each token.
+
+    values: of each row's trained tokens: what the critic said before each (`Critic.values`).
+    rewards: of each row, for its last trained token.
+    gamma, lam: discount, and how far the estimate looks ahead of the critic, 0 to 1.
+    is_whitened: advantages of all rows' trained tokens get mean 0 and standard deviation 1 (if
+        there are two that differ); returns are those before that.
+
+    With delta_t = r_t + gamma V_{t+1} - V_t over trained tokens:
+
+        A_t = delta_t + gamma lam A_{t+1},  R_t = A_t + V_t
+
+    arXiv 1506.02438, eq. 16. Raises `ValueError` for lists of different lengths or numbers that are
+    not finite.
+    """
+    for name, factor in (("gamma", gamma), ("lam", lam)):
+        if not 0 <= factor <= 1:
+            raise ValueError(f"{name} is 0 to 1, got {factor!r}")
+    if not len(rows) == len(values) == len(rewards):
+        raise ValueError(f"{len(rows)} rows, {len(values)} values, {len(rewards)} rewards")
+    found: list[Row] = []
+    for row, value, reward in zip(rows, values, rewards, strict=True):
+        if not np.isfinite(reward):
+            raise ValueError(f"the reward of row {len(found)} is {reward!r}")
+        value_T = row.spread(value)
+        advantages = _gae(row, value_T, float(reward), gamma, lam)
+        found.append(
+            row.replace(values=value_T, advantages=advantages, returns=advantages + value_T)
+        )
+    return _whitened(found) if is_whitened else found
+
+
+def _gae(row: Row, value_T: Floats, reward: float, gamma: float, lam: float) -> Floats:
+    advantages = np.zeros(len(row))
+    following, next_value = 0.0, 0.0
+    for place, t in enumerate(reversed(_trained(row))):
+        own = reward if place == 0 else 0.0
+        following = own + gamma * next_value - value_T[t] + gamma * lam * following
+        next_value = value_T[t]
+        advantages[t] = following
+    return advantages
+
+
+def _whitened(rows: Sequence[Row]) -> list[Row]:
+    trained = [_trained(row) for row in rows]
+    found = np.concatenate([row.advantages[at] for row, at in zip(rows, trained, strict=True)])
+    spread = found.std(ddof=1) if len(found) > 1 else 0.0
+    if not spread:
+        return list(rows)
+    whitened = []
+    for row, at in zip(rows, trained, strict=True):
+        advantages = np.zeros(len(row))
+        advantages[at] = (row.advantages[at] - found.mean()) / spread
+        whitened.append(row.replace(advantages=advantages))
+    return whitened
+
+
+def _trained(row: Row) -> list[int]:
+    places: list[int] = (np.flatnonzero(row.loss_mask[1:]) + 1).tolist()
+    return places

@@ -1,0 +1,84 @@
+"""Writes folders so that a kill or a full disk leaves the old one or the new one, never a mixture.
+
+Not here: single files (`katgym.storage.atomic_files`), what is in the folders (`checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from katgym.errors import InfrastructureError
+from katgym.storage.atomic_files import explained, sync_folder
+
+UNFINISHED = ".unfinished-"
+"""How the names of folders begin that are being written, or were when the process was killed."""
+REPLACED = ".replaced"
+"""How the name of a folder ends from when it makes way for a new one until that is in place."""
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `target`; at the end put it on disk and give it that name.
+
+    A folder that has the name already is replaced. On any error nothing is changed. Raises
+    `InfrastructureError` if it cannot be written. Not for two writers of one target.
+    """
+    with _explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{UNFINISHED}{target.name}-", dir=target.parent))
+        try:
+            yield made
+            made.chmod(0o755)
+            _sync_all(made)
+            _put(made, target)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def remove_unfinished(folder: Path, name: str) -> None:
+    """Delete what killed writers of targets whose names begin with `name` left in a folder."""
+    for path in folder.glob(f"{UNFINISHED}{name}*"):
+        shutil.rmtree(path)
+
+
+def _put(made: Path, target: Path) -> None:
+    """Rename; the old folder stays beside it, under another name, until the new one is there."""
+    aside = target.with_name(target.name + REPLACED)
+    if target.exists():
+        if aside.exists():
+            shutil.rmtree(aside)
+        target.rename(aside)
+    made.rename(target)
+    sync_folder(target.parent)
+    if aside.exists():
+        shutil.rmtree(aside)
+
+
+def _sync_all(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            sync_folder(path)
+            continue
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    sync_folder(folder)
+
+
+@contextlib.contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    """Tell errors of the disk, safetensors' own among them."""
+    with explained(target):
+        try:
+            yield
+        except SafetensorError as e:
+            raise InfrastructureError(f"cannot write {str(target)!r}: {e}") from e

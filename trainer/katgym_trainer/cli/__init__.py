@@ -1,0 +1,1 @@
+"""Subcommands of `katgym train`, one module each."""

@@ -1,0 +1,1 @@
+"""Models run over forests, whole or in parts, and losses over all of a step."""

@@ -1,0 +1,157 @@
+"""One optimizer step's gradient: every forest forward and backward, normalised over all of them.
+
+    forests = pack(rows, max_tokens=32_768)
+    metrics = forward_backward(model, forests, loss("dapo"))
+    optimizer.step()
+
+Not here: optimizers (`trainer.py`), which rows are packed together (`packing/`).
+
+Letters: N packed tokens, U edges, M occurrences, T tokens of one row, D model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from katgym_kernels import edge_logprobs
+from katgym_trainer.gradients.forest_runner import ForestRunner, Objective, Outputs
+from katgym_trainer.gradients.step_objective import StepLoss, check_groups, needs_all
+from katgym_trainer.losses.objective import Loss
+from katgym_trainer.losses.scope import Scope
+from katgym_trainer.models.tree_model import TreeModel
+from katgym_trainer.packing.packed_forest import PackedForest
+
+
+def forward_backward(
+    model: torch.nn.Module | TreeModel,
+    forests: Sequence[PackedForest],
+    loss: Loss,
+    *,
+    backend: str = "auto",
+    temperature: float = 1.0,
+    scope: Scope | None = None,
+) -> dict[str, float]:
+    """Add the gradient of the loss over all rows to the parameters' `.grad`; return metrics.
+
+    model: of transformers (with peft adapters or without), or any `TreeModel`.
+    forests: of one optimizer step: means are over all of them, whatever the split.
+    loss: from `katgym_trainer.loss`.
+    backend: of `katgym_kernels.tree_attention`.
+    temperature: that the policy sampled with; divides the logits.
+    scope: what means are over, where other ranks train more forests: `Scope.of` all of them. None:
+        these forests.
+
+    Raises `ValueError` for a model that is not exact on a forest, and for rows that lack what the
+    loss needs, before anything is computed.
+    """
+    if not forests:
+        raise ValueError("there are no forests to train on")
+    tree_model = as_tree_model(model)
+    for forest in forests:
+        loss.check(forest)
+        check_vocabulary(tree_model, forest)
+    scope = Scope.of(forests) if scope is None else scope
+    check_groups(loss, scope, forests)
+    step = StepLoss(loss, scope)
+    runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
+    with tree_model.prepared():
+        objective: Objective = step.of_forest
+        if needs_all(loss, scope):
+            objective = step.of_all(forests, [runner.outputs(forest) for forest in forests])
+        for forest in forests:
+            runner.backward(forest, objective)
+    return {**step.metrics(), **_sharing(forests)}
+
+
+def trainer_logprobs(
+    model: torch.nn.Module | TreeModel,
+    forests: Sequence[PackedForest],
+    *,
+    backend: str = "auto",
+    temperature: float = 1.0,
+) -> dict[int, Tensor]:
+    """Return the model's log-probs of each row's trained tokens, by the row's place among all.
+
+    float64 [trained tokens], in the row's order; no gradient goes through them. Arguments are those
+    of `forward_backward`.
+    """
+    return _by_row(model, forests, backend=backend, temperature=temperature, output=0)
+
+
+def trainer_entropies(
+    model: torch.nn.Module | TreeModel,
+    forests: Sequence[PackedForest],
+    *,
+    backend: str = "auto",
+    temperature: float = 1.0,
+) -> dict[int, Tensor]:
+    """Return the entropy, in nats, of what predicts each trained token; see `trainer_logprobs`."""
+    return _by_row(model, forests, backend=backend, temperature=temperature, output=1)
+
+
+def as_tree_model(model: torch.nn.Module | TreeModel) -> TreeModel:
+    """Return a model as one that runs on forests; `ValueError` if it would not be exact."""
+    if isinstance(model, TreeModel):
+        return model
+    from katgym_trainer.models.hugging_face import HuggingFaceModel  # imports transformers
+
+    return HuggingFaceModel(model)
+
+
+def check_vocabulary(model: TreeModel, forest: PackedForest) -> None:
+    """Raise for a token id that the model does not have."""
+    num = len(model.head().weight_VD)
+    largest = int(forest.input_ids.max())
+    if largest >= num:
+        raise ValueError(f"token id {largest} is beyond the model's vocabulary of {num}")
+
+
+def logprob_runner(model: TreeModel, *, backend: str, temperature: float) -> ForestRunner:
+    """Return a runner that reads out log-prob and entropy of each edge."""
+
+    def readout(hidden_UD: Tensor, target_U: Tensor) -> Outputs:
+        head = model.head()
+        weight_VD = head.weight_VD
+        if head.bias_V is not None:  # as one more column
+            hidden_UD = torch.cat([hidden_UD, torch.ones_like(hidden_UD[:, :1])], 1)
+            weight_VD = torch.cat([weight_VD, head.bias_V[:, None]], 1)
+        if head.scale != 1:
+            hidden_UD = hidden_UD * head.scale
+        return edge_logprobs(
+            hidden_UD, weight_VD, target_U, temperature=temperature, softcap=head.softcap
+        )
+
+    return ForestRunner(model, readout, backend=backend)
+
+
+def _by_row(
+    model: torch.nn.Module | TreeModel,
+    forests: Sequence[PackedForest],
+    *,
+    backend: str,
+    temperature: float,
+    output: int,
+) -> dict[int, Tensor]:
+    """Return one of the runner's outputs for each row, by the row's place among all."""
+    tree_model = as_tree_model(model)
+    for forest in forests:
+        check_vocabulary(tree_model, forest)
+    runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
+    with tree_model.prepared():
+        return runner.by_row(forests, output=output)
+
+
+def _sharing(forests: Sequence[PackedForest]) -> dict[str, float]:
+    num_flat = sum(forest.stats.num_flat for forest in forests)
+    num_tree = sum(forest.stats.num_tree for forest in forests)
+    return {
+        "num_forests": len(forests),
+        "num_flat": num_flat,
+        "num_tree": num_tree,
+        "num_trained": sum(forest.stats.num_trained for forest in forests),
+        "num_edges": sum(forest.stats.num_edges for forest in forests),
+        "por": 1 - num_tree / num_flat,
+    }

@@ -1,0 +1,126 @@
+"""Log-probs that a loss needs and rows do not know: computed by whose they are, through a cache.
+
+Not here: the cache (`logprob_cache.py`), losses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from katgym.errors import UsageError
+from katgym_trainer.gradients.forward_backward import as_tree_model
+from katgym_trainer.logprobs.logprob_cache import LogprobCache
+from katgym_trainer.logprobs.logprob_reuse import cached_logprobs
+from katgym_trainer.losses.objective import Loss
+from katgym_trainer.models.tree_model import TreeModel
+from katgym_trainer.row import Row
+from katgym_trainer.trainer_config import TrainerConfig
+
+
+class KnownLogprobs:
+    """Adds to rows what a loss needs of the reference model, and of the trainer before a step."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Loss,
+        config: TrainerConfig,
+        *,
+        reference: torch.nn.Module | TreeModel | None,
+    ) -> None:
+        """reference: a model of its own; None: the trained one without its adapters, if it has any.
+
+        `UsageError` for a reference that the loss does not look at.
+        """
+        self._config = config
+        self._needs_reference = "ref_logprobs" in loss.needs
+        self._needs_proximal = "proximal_logprobs" in loss.needs
+        if reference is not None and not self._needs_reference:
+            raise UsageError(
+                f"loss {loss.name!r} looks at no reference; set its kl_coef, or give none"
+            )
+        self._tree_model = as_tree_model(model)
+        self._reference = None if reference is None else as_tree_model(reference)
+        self._without_adapters: Any = getattr(model, "disable_adapter", None)
+        self._reference_version = ""
+        if self._needs_reference and (reference is not None or self._without_adapters):
+            frozen = reference if isinstance(reference, torch.nn.Module) else model
+            self._reference_version = f"reference {_sha256(frozen)}"
+        self._own_version = ""
+        self._run = secrets.token_hex(8)
+        folder = config.logprob_cache_folder
+        self.cache = LogprobCache(
+            max_bytes=config.logprob_cache_mib * 2**20,
+            folder=None if folder is None else Path(folder),
+        )
+
+    def of(self, rows: Sequence[Row], *, num_steps: int) -> list[Row]:
+        """Return the rows with all log-probs that are needed.
+
+        num_steps: says which of its weights the trainer has; those before are forgotten.
+
+        Raises `UsageError` if rows know no ref_logprobs and there is no reference.
+        """
+        found = list(rows)
+        if self._needs_reference and any(row.ref_logprobs is None for row in rows):
+            if not self._reference_version:
+                raise UsageError(
+                    "the loss compares with a reference model: give Trainer(reference=...), train"
+                    " adapters (lora_rank), or rows that have ref_logprobs"
+                )
+            if self._reference is not None:
+                found = self._filled(
+                    found, "ref_logprobs", self._reference, version=self._reference_version
+                )
+            else:
+                with self._without_adapters():
+                    found = self._filled(
+                        found, "ref_logprobs", self._tree_model, version=self._reference_version
+                    )
+        if self._needs_proximal and any(row.proximal_logprobs is None for row in rows):
+            version = f"trainer {self._run} {num_steps}"
+            if self._own_version not in ("", version):
+                self.cache.forget(self._own_version)
+            self._own_version = version
+            found = self._filled(found, "proximal_logprobs", self._tree_model, version=version)
+        return found
+
+    def weights_changed(self) -> None:
+        """Take the trainer's weights as others than before, though it has made as many steps."""
+        self._run = secrets.token_hex(8)
+
+    def _filled(
+        self, rows: Sequence[Row], name: str, model: TreeModel, *, version: str
+    ) -> list[Row]:
+        """Return rows with one kind of log-probs, computed where they are not known."""
+        found = list(rows)
+        missing = [place for place, row in enumerate(rows) if getattr(row, name) is None]
+        computed = cached_logprobs(
+            model,
+            [rows[place] for place in missing],
+            cache=self.cache,
+            version=version,
+            max_tokens=self._config.max_tokens,
+            backend=self._config.backend,
+            temperature=self._config.temperature,
+        )
+        for place, logprobs_T in zip(missing, computed, strict=True):
+            found[place] = rows[place].replace(**{name: logprobs_T})
+        return found
+
+
+def _sha256(model: torch.nn.Module) -> str:
+    """Return a digest of all weights that are not trained."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            digest.update(f"{name} {list(parameter.shape)} {parameter.dtype}".encode())
+            flat = parameter.detach().flatten().cpu().contiguous()
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

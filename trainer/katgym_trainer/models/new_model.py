@@ -1,0 +1,190 @@
+"""A new model for a few environments: Qwen3's shape, random weights, a tokenizer of its own.
+
+Small enough for two cores: where the vocabulary is made for the environments, a million weights
+learn to act in them. Not here: its tokenizer (`new_tokenizer.py`), training it (`runs/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import katgym
+from katgym.chat_format import for_renderer
+from katgym.errors import UsageError
+from katgym.evaluation.plan import parse_env
+from katgym.seeding import derive_seed
+from katgym_trainer.models.new_tokenizer import common_lines, plain_tokenizer, train_tokenizer
+from katgym_trainer.models.pretrained import check_is_free, save_model
+
+PLAYERS = ("oracle", "random")
+"""Whose episodes the vocabulary is made of; `random` meets the tools' errors as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewModelConfig:
+    """Shape and vocabulary of a new model."""
+
+    hidden: int = 128
+    """Width."""
+    layers: int = 3
+    heads: int = 4
+    """Of queries."""
+    kv_heads: int = 2
+    """Of keys and values."""
+    head_dim: int = 32
+    intermediate: int | None = None
+    """Width inside the MLPs; None: three times `hidden`."""
+    vocab_size: int = 1024
+    """Most tokens; fewer if the texts have no more to merge."""
+    max_positions: int = 2048
+    """Tokens of the longest conversation."""
+    rope_theta: float = 100.0
+    """Base of the positions' wavelengths, the longest of which has 2 pi `rope_theta` tokens; for
+    conversations of some hundred tokens a small one lets a model learn to copy much earlier."""
+    num_tasks: int = 64
+    """Tasks per env that the vocabulary is made of, played twice each."""
+    init_std: float = 0.05
+    """Of the weights."""
+    seed: int = 0
+    """Of the weights, and of the tasks."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            least = 0 if name == "seed" else 1
+            if isinstance(value, int) and value < least:
+                raise UsageError(f"{name} is an int >= {least}, got {value!r}")
+        if not 0 < self.init_std < 1:
+            raise UsageError(f"init_std is a number between 0 and 1, got {self.init_std!r}")
+        if not 1 < self.rope_theta < math.inf:
+            raise UsageError(f"rope_theta is a number > 1, got {self.rope_theta!r}")
+        if self.heads % self.kv_heads:
+            raise UsageError(
+                f"heads is a multiple of kv_heads, got {self.heads!r} and {self.kv_heads!r}"
+            )
+        if self.head_dim % 2:
+            raise UsageError(f"head_dim is an even int, got {self.head_dim!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewModel:
+    """What was written.
+
+    Example:
+        {"folder": "models/tiny", "num_parameters": 918016, "vocab_size": 663, "num_lines": 21,
+         "longest_tokens": 198}
+    """
+
+    folder: str
+    num_parameters: int
+    vocab_size: int
+    num_lines: int
+    """Lines of the envs' prompts that are one token each."""
+    longest_tokens: int
+    """Tokens of the oracle's longest episode."""
+
+
+def new_model(path: Path, envs: Sequence[str], config: NewModelConfig | None = None) -> NewModel:
+    """Write a model and its tokenizer as a folder that `from_pretrained` loads.
+
+    envs: env ids, each with ?name=value&... if needed; their text makes the vocabulary.
+
+    The same arguments write the same bytes. Raises `UsageError` for a folder that is not empty, an
+    env that cannot be played, a vocabulary that is too small and episodes that are too long.
+    """
+    config = config or NewModelConfig()
+    check_is_free(path)
+    if not envs:
+        raise UsageError("a new model needs the env ids that its vocabulary is made for")
+    episodes = [episode for env in envs for episode in asyncio.run(_episodes(env, config))]
+    lines = {line for env in envs for line in _lines_of(env, episodes)}
+    texts = [episode.text for episode in episodes]
+    tokenizer = train_tokenizer(texts, lines, vocab_size=config.vocab_size)
+    solved = [episode.text for episode in episodes if episode.player == "oracle"]
+    longest = max(len(tokenizer.encode(text)) for text in solved)
+    if longest > config.max_positions:
+        raise UsageError(
+            f"the oracle's longest episode has {longest} tokens, max_positions is"
+            f" {config.max_positions!r}: raise it, or raise vocab_size"
+        )
+    model = _model(config, tokenizer)
+    save_model(model, tokenizer, path, is_merged=True)
+    return NewModel(
+        folder=str(path),
+        num_parameters=model.num_parameters(),
+        vocab_size=len(tokenizer),
+        num_lines=len(lines),
+        longest_tokens=longest,
+    )
+
+
+def _model(config: NewModelConfig, tokenizer: Any) -> Any:
+    shape = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden,
+        intermediate_size=config.intermediate or 3 * config.hidden,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_positions,
+        initializer_range=config.init_std,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return Qwen3ForCausalLM(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Episode:
+    """A rendered conversation."""
+
+    env: str
+    """As it was named."""
+    player: str
+    text: str
+
+
+async def _episodes(text: str, config: NewModelConfig) -> list[_Episode]:
+    """Play an env's train tasks with every player."""
+    env_id, arguments = parse_env(text)
+    env = katgym.make(env_id, **arguments)
+    plain = plain_tokenizer()
+    found = []
+    try:
+        for number in range(config.num_tasks):
+            seed = derive_seed("new-model", config.seed, number)
+            for player in PLAYERS:
+                rollout = await katgym.run_rollout(env, player, seed=seed, split="train")
+                said = plain.apply_chat_template(
+                    for_renderer(rollout.messages),
+                    tools=list(rollout.tools) or None,
+                    tokenize=False,
+                )
+                found.append(_Episode(env=text, player=player, text=said))
+    except NotImplementedError as e:
+        raise UsageError(f"env {text!r}: {e}") from e
+    finally:
+        await env.aclose()
+    return found
+
+
+def _lines_of(env: str, episodes: Sequence[_Episode]) -> list[str]:
+    """Return the lines that a policy reads in most episodes of an env; it wrote none of them."""
+    turns = [episode.text.split("<|im_start|>") for episode in episodes if episode.env == env]
+    return common_lines(
+        "".join(turn for turn in of_episode if not turn.startswith("assistant\n"))
+        for of_episode in turns
+    )

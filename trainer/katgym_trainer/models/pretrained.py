@@ -1,0 +1,90 @@
+"""Models of transformers in the trainer's hands: loaded, prepared, saved as folders.
+
+Not here: adapters (`adapters.py`), running models on forests (`hugging_face.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
+
+from katgym.errors import UsageError
+from katgym_trainer.atomic_folders import new_folder
+from katgym_trainer.models.hugging_face import NAME
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return a model, on the GPU if there is one, and its tokenizer, None if it has none.
+
+    name: a folder or a hub id. Raises `UsageError` when there is no model there.
+    """
+    folder = Path(name)
+    is_folder = folder.is_dir()
+    has_tokenizer = not is_folder or any((folder / file).exists() for file in _TOKENIZER_FILES)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(name) if has_tokenizer else None
+    except (OSError, ValueError) as e:
+        kind = "folder" if is_folder else "hub id (no such folder exists)"
+        raise UsageError(f"cannot load {name!r} as a {kind}: {e}") from e
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model, tokenizer
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Have every layer computed again in the backward instead of keeping what it computed."""
+    # TODO(transformers>=6): drop the second name.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+
+
+def compile_layers(decoder: Any) -> None:
+    """Compile a decoder's layers, in place, when they first run.
+
+    Tree attention stays as it is, between the compiled parts: it plans in Python, and its own
+    kernels are compiled already. Whoever else runs the same model runs the compiled layers. Needs a
+    C++ compiler on the CPU.
+    """
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        raise UsageError(
+            f"should_compile compiles a decoder's `layers`, and {type(decoder).__name__} has none"
+        )
+    attention = AttentionInterface()[NAME]  # type: ignore[no-untyped-call]  # transformers
+    AttentionInterface.register(NAME, torch.compiler.disable(attention))  # type: ignore[no-untyped-call]  # torch
+    for layer in layers:
+        layer.compile(dynamic=True)
+
+
+def check_is_free(path: Path) -> None:
+    """Raise `UsageError` unless a folder can be written there."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{str(path)!r} exists and is not an empty folder; name a new one")
+
+
+def save_model(model: Any, tokenizer: Any, path: Path, *, is_merged: bool) -> None:
+    """Write a folder that `from_pretrained` loads: all of it, or nothing.
+
+    tokenizer: None writes none.
+    is_merged: add adapters to the weights; False writes the adapters alone, for peft.
+
+    Raises `UsageError` if the folder has something in it.
+    """
+    check_is_free(path)
+    has_adapters = hasattr(model, "get_base_model")
+    if not is_merged and not has_adapters:
+        raise UsageError("is_merged=False writes adapters alone, and the model has none")
+    with new_folder(path) as made:
+        if has_adapters and is_merged:
+            from katgym_trainer.models.adapters import merged_state  # imports peft
+
+            model.get_base_model().save_pretrained(made, state_dict=merged_state(model))
+        else:
+            model.save_pretrained(made)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(made)

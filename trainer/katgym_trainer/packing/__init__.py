@@ -1,0 +1,1 @@
+"""Rows become a trie, and the trie forests under a budget."""

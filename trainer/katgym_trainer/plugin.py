@@ -1,0 +1,39 @@
+"""Registers command `katgym train` and the trackers; imports neither, nor torch.
+
+Not here: the command (`cli/`), the trackers (`trackers/`).
+"""
+
+from __future__ import annotations
+
+from katgym.hookspecs import RegisterNamed, hookimpl
+
+
+@hookimpl
+def katgym_register_commands(register: RegisterNamed) -> None:
+    """Register `katgym train`."""
+    register(
+        "train",
+        "katgym_trainer.cli.train_command:add_arguments",
+        description="train a model on recorded rollouts, and draw what a run measured",
+    )
+
+
+@hookimpl
+def katgym_register_trackers(register: RegisterNamed) -> None:
+    """Register every built-in tracker."""
+    where = "katgym_trainer.trackers"
+    register(
+        "tensorboard",
+        f"{where}.tensorboard_tracker:TensorBoardTracker",
+        description="event files in the run's folder",
+    )
+    register(
+        "trackio",
+        f"{where}.trackio_tracker:TrackioTracker",
+        description="a database on this machine, or a Hugging Face Space",
+    )
+    register(
+        "wandb",
+        f"{where}.wandb_tracker:WandbTracker",
+        description="Weights & Biases, also offline",
+    )

@@ -1,0 +1,1 @@
+"""Rows cut down to the branches that teach most."""

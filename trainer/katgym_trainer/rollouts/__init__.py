@@ -1,0 +1,1 @@
+"""Rollouts become rows."""

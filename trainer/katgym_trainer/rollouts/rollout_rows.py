@@ -1,0 +1,193 @@
+"""Rollouts become rows, alone or in groups with their advantages.
+
+A row is a path of a rollout (`Rollout.trajectories`); all rows of a rollout name it, so that means
+are per rollout. Tokens keep the log-probs they were sampled with; a row with a turn that knows none
+has none, and off-policy losses refuse it.
+
+Not here: rows to imitate or prefer (`supervised_rows.py`), advantages (`group_advantages`), which
+errors are masked (`turn_errors.py`), rollouts that have no tokens (`teacher_tokens.py`).
+
+Letters: G rollouts of one task.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import numpy as np
+
+from katgym.rollout import Rollout, RolloutGroup, Turn
+from katgym_trainer.advantages.group_advantages import group_advantages
+from katgym_trainer.rollouts.rollout_checks import (
+    check_same_task,
+    check_tokens,
+    check_unique,
+    rollout_key,
+)
+from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks, turn_errors
+from katgym_trainer.row import Floats, Row
+
+logger = logging.getLogger(__name__)
+
+Shaping = Callable[[Sequence[Rollout], Floats], Floats]
+"""A group's valid rollouts and their rewards -> the rewards that advantages are made of."""
+
+
+def rollout_rows(
+    rollout: Rollout,
+    *,
+    advantage: float = 0.0,
+    weight: float = 1.0,
+    group: Hashable = None,
+    masks: ErrorMasks = NO_MASKS,
+    should_split_versions: bool = False,
+) -> list[Row]:
+    """Return one row for each of `rollout.trajectories()`, in their order; none without a turn.
+
+    advantage, weight, group: of all rows.
+    masks: errors whose turns are not trained, or have advantage 0.
+    should_split_versions: rows share a prefix only with rows whose turns were sampled by the same
+        policy versions. The trainer runs all tokens with its own weights, whoever sampled them, so
+        prefixes are shared exactly without it; it is for models that choose weights by version.
+
+    The rows' `rollout` is (episode_id, seat); their `is_kept` is true on turns that call tools.
+    Raises `ValueError` for a turn without tokens.
+    """
+    check_tokens(rollout, f"rollout {rollout.episode_id!r}")
+    errors = [] if masks.is_empty else turn_errors(rollout, loop_length=masks.loop_length)
+    rows = []
+    for path in rollout.trajectories():
+        loss_mask, is_kept = np.array(path.loss_mask), np.zeros(len(path.loss_mask), dtype=bool)
+        advantages = np.full(len(loss_mask), float(advantage))
+        for number in path.turns:
+            turn = rollout.turns[number]
+            found = errors[number] if errors else frozenset()
+            if found & masks.loss:
+                loss_mask[_sampled(turn)] = False
+            if found & masks.advantage:
+                advantages[_sampled(turn)] = 0.0
+            is_kept[_sampled(turn)] = bool(turn.tool_results)
+        is_known = not any(map(math.isnan, path.policy_logprobs))
+        versions = tuple(_version(rollout.turns[turn]) for turn in path.turns)
+        rows.append(
+            Row(
+                path.token_ids,
+                loss_mask,
+                path.policy_logprobs if is_known else None,
+                advantages,
+                weight,
+                group,
+                rollout=rollout_key(rollout),
+                context=versions if should_split_versions else None,
+                is_kept=is_kept if is_kept.any() else None,
+            )
+        )
+    return rows
+
+
+def group_rows(
+    groups: Sequence[RolloutGroup],
+    advantage: str,
+    *,
+    masks: ErrorMasks = NO_MASKS,
+    shaping: Shaping | None = None,
+    should_split_versions: bool = False,
+) -> list[Row]:
+    """Return the rows of groups, each rollout with its advantage in its group.
+
+    advantage: "grpo", "dr_grpo", "rloo" or "reinforce"; see `group_advantages`.
+    masks, should_split_versions: see `rollout_rows`. A masked rollout's reward counts in its group
+        all the same; a row that is left with no trained token is left out.
+    shaping: changes the rewards before they are compared, as by DAPO's punishment of overlong
+        answers (arXiv 2503.14476, eq. 13).
+
+    Rollouts whose reward is not valid have no rows and count in no mean or deviation; a warning is
+    logged with their number. The rows' `group` differs for every group.
+
+    Raises `ValueError` for no groups, an empty one, rollouts of several tasks in one, a rollout
+    that occurs twice, and tokens that are missing where the reward is valid.
+    """
+    if not groups:
+        raise ValueError("there are no groups to make rows of")
+    check_unique(rollout for group in groups for rollout in group.rollouts)
+    rows = []
+    num_invalid = 0
+    for number, group in enumerate(groups):
+        _check_group(group, number)
+        is_valid_G = np.array([rollout.reward.is_valid for rollout in group.rollouts])
+        rewards_G = _rewards(group, number, shaping)
+        advantages_G = group_advantages(rewards_G, advantage, is_valid_G=is_valid_G)
+        num_invalid += int((~is_valid_G).sum())
+        for rollout, found in zip(group.rollouts, advantages_G, strict=True):
+            if not rollout.reward.is_valid:
+                continue
+            rows += rollout_rows(
+                rollout,
+                advantage=float(found),
+                group=_group_key(group),
+                masks=masks,
+                should_split_versions=should_split_versions,
+            )
+    if num_invalid:
+        logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
+    return trained_rows(rows)
+
+
+def pass_rates(groups: Sequence[RolloutGroup]) -> dict[Hashable, float]:
+    """Return the mean reward of each group's valid rollouts, held to 0..1, by its rows' `group`."""
+    return {
+        _group_key(group): float(np.clip(np.mean(group.rewards), 0, 1))
+        for group in groups
+        if group.rewards
+    }
+
+
+def _sampled(turn: Turn) -> slice:
+    """Return where a turn's completion stands on every path through it."""
+    assert turn.tokens is not None, "checked before"
+    start = turn.tokens.num_shared + len(turn.tokens.prompt_ids)
+    return slice(start, start + len(turn.tokens.completion_ids))
+
+
+def _version(turn: Turn) -> int:
+    assert turn.tokens is not None, "checked before"
+    return turn.tokens.policy_version
+
+
+def _group_key(group: RolloutGroup) -> Hashable:
+    """Return what tells a group from others, also of the same task in another step."""
+    first = group.rollouts[0]
+    return first.env_id, first.task_id, rollout_key(first)
+
+
+def trained_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows that train a token."""
+    return [row for row in rows if row.num_trained]
+
+
+def _rewards(group: RolloutGroup, number: int, shaping: Shaping | None) -> Floats:
+    """Return a group's rewards, shaped; NaN where they are not valid."""
+    rewards_G = np.array([rollout.reward.value_or_nan() for rollout in group.rollouts])
+    valid = [rollout for rollout in group.rollouts if rollout.reward.is_valid]
+    if shaping is None or not valid:
+        return rewards_G
+    is_valid_G = ~np.isnan(rewards_G)
+    shaped = np.asarray(shaping(valid, rewards_G[is_valid_G]), dtype=np.float64)
+    if shaped.shape != (len(valid),) or not np.isfinite(shaped).all():
+        raise ValueError(
+            f"shaping made {shaped.tolist()!r} of the rewards of group {number}; it returns a"
+            f" finite number for each of its {len(valid)} valid rollouts"
+        )
+    rewards_G[is_valid_G] = shaped
+    return rewards_G
+
+
+def _check_group(group: RolloutGroup, number: int) -> None:
+    if not group.rollouts:
+        raise ValueError(f"group {number} has no rollouts")
+    check_same_task(group.rollouts, f"group {number}")
+    for place, rollout in enumerate(group.rollouts):
+        if rollout.reward.is_valid:
+            check_tokens(rollout, f"rollout {place} of group {number}")

@@ -1,0 +1,116 @@
+"""What went wrong in a rollout's turns, and which errors are kept out of the loss.
+
+Not here: the rows that masks change (`rollout_rows.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from katgym.messages import ToolCallMessage
+from katgym.rollout import Rollout
+from katgym.scheduler import ToolErrorKind
+from katgym_trainer.rollouts.rollout_checks import answer_of
+
+LOOP_LENGTH = 3
+
+
+class TurnError(StrEnum):
+    """An error of one turn; a turn may have several."""
+
+    FAILED_CALL = "failed_call"
+    """A tool call has an error for its result, whatever the error."""
+    UNPARSABLE = "unparsable"
+    """A call that never ran: unreadable, of an unknown tool, with arguments that break the tool's
+    schema, or one more than a turn may hold."""
+    LOOP = "loop"
+    """The same calls with the same arguments as the turn before, for the third time in a row (see
+    `ErrorMasks.loop_length`) or a later one."""
+    TRUNCATED = "truncated"
+    """The answer was cut at its most tokens."""
+
+
+_UNPARSABLE = frozenset(
+    {
+        ToolErrorKind.UNKNOWN_TOOL,
+        ToolErrorKind.BAD_JSON,
+        ToolErrorKind.BAD_ARGUMENTS,
+        ToolErrorKind.MALFORMED,
+        ToolErrorKind.OVER_CAP,
+    }
+)
+
+
+def _check_loop_length(length: int) -> None:
+    if not isinstance(length, int) or length < 2:
+        raise ValueError(f"loop_length is an int >= 2, got {length!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorMasks:
+    """Which errors keep a turn's sampled tokens from being trained, or from their advantage.
+
+    Example:
+        ErrorMasks(loss=frozenset({TurnError.FAILED_CALL, TurnError.UNPARSABLE}))
+    """
+
+    loss: frozenset[TurnError] = frozenset()
+    """Turns with one of these are context alone: their tokens are not trained."""
+    advantage: frozenset[TurnError] = frozenset()
+    """Turns with one of these have advantage 0: they stay trained, so that they count in means and
+    keep terms that have no advantage (entropy, KL), but are neither reinforced nor discouraged."""
+    loop_length: int = LOOP_LENGTH
+    """Turns in a row with the same calls from which on a turn is a `LOOP`."""
+
+    def __post_init__(self) -> None:
+        allowed = ", ".join(TurnError)
+        for name in ("loss", "advantage"):
+            errors = getattr(self, name)
+            if not isinstance(errors, frozenset) or not errors <= set(TurnError):
+                raise ValueError(f"{name} is a frozenset of {allowed}; got {errors!r}")
+        _check_loop_length(self.loop_length)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is masked."""
+        return not self.loss and not self.advantage
+
+
+NO_MASKS = ErrorMasks()
+
+
+def turn_errors(rollout: Rollout, *, loop_length: int = LOOP_LENGTH) -> list[frozenset[TurnError]]:
+    """Return the errors of each turn.
+
+    loop_length: turns in a row with the same calls from which on a turn is a `LOOP`; at least 2.
+
+    Raises `ValueError` if a turn's answer is not among the rollout's messages.
+    """
+    _check_loop_length(loop_length)
+    found = []
+    before: list[tuple[str, str]] = []
+    num_same = 0
+    for index, turn in enumerate(rollout.turns):
+        calls = [_as_value(call) for call in answer_of(rollout, index).get("tool_calls", ())]
+        num_same = num_same + 1 if calls and calls == before else 1
+        before = calls
+        kinds = {result.error for result in turn.tool_results} - {None}
+        errors = {
+            TurnError.FAILED_CALL: bool(kinds),
+            TurnError.UNPARSABLE: bool(kinds & _UNPARSABLE),
+            TurnError.LOOP: num_same >= loop_length,
+            TurnError.TRUNCATED: turn.finish_reason == "length",
+        }
+        found.append(frozenset(error for error, is_there in errors.items() if is_there))
+    return found
+
+
+def _as_value(call: ToolCallMessage) -> tuple[str, str]:
+    """Return a call's name and arguments, equal for JSON that differs in spaces or order alone."""
+    name, text = call["function"]["name"], call["function"]["arguments"]
+    try:
+        return name, json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return name, text

@@ -1,0 +1,1 @@
+"""One run of `katgym train`: its configuration, data, folder and plots."""

@@ -1,0 +1,190 @@
+"""Runs the stages of a pipeline one after the other, each in a folder of its own.
+
+    RUN/stages.json      which stages are done
+    RUN/01-sft/          a run's folder, as `katgym train sft` makes it
+    RUN/02-rl/
+    RUN/model            link to the model of the last stage
+
+The same command goes on with the stage that was being run. Not here: one stage (`train_run.py`,
+`rl/rl_run.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katgym.errors import UsageError
+from katgym.storage import FolderGuard, write_atomically
+from katgym_trainer.rl.held_out import HeldOut
+from katgym_trainer.rl.rl_checks import check_prompts
+from katgym_trainer.rl.rl_config import RlConfig
+from katgym_trainer.rl.rl_run import RlResult, rl_run
+from katgym_trainer.rl.task_source import TaskSource
+from katgym_trainer.runs.model_loading import load_renderer
+from katgym_trainer.runs.pipeline_config import PipelineConfig
+from katgym_trainer.runs.train_run import Observer, TrainResult, train_run
+from katgym_trainer.runs.train_run_config import TrainRunConfig
+from katgym_trainer.runs.training_data import check_sources
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """What the stages left behind.
+
+    Example:
+        {"folder": "runs/all", "stages": [{"kind": "sft", "step": 24, ...}, {"kind": "rl", ...}],
+         "num_skipped": 0, "model": "runs/all/model", "wall_s": 512.5, "exit_code": 0}
+    """
+
+    folder: str
+    stages: tuple[TrainResult | RlResult, ...]
+    """Those that this process ran."""
+    num_skipped: int
+    """Stages that were done before."""
+    model: str | None
+    """Where the last stage's model lies; None: a stage was stopped before its end."""
+    wall_s: float
+    exit_code: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+def pipeline_run(
+    config: PipelineConfig, path: Path, *, config_text: str, observer: Observer
+) -> PipelineResult:
+    """Run all stages that are not done, in folder `path`.
+
+    config_text: the file that `config` was read from, kept in every stage's folder.
+
+    Everything that can be found wrong without a trained model is, before the first stage begins:
+    `UsageError`. Raises what the stages raise.
+    """
+    began_s = time.perf_counter()
+    check_stages(config)
+    path.mkdir(parents=True, exist_ok=True)
+    guard = FolderGuard(path)
+    guard.take()
+    try:
+        done = _Done(path / "stages.json")
+        model: Path | None = None
+        results: list[TrainResult | RlResult] = []
+        for number, stage in enumerate(config.stages, 1):
+            folder = path / f"{number:02d}-{stage.name}"
+            told = stage.config if model is None else stage.of_model(model)
+            key = _key(told)
+            model = folder / "model"
+            if done.has(folder.name, key) and model.exists():
+                observer.say(f"stage {number} ({stage.name}) is done")
+                continue
+            observer.say(f"stage {number} of {len(config.stages)}: {stage.name}")
+            result = _run_stage(told, folder, config_text, observer)
+            results.append(result)
+            if result.model is None:
+                break
+            done.add(folder.name, key)
+        is_finished = not results or results[-1].model is not None
+        if is_finished and model is not None:
+            _link(path / "model", model)
+    finally:
+        guard.release()
+    return PipelineResult(
+        folder=str(path),
+        stages=tuple(results),
+        num_skipped=len(config.stages) - len(results) if is_finished else done.num,
+        model=str(path / "model") if is_finished else None,
+        wall_s=time.perf_counter() - began_s,
+        exit_code=0 if is_finished else results[-1].exit_code,
+    )
+
+
+def check_stages(config: PipelineConfig) -> None:
+    """Raise `UsageError` for stages that could not begin with any model."""
+    renderer: Any = None
+    for number, stage in enumerate(config.stages, 1):
+        try:
+            if isinstance(stage.config, RlConfig):
+                source = TaskSource(
+                    stage.config.envs, stage.config.rollouts, seed=stage.config.loop.seed
+                )
+                if stage.config.evaluate.every_steps:
+                    HeldOut(stage.config)
+                renderer = renderer or load_renderer(config.stages[0].config.model)
+                check_prompts(stage.config, renderer, source.first_lessons())
+            else:
+                check_sources(stage.config)
+        except UsageError as e:
+            raise UsageError(f"stage {number} ({stage.name}): {e}") from e
+
+
+def _run_stage(
+    config: TrainRunConfig | RlConfig, folder: Path, config_text: str, observer: Observer
+) -> TrainResult | RlResult:
+    if isinstance(config, RlConfig):
+        return rl_run(config, folder, config_text=config_text, observer=observer)
+    return train_run(config, folder, config_text=config_text, observer=observer)
+
+
+def _key(config: TrainRunConfig | RlConfig) -> str:
+    """Return a hash of all that makes a stage what it is, how long it runs included."""
+    told = [config.identity(), dataclasses.asdict(config.loop)]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _link(link: Path, model: Path) -> None:
+    """Point a link at a folder beside it; one that is there is exchanged at once."""
+    new = link.with_name(f"{link.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(model.relative_to(link.parent))
+    new.replace(link)
+
+
+class _Done:
+    """`stages.json`: folder of a stage -> hash of what it was told."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._keys: dict[str, str] = {}
+        if path.exists():
+            try:
+                told = json.loads(path.read_text(encoding="utf-8"))
+                self._keys = dict(told["stages"]) if told["format"] == FORMAT else {}
+            except (ValueError, KeyError, TypeError) as e:
+                raise UsageError(
+                    f"{str(path)!r} is not of a run with stages; name another folder with --out"
+                ) from e
+        elif any(item.name != ".guard" for item in path.parent.iterdir()):
+            raise UsageError(
+                f"folder {str(path.parent)!r} is not empty and holds no stages.json; name another"
+                " with --out"
+            )
+        else:
+            self._write()
+
+    @property
+    def num(self) -> int:
+        """Stages that are done."""
+        return len(self._keys)
+
+    def has(self, name: str, key: str) -> bool:
+        return self._keys.get(name) == key
+
+    def add(self, name: str, key: str) -> None:
+        self._keys[name] = key
+        self._write()
+
+    def _write(self) -> None:
+        text = json.dumps({"format": FORMAT, "stages": self._keys}, indent=2)
+        write_atomically(self._path, f"{text}\n".encode())

@@ -1,0 +1,145 @@
+"""Curves of a training run as PNG files, from its `metrics.jsonl` alone.
+
+Each curve has its points and their mean around each step
+
+    m_t = (sum over u of d^|t - u| x_u) / (sum over u of d^|t - u|),  d = 1 - 1 / span
+
+which looks to both sides, so that it lies within the points instead of behind them. Not here: what
+the metrics mean (`trainer.py`).
+
+Letters: T steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from katgym.errors import MissingDependencyError, UsageError
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+except ImportError as e:
+    raise MissingDependencyError(
+        "plots need the package 'matplotlib'. Install: pip install matplotlib"
+    ) from e
+
+from katgym_trainer.row import Floats
+from katgym_trainer.runs.curves import CURVES, Curve, metric_lines, points_of
+
+logger = logging.getLogger(__name__)
+
+_DPI = 144
+_MIN_SMOOTHED = 40
+"""Steps from which on a curve is smoothed."""
+_INK, _MUTED, _GRID = "#1b2733", "#5c6b7a", "#e3e8ed"
+
+
+def plot_run(folder: Path) -> list[Path]:
+    """Draw a run's curves into `folder`/plots, and all of them in `overview.png`; return the files.
+
+    Metrics that the run does not have are left out. Raises `UsageError` for a folder without a
+    `metrics.jsonl`, or without a line in it that holds one.
+    """
+    lines = metric_lines(folder)
+    found = {name: points for name, c in CURVES.items() if len((points := points_of(lines, c))[0])}
+    if not found:
+        wanted = ", ".join(curve.metric for curve in CURVES.values())
+        raise UsageError(f"{str(folder / 'metrics.jsonl')!r} holds none of {wanted} yet")
+    (folder / "plots").mkdir(exist_ok=True)
+    paths = []
+    for name, points in found.items():
+        figure = _figure(6.4, 4.0)
+        _draw(figure.add_subplot(), CURVES[name], points)
+        paths.append(_save(figure, folder / "plots" / f"{name}.png"))
+    paths.append(_save(_overview(found, folder.resolve().name), folder / "plots" / "overview.png"))
+    return paths
+
+
+def smoothed(values_T: Floats, span: float) -> Floats:
+    """Return the mean around each value, [T], as the module's header has it.
+
+    span: values to either side that weigh most; 1 returns the values. `ValueError` for less.
+    """
+    if not span >= 1:
+        raise ValueError(f"span is a number >= 1, got {span!r}")
+    decay = 1 - 1 / span
+    ones_T = np.ones(len(values_T))
+    both = [_decayed(x_T, decay) + _decayed(x_T[::-1], decay)[::-1] - x_T
+            for x_T in (values_T, ones_T)]  # fmt: skip
+    found: Floats = both[0] / both[1]
+    return found
+
+
+def _decayed(values_T: Floats, decay: float) -> Floats:
+    """Return d^0 x_t + d^1 x_{t-1} + ..., [T]."""
+    found = np.empty(len(values_T))
+    total = 0.0
+    for t, value in enumerate(values_T.tolist()):
+        found[t] = total = decay * total + value
+    return found
+
+
+def _overview(found: Mapping[str, tuple[Floats, Floats]], title: str) -> Figure:
+    num_columns = min(2, len(found))
+    num_rows = -(-len(found) // num_columns)
+    figure = _figure(5.6 * num_columns, 3.3 * num_rows + 0.5)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
+    for place, (name, points) in enumerate(found.items(), start=1):
+        _draw(figure.add_subplot(num_rows, num_columns, place), CURVES[name], points)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    """Return a figure of its own, known to no global state; sizes in inches."""
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.03, hspace=0.05)  # type: ignore[union-attr, call-arg]  # the constrained one has these
+    return figure
+
+
+def _draw(axes: Axes, curve: Curve, points: tuple[Floats, Floats]) -> None:
+    steps_T, values_T = points
+    if curve.is_smoothed and len(values_T) >= _MIN_SMOOTHED:
+        span = max(2.0, len(values_T) / 40)
+        axes.plot(
+            steps_T, values_T, ".", ms=5, alpha=0.45, mew=0, color=curve.color, label="each step"
+        )
+        axes.plot(
+            steps_T, smoothed(values_T, span), lw=2, color=curve.color,
+            label=f"smoothed over about {2 * span:.0f} steps",
+        )  # fmt: skip
+        axes.legend(frameon=False, fontsize=8, labelcolor=_MUTED)
+    else:
+        marker = "o" if len(values_T) < _MIN_SMOOTHED else ""
+        axes.plot(steps_T, values_T, lw=1.6, marker=marker, ms=3.5, color=curve.color)
+    _dress(axes, curve)
+
+
+def _dress(axes: Axes, curve: Curve) -> None:
+    axes.set_title(curve.title, loc="left", fontsize=11, fontweight="bold", color=_INK)
+    axes.set_xlabel("optimizer step", fontsize=9, color=_MUTED)
+    axes.set_ylabel(curve.label, fontsize=9, color=_MUTED)
+    axes.tick_params(labelsize=8, colors=_MUTED, length=0)
+    axes.grid(color=_GRID, lw=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_GRID)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
+    axes.margins(x=0.02)
+    low, high = axes.get_ylim()
+    if curve.is_from_zero:
+        axes.set_ylim(bottom=min(0.0, low), top=high)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path)
+    return path

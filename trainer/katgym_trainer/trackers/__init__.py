@@ -1,0 +1,1 @@
+"""Where a run's metrics go besides its folder, one module each."""

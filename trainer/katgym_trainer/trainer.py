@@ -1,0 +1,337 @@
+"""The trainer: a model, an algorithm, and steps that change the weights.
+
+    trainer = Trainer("Qwen/Qwen3-0.6B", "dapo", args={"learning_rate": 1e-6})
+    metrics = trainer.step(groups)
+    trainer.save_checkpoint("checkpoints", cursor={"epoch": 0})
+
+Not here: rollouts and loops around steps (`katgym`), the gradient (`forward_backward.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from katgym.errors import UsageError
+from katgym.rollout import RolloutGroup
+from katgym_trainer import checkpoints
+from katgym_trainer.algorithms import resolved
+from katgym_trainer.checkpoints import Checkpoint, CheckpointError
+from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
+from katgym_trainer.interrupts import interrupts_held_back
+from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
+from katgym_trainer.master_weights import MasterWeights
+from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
+from katgym_trainer.models.preparation import DTYPES, prepared, vocabulary_names
+from katgym_trainer.models.tree_model import TreeModel
+from katgym_trainer.optimizers import clip_gradients, make_optimizer, schedule_factor
+from katgym_trainer.packing.packer import pack
+from katgym_trainer.rollouts.rollout_rows import group_rows, pass_rates
+from katgym_trainer.row import Row
+from katgym_trainer.row_preparation import Preparation, scaled_by_pass_rate
+from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.trainer_metrics import combined
+from katgym_trainer.trainer_state import (
+    check_fits,
+    check_weights,
+    frozen_sha256,
+    random_states,
+    set_random_states,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Trains one model; not for several threads at once.
+
+    Example:
+        trainer = Trainer(model, "grpo", args=TrainerConfig(learning_rate=1e-6))
+        print(trainer.step_rows(rows)["train/loss"])
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | str | Path,
+        algorithm: str = "grpo",
+        *,
+        args: TrainerConfig | Mapping[str, Any] | None = None,
+        tokenizer: Any = None,
+        reference: torch.nn.Module | None = None,
+    ) -> None:
+        """Make the model ready, in place, and an optimizer for those weights that need gradients.
+
+        model: of transformers, with peft's adapters or without; a folder or a hub id of one; or a
+            `TreeModel` that is a `torch.nn.Module`.
+        algorithm: of `katgym_trainer.algorithms.ALGORITHMS`.
+        args: settings by name, or the config; None: its defaults.
+        tokenizer: `save_pretrained` writes it; None: that of a model given by name.
+        reference: what a KL term or a preference compares with, where rows have no ref_logprobs;
+            None: the model without its adapters, if there are any.
+
+        Raises `ValueError` for settings that do not go together, and for models whose results on a
+        forest would not be exact.
+        """
+        config = args if isinstance(args, TrainerConfig) else TrainerConfig.of(args or {})
+        self.config = config
+        self.algorithm_name = algorithm
+        self.algorithm, self.loss = resolved(algorithm, config)
+        self.tokenizer = tokenizer
+        loaded: Any = model
+        if isinstance(model, (str, Path)):
+            from katgym_trainer.models.pretrained import load_model  # imports transformers
+
+            loaded, found = load_model(str(model), DTYPES[config.dtype])
+            self.tokenizer = found if tokenizer is None else tokenizer
+        self.model = prepared(loaded, config)
+        self.num_steps = 0
+        """Calls of `step` and `step_rows` that ended, those with nothing to train among them."""
+        self._tree_model = as_tree_model(self.model)
+        known = KnownLogprobs(self.model, self.loss, config, reference=reference)
+        self._masters = MasterWeights(
+            (name, p) for name, p in self.model.named_parameters() if p.requires_grad
+        )
+        self._optimizer = make_optimizer(
+            self._masters.named(),
+            config,
+            vocabulary=vocabulary_names(self.model, self._tree_model.head().weight_VD),
+        )
+        self._has_idle_groups = (
+            self.algorithm.advantage is not None and not self.loss.has_other_terms
+        )
+        self._preparation = Preparation(
+            self._tree_model, config, known, has_idle_groups=self._has_idle_groups
+        )
+        self._is_torn = False
+
+    def step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
+        """Train on groups of rollouts, with the algorithm's advantages; return metrics.
+
+        To mask errors or shape rewards, call `group_rows` and give its rows to `step_rows`.
+        """
+        if self.algorithm.advantage is None:
+            raise UsageError(
+                f"algorithm {self.algorithm_name!r} makes no advantages of rewards: give step_rows"
+                " rows (of supervised_rows, with_gae or preference_rows)"
+            )
+        rows = group_rows(groups, self.algorithm.advantage)
+        if self.config.advantage_scaling == "pass_rate":
+            rows = scaled_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)
+        return self._step(rows)
+
+    def step_rows(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Train on rows and return metrics, by the names of `METRICS`.
+
+        Groups in which no token has an advantage are not computed, and count in every mean, where
+        the loss has no term but the advantage's. An update whose gradient is not finite is left
+        out.
+
+        Interrupted, or failed, in its forward or backward, an update changes nothing; of
+        `num_updates` those that were made before stay. Ctrl-C waits for weights that are being
+        written.
+        """
+        if self.config.advantage_scaling == "pass_rate":
+            raise UsageError(
+                "advantage_scaling='pass_rate' needs the groups' rewards: call step, or"
+                " scaled_by_pass_rate on the rows"
+            )
+        return self._step(rows)
+
+    def _step(self, given: Sequence[Row]) -> dict[str, float]:
+        self._check_whole()
+        started = time.perf_counter()
+        learning_rate = self._next_learning_rate()
+        rows, prepared = self._preparation.rows(given, num_steps=self.num_steps)
+        prepared["time/prepare_s"] = time.perf_counter() - started
+        rng = np.random.default_rng([self.config.seed, self.num_steps])
+        parts = split_groups(rows, self.config.num_updates, rng=rng)
+        busy = [
+            [part[place] for place in busy_places(part)] if self._has_idle_groups else part
+            for part in parts
+        ]
+        pairs = [(some, part) for some, part in zip(busy, parts, strict=True) if is_trained(some)]
+        self._optimizer.set_learning_rate(learning_rate)
+        updates = []
+        for number, (some, part) in enumerate(pairs, 1):
+            factor = share(some, part, self.loss.normaliser)
+            updates.append(self._update(some, factor, is_last=number == len(pairs)))
+        if not pairs:
+            logger.warning(
+                "step %d: none of its %d rows trains anything", self.num_steps, len(given)
+            )
+            self.num_steps += 1
+        num_updates = sum(update["num_updates"] for update in updates)
+        return {
+            **combined(updates),
+            **prepared,
+            "train/learning_rate": learning_rate,
+            "train/num_updates": num_updates,
+            "train/is_skipped": float(not num_updates),
+            "train/num_rows": len(given),
+            "train/num_idle_rows": len(rows) - sum(map(len, busy)),
+            "time/step_s": time.perf_counter() - started,
+        }
+
+    def save_pretrained(self, path: str | Path, *, is_merged: bool = True) -> None:
+        """Write the model as a folder that `from_pretrained` loads, with its tokenizer if known.
+
+        is_merged: add adapters to the weights; False writes the adapters alone, for peft.
+
+        All of the folder is written, or nothing. Raises `UsageError` for a folder that is not
+        empty, and for a `TreeModel`, which has no such format.
+        """
+        self._check_whole()
+        if isinstance(self.model, TreeModel):
+            raise UsageError(
+                f"{type(self.model).__name__} is not a model of transformers; save_checkpoint keeps"
+                " its weights"
+            )
+        from katgym_trainer.models.pretrained import save_model  # imports transformers
+
+        save_model(self.model, self.tokenizer, Path(path), is_merged=is_merged)
+
+    def save_checkpoint(
+        self, folder: str | Path, cursor: Any = None, *, max_checkpoints: int | None = None
+    ) -> Path:
+        """Write all that the next step depends on as `folder/step-{num_steps}`; return that.
+
+        cursor: JSON values of the caller's own: where it is in its data.
+        max_checkpoints: how many of the newest in the folder to keep; None: all.
+
+        The folder appears whole or not at all. Weights that are not trained are not in it.
+        """
+        self._check_whole()
+        checkpoint = Checkpoint(
+            weights=dict(self._masters.named()),
+            optimizer=self._optimizer.state_dict(),
+            random=random_states(),
+            state={**self._state(), "num_steps": self.num_steps, "cursor": cursor},
+        )
+        return checkpoints.save(checkpoint, Path(folder), max_checkpoints=max_checkpoints)
+
+    def load_checkpoint(self, folder: str | Path) -> Any:
+        """Go on from a checkpoint, and return its cursor.
+
+        folder: a checkpoint, or a folder of them, whose latest is taken.
+
+        torch's global generators are set as well. On the CPU the next step is, bit for bit, the one
+        that would have followed the save. Raises `CheckpointError` for one that is damaged (the
+        text names the last good one), or of another model or optimizer; then nothing has changed.
+        """
+        path = checkpoints.chosen(Path(folder))
+        found = checkpoints.load(path)
+        check_fits(path, found.state, self._state())
+        check_weights(path, found.weights, dict(self._masters.named()))
+        try:
+            self._optimizer.check_state_dict(found.optimizer)
+        except ValueError as e:
+            raise CheckpointError(f"checkpoint {str(path)!r} does not fit: {e}") from e
+        self._is_torn = True
+        self._masters.load(found.weights)
+        self._optimizer.load_state_dict(found.optimizer)
+        set_random_states(found.random)
+        self.num_steps = int(found.state["num_steps"])
+        self._preparation.weights_changed()
+        self._is_torn = False
+        return found.state["cursor"]
+
+    def close(self) -> None:
+        """Let go of the model, for another trainer to take; may be called twice."""
+        self._masters.close()
+        self._preparation.close()
+
+    def _update(self, rows: Sequence[Row], factor: float, *, is_last: bool) -> dict[str, float]:
+        """Compute the gradient of some rows, times a factor, and change the weights by it."""
+        config = self.config
+        times = [time.perf_counter()]
+        forests = pack(
+            rows,
+            max_tokens=config.max_tokens,
+            max_pairs=config.max_pairs,
+            max_trained=config.max_trained,
+            should_split=config.should_split,
+        )
+        times.append(time.perf_counter())
+        self._masters.clear_gradients()
+        try:
+            with self._training():
+                metrics = forward_backward(
+                    self._tree_model,
+                    forests,
+                    self.loss,
+                    backend=config.backend,
+                    temperature=config.temperature,
+                )
+            times.append(time.perf_counter())
+            if factor != 1:
+                self._masters.scale_gradients(factor)
+            norm = clip_gradients((p for _, p in self._masters.named()), config.max_grad_norm)
+            with interrupts_held_back():
+                self._apply(norm)
+                self.num_steps += is_last
+        finally:
+            self._masters.clear_gradients()
+        times.append(time.perf_counter())
+        return {
+            **metrics,
+            "loss": metrics["loss"] * factor,
+            "grad_norm": norm,
+            "num_updates": float(math.isfinite(norm)),
+            "num_nonfinite_updates": float(not math.isfinite(norm)),
+            "time/pack_s": times[1] - times[0],
+            "time/forward_backward_s": times[2] - times[1],
+            "time/optimizer_s": times[3] - times[2],
+        }
+
+    def _apply(self, norm: float) -> None:
+        """Change the weights; a gradient that is not finite is left out."""
+        if not math.isfinite(norm):
+            logger.warning(
+                "step %d: the gradient's norm is %s; the update is left out", self.num_steps, norm
+            )
+            return
+        self._is_torn = True
+        self._optimizer.step()
+        self._masters.publish()
+        self._is_torn = False
+
+    def _next_learning_rate(self) -> float:
+        factor = schedule_factor(self.num_steps, self.config)
+        if not factor:
+            raise UsageError(
+                f"the schedule ended at num_steps={self.config.num_steps!r} with learning rate 0,"
+                f" and {self.num_steps} steps are done: nothing would change"
+            )
+        return factor * self.config.learning_rate
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a checkpoint is compared by."""
+        return {
+            "algorithm": self.algorithm_name,
+            "config": self.config.to_json(),
+            "frozen_sha256": frozen_sha256(self.model),
+        }
+
+    def _check_whole(self) -> None:
+        if self._is_torn:
+            raise RuntimeError(
+                "the weights are torn: changing them failed half way; load a checkpoint"
+            )
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        """Put the model in training mode, without which activation checkpointing does nothing."""
+        before = self.model.training
+        self.model.train()
+        try:
+            yield
+        finally:
+            self.model.train(before)

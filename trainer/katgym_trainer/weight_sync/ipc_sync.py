@@ -1,0 +1,72 @@
+"""`IpcSync`: all weights, as handles of memory on the GPU that trainer and servers share.
+
+Written against the routes of vLLM 0.32, without anything of vLLM installed here. It has not been
+run: it needs an NVIDIA GPU with room for both.
+
+Not here: weights between GPUs (`nccl_sync.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+
+from katgym.errors import UsageError
+from katgym.vllm_server.control import VllmControl
+from katgym_trainer.weight_sync.probe import ProbeConfig
+from katgym_trainer.weight_sync.served_weights import served_weights
+from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
+
+
+class IpcSync(WeightSync):
+    """All weights, for servers on the trainer's GPU started with `--weight-transfer ipc`."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        served_name: str,
+        *,
+        probe: ProbeConfig | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        super().__init__(urls, served_name, probe=probe, timeout_s=timeout_s)
+        self._is_ready = False
+
+    async def prepare(self, model: Any, version: int) -> None:
+        if next(model.parameters()).device.type != "cuda":
+            raise UsageError("IpcSync shares memory of a GPU, and the model is not on one")
+        if not self._is_ready:
+            await all_of(
+                control.init_weight_transfer({"packed": False}) for control in self.controls
+            )
+            self._is_ready = True
+
+    async def update(self, model: Any, version: int) -> None:
+        # Held until the last server has copied them: a handle does not keep its memory alive.
+        named = [(name, tensor.contiguous()) for name, tensor in served_weights(model)]
+        torch.cuda.synchronize()
+        await all_of(self._send(control, named) for control in self.controls)
+        await asyncio.to_thread(torch.cuda.ipc_collect)
+
+    async def _send(self, control: VllmControl, named: Sequence[tuple[str, Tensor]]) -> None:
+        # A handle is for one reader, so each server gets handles of its own.
+        handles = [{_gpu(tensor): reduce_tensor(tensor)[1]} for _, tensor in named]  # type: ignore[no-untyped-call]  # torch
+        await control.transfer_weights(
+            {
+                "names": [name for name, _ in named],
+                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
+                "shapes": [list(tensor.shape) for _, tensor in named],
+                "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
+            }
+        )
+
+
+def _gpu(tensor: Tensor) -> str:
+    return str(torch.cuda.get_device_properties(tensor.device).uuid)

@@ -1,0 +1,170 @@
+"""New weights for running servers: pause, update, version, resume, and a probe of each.
+
+    sync = ReloadSync(["http://127.0.0.1:8000"], "tiny", folder=Path("weights"))
+    times = await sync.sync_weights(model, version=7, policies=[policy])
+
+Requests are frozen while the weights change and go on with the new ones; servers tell which token
+came from which. A sync that fails after weights began to change says so: the servers go on, and
+label what they sample `unverified`, which `vllm:` policies refuse. It does not protect what is
+sampled between the update and a probe that fails: that has the version's label.
+
+Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `transfer_sync.py`).
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from katgym.errors import KatgymError, UsageError
+from katgym.policies.http_retry import HttpClient, RetryConfig
+from katgym.vllm_server.control import VllmControl
+from katgym.vllm_server.token_api import UNVERIFIED
+from katgym_trainer.weight_sync.probe import Probe, ProbeConfig
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Versioned(Protocol):
+    """A policy that stamps completions, as `VllmPolicy`."""
+
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTimes:
+    """Wall seconds of one sync's parts, and how far the probe was off."""
+
+    prepare_s: float
+    """Weights made ready, and the probe scored by the trainer; the servers sample meanwhile."""
+    pause_s: float
+    """Until the last server had paused."""
+    update_s: float
+    """Until the last server had the weights and their version."""
+    resume_s: float
+    probe_s: float
+    """The servers sample again meanwhile."""
+    difference: float
+    """Largest difference of a log-probability on any server."""
+
+
+class WeightSync(abc.ABC):
+    """One way for weights to get into servers, which all serve the same model.
+
+    urls: of the servers. served_name: the model the probe scores there, an adapter's for adapters.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        served_name: str,
+        *,
+        probe: ProbeConfig | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        if not urls:
+            raise UsageError("a weight sync needs at least one server's URL")
+        self.served_name = served_name
+        self.probe = probe or ProbeConfig()
+        # What fails twice is not mended by asking on: servers are frozen meanwhile.
+        retry = RetryConfig(timeout_s=timeout_s, max_retries=1)
+        self.controls = [
+            VllmControl(HttpClient(base_url=url.rstrip("/"), retry=retry)) for url in urls
+        ]
+
+    async def sync_weights(
+        self, model: Any, version: int, *, policies: Iterable[Versioned] = ()
+    ) -> SyncTimes:
+        """Give all servers the model's weights under a version, and check that they have them.
+
+        model: of transformers, with peft adapters or without; not changed, and not to be trained
+        meanwhile. policies: get the version, for servers that do not tell it with every token.
+        Raises `WeightSyncError` when a server's scores are not the model's, and what the update
+        raised otherwise; the servers sample again in either case.
+        """
+        start = time.perf_counter()
+        probe = await asyncio.to_thread(Probe, self.probe, model, self.served_name)
+        await self.prepare(model, version)
+        prepared = time.perf_counter()
+        pause_s, update_s, resume_s = await self._exchange(model, version, policies)
+        probed = time.perf_counter()
+        async with self._marked_if_it_fails():
+            differences = await all_of(probe.check(control) for control in self.controls)
+        probe_s = time.perf_counter() - probed
+        await self.clean_up(version)
+        return SyncTimes(
+            prepare_s=prepared - start,
+            pause_s=pause_s,
+            update_s=update_s,
+            resume_s=resume_s,
+            probe_s=probe_s,
+            difference=max(differences),
+        )
+
+    @abc.abstractmethod
+    async def prepare(self, model: Any, version: int) -> None:
+        """Do what can be done before the servers are paused."""
+
+    @abc.abstractmethod
+    async def update(self, model: Any, version: int) -> None:
+        """Get the weights into all servers, which are paused."""
+
+    async def clean_up(self, version: int) -> None:  # noqa: B027 - most leave nothing behind
+        """Remove what older versions left; called when all servers have this one."""
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await all_of(control.aclose() for control in self.controls)
+
+    async def _exchange(
+        self, model: Any, version: int, policies: Iterable[Versioned]
+    ) -> tuple[float, float, float]:
+        """Pause, update, set versions, resume; return how long each took."""
+        start = time.perf_counter()
+        try:
+            await all_of(control.pause("keep", clear_cache=True) for control in self.controls)
+            paused = time.perf_counter()
+            async with self._marked_if_it_fails():
+                await self.update(model, version)
+                await all_of(control.set_weight_version(str(version)) for control in self.controls)
+            for policy in policies:
+                policy.policy_version = version
+            updated = time.perf_counter()
+        finally:
+            await all_of(control.resume() for control in self.controls)
+        return paused - start, updated - paused, time.perf_counter() - updated
+
+    @contextlib.asynccontextmanager
+    async def _marked_if_it_fails(self) -> AsyncIterator[None]:
+        """Label all that the servers sample after a failure, as far as they answer."""
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            if not is_done:
+                try:
+                    await all_of(
+                        control.set_weight_version(UNVERIFIED) for control in self.controls
+                    )
+                except KatgymError as e:
+                    logger.warning("after a failed sync a server cannot be marked as such: %s", e)
+
+
+async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all, also when one fails; then raise the first failure."""
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    done: list[T] = []
+    for result in found:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

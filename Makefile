@@ -11,12 +11,12 @@ SETUP := $(VENV)/.set-up
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
-	@echo "make test      the unmarked tests (about 6 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 8 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"
 	@echo "make docs      generate docs/reference from the docstrings"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
-	@echo "make bench-gpu checks the kernels on a CUDA GPU, then times them (under 8 minutes)"
+	@echo "make bench-gpu checks the kernels on a CUDA GPU, then times them and training steps"
 
 # torch first and alone: the constraint names the CPU build's version on every machine.
 $(SETUP): pyproject.toml constraints.txt plugins/katgym-plugin-reasoning-gym/pyproject.toml
@@ -58,9 +58,13 @@ bench: $(SETUP)
 
 # A machine with a GPU may have no network to make an environment with: any Python with torch and
 # triton will do.
+GPU_PYTHON = $(shell python3 -c "import torch, triton" 2>/dev/null && echo python3 || \
+  echo $(BIN)/python)
 bench-gpu:
-	PYTHONPATH=kernels $(shell python3 -c "import torch, triton" 2>/dev/null && echo python3 || \
-	  echo $(BIN)/python) kernels/benchmarks/gpu.py
+	PYTHONPATH=kernels $(GPU_PYTHON) kernels/benchmarks/gpu.py
+	PYTHONPATH=kernels:trainer $(GPU_PYTHON) trainer/benchmarks/steps.py --device cuda \
+	  --shape 0.6b --dtype bfloat16 --checkpointing --shrink 1 --max-tokens 40000 --limit-s 20 \
+	  --methods rows,varlen,concatenated,forest --out trainer/benchmarks/steps_gpu.csv
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

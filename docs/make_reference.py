@@ -26,7 +26,7 @@ def modules() -> list[str]:
         root = importlib.import_module(package)
         names = [m.name for m in pkgutil.walk_packages(root.__path__, f"{package}.")]
         for name in [package, *names]:
-            if ".make_" in name:
+            if ".make_" in name or name.endswith(".__main__"):
                 continue
             try:
                 importlib.import_module(name)

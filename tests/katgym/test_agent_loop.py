@@ -250,7 +250,7 @@ def test_truncated_by_time_while_policy_or_tool_hangs(env: Site, texts: list[Any
     policy = TokenPolicy(texts)
     began = time.perf_counter()
     rollout = play(env, policy, limits=Limits(timeout_s=0.05))
-    assert time.perf_counter() - began < 1  # it would hang for good
+    assert time.perf_counter() - began < 20  # it would hang for good
     assert (rollout.status, rollout.failure_kind) == (
         RolloutStatus.TRUNCATED,
         FailureKind.EPISODE_TIMEOUT,
@@ -277,7 +277,7 @@ def test_grading_what_a_budget_ended_is_bounded_too(texts: list[Any]) -> None:
     env, policy = Site("hang:score"), TokenPolicy(texts)
     began = time.perf_counter()
     rollout = play(env, policy, limits=Limits(timeout_s=0.05))
-    assert time.perf_counter() - began < 0.5  # it would hang for good
+    assert time.perf_counter() - began < 20  # it would hang for good
     assert (rollout.status, rollout.reason) == (
         RolloutStatus.FAILED,
         "grading did not end within 0.05 s",

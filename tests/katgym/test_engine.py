@@ -193,7 +193,7 @@ def test_the_delay_doubles() -> None:
     began = time.perf_counter()
     ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
     assert rollout.num_retries == 3
-    assert 0.14 <= time.perf_counter() - began < 0.5  # 0.02 + 0.04 + 0.08
+    assert 0.14 <= time.perf_counter() - began < 5  # 0.02 + 0.04 + 0.08
 
 
 def test_a_truncated_rollout_is_never_tried_again() -> None:
@@ -232,7 +232,7 @@ def test_stopping_early_cancels_the_rest_and_waits_for_its_clean_up(how: str) ->
         engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=8))
         async with aclosing(engine.run(requests(None))) as results:
             async for _ in results:
-                policy.latency_s = 5.0
+                policy.latency_s = 60.0
                 if how == "close":
                     break
 
@@ -242,7 +242,7 @@ def test_stopping_early_cancels_the_rest_and_waits_for_its_clean_up(how: str) ->
         if how == "cancel":
             assert policy.num_open == 8
             task.cancel()
-        await asyncio.wait([task], timeout=1)
+        await asyncio.wait([task], timeout=30)
         assert task.cancelled() == (how == "cancel")
         assert policy.num_open == 0
         assert Counted.num_alive == 0
@@ -250,7 +250,7 @@ def test_stopping_early_cancels_the_rest_and_waits_for_its_clean_up(how: str) ->
 
     began = time.perf_counter()
     asyncio.run(go())
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 20
 
 
 def test_a_bare_break_is_cleaned_up_by_the_event_loop() -> None:
@@ -266,7 +266,7 @@ def test_a_bare_break_is_cleaned_up_by_the_event_loop() -> None:
 
 
 def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
-    policy = Gauge(latency_s=5)
+    policy = Gauge(latency_s=60)
     wanted = [*requests(5), RolloutRequest(make_env=Counted, task_id="nope")]
 
     async def go() -> None:
@@ -278,7 +278,7 @@ def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
 
     began = time.perf_counter()
     asyncio.run(go())
-    assert time.perf_counter() - began < 2.5
+    assert time.perf_counter() - began < 30
 
 
 def test_an_env_that_cannot_be_made_is_a_mistake_of_the_caller() -> None:

@@ -254,9 +254,9 @@ def test_hedges_and_non_numbers_are_no_answer(message):
 )
 def test_reading_stays_fast_on_long_repetitive_messages(unit):
     message = unit * (200_000 // len(unit)) + "x"
-    start = time.perf_counter()
+    start = time.process_time()
     read_answer(message)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 @given(st.fractions(max_denominator=10**6))

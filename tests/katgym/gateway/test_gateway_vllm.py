@@ -216,7 +216,8 @@ def frozen_in_the_middle(served, ask):
 def set_version(served, version):
     """Tell the server which weights it has."""
     body = {"new_version": version}
-    httpx.post(f"{served.url}/update_weight_version", json=body).raise_for_status()
+    answer = httpx.post(f"{served.url}/update_weight_version", json=body, timeout=300)
+    answer.raise_for_status()
 
 
 def test_the_weights_behind_every_token_are_recorded(gateway, served):

@@ -322,7 +322,7 @@ def test_a_retry_after_is_honoured(server, tmp_path):
         with openai.OpenAI(base_url=f"{gateway.url}/s/s/v1", api_key="any") as client:
             began = time.monotonic()
             completion = ask(client)
-            assert 1.5 <= time.monotonic() - began < 6
+            assert 1.5 <= time.monotonic() - began < 30
             check_chat(gateway, completion)
             with pytest.raises(openai.RateLimitError) as refused:
                 ask(client.with_options(max_retries=0, base_url=f"{gateway.url}/s/third/v1"))

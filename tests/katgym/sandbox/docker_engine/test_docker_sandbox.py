@@ -300,7 +300,7 @@ def test_killing_does_not_wait_and_leaves_nothing(docker_image):
         return took, containers(label="test=kill")
 
     took, left = run(work)
-    assert took < 1.0
+    assert took < 5
     assert left == []
 
 

@@ -93,7 +93,7 @@ def test_what_a_command_left_running_ends_with_it(command: str) -> None:
     async def play(sandbox: LocalSandbox) -> None:
         began = time.monotonic()
         assert (await sandbox.exec(command)).stdout == b"started\n"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         inside = await sandbox.exec("pgrep -c sleep")
         assert inside.stdout == b"0\n"
         assert num_processes(sandbox) == 1  # the supervisor

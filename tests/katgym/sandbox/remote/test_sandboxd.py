@@ -119,8 +119,8 @@ def test_a_wrong_token_and_a_missing_server_are_told_apart(server: Server) -> No
     nobody = replace(server, url=f"http://127.0.0.1:{port}")
     with pytest.raises(SandboxUnavailableError, match="is `katgym sandboxd` running there"):
         asyncio.run(ask(_backend(nobody)))
-    assert httpx.post(server.url + "/v1/gc").status_code == 401
-    assert httpx.get(server.url + "/").status_code == 404
+    assert httpx.post(server.url + "/v1/gc", timeout=60).status_code == 401
+    assert httpx.get(server.url + "/", timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_layer_that_the_server_lost_is_sent_again(server: Server) -> None:
 
 def test_a_request_that_announces_too_much_is_refused_unread(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(
             f"POST /v1/gc HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
             "content-length: 99999999999\r\n\r\n".encode()
@@ -242,10 +242,10 @@ def test_a_server_that_dies_fails_what_runs_and_leaves_nothing(tmp_path: Path) -
         began = time.monotonic()
         with pytest.raises(SandboxError):
             await running
-        assert time.monotonic() - began < 5
-        assert server.process.wait(10) == -number
+        assert time.monotonic() - began < 60
+        assert server.process.wait(60) == -number
         while _sleeping(mark):
-            assert time.monotonic() - began < 10, "something outlived the server"
+            assert time.monotonic() - began < 60, "something outlived the server"
             await asyncio.sleep(0.02)
         with pytest.raises(SandboxUnavailableError, match="cannot be reached"):
             await box.read("x")

@@ -15,8 +15,9 @@ pytest.importorskip("matplotlib", reason="needs the package 'matplotlib'")
 
 from matplotlib.image import imread
 
+from katgym.cli.main import main
 from katgym.errors import UsageError
-from katgym_trainer.runs.plots import CURVES, plot_run, smoothed
+from katgym_trainer.runs.plots import CURVES, plot_run, plot_runs, smoothed
 
 
 def write(folder: Path, lines: list[dict[str, float | None]]) -> Path:
@@ -81,3 +82,57 @@ def test_folders_without_metrics_are_refused(tmp_path: Path) -> None:
         UsageError, match=r"metrics.jsonl' holds none of train/loss, rollout/reward"
     ):
         plot_run(write(tmp_path / "run", [{"step": 1, "train/loss": None}]))
+
+
+def test_groups_of_runs_share_a_picture(tmp_path: Path) -> None:
+    runs = {
+        name: write(tmp_path / name, [{"step": t, "train/loss": a * t} for t in range(1, 9)])
+        for name, a in (("low-0", 0.0), ("low-1", 0.2), ("high", 1.0))
+    }
+    groups = {"low": [runs["low-0"], runs["low-1"]], "high": [runs["high"]]}
+    paths = plot_runs(groups, tmp_path / "out" / "plots")
+    assert [path.name for path in paths] == ["loss.png", "overview.png"]
+    image = imread(paths[0])[..., :3]
+    blue = image[..., 2] - image[..., 0] > 0.5  # the line of the first group's mean
+    orange = image[..., 0] - image[..., 2] > 0.5
+    right = int(0.9 * image.shape[1])
+    assert np.nonzero(orange[:, right])[0].max() < np.nonzero(blue[:, right])[0].min()
+    pale = np.abs(image - (0.84 + 0.16 * np.array([0x2F, 0x6F, 0xDE]) / 255)).max(2) < 0.02
+    assert pale[:, right].sum() > pale[:, image.shape[1] // 4].sum() > 0  # the band widens
+
+
+def test_a_group_is_drawn_where_all_of_its_runs_have_points(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", [{"step": 1, "train/loss": 1.0, "train/grad_norm": 1.0}])
+    two = write(tmp_path / "two", [{"step": 1, "train/loss": 1.0}])
+    paths = plot_runs({"both": [one, two], "one": [one]}, tmp_path / "plots")
+    assert [path.name for path in paths] == ["loss.png", "grad_norm.png", "overview.png"]
+    three = write(tmp_path / "three", [{"step": 1, "train/grad_norm": 1.0}])
+    with pytest.raises(UsageError, match="no group has a curve that all of its runs have"):
+        plot_runs({"a": [two, three]}, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (["=a"], "a run is RUN or LABEL=RUN,RUN; got '=a'"),
+        (["a="], "a run is RUN or LABEL=RUN,RUN; got 'a='"),
+        (["x/a", "y/a"], "two runs are called 'a'; name them: LABEL=RUN"),
+    ],
+)
+def test_runs_that_cannot_be_told_apart_are_refused(
+    told: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "plot", *told]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_compares_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / name, [{"step": 1, "train/loss": 1.0}])
+    out = tmp_path / "plots"
+    command = ["train", "plot", f"{tmp_path}/a", f"b={tmp_path}/b,{tmp_path}/a", "--out", str(out)]
+    assert main(command) == 0
+    assert {path.name for path in out.iterdir()} == {"loss.png", "overview.png"}
+    told = capsys.readouterr().out
+    assert told.count("train/loss") == 0 and told.count("loss ") == 3

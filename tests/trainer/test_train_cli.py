@@ -242,6 +242,19 @@ def test_mistakes_in_the_file_are_named_and_can_be_mended(
     assert main(command) == 0
 
 
+def test_settings_take_the_place_of_the_files_and_are_kept(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    command = ["train", "sft", str(config), "--out", str(run), "--steps", "1"]
+    assert main([*command, "--set", "train.learning_rate=0.125"]) == 0
+    assert "\n# --set train.learning_rate=0.125\n" in (run / "config.toml").read_text()
+    (line,) = (run / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["train/learning_rate"] == 0.125
+    assert main([*command, "--set", "train.learning_rat=0.125"]) == 2
+    assert "Did you mean 'learning_rate'?" in capsys.readouterr().err
+
+
 def test_a_budget_that_is_too_small_is_told_at_the_start_or_kept_in_parts(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,6 +42,7 @@ class Reader:
         self.todo = [p for line in rooms.splitlines() for p in line.split(": ")[1].split(", ")]
         self.chests = dict(re.findall(r"- chest (\d+): (.*)", opening))
         self.has_false_notes = "false trails" in opening
+        self.facts = set()
 
     def act(self):
         if self.todo:
@@ -60,6 +61,7 @@ class Reader:
             if locker:
                 self.todo.append(locker[0])
                 continue
+            self.facts |= set(FACT.findall(note[2]))
             is_not, *values = FACT.fullmatch(note[2]).groups()
             (value,) = [v for v in values if v]
             self.chests = {
@@ -77,6 +79,26 @@ def test_the_oracle_opens_the_right_chest_on_100_tasks(level):
         reward, info = finish(env, TreasureHuntEnv.oracle_action)
         assert reward == 1.0
         assert info["reward"]["components"]["facts_read"]["score"] == 1.0
+
+
+@pytest.mark.parametrize("level", [1, 2, 5, 8])
+def test_the_oracle_goes_by_what_was_read(level):
+    env = TreasureHuntEnv(level=level)
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        reader, is_over = Reader(observation[0]["content"]), False
+        while not is_over:
+            action = one_call_a_turn(env)
+            is_open = action["tool_calls"][0]["function"]["name"] == "open_chest"
+            assert is_open == (len(reader.chests) == 1)
+            if is_open:
+                said = re.fullmatch(r"(.*) That is chest (\d+)\.", action["content"])
+                assert [said[2]] == list(reader.chests)
+                assert set(FACT.findall(said[1])) == reader.facts
+            observation, _, terminated, truncated, _ = env.step(action)
+            reader.read(observation)
+            is_over = terminated or truncated
+        assert is_open or level > 5
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -134,3 +134,6 @@ def test_options_of_one_stage_are_refused(
     path.write_text(TEXT.format(model=model, env=ENV_ID, steps=2))
     assert main(["train", "rl", str(path), "--steps", "3"]) == 2
     assert "--steps is for a run of one stage; all.toml has stages" in capsys.readouterr().err
+    setting = ["--set", "stage.1.train.num_stesp=3"]
+    assert main(["train", "rl", str(path), *setting]) == 2
+    assert "Did you mean 'num_steps'?" in capsys.readouterr().err

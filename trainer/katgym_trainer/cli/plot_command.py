@@ -1,11 +1,15 @@
-"""Draw the curves of a training run from its metrics.jsonl: here, and as PNG files in RUN/plots.
+"""Draw the curves of training runs from their metrics.jsonl: here, and as PNG files.
 
-The run may still be training. Each line here has a curve's first and last value, its least and
-most, and bars of means from first to last. The files need matplotlib.
+The runs may still be training. Each line here has a curve's first and last value, its least and
+most, and bars of means from first to last. One run's files go to RUN/plots. Several are drawn into
+the same pictures, in --out; LABEL=RUN,RUN draws the mean of runs, such as seeds, and a band from
+the least to the most. The files need matplotlib.
 
 example:
   katgym train plot runs/sft
   katgym train plot runs/rl --no-files
+  katgym train plot runs/grpo runs/dapo --out plots
+  katgym train plot grpo=runs/grpo-0,runs/grpo-1 dapo=runs/dapo-0,runs/dapo-1 --out plots
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from katgym import console
+from katgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from katgym_trainer.row import Floats
 
@@ -28,7 +33,15 @@ _NUM_BARS = 48
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a training run's folder")
+    parser.add_argument(
+        "runs", nargs="+", metavar="[LABEL=]RUN[,RUN]", help="folders of training runs"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the files (RUN/plots; of several: plots)",
+    )
     parser.add_argument("--no-files", action="store_true", help="draw in the terminal alone")
 
 
@@ -36,14 +49,38 @@ def run(args: argparse.Namespace) -> int:
     """Draw, and print the files."""
     from katgym_trainer.runs.curves import curve_points
 
-    console.stdout.print(_table(curve_points(args.run_folder)))
+    groups = _groups(args.runs)
+    folders = [run for runs in groups.values() for run in runs]
+    for folder in folders:
+        if len(folders) > 1:
+            console.stdout.rule(str(folder), align="left")
+        console.stdout.print(_table(curve_points(folder)))
     if args.no_files:
         return 0
-    from katgym_trainer.runs.plots import plot_run  # it needs matplotlib
+    from katgym_trainer.runs.plots import plot_run, plot_runs  # they need matplotlib
 
-    for path in plot_run(args.run_folder):
+    if len(folders) == 1 and args.out is None:
+        paths = plot_run(folders[0])
+    else:
+        paths = plot_runs(groups, args.out or Path("plots"))
+    for path in paths:
         console.stdout.print(str(path), markup=False, soft_wrap=True)
     return 0
+
+
+def _groups(told: Sequence[str]) -> dict[str, list[Path]]:
+    """Return what each argument is called, and its runs."""
+    groups: dict[str, list[Path]] = {}
+    for text in told:
+        label, equals, runs = text.rpartition("=")
+        folders = [Path(run) for run in runs.split(",") if run]
+        if not folders or (equals and not label):
+            raise UsageError(f"a run is RUN or LABEL=RUN,RUN; got {text!r}")
+        label = label or ", ".join(folder.name for folder in folders)
+        if label in groups:
+            raise UsageError(f"two runs are called {label!r}; name them: LABEL=RUN")
+        groups[label] = folders
+    return groups
 
 
 def _table(found: Mapping[str, Floats]) -> Table:

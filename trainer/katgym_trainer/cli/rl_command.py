@@ -8,6 +8,7 @@ command goes on from there, also after a crash.
 example:
   katgym train rl rl.toml --out runs/rl
   katgym train rl rl.toml --out runs/rl --steps 200
+  katgym train rl rl.toml --out runs/rl-1 --set train.seed=1
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from katgym import console
 from katgym.errors import UsageError
-from katgym_trainer.cli.run_arguments import add_run_arguments
+from katgym_trainer.cli.run_arguments import add_run_arguments, print_how_to_go_on
 
 if TYPE_CHECKING:
     from katgym_trainer.rl.rl_config import RlConfig
@@ -35,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and print what came of it."""
     from katgym_trainer.rl.rl_config_file import parse_rl_config
-    from katgym_trainer.runs.toml_sections import read_toml
+    from katgym_trainer.runs.toml_file import read_toml
 
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps is an int >= 1, got {args.steps!r}")
-    raw = read_toml(args.config)
+    raw = read_toml(args.config, args.settings)
     if "stage" in raw:
         return _run_stages(raw, args)
     config = parse_rl_config(raw, name=args.config.name, num_steps=args.steps)
@@ -49,13 +50,14 @@ def run(args: argparse.Namespace) -> int:
 def _run_one(config: RlConfig, args: argparse.Namespace) -> int:
     from katgym_trainer.cli.rl_progress import RlProgress
     from katgym_trainer.rl.rl_run import rl_run
+    from katgym_trainer.runs.toml_file import kept_text
 
     folder = _folder(args)
     with RlProgress(console.stderr) as progress:
         result = rl_run(
             config,
             folder,
-            config_text=args.config.read_text(encoding="utf-8"),
+            config_text=kept_text(args.config, args.settings),
             observer=progress,
             is_resume=args.resume,
         )
@@ -65,7 +67,7 @@ def _run_one(config: RlConfig, args: argparse.Namespace) -> int:
         console.stdout.print(f"{_told(result)}, {result.wall_s:.1f} s", markup=False)
         console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
     if result.model is None:
-        _print_how_to_go_on(result.step, folder, args)
+        print_how_to_go_on("rl", result.step, args, folder)
     return result.exit_code
 
 
@@ -73,6 +75,7 @@ def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
     from katgym_trainer.cli.stage_progress import StageProgress
     from katgym_trainer.runs.pipeline_config import parse_pipeline
     from katgym_trainer.runs.pipeline_run import pipeline_run
+    from katgym_trainer.runs.toml_file import kept_text
 
     if args.steps is not None or args.resume:
         option = "--resume" if args.resume else "--steps"
@@ -80,7 +83,7 @@ def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
     config, folder = parse_pipeline(raw, name=args.config.name), _folder(args)
     with StageProgress(console.stderr) as progress:
         result = pipeline_run(
-            config, folder, config_text=args.config.read_text(encoding="utf-8"), observer=progress
+            config, folder, config_text=kept_text(args.config, args.settings), observer=progress
         )
     if args.json:
         console.print_json(result.to_json())
@@ -90,7 +93,7 @@ def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
             console.stdout.print(text, markup=False, soft_wrap=True)
         console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
     if result.model is None:
-        _print_how_to_go_on(result.stages[-1].step, folder, args)
+        print_how_to_go_on("rl", result.stages[-1].step, args, folder)
     return result.exit_code
 
 
@@ -109,13 +112,3 @@ def _told(result: RlResult | TrainResult) -> str:
     if best is not None:
         parts.append(f"held-out {best['success']:.3f} at best (step {best['step']:.0f})")
     return ", ".join(parts)
-
-
-def _print_how_to_go_on(step: int, folder: Path, args: argparse.Namespace) -> None:
-    steps = "" if args.steps is None else f" --steps {args.steps}"
-    console.stderr.print(
-        f"stopped after step {step}; go on with: katgym train rl {args.config} --out {folder}"
-        f"{steps}",
-        markup=False,
-        soft_wrap=True,
-    )

@@ -6,6 +6,7 @@ Not here: the subcommands.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,30 +29,49 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, metavar="N", help="steps in all, in place of the file's"
     )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+        help="in place of the file's, such as train.seed=1; may be given several times",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def run_kind(kind: str, args: argparse.Namespace) -> int:
     """Train and print what came of it; return the exit code."""
     from katgym_trainer.cli.train_progress import TrainProgress
+    from katgym_trainer.runs.toml_file import kept_text
     from katgym_trainer.runs.train_config_file import read_config
     from katgym_trainer.runs.train_run import train_run
     from katgym_trainer.runs.train_run_config import TrainKind
 
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps is an int >= 1, got {args.steps!r}")
-    config = read_config(args.config, TrainKind(kind), num_steps=args.steps)
+    config = read_config(args.config, TrainKind(kind), num_steps=args.steps, settings=args.settings)
     folder = args.out or Path("runs") / args.config.stem
     with TrainProgress(console.stderr) as progress:
         result = train_run(
             config,
             folder,
-            config_text=args.config.read_text(encoding="utf-8"),
+            config_text=kept_text(args.config, args.settings),
             observer=progress,
             is_resume=args.resume,
         )
     _print(result, args, folder)
     return result.exit_code
+
+
+def print_how_to_go_on(kind: str, step: int, args: argparse.Namespace, folder: Path) -> None:
+    """Tell the command that goes on with a run that was stopped."""
+    command = ["katgym", "train", kind, str(args.config), "--out", str(folder)]
+    if args.steps is not None:
+        command += ["--steps", str(args.steps)]
+    for setting in args.settings:
+        command += ["--set", setting]
+    console.stderr.print(
+        f"stopped after step {step}; go on with: {shlex.join(command)}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _print(result: TrainResult, args: argparse.Namespace, folder: Path) -> None:
@@ -68,10 +88,4 @@ def _print(result: TrainResult, args: argparse.Namespace, folder: Path) -> None:
         )
         console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
     if result.model is None:
-        steps = "" if args.steps is None else f" --steps {args.steps}"
-        console.stderr.print(
-            f"stopped after step {result.step}; go on with: katgym train {result.kind}"
-            f" {args.config} --out {folder}{steps}",
-            markup=False,
-            soft_wrap=True,
-        )
+        print_how_to_go_on(result.kind, result.step, args, folder)

@@ -1,4 +1,6 @@
-"""Curves of a training run as PNG files, from its `metrics.jsonl` alone.
+"""Curves of one training run, or of several beside each other, as PNG files.
+
+They are made from `metrics.jsonl` alone.
 
 Each curve has its points and their mean around each step
 
@@ -7,13 +9,13 @@ Each curve has its points and their mean around each step
 which looks to both sides, so that it lies within the points instead of behind them. Not here: what
 the metrics mean (`trainer.py`).
 
-Letters: T steps.
+Letters: R runs, T steps.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,11 @@ _DPI = 144
 _MIN_SMOOTHED = 40
 """Steps from which on a curve is smoothed."""
 _INK, _MUTED, _GRID = "#1b2733", "#5c6b7a", "#e3e8ed"
+_COLORS = ("#2f6fde", "#d9822b", "#2f8f5b", "#b02a37", "#7a4fbf", "#1f9bb3", "#8a6d3b", "#c2559b")
+"""Of compared runs."""
+
+Points = tuple[Floats, Floats]
+"""Steps and values, both [T]."""
 
 
 def plot_run(folder: Path) -> list[Path]:
@@ -47,18 +54,64 @@ def plot_run(folder: Path) -> list[Path]:
     Metrics that the run does not have are left out. Raises `UsageError` for a folder without a
     `metrics.jsonl`, or without a line in it that holds one.
     """
+    found = _points(folder)
+    return _save_all(
+        list(found),
+        folder / "plots",
+        folder.resolve().name,
+        lambda axes, name: _draw(axes, CURVES[name], found[name]),
+    )
+
+
+def plot_runs(groups: Mapping[str, Sequence[Path]], folder: Path) -> list[Path]:
+    """Draw groups of runs into one picture for each curve, in `folder`; return the files.
+
+    groups: what the legend calls them -> folders of runs, such as seeds of one configuration.
+        Shown are the mean at each step that all of a group's runs have, and a band from the least
+        to the most. Curves that a run of theirs does not have are left out of its group.
+
+    Raises `UsageError` as `plot_run` does, and for groups that share no curve.
+    """
+    found = {label: [_points(run) for run in runs] for label, runs in groups.items()}
+    shared = [
+        name for name in CURVES
+        if any(all(name in points for points in runs) for runs in found.values())
+    ]  # fmt: skip
+    if not shared:
+        raise UsageError("no group has a curve that all of its runs have")
+
+    def draw(axes: Axes, name: str) -> None:
+        for place, (label, runs) in enumerate(found.items()):
+            if all(name in points for points in runs):
+                color = _COLORS[place % len(_COLORS)]
+                _draw_group(axes, label, color, [points[name] for points in runs])
+        axes.legend(frameon=False, fontsize=8, labelcolor=_MUTED)
+        _dress(axes, CURVES[name])
+
+    return _save_all(shared, folder, ", ".join(groups), draw)
+
+
+def _points(folder: Path) -> dict[str, Points]:
+    """Return the curves that a run has by name; `UsageError` if it has none."""
     lines = metric_lines(folder)
     found = {name: points for name, c in CURVES.items() if len((points := points_of(lines, c))[0])}
     if not found:
         wanted = ", ".join(curve.metric for curve in CURVES.values())
         raise UsageError(f"{str(folder / 'metrics.jsonl')!r} holds none of {wanted} yet")
-    (folder / "plots").mkdir(exist_ok=True)
+    return found
+
+
+def _save_all(
+    names: Sequence[str], folder: Path, title: str, draw: Callable[[Axes, str], None]
+) -> list[Path]:
+    """Save a picture for each curve, and one with all of them."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, points in found.items():
+    for name in names:
         figure = _figure(6.4, 4.0)
-        _draw(figure.add_subplot(), CURVES[name], points)
-        paths.append(_save(figure, folder / "plots" / f"{name}.png"))
-    paths.append(_save(_overview(found, folder.resolve().name), folder / "plots" / "overview.png"))
+        draw(figure.add_subplot(), name)
+        paths.append(_save(figure, folder / f"{name}.png"))
+    paths.append(_save(_overview(names, title, draw), folder / "overview.png"))
     return paths
 
 
@@ -86,13 +139,13 @@ def _decayed(values_T: Floats, decay: float) -> Floats:
     return found
 
 
-def _overview(found: Mapping[str, tuple[Floats, Floats]], title: str) -> Figure:
-    num_columns = min(2, len(found))
-    num_rows = -(-len(found) // num_columns)
+def _overview(names: Sequence[str], title: str, draw: Callable[[Axes, str], None]) -> Figure:
+    num_columns = min(2, len(names))
+    num_rows = -(-len(names) // num_columns)
     figure = _figure(5.6 * num_columns, 3.3 * num_rows + 0.5)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
-    for place, (name, points) in enumerate(found.items(), start=1):
-        _draw(figure.add_subplot(num_rows, num_columns, place), CURVES[name], points)
+    for place, name in enumerate(names, start=1):
+        draw(figure.add_subplot(num_rows, num_columns, place), name)
     return figure
 
 
@@ -104,7 +157,18 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, curve: Curve, points: tuple[Floats, Floats]) -> None:
+def _draw_group(axes: Axes, label: str, color: str, runs: Sequence[Points]) -> None:
+    """Draw the mean of runs at the steps that all of them have, and a band around it."""
+    values_by_step = [dict(zip(*points, strict=True)) for points in runs]
+    steps = sorted(set.intersection(*(set(values) for values in values_by_step)))
+    values_RT = np.array([[values[step] for step in steps] for values in values_by_step])
+    axes.plot(steps, values_RT.mean(0), lw=1.8, color=color, label=label)
+    if len(runs) > 1:
+        low_T, high_T = values_RT.min(0), values_RT.max(0)
+        axes.fill_between(steps, low_T, high_T, color=color, alpha=0.16, lw=0)
+
+
+def _draw(axes: Axes, curve: Curve, points: Points) -> None:
     steps_T, values_T = points
     if curve.is_smoothed and len(values_T) >= _MIN_SMOOTHED:
         span = max(2.0, len(values_T) / 40)

@@ -1,16 +1,15 @@
 """Sections of a TOML file as frozen dataclasses; what is wrong is named with its section.
 
-Not here: what the sections of a run mean (`train_run_config.py`, `rl/rl_config.py`).
+Not here: reading the file (`toml_file.py`); what the sections of a run mean
+(`train_run_config.py`, `rl/rl_config.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import tomllib
 import typing
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,16 +17,6 @@ import msgspec
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 
 T = TypeVar("T")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return a file's content; `UsageError` says why there is none."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise UsageError(f"cannot read {str(path)!r}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise UsageError(f"{str(path)!r} is not TOML: {e}") from e
 
 
 def section(cls: type[T], raw: object, where: str) -> T:

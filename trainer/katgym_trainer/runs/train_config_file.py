@@ -5,12 +5,13 @@ Not here: what the sections mean (`train_run_config.py`), reading any section (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
-from katgym_trainer.runs.toml_sections import check_keys, names, read_toml, section, table
+from katgym_trainer.runs.toml_file import read_toml
+from katgym_trainer.runs.toml_sections import check_keys, names, section, table
 from katgym_trainer.runs.train_run_config import (
     CheckpointConfig,
     CollectConfig,
@@ -27,12 +28,15 @@ from katgym_trainer.trainer_config import TrainerConfig
 SECTIONS = ("model", "data", "train", "checkpoint", "track")
 
 
-def read_config(path: Path, kind: TrainKind, *, num_steps: int | None = None) -> TrainRunConfig:
+def read_config(
+    path: Path, kind: TrainKind, *, num_steps: int | None = None, settings: Sequence[str] = ()
+) -> TrainRunConfig:
     """Return the run that a TOML file describes; `UsageError` says what is wrong in it.
 
     num_steps: in place of the file's `num_steps` and `num_epochs`.
+    settings: `KEY=VALUE`, in place of the file's (`toml_file.py`).
     """
-    raw = read_toml(path)
+    raw = read_toml(path, settings)
     if num_steps is not None and isinstance(raw.setdefault("train", {}), dict):
         raw["train"].pop("num_epochs", None)
         raw["train"]["num_steps"] = num_steps

@@ -5,6 +5,7 @@ Not here: how hunts are made and what makes them solvable (`hunt.py`).
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,10 @@ from katgym_envs.games.treasure_hunt.hunt import (
     LEVELS,
     MAX_LEVEL,
     NUM_LOCKERS,
+    Fact,
     chest_text,
+    fact_text,
+    fits,
     make_hunt,
 )
 
@@ -174,13 +178,32 @@ class TreasureHuntEnv(katgym.Env):
         return len(self.inspected)
 
     def oracle_action(self) -> Action:
-        """Follow all trails at the same time, then open."""
-        calls = []
-        for trail in self.task.data["trails"]:
-            place = next((p for p in trail if p not in self.inspected), None)
-            if place is not None:
-                calls.append(("inspect", {"place": place}))
-        return katgym.assistant("", calls or [("open_chest", {"number": self.task.answer})])
+        """Inspect all that may matter in one turn, and open the chest that what was read leaves.
+
+        It goes by what a player has read, so that its episodes can be learned from.
+        """
+        facts = self._facts_read()
+        left = [n for n, c in enumerate(self.task.data["chests"], start=1) if fits(c, facts)]
+        if len(left) == 1:
+            said = " ".join(map(fact_text, facts)) + f" That is chest {left[0]}."
+            return katgym.assistant(said, [("open_chest", {"number": left[0]})])
+        places = [p for places in self.task.data["places"].values() for p in places]
+        unread = [p for p in self._lockers_named() + places if p not in self.inspected]
+        return katgym.assistant("", [("inspect", {"place": place}) for place in unread])
+
+    def _facts_read(self) -> list[Fact]:
+        """Return what the true notes read so far say of the treasure's chest."""
+        trails, facts = self.task.data["trails"], self.task.data["facts"]
+        return [f for t, f in zip(trails, facts, strict=True) if t[-1] in self.inspected]
+
+    def _lockers_named(self) -> list[str]:
+        """Return the lockers that the true notes read so far lead to."""
+        return [
+            following
+            for trail in self.task.data["trails"]
+            for place, following in itertools.pairwise(trail)
+            if place in self.inspected
+        ]
 
     def random_action(self, rng: random.Random) -> Action:
         """Inspect up to three places, or open a chest."""

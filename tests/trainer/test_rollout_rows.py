@@ -19,10 +19,10 @@ from katgym_trainer.row import Floats
 FAILED = frozenset({TurnError.FAILED_CALL})
 # Turns 0 and 1 are a path; 2 forks off turn 1's prompt, and 3 extends it.
 BRANCHED = rollout_of(
-    turn(record(None, 0, [1, 2], [3], policy_version=7)),
-    turn(record(0, 3, [4], [5, 6], policy_version=8), ToolErrorKind.TOOL_ERROR),
-    turn(record(1, 3, [7], [8, 9], policy_version=8)),
-    turn(record(2, 6, [10], [11], policy_version=9), finish_reason="length"),
+    turn(record(None, 0, [1, 2], [3], version=7)),
+    turn(record(0, 3, [4], [5, 6], version=8), ToolErrorKind.TOOL_ERROR),
+    turn(record(1, 3, [7], [8, 9], version=8)),
+    turn(record(2, 6, [10], [11], version=9), finish_reason="length"),
 )
 
 
@@ -62,7 +62,7 @@ def test_seats_and_episodes_are_rollouts_of_their_own() -> None:
 
 def test_versions_split_prefixes_only_when_asked() -> None:
     old = short_rollout("a", 1.0, 3, 4)
-    new = rollout_of(turn(record(None, 0, [1, 2], [3, 5], policy_version=1)), episode_id="b")
+    new = rollout_of(turn(record(None, 0, [1, 2], [3, 5], version=1)), episode_id="b")
 
     def num_tokens(should_split: bool) -> int:
         rows = [

@@ -39,6 +39,7 @@ from katgym.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
 from katgym.task import ProceduralTaskSet, Task, TaskSet
 from katgym.tool import Tool, tool
 from katgym.version import __version__
+from katgym.version_span import VersionSpan
 
 __all__ = [
     "Action",
@@ -80,6 +81,7 @@ __all__ = [
     "Turn",
     "UnknownNameError",
     "UsageError",
+    "VersionSpan",
     "__version__",
     "assistant",
     "check_env",

@@ -110,7 +110,7 @@ class TokenSession(Session):
             prompt_ids=prompt.ids[prompt.num_shared :],
             completion_ids=completion_ids,
             policy_logprobs=list(generated.policy_logprobs),
-            policy_version=generated.policy_version,
+            version_spans=tuple(generated.version_spans),
             branch=prompt.branch,
         )
         seen = self._remember(messages)

@@ -16,6 +16,7 @@ from katgym.messages import Message
 from katgym.policies.base import BranchReason, Sampling, TokenRecord
 from katgym.reward import Reward
 from katgym.scheduler import ToolErrorKind, ToolResult
+from katgym.version_span import VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +297,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
             "prompt_ids": list(record.prompt_ids),
             "completion_ids": list(record.completion_ids),
             "policy_logprobs": list(record.policy_logprobs),
-            "policy_version": record.policy_version,
+            "version_spans": [asdict(span) for span in record.version_spans],
             "branch": None if record.branch is None else str(record.branch),
         },
     }
@@ -309,7 +310,11 @@ def _turn_from_json(data: Mapping[str, Any]) -> Turn:
     if record is not None:
         branch = record["branch"]
         tokens = TokenRecord(
-            **{**record, "branch": None if branch is None else BranchReason(branch)}
+            **{
+                **record,
+                "version_spans": tuple(VersionSpan(**span) for span in record["version_spans"]),
+                "branch": None if branch is None else BranchReason(branch),
+            }
         )
     results = [
         ToolResult(

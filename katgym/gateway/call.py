@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from katgym.messages import Message
-from katgym.rollout_store.records import VersionSpan
+from katgym.version_span import VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from katgym.errors import UsageError
 from katgym.messages import Message
 from katgym.tool import Tool
+from katgym.version_span import VersionSpan, check_spans, oldest_version
 
 if TYPE_CHECKING:
     from katgym.env import Env
@@ -66,12 +67,16 @@ class TokenRecord:
 
     The prompt is the first `num_shared` tokens of call `parent` (its prompt followed by its
     completion), followed by `prompt_ids`; `parent` is None for a root, `num_shared` then 0.
-    `policy_logprobs` has one natural-log probability per entry of `completion_ids`; empty: they are
-    not known, as of text that a teacher wrote and a renderer turned into tokens.
+    `policy_logprobs` has one natural-log probability per entry of `completion_ids`, and
+    `version_spans` say which weights sampled which of them, without a gap. Empty: they are not
+    known, as of text that a teacher wrote and a renderer turned into tokens.
+
+    Raises `UsageError` for spans that do not cover `completion_ids`.
 
     Example:
         TokenRecord(parent=0, num_shared=57, prompt_ids=[2, 198], completion_ids=[504, 2],
-                    policy_logprobs=[-0.3, -0.01], policy_version=0)
+                    policy_logprobs=[-0.3, -0.01],
+                    version_spans=[VersionSpan(version=3, start=0, end=2)])
     """
 
     parent: int | None = None
@@ -79,8 +84,16 @@ class TokenRecord:
     prompt_ids: Sequence[int] = ()
     completion_ids: Sequence[int] = ()
     policy_logprobs: Sequence[float] = ()
-    policy_version: int = 0
+    version_spans: Sequence[VersionSpan] = ()
     branch: BranchReason | None = None
+
+    def __post_init__(self) -> None:
+        check_spans(self.version_spans, len(self.completion_ids))
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest weights that sampled a token of it; 0 where none are known."""
+        return oldest_version(self.version_spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from katgym.policies.base import Sampling
 from katgym.policies.token_policy import Generated
-from katgym.vllm_server.token_api import VersionSpan
+from katgym.version_span import VersionSpan
 
 
 @dataclass(eq=False, kw_only=True)
@@ -65,18 +65,17 @@ class Request:
         self.slot, self.num_cached = -1, 0
 
     def generated(self) -> Generated:
-        """Return the answer; several weights are told apart by spans."""
+        """Return the answer, with a span for each of the weights that sampled it."""
         return Generated(
             token_ids=self.ids[self.num_prompt :],
             policy_logprobs=self.logprobs,
             finish_reason=self.finish_reason or "length",
-            policy_version=min(version for version, _ in self.versions),
-            version_spans=self._spans() if len(self.versions) > 1 else (),
+            version_spans=self._spans(),
         )
 
     def _spans(self) -> tuple[VersionSpan, ...]:
         ends = [*(start for _, start in self.versions[1:]), len(self.logprobs)]
         return tuple(
-            VersionSpan(version=str(version), start=start, end=end)
+            VersionSpan(version=version, start=start, end=end)
             for (version, start), end in zip(self.versions, ends, strict=True)
         )

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from katgym.errors import PolicyError
+from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import EpisodeContext, Policy, Sampling
 from katgym.rendering import TokenSession
-from katgym.vllm_server.token_api import VersionSpan
+from katgym.version_span import VersionSpan, check_spans, oldest_version
 
 if TYPE_CHECKING:
     from renderers.base import Renderer
@@ -25,16 +25,22 @@ class Generated:
     """What a generator answers: one log-probability per sampled token, the stop token included.
 
     Example:
-        Generated(token_ids=[504, 2], policy_logprobs=[-0.3, -0.01], finish_reason="stop")
+        Generated(token_ids=[504, 2], policy_logprobs=[-0.3, -0.01], finish_reason="stop",
+                  version_spans=one_span(3, 2))
     """
 
     token_ids: Sequence[int]
     policy_logprobs: Sequence[float]
     finish_reason: str = "stop"
     """`stop` or `length`."""
-    policy_version: int = 0
     version_spans: Sequence[VersionSpan] = ()
-    """Which weights sampled which tokens, where a server changed them in the middle and tells."""
+    """Which weights sampled which tokens, all of them; `one_span` where one version sampled all.
+    Empty: not known."""
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest weights that sampled a token; 0 where none are known."""
+        return oldest_version(self.version_spans)
 
 
 class TokenPolicy(Policy):
@@ -94,6 +100,10 @@ class TokenPolicy(Policy):
         for value in logprobs:
             if not isinstance(value, float | int) or not math.isfinite(value) or value > 1e-3:
                 raise _bad(self.name, f"log-probability {value!r}, not a finite number <= 0")
+        try:
+            check_spans(generated.version_spans, len(ids))
+        except UsageError as e:
+            raise _bad(self.name, str(e)) from e
         return generated
 
 

@@ -35,7 +35,7 @@ from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
 from katgym.sync import run_sync
 from katgym.vllm_server.control import VllmControl
-from katgym.vllm_server.token_api import UNVERIFIED, SampledTokens, TokenRequest
+from katgym.vllm_server.token_api import SampledTokens, TokenRequest
 from katgym.vllm_server.token_client import TokenClient
 
 logger = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ class VllmConfig:
 class VllmPolicy(TokenPolicy):
     """Plays through a vLLM server.
 
-    Made by `connect`, which asks the server for the model and its routes. Completions are stamped
-    with the oldest weights that sampled a token of theirs, where the server tells them as a
-    number; else with `policy_version`, which whoever updates the weights sets.
+    Made by `connect`, which asks the server for the model and its routes. Completions say which
+    weights sampled which token where the server tells, by a number. Any other token is stamped with
+    `policy_version` as it was when the request went out; whoever updates the weights sets it.
     """
 
     def __init__(
@@ -137,7 +137,6 @@ class VllmPolicy(TokenPolicy):
         session_id: str,
     ) -> Generated:
         await self._check_sampling(sampling)
-        version = self.policy_version
         request = TokenRequest(
             model=self.model,
             prompt_ids=prompt_ids,
@@ -146,8 +145,10 @@ class VllmPolicy(TokenPolicy):
             seed=seed,
             stop_token_ids=self.stop_ids,
         )
-        sampled = await self._client.generate(request, session_id=session_id)
-        return self._generated(sampled[0], version)
+        sampled = await self._client.generate(
+            request, session_id=session_id, version=self.policy_version
+        )
+        return self._generated(sampled[0])
 
     async def aclose(self) -> None:
         await self._client.http.aclose()
@@ -163,25 +164,21 @@ class VllmPolicy(TokenPolicy):
             "max_context_tokens": self.max_context_tokens,
         }
 
-    def _generated(self, sampled: SampledTokens, version: int) -> Generated:
+    def _generated(self, sampled: SampledTokens) -> Generated:
         if sampled.finish_reason == "abort":
             raise PolicyError(
                 f"policy {self.name!r}: the server gave the request up after"
                 f" {len(sampled.token_ids)} tokens, as it does for pause(abort)"
             )
-        versions = [span.version for span in sampled.version_spans]
-        if UNVERIFIED in versions:
+        if not sampled.is_verified:
             raise PolicyError(
                 f"policy {self.name!r}: the server samples from weights whose sync failed; sync"
                 " again, or restart it"
             )
-        if versions and all(text.isdecimal() for text in versions):
-            version = min(int(text) for text in versions)
         return Generated(
             token_ids=sampled.token_ids,
             policy_logprobs=sampled.policy_logprobs,
             finish_reason=sampled.finish_reason,
-            policy_version=version,
             version_spans=sampled.version_spans,
         )
 

@@ -16,7 +16,6 @@ from katgym.rollout_store.records import (
     SessionRecord,
     SessionStatus,
     StoredSession,
-    VersionSpan,
 )
 from katgym.rollout_store.rollouts import as_rollout, conversation, rollout_groups, rollouts
 from katgym.rollout_store.sealing import SealReport
@@ -37,7 +36,6 @@ __all__ = [
     "SessionStatus",
     "StoreStatistics",
     "StoredSession",
-    "VersionSpan",
     "as_rollout",
     "collect",
     "conversation",

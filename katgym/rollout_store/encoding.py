@@ -22,7 +22,8 @@ import numpy as np
 
 from katgym.errors import UsageError
 from katgym.policies.base import BranchReason
-from katgym.rollout_store.records import FailedCall, Node, NodeText, VersionSpan
+from katgym.rollout_store.records import FailedCall, Node, NodeText
+from katgym.version_span import VersionSpan, check_spans, one_span
 
 MAX_NODES = 2**20
 """Of one session."""
@@ -217,20 +218,10 @@ def _check_node(node: Node) -> None:
 
 def _spans_to_columns(node: Node) -> tuple[int | None, bytes | None]:
     """Return the version of all tokens, or (version, end) pairs as int64; neither: not known."""
-    num = len(node.completion_ids)
     spans = node.versions
     if not spans:
         return None, None
-    ends = [0, *(span.end for span in spans)]
-    is_whole = ends[-1] == num and all(
-        span.start == start and (span.end > start or num == 0)
-        for span, start in zip(spans, ends, strict=False)
-    )
-    if not is_whole or (num == 0 and len(spans) > 1):
-        raise UsageError(
-            f"versions of node {node.index} do not cover its {num} sampled tokens from 0 without a"
-            f" gap: {list(spans)!r}"
-        )
+    check_spans(spans, len(node.completion_ids), of=f"node {node.index}")
     if len(spans) == 1:
         return spans[0].version, None
     pairs = [number for span in spans for number in (span.version, span.end)]
@@ -240,7 +231,7 @@ def _spans_to_columns(node: Node) -> tuple[int | None, bytes | None]:
 def spans_from_columns(version: int | None, blob: bytes | None, num: int) -> list[VersionSpan]:
     """Return the version spans of `num` sampled tokens."""
     if version is not None:
-        return [VersionSpan(version=version, start=0, end=num)]
+        return list(one_span(version, num))
     numbers = list(_from_little("q", blob or b""))
     starts = [0, *numbers[1::2]]
     pairs = zip(numbers[::2], starts, numbers[1::2], strict=False)

@@ -121,7 +121,7 @@ def _turn(node: Node, kept: KeptTurn, num_messages: int, reply: Sequence[Message
         prompt_ids=node.prompt_ids,
         completion_ids=node.completion_ids,
         policy_logprobs=node.policy_logprobs,
-        policy_version=min((span.version for span in node.versions), default=0),
+        version_spans=tuple(node.versions),
         branch=node.branch,
     )
     return Turn(

@@ -37,7 +37,6 @@ from katgym.rollout_store.records import (
     SessionRecord,
     SessionStatus,
     StoredSession,
-    VersionSpan,
 )
 from katgym.rollout_store.store import RolloutStore
 from katgym.scheduler import ToolResult
@@ -212,7 +211,6 @@ def _node(rollout: Rollout, index: int, session_id: str, began_s: float) -> Node
     sampling = asdict(rollout.sampling)
     if rollout.sampling_seed is not None:
         sampling["seed"] = rollout.sampling_seed
-    span = VersionSpan(version=record.policy_version, start=0, end=len(record.completion_ids))
     return Node(
         index=index,
         call_id=f"{session_id}-{index}",
@@ -221,7 +219,7 @@ def _node(rollout: Rollout, index: int, session_id: str, began_s: float) -> Node
         prompt_ids=record.prompt_ids,
         completion_ids=record.completion_ids,
         policy_logprobs=record.policy_logprobs,
-        versions=() if turn.tokens is None else (span,),
+        versions=record.version_spans,
         branch=record.branch,
         finish_reason=turn.finish_reason,
         model=rollout.policy,

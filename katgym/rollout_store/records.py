@@ -14,6 +14,7 @@ from typing import Any
 
 from katgym.messages import Message
 from katgym.policies.base import BranchReason
+from katgym.version_span import VersionSpan
 
 
 class SessionStatus(StrEnum):
@@ -27,15 +28,6 @@ class SessionStatus(StrEnum):
     """Its owner said that it is over and worth nothing: out of every loss and mean."""
     EXPIRED = "expired"
     """Its deadline passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionSpan:
-    """Sampled tokens `start` (inclusive) to `end` (exclusive) came from weights `version`."""
-
-    version: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +57,7 @@ class Node:
     policy_logprobs: Sequence[float] = ()
     """One natural-log probability per entry of `completion_ids`, kept bit for bit."""
     versions: Sequence[VersionSpan] = ()
-    """They cover `completion_ids` without a gap."""
+    """They cover `completion_ids` without a gap; empty: not known."""
     branch: BranchReason | None = None
     """Why the prompt does not extend its parent; None where it does, and for a root."""
     finish_reason: str = "stop"

@@ -44,11 +44,10 @@ def as_rollout(stored: StoredSession) -> Rollout:
     """Return a session as a rollout: one that `record_rollout` wrote as it was.
 
     Of a gateway's, turns are its nodes in their order, all branches and all answers of one call
-    among them. A turn's `policy_version` is the oldest of its version spans, 0 where none is known.
-    The reward is valid for a finished session that has one. `messages` holds what each call adds,
-    followed by its answer: on a branch the model saw other messages before that; `conversation` has
-    them. Env, task and the like come from the session's metadata where they are there (`env_id`,
-    `task_id`, ...).
+    among them. The reward is valid for a finished session that has one. `messages` holds what each
+    call adds, followed by its answer: on a branch the model saw other messages before that;
+    `conversation` has them. Env, task and the like come from the session's metadata where they are
+    there (`env_id`, `task_id`, ...).
     """
     record, meta = stored.record, stored.record.metadata
     if (details := details_of(record)) is not None:
@@ -125,7 +124,7 @@ def _turn(
         prompt_ids=node.prompt_ids,
         completion_ids=node.completion_ids,
         policy_logprobs=node.policy_logprobs,
-        policy_version=min((span.version for span in node.versions), default=0),
+        version_spans=tuple(node.versions),
         branch=node.branch,
     )
     return Turn(

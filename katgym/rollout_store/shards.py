@@ -29,10 +29,10 @@ from katgym.rollout_store.records import (
     SessionRecord,
     SessionStatus,
     StoredSession,
-    VersionSpan,
 )
 from katgym.rollout_store.schema import SCHEMA_VERSION
 from katgym.storage import whole_file
+from katgym.version_span import VersionSpan
 
 _VERSION_KEY = b"katgym.rollout_store.version"
 _ROW_GROUP = 2048

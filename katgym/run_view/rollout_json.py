@@ -45,7 +45,8 @@ def _components(reward: Reward) -> list[list[Any]]:
 
 def _facts(rollout: Rollout) -> list[list[str]]:
     """Return what is told of a rollout above its turns."""
-    versions = sorted({t.tokens.policy_version for t in rollout.turns if t.tokens is not None})
+    records = [turn.tokens for turn in rollout.turns if turn.tokens is not None]
+    versions = sorted({span.version for record in records for span in record.version_spans})
     spans = (
         f"{versions[0]}"
         if len(versions) == 1
@@ -126,7 +127,7 @@ def _turn(
         "num_sampled": turn.num_completion_tokens,
         "seconds": _rounded(turn.completed_s - turn.started_s),
         "started": _rounded(turn.started_s),
-        "version": None if record is None else record.policy_version,
+        "versions": [] if record is None else [[s.version, s.end] for s in record.version_spans],
         "branch": None if record is None or record.branch is None else str(record.branch),
         "parent": None if record is None else record.parent,
         "num_shared": 0 if record is None else record.num_shared,

@@ -4,7 +4,7 @@ from katgym.vllm_server.config import Device, LogprobsMode, TransferBackend, Vll
 from katgym.vllm_server.control import Abilities, VllmControl
 from katgym.vllm_server.server import ServerError, VllmServer
 from katgym.vllm_server.status import ServerStatus, attach, server_status
-from katgym.vllm_server.token_api import SampledTokens, TokenRequest, VersionSpan
+from katgym.vllm_server.token_api import SampledTokens, TokenRequest
 from katgym.vllm_server.token_client import TokenClient
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "TokenClient",
     "TokenRequest",
     "TransferBackend",
-    "VersionSpan",
     "VllmControl",
     "VllmServer",
     "VllmServerConfig",

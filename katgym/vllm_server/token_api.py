@@ -12,11 +12,12 @@ Not here: sending (`token_client.py`); which routes a server has (`control.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
+from katgym.version_span import VersionSpan, check_spans, one_span
 
 GENERATE_ROUTE = "/inference/v1/generate"
 COMPLETIONS_ROUTE = "/v1/completions"
@@ -67,21 +68,11 @@ class TokenRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionSpan:
-    """Tokens `start` to `end` (exclusive) of a completion were sampled by weights `version`.
-
-    Example:
-        VersionSpan(version="7", start=0, end=31)
-    """
-
-    version: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """One completion as a server reported it, the stop token included; not yet checked."""
+    """One completion as a server reported it, the stop token included.
+
+    Its spans cover it; ids and log-probabilities are not yet checked.
+    """
 
     token_ids: list[int]
     policy_logprobs: list[float]
@@ -89,7 +80,9 @@ class SampledTokens:
     finish_reason: str
     """`stop`, `length`, or `abort`: the server gave up in the middle, as for `pause(abort)`."""
     version_spans: tuple[VersionSpan, ...] = ()
-    """They cover all tokens in order; empty: the route does not say."""
+    """Which weights sampled which tokens; empty: neither server nor caller could say."""
+    is_verified: bool = True
+    """Whether none of its weights is labelled `UNVERIFIED`."""
 
 
 def generate_body(request: TokenRequest) -> dict[str, Any]:
@@ -123,17 +116,26 @@ def completions_body(request: TokenRequest) -> dict[str, Any]:
     return body
 
 
-def parse_generate(answer: Any, *, source: str = "vLLM") -> list[SampledTokens]:
+def parse_generate(
+    answer: Any, *, source: str = "vLLM", version: int | None = None
+) -> list[SampledTokens]:
     """Return the completions that `GENERATE_ROUTE` answered, in order.
 
     source: who answered, for the message of the `PolicyError` that an unreadable answer raises.
+    version: that of weights whose label is no number, such as vLLM's own, "default". None: not
+        known, and a completion with a token of theirs has no spans.
     """
-    return [_generated(choice, answer, source) for choice in _choices(answer, source)]
+    return [_generated(choice, answer, source, version) for choice in _choices(answer, source)]
 
 
-def parse_completions(answer: Any, *, source: str = "vLLM") -> list[SampledTokens]:
-    """Return the completions that `COMPLETIONS_ROUTE` answered, in order; see `parse_generate`."""
-    return [_completed(choice, answer, source) for choice in _choices(answer, source)]
+def parse_completions(
+    answer: Any, *, source: str = "vLLM", version: int | None = None
+) -> list[SampledTokens]:
+    """Return the completions that `COMPLETIONS_ROUTE` answered, in order; see `parse_generate`.
+
+    version: that of all tokens, as this route tells none.
+    """
+    return [_completed(choice, answer, source, version) for choice in _choices(answer, source)]
 
 
 def top_logprob(answer: Any, *, source: str = "vLLM") -> float:
@@ -208,36 +210,67 @@ def _choices(answer: Any, source: str) -> list[Mapping[str, Any]]:
     return choices
 
 
-def _generated(choice: Mapping[str, Any], answer: Any, source: str) -> SampledTokens:
+def _generated(
+    choice: Mapping[str, Any], answer: Any, source: str, version: int | None
+) -> SampledTokens:
     try:
         logprobs = choice["logprobs"]
         content = logprobs["content"] or () if logprobs else ()
-        return _sampled(
+        told = [
+            (str(span["version"]), int(span["start"]), int(span["end"]))
+            for span in choice.get("weight_versions") or ()
+        ]
+        sampled = _sampled(
             choice["token_ids"],
             [token["logprob"] for token in content],
             str(choice["finish_reason"]),
             source,
-            tuple(
-                VersionSpan(version=str(s["version"]), start=int(s["start"]), end=int(s["end"]))
-                for s in choice.get("weight_versions") or ()
-            ),
         )
     except (KeyError, TypeError, ValueError) as e:
         raise _no_field(e, answer, source) from e
+    return replace(
+        sampled,
+        version_spans=_spans(told, len(sampled.token_ids), source, version),
+        is_verified=all(label != UNVERIFIED for label, _, _ in told),
+    )
 
 
-def _completed(choice: Mapping[str, Any], answer: Any, source: str) -> SampledTokens:
+def _completed(
+    choice: Mapping[str, Any], answer: Any, source: str, version: int | None
+) -> SampledTokens:
     try:
         logprobs = choice["logprobs"]
         values = logprobs["token_logprobs"] if logprobs else []
-        return _sampled(choice["token_ids"], values, str(choice["finish_reason"]), source)
+        sampled = _sampled(choice["token_ids"], values, str(choice["finish_reason"]), source)
     except (KeyError, TypeError) as e:
         raise _no_field(e, answer, source) from e
+    return replace(sampled, version_spans=_spans((), len(sampled.token_ids), source, version))
 
 
-def _sampled(
-    ids: Any, logprobs: Any, reason: str, source: str, spans: tuple[VersionSpan, ...] = ()
-) -> SampledTokens:
+def _spans(
+    told: Sequence[tuple[str, int, int]], num_tokens: int, source: str, version: int | None
+) -> tuple[VersionSpan, ...]:
+    """Return spans of (label, start, end); one of `version` where a server told none.
+
+    Weights that sampled nothing, which servers tell as well, have none.
+    """
+    spans = []
+    for label, start, end in told:
+        number = int(label) if label.isdecimal() else version
+        if number is None:
+            return ()
+        if start != end:
+            spans.append(VersionSpan(version=number, start=start, end=end))
+    if not spans:
+        return () if version is None else one_span(version, num_tokens)
+    try:
+        check_spans(spans, num_tokens, of="weight_versions")
+    except UsageError as e:
+        raise PolicyError(f"{source}: {e}", kind="policy_bad_response") from e
+    return tuple(spans)
+
+
+def _sampled(ids: Any, logprobs: Any, reason: str, source: str) -> SampledTokens:
     if not isinstance(ids, list) or not isinstance(logprobs, list):
         raise PolicyError(
             f"{source}: token_ids and token_logprobs are lists, got {ids!s:.100} and"
@@ -254,7 +287,6 @@ def _sampled(
         token_ids=ids,
         policy_logprobs=logprobs,
         finish_reason=reason if reason in ("length", "abort") else "stop",
-        version_spans=spans,
     )
 
 

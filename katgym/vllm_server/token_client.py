@@ -37,14 +37,19 @@ class TokenClient:
         self.has_generate = has_generate
         self.name = name or http.base_url
 
-    async def generate(self, request: TokenRequest, *, session_id: str = "") -> list[SampledTokens]:
-        """Sample `request.num_completions` completions; raises `PolicyError`."""
+    async def generate(
+        self, request: TokenRequest, *, session_id: str = "", version: int | None = None
+    ) -> list[SampledTokens]:
+        """Sample `request.num_completions` completions; raises `PolicyError`.
+
+        version: of weights to which the server gives no number; see `parse_generate`.
+        """
         headers = {SESSION_HEADER: session_id} if session_id else {}
         if self.has_generate:
             answer = await self.http.post(GENERATE_ROUTE, generate_body(request), **headers)
-            return parse_generate(answer, source=self.name)
+            return parse_generate(answer, source=self.name, version=version)
         answer = await self.http.post(COMPLETIONS_ROUTE, completions_body(request), **headers)
-        return parse_completions(answer, source=self.name)
+        return parse_completions(answer, source=self.name, version=version)
 
     async def score(self, model: str, token_ids: Sequence[int]) -> list[float]:
         """Return the model's log-probability of every token but the first.

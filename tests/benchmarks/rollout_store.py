@@ -32,8 +32,8 @@ from katgym.rollout_store import (
     RolloutStore,
     SessionRecord,
     SessionStatus,
-    VersionSpan,
 )
+from katgym.version_span import one_span
 
 ROOT = Path(__file__).parents[2]
 NUM_PROMPT, NUM_SAMPLED, TEXT_BYTES, CALLS = 512, 64, 2048, 20
@@ -69,7 +69,7 @@ class Maker:
             prompt_ids=self.ids(NUM_PROMPT),
             completion_ids=self.ids(NUM_SAMPLED),
             policy_logprobs=logprobs.astype(float).tolist(),
-            versions=[VersionSpan(version=3, start=0, end=NUM_SAMPLED)],
+            versions=one_span(3, NUM_SAMPLED),
             model="Qwen/Qwen3-8B",
             route="openai/chat",
             sampling={"temperature": 1.0, "top_p": 1.0, "max_tokens": 512},

@@ -14,8 +14,9 @@ Action Completion Component ContextLengthError DuplicateIdError EngineConfig Env
 FailureKind InfrastructureError KatgymError Limits Message MissingDependencyError Policy PolicyError
 ProceduralTaskSet Reward Rollout RolloutEngine RolloutGroup RolloutRequest RolloutStatus Rubric
 Sampling SchedulerConfig Scorer ScoringFailure Task TaskSet TokenRecord Tool ToolError ToolErrorKind
-ToolResult Trajectory Turn UnknownNameError UsageError __version__ assistant check_env hookimpl
-list_envs make policy register run_group run_match run_rollout scorer spec system testing tool user
+ToolResult Trajectory Turn UnknownNameError UsageError VersionSpan __version__ assistant check_env
+hookimpl list_envs make policy register run_group run_match run_rollout scorer spec system testing
+tool user
 """
 
 OPTIONS = {
@@ -61,9 +62,9 @@ OF_ROLLOUTS = {
 }
 ROLLOUT_STORE = """
 CollectReport ColumnType CorruptStoreError Exporter FailedCall Node NodeText RolloutStore SealReport
-SessionRecord SessionStatus StoreStatistics StoredSession VersionSpan as_rollout collect
-conversation export exporter record_rollout record_rollouts rollout_groups rollouts statistics
-stored_groups stored_rollouts
+SessionRecord SessionStatus StoreStatistics StoredSession as_rollout collect conversation export
+exporter record_rollout record_rollouts rollout_groups rollouts statistics stored_groups
+stored_rollouts
 """
 
 

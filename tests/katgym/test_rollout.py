@@ -18,6 +18,7 @@ from katgym.policies.base import BranchReason, Sampling, TokenRecord
 from katgym.reward import Component, Reward
 from katgym.rollout import Rollout, RolloutGroup, Trajectory, Turn
 from katgym.scheduler import ToolErrorKind, ToolResult
+from katgym.version_span import VersionSpan, one_span
 
 
 def record(
@@ -250,10 +251,19 @@ def test_counts() -> None:
 
 
 def test_json_round_trip_loses_only_what_is_kept_elsewhere() -> None:
-    branched = replace(LINEAR[2], num_shared=4, branch=BranchReason.COMPACTION, policy_version=9)
+    branched = replace(
+        LINEAR[2], num_shared=4, branch=BranchReason.COMPACTION, version_spans=one_span(9, 1)
+    )
+    changed = replace(
+        LINEAR[1],
+        version_spans=(
+            VersionSpan(version=3, start=0, end=1),
+            VersionSpan(version=4, start=1, end=2),
+        ),
+    )
     results = [result("a", 0, error=ToolErrorKind.TIMEOUT, ended_s=1.5, num_bytes_omitted=3)]
     rollout = replace(
-        rollout_of(LINEAR[0], LINEAR[1], branched, results=results),
+        rollout_of(LINEAR[0], changed, branched, results=results),
         status=RolloutStatus.TRUNCATED,
         failure_kind=FailureKind.MAX_TURNS,
         reason="why",
@@ -265,9 +275,26 @@ def test_json_round_trip_loses_only_what_is_kept_elsewhere() -> None:
     # Tool texts are in the messages, and the tools' schemas in lock.json.
     emptied = replace(rollout.turns[0], tool_results=[replace(results[0], content="")])
     assert again == replace(rollout, turns=[emptied, *rollout.turns[1:]])
+    kept = [turn["record"]["version_spans"] for turn in data["tokens"]["turns"]]
+    assert kept == [
+        [],
+        [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 1, "end": 2}],
+        [{"version": 9, "start": 0, "end": 1}],
+    ]
     assert again.trajectories() == rollout.trajectories()
     assert isinstance(again.status, RolloutStatus)
     assert isinstance(again.turns[2].tokens.branch, BranchReason)  # type: ignore[union-attr]  # it has tokens
+
+
+def test_spans_that_do_not_fit_their_completion_are_refused_wherever_they_come_from() -> None:
+    data = rollout_of(LINEAR[0]).to_json()
+    spans = data["tokens"]["turns"][0]["record"]["version_spans"]
+    spans.append({"version": 3, "start": 0, "end": 2})
+    with pytest.raises(ValueError, match="has to end at 1, the number of sampled tokens"):
+        Rollout.from_json(data)
+    spans[0]["version"] = "3"
+    with pytest.raises(ValueError, match="version of a version span is an int, got '3'"):
+        Rollout.from_json(data)
 
 
 def test_json_round_trip_without_tokens_and_with_an_invalid_reward() -> None:

@@ -22,6 +22,7 @@ from katgym import (
     assistant,
     user,
 )
+from katgym.version_span import one_span
 
 
 def record(
@@ -29,9 +30,11 @@ def record(
     num_shared: int,
     prompt: Sequence[int],
     completion: Sequence[int],
+    *,
+    version: int = 0,
     **more: Any,
 ) -> TokenRecord:
-    """Return the tokens of a turn; token x was sampled with log-prob -x / 10."""
+    """Return the tokens of a turn; token x was sampled with log-prob -x / 10, by one version."""
     logprobs = [-token / 10 for token in completion]
     return TokenRecord(
         **{
@@ -40,6 +43,7 @@ def record(
             "prompt_ids": list(prompt),
             "completion_ids": list(completion),
             "policy_logprobs": logprobs,
+            "version_spans": one_span(version, len(completion)),
             **more,
         }
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
 
-from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind
+from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind, VersionSpan
 from katgym_trainer import Row, pack
 from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
 from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
@@ -19,10 +19,10 @@ from katgym_trainer.row import Floats
 FAILED = frozenset({TurnError.FAILED_CALL})
 # Turns 0 and 1 are a path; 2 forks off turn 1's prompt, and 3 extends it.
 BRANCHED = rollout_of(
-    turn(record(None, 0, [1, 2], [3], policy_version=7)),
-    turn(record(0, 3, [4], [5, 6], policy_version=8), ToolErrorKind.TOOL_ERROR),
-    turn(record(1, 3, [7], [8, 9], policy_version=8)),
-    turn(record(2, 6, [10], [11], policy_version=9), finish_reason="length"),
+    turn(record(None, 0, [1, 2], [3], version=7)),
+    turn(record(0, 3, [4], [5, 6], version=8), ToolErrorKind.TOOL_ERROR),
+    turn(record(1, 3, [7], [8, 9], version=8)),
+    turn(record(2, 6, [10], [11], version=9), finish_reason="length"),
 )
 
 
@@ -62,7 +62,7 @@ def test_seats_and_episodes_are_rollouts_of_their_own() -> None:
 
 def test_versions_split_prefixes_only_when_asked() -> None:
     old = short_rollout("a", 1.0, 3, 4)
-    new = rollout_of(turn(record(None, 0, [1, 2], [3, 5], policy_version=1)), episode_id="b")
+    new = rollout_of(turn(record(None, 0, [1, 2], [3, 5], version=1)), episode_id="b")
 
     def num_tokens(should_split: bool) -> int:
         rows = [
@@ -76,9 +76,25 @@ def test_versions_split_prefixes_only_when_asked() -> None:
     assert num_tokens(False) == 5  # 1 2 3, then 4 and 5
     assert num_tokens(True) == 8
     assert [row.context for row in rollout_rows(BRANCHED, should_split_versions=True)] == [
-        (7, 8),
-        (8, 9),
+        (((7, 0),), ((8, 0),)),
+        (((8, 0),), ((9, 0),)),
     ]
+
+
+def test_versions_split_prefixes_by_the_token_at_which_they_change() -> None:
+    """Answers of different lengths by the same weights still share; a change elsewhere parts."""
+    ends = {"a": (1, 4), "b": (1, 3), "c": (2, 4)}  # first token of version 1, number of tokens
+    rows = []
+    for name, (change, num) in ends.items():
+        spans = [
+            VersionSpan(version=0, start=0, end=change),
+            VersionSpan(version=1, start=change, end=num),
+        ]
+        made = record(None, 0, [1, 2], range(3, 3 + num), version_spans=spans)
+        rows += rollout_rows(rollout_of(turn(made), episode_id=name), should_split_versions=True)
+    assert [row.context for row in rows] == [(((0, 0), (1, 1)),)] * 2 + [(((0, 0), (1, 2)),)]
+    (forest,) = pack(rows, max_tokens=100)
+    assert forest.stats.num_tree == 6 + 6  # "b" is the beginning of "a", and "c" by itself
 
 
 def test_the_two_masks_are_apart() -> None:
@@ -269,7 +285,7 @@ def test_versions_and_masks_reach_the_rows() -> None:
     rows = group_rows(
         [group], "reinforce", masks=ErrorMasks(advantage=FAILED), should_split_versions=True
     )
-    assert [row.context for row in rows] == [(7, 8), (8, 9)]
+    assert [row.context for row in rows] == [(((7, 0),), ((8, 0),)), (((8, 0),), ((9, 0),))]
     assert rows[0].advantages.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 
 

@@ -24,7 +24,7 @@ from katgym.gateway.conversation import Place
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamAnswer, UpstreamPool
 from katgym.messages import Message
-from katgym.rollout_store.records import VersionSpan
+from katgym.version_span import one_span
 
 
 class ChatAnswering:
@@ -132,7 +132,7 @@ def _answer(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
         message=message,
         completion_ids=ids,
         policy_logprobs=values,
-        versions=(VersionSpan(version=version, start=0, end=len(ids)),),
+        versions=one_span(version, len(ids)),
         finish_reason=finish_reason_of(choice.get("finish_reason"), message),
         stop_string=stop if isinstance(stop, str) else None,
         logprobs=None if call.num_top_logprobs is None else logprobs,

@@ -14,7 +14,6 @@ from typing import Any
 from katgym.errors import PolicyError
 from katgym.gateway.answering.base import checked_tokens, finish_reason_of, least
 from katgym.gateway.answering.chat_answering import chat_body, served_message
-from katgym.gateway.answering.token_answering import version_spans
 from katgym.gateway.call import Answer, ModelCall, Reply
 from katgym.gateway.conversation import Place
 from katgym.gateway.errors import ErrorKind, GatewayError
@@ -51,7 +50,7 @@ class RenderAnswering:
             GENERATE_ROUTE, request, session_id=session_id, url=rendered.url
         )
         try:
-            sampled = parse_generate(found.data, source="the model server")
+            sampled = parse_generate(found.data, source="the model server", version=version)
         except PolicyError as e:
             raise GatewayError(ErrorKind.NO_TOKEN_IDS, str(e)) from e
         derender = {
@@ -68,8 +67,7 @@ class RenderAnswering:
         return Reply(
             prompt_ids=prompt_ids,
             answers=[
-                _answer(call, one, choice, version)
-                for one, choice in zip(sampled, choices, strict=True)
+                _answer(call, one, choice) for one, choice in zip(sampled, choices, strict=True)
             ],
             upstream=found.url,
             sent_s=found.sent_s,
@@ -83,7 +81,7 @@ class RenderAnswering:
         return len(_object(rendered.data).get("token_ids", ()))
 
 
-def _answer(call: ModelCall, sampled: SampledTokens, choice: Any, version: int) -> Answer:
+def _answer(call: ModelCall, sampled: SampledTokens, choice: Any) -> Answer:
     ids, logprobs = checked_tokens(sampled.token_ids, sampled.policy_logprobs)
     if sampled.finish_reason == "abort" or not ids:
         raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
@@ -93,7 +91,7 @@ def _answer(call: ModelCall, sampled: SampledTokens, choice: Any, version: int) 
         message=message,
         completion_ids=ids,
         policy_logprobs=logprobs,
-        versions=version_spans(sampled, version),
+        versions=sampled.version_spans,
         finish_reason=finish_reason_of(sampled.finish_reason, message),
         stop_string=stop if isinstance(stop, str) else None,
         logprobs=choice.get("logprobs") if call.num_top_logprobs is not None else None,

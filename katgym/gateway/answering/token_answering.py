@@ -21,7 +21,6 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.messages import Message
 from katgym.policies.base import Sampling
-from katgym.rollout_store.records import VersionSpan
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,
@@ -78,14 +77,14 @@ class TokenAnswering:
         found = await self._pool.post(path, body, session_id=session_id)
         parse = parse_generate if self._has_generate else parse_completions
         try:
-            sampled = parse(found.data, source="the model server")
+            sampled = parse(found.data, source="the model server", version=version)
         except PolicyError as e:
             is_bare = e.kind == "policy_no_logprobs" or "token_ids" in str(e)
             kind = ErrorKind.NO_TOKEN_IDS if is_bare else ErrorKind.UPSTREAM
             raise GatewayError(kind, str(e)) from e
         return Reply(
             prompt_ids=prompt_ids,
-            answers=[self._answer(call, prompt_ids, one, version) for one in sampled],
+            answers=[self._answer(call, prompt_ids, one) for one in sampled],
             upstream=found.url,
             sent_s=found.sent_s,
             answered_s=found.answered_s,
@@ -151,9 +150,7 @@ class TokenAnswering:
             return GENERATE_ROUTE, body
         return COMPLETIONS_ROUTE, completions_body(request) | extra
 
-    def _answer(
-        self, call: ModelCall, prompt_ids: list[int], sampled: SampledTokens, version: int
-    ) -> Answer:
+    def _answer(self, call: ModelCall, prompt_ids: list[int], sampled: SampledTokens) -> Answer:
         ids, logprobs = checked_tokens(sampled.token_ids, sampled.policy_logprobs)
         if sampled.finish_reason == "abort" or not ids:
             raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
@@ -165,7 +162,7 @@ class TokenAnswering:
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=version_spans(sampled, version),
+            versions=sampled.version_spans,
             finish_reason=finish_reason_of(sampled.finish_reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,
@@ -218,13 +215,3 @@ def _sampling(asked: CallSampling) -> Sampling:
         top_p=1.0 if asked.top_p is None else asked.top_p,
         top_k=max(asked.top_k or 0, 0),
     )
-
-
-def version_spans(sampled: SampledTokens, version: int) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what; a server's label that is no number is not a version."""
-    spans = sampled.version_spans
-    if spans and all(span.version.isdigit() for span in spans):
-        return tuple(
-            VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans
-        )
-    return (VersionSpan(version=version, start=0, end=len(sampled.token_ids)),)

@@ -125,7 +125,7 @@ function turnBlock(group, place, number_, mode, onPick) {
     played.num_sampled ? count(played.num_sampled, "token") : null,
     known.length ? `mean log-prob ${number(known.reduce((a, b) => a + b, 0) / known.length, 2)}` : null,
     played.num_prompt ? `prompt ${played.num_prompt.toLocaleString("en")}` : null,
-    played.version === null ? null : `version ${played.version}`,
+    played.versions.length ? `version ${[...new Set(played.versions.map(([version]) => version))].join(", ")}` : null,
     played.seconds > 0 ? seconds(played.seconds) : null,
     played.finish === "stop" ? null : played.finish,
   ].filter(Boolean).join(" · ");

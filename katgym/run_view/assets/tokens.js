@@ -80,13 +80,14 @@ function tokenStrip(group, rollout, turn, mode, onPick) {
     if (!span) return;
     const place = Number(span.dataset.place), id = played.ids[place];
     const logprob = played.logprobs[place];
+    const sampledBy = played.versions.find(([, end]) => place < end);
     showTip(event, [
       group.texts ? `“${visible(span.textContent.replaceAll("↵", "") || group.texts[id] || "")}”` : null,
       ["id", String(id)],
       ["log-prob", logprob === undefined || logprob === null ? "not known" : `${number(logprob)} (${number(100 * Math.exp(logprob), 1)}%)`],
       values.surprise[place] === undefined ? null : ["surprise around it", number(values.surprise[place], 2)],
       values.advantage[place] === null ? null : ["advantage", signed(values.advantage[place])],
-      ["policy version", number(played.version)],
+      ["policy version", sampledBy ? number(sampledBy[0]) : "not known"],
       ["token of the answer", `${place + 1} of ${played.ids.length}`],
     ]);
   });

@@ -19,14 +19,14 @@ from katgym.rollout_store import (
     RolloutStore,
     SessionRecord,
     SessionStatus,
-    VersionSpan,
 )
+from katgym.version_span import one_span
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     said = NodeText(messages=[user("two and [two]?")], answer=assistant("four"))
-    one = [VersionSpan(version=3, start=0, end=1)]
+    one = one_span(3, 1)
     nodes = [
         Node(index=0, call_id="a", prompt_ids=[1, 2], completion_ids=[3], policy_logprobs=[-0.5],
              versions=one, model="tiny", received_s=1000.0, answered_s=1000.5),

@@ -20,7 +20,7 @@ from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.gateway import Gateway
 from katgym.policies.base import BranchReason
-from katgym.rollout_store import RolloutStore
+from katgym.rollout_store import RolloutStore, rollouts
 
 from .scripted_server import logprob
 from .served_gateway import running
@@ -88,8 +88,20 @@ def test_versions_come_from_the_server_where_it_tells_them(gateway, server, tiny
     server.given = [answer_ids(tiny[1], "abc")]
     gateway.owner("POST", "/control/resume", version=2)
     gateway.chat("s", USER)
-    spans = [(v.version, v.start, v.end) for v in gateway.store.nodes("s")[0].versions]
-    assert spans == ([(3, 0, 2), (4, 2, 4)] if server.routes else [(2, 0, 4)])
+    spans = gateway.store.nodes("s")[0].versions
+    told = [(span.version, span.start, span.end) for span in spans]
+    assert told == ([(3, 0, 2), (4, 2, 4)] if server.routes else [(2, 0, 4)])
+    (turn,) = rollouts(gateway.store, "s").turns
+    assert turn.tokens.version_spans == tuple(spans)
+
+
+def test_weights_that_sampled_nothing_are_not_kept(gateway, server, tiny):
+    """The server's first weights sampled the first half of one token."""
+    server.given = [answer_ids(tiny[1], "")]
+    gateway.owner("POST", "/control/resume", version=2)
+    gateway.chat("s", USER)
+    (span,) = gateway.store.nodes("s")[0].versions
+    assert (span.version, span.start, span.end) == (4 if server.routes else 2, 0, 1)
 
 
 def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):

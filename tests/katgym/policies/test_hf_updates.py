@@ -8,9 +8,14 @@ import time
 import pytest
 import torch
 
+from katgym.failure import RolloutStatus
+from katgym.messages import user
 from katgym.policies.base import Sampling
 from katgym.policies.hf import HfConfig, HfPolicy
-from katgym.vllm_server.token_api import VersionSpan
+from katgym.reward import Reward
+from katgym.rollout import Rollout, Turn
+from katgym.rollout_store import RolloutStore, record_rollout, rollouts
+from katgym.version_span import VersionSpan, one_span
 
 PROMPT = list(range(10, 73))
 
@@ -41,7 +46,7 @@ def generate(policy, prompt, *, seed=0, max_tokens=20, session_id="s"):
 
 async def wait_for_tokens(policy, num_tokens):
     """Wait until so many tokens were decoded, all rows together."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while policy.engine.num_decoded < num_tokens:
         assert time.monotonic() < deadline, policy.engine.num_decoded
         await asyncio.sleep(0.001)
@@ -74,7 +79,7 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, mo
     for prompt, result in zip(prompts, results, strict=True):
         assert (len(result.token_ids), result.policy_version) == (300, 0)
         first, second = result.version_spans
-        assert (first.version, first.start, second.version, second.end) == ("0", 0, "7", 300)
+        assert (first.version, first.start, second.version, second.end) == (0, 0, 7, 300)
         assert 0 < first.end == second.start < 300
         recorded = torch.tensor(result.policy_logprobs)
         for weight, span in ((old, first), (new, second)):
@@ -84,6 +89,52 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, mo
             assert (found - recorded)[piece].abs().max() <= 1e-4
             other = slice(second.start, 300) if span is first else slice(0, first.end)
             assert (found - recorded)[other].abs().max() > 1e-2
+
+
+def test_a_turns_record_tells_the_token_before_which_the_weights_changed(policy, context, tmp_path):
+    """From the engine through a session's turn and the store, back to what a learner reads."""
+    sampled_before = []
+
+    def change():  # called in the engine's thread, with the request that runs set aside
+        sampled_before.extend(len(request.logprobs) for request in policy.engine._paused)
+
+    async def run():
+        session = policy.start(context(seed=1))
+        asked = asyncio.create_task(session.complete([user("hi")], max_tokens=300))
+        await wait_for_tokens(policy, 10)
+        await policy.update_weights(change, policy_version=3, is_immediate=True)
+        return await asked
+
+    completion = asyncio.run(run())
+    (num_before,) = sampled_before
+    expected = (
+        VersionSpan(version=0, start=0, end=num_before),
+        VersionSpan(version=3, start=num_before, end=300),
+    )
+    assert (completion.tokens.version_spans, completion.tokens.policy_version) == (expected, 0)
+    with RolloutStore.open(tmp_path) as store:
+        record_rollout(store, rollout_of(completion))
+        for _ in range(2):  # live, then sealed
+            (turn,) = rollouts(store, "e").turns
+            assert turn.tokens.version_spans == expected
+            store.seal()
+
+
+def rollout_of(completion):
+    """Return a rollout of one turn."""
+    turn = Turn(
+        num_messages=1,
+        finish_reason=completion.finish_reason,
+        tokens=completion.tokens,
+        num_prompt_tokens=completion.num_prompt_tokens,
+        num_completion_tokens=completion.num_completion_tokens,
+    )
+    return Rollout(
+        env_id="acme/Toy-v0", plugin_version="1", policy="hf:tiny", task_id="t", task_sha256="s",
+        split="train", seed=0, attempt=0, episode_id="e", seat="player", turns=[turn], tools=(),
+        status=RolloutStatus.TERMINATED, reward=Reward(value=1.0), sampling=Sampling(),
+        messages=[user("hi"), completion.message], sampling_seed=1,
+    )  # fmt: skip
 
 
 def test_an_immediate_update_without_a_change_changes_no_token(policy):
@@ -96,7 +147,7 @@ def test_an_immediate_update_without_a_change_changes_no_token(policy):
 
     plain, updated = asyncio.run(run(False)), asyncio.run(run(True))
     assert updated.token_ids == plain.token_ids
-    assert updated.version_spans == ()  # the weights are called the same
+    assert updated.version_spans == one_span(0, 200)  # the weights are called the same
 
 
 def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(policy, head):
@@ -121,11 +172,11 @@ def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(polic
 
     versions, running, later = asyncio.run(run())
     assert [version for version, _ in versions] == [1, 2, 3, 4]
-    assert [span.version for span in running.version_spans][:1] == ["0"]
-    assert {span.version for span in running.version_spans} <= {"0", "1", "2"}
-    assert running.version_spans[-1].version == "2"
+    assert [span.version for span in running.version_spans][:1] == [0]
+    assert {span.version for span in running.version_spans} <= {0, 1, 2}
+    assert running.version_spans[-1].version == 2
     assert running.version_spans[-1].end == 300
-    assert (later.policy_version, later.version_spans) == (4, ())
+    assert later.version_spans == one_span(4, 20)
 
 
 def test_weights_that_sampled_nothing_have_no_span(policy):
@@ -143,7 +194,7 @@ def test_weights_that_sampled_nothing_have_no_span(policy):
     result = asyncio.run(run())
     covered = [token for span in result.version_spans for token in range(span.start, span.end)]
     assert covered == list(range(200))
-    assert all(isinstance(span, VersionSpan) for span in result.version_spans)
+    assert {span.version for span in result.version_spans} <= {0, 5, 6}
     assert all(span.start < span.end for span in result.version_spans)
 
 

@@ -13,6 +13,7 @@ from katgym.messages import normalize_action
 from katgym.policies.base import Sampling
 from katgym.policies.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated
+from katgym.version_span import VersionSpan
 
 END = "<|im_end|>"
 USER = {"role": "user", "content": "Find x and y."}
@@ -297,6 +298,19 @@ def test_unusable_tokens_are_refused(make_session, ids, logprobs, kind, text):
         complete(session, [USER])
     assert caught.value.kind == kind
     assert text in str(caught.value)
+
+
+def test_spans_reach_the_record_and_have_to_cover_what_was_sampled(make_session):
+    spans = [VersionSpan(version=4, start=0, end=1), VersionSpan(version=5, start=1, end=2)]
+    _, session = make_session(
+        Generated(token_ids=[1, 2], policy_logprobs=[-1.0, -2.0], version_spans=spans),
+        Generated(token_ids=[1, 2], policy_logprobs=[-1.0, -2.0], version_spans=spans[:1]),
+    )
+    record = complete(session, [USER]).tokens
+    assert (record.version_spans, record.policy_version) == (tuple(spans), 4)
+    with pytest.raises(PolicyError, match=r"answered version spans .* has to end at 2") as caught:
+        complete(session, [USER])
+    assert caught.value.kind == "policy_bad_response"
 
 
 def test_a_conversation_the_template_refuses_is_rejected(make_session, monkeypatch):

@@ -13,6 +13,7 @@ from katgym.errors import PolicyError, UnknownNameError, UsageError
 from katgym.policies.base import Sampling
 from katgym.policies.http_retry import HttpClient, RetryConfig
 from katgym.policies.vllm_client import VllmConfig, VllmPolicy, from_uri
+from katgym.version_span import one_span
 
 FAST = RetryConfig(timeout_s=0.3, max_retries=2, base_pause_s=0.01)
 
@@ -63,7 +64,7 @@ def test_sends_ids_and_reads_ids(server, make_policy):
     policy.policy_version = 3
     generated = generate(policy)
     assert (generated.token_ids, generated.policy_logprobs) == ([5, 6], [-0.5, -0.25])
-    assert (generated.finish_reason, generated.policy_version) == ("length", 3)
+    assert (generated.finish_reason, generated.version_spans) == ("length", one_span(3, 2))
     path, body, headers = server.requests[0]
     assert path == "/v1/completions"
     assert body["prompt"] == [1, 2, 3]
@@ -237,7 +238,7 @@ def test_generate_is_used_where_the_server_has_it(server, connected):
     result = generate(connected)
     assert (result.token_ids, result.policy_logprobs) == ([5, 6], [-0.5, -0.25])
     assert result.policy_version == 7
-    assert [(s.version, s.start, s.end) for s in result.version_spans] == [("8", 0, 1), ("7", 1, 2)]
+    assert [(s.version, s.start, s.end) for s in result.version_spans] == [(8, 0, 1), (7, 1, 2)]
     path, body, headers = server.requests[0]
     assert (path, body["token_ids"]) == ("/inference/v1/generate", [1, 2, 3])
     assert body["sampling_params"]["seed"] == 4
@@ -247,7 +248,18 @@ def test_generate_is_used_where_the_server_has_it(server, connected):
 
 def test_labels_that_are_no_numbers_leave_the_version_that_was_set(server, connected):
     server.script = [(200, generated([("default", 0, 2)]))]
-    assert generate(connected).policy_version == 9
+    assert generate(connected).version_spans == one_span(9, 2)
+    # The first numbered weights came in the middle.
+    server.script = [(200, generated([("default", 0, 1), ("10", 1, 2)]))]
+    spans = generate(connected).version_spans
+    assert [(s.version, s.start, s.end) for s in spans] == [(9, 0, 1), (10, 1, 2)]
+
+
+def test_weight_versions_that_leave_tokens_out_are_refused(server, connected):
+    server.script = [(200, generated([("7", 1, 2)]))]
+    kind, text = fail(connected)
+    assert kind == "policy_bad_response"
+    assert "version spans of weight_versions leave a gap" in text
 
 
 def test_weights_whose_sync_failed_are_refused(server, connected):

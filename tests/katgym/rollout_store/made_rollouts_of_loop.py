@@ -13,6 +13,7 @@ from katgym import FailureKind, RolloutStatus, Sampling, ToolErrorKind, ToolResu
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.reward import Component, Reward
 from katgym.rollout import Rollout, Turn
+from katgym.version_span import VersionSpan
 
 NAMES = st.text("abc/-. é", max_size=6)
 # "\ud800" alone is no Unicode text; models and tools do produce it.
@@ -30,6 +31,17 @@ KINDS = st.none() | st.sampled_from(FailureKind)
 
 
 @st.composite
+def version_spans(draw: st.DrawFn, num: int) -> tuple[VersionSpan, ...]:
+    """Draw the spans of `num` sampled tokens, at times none: not known."""
+    cuts = draw(st.sets(st.integers(1, num - 1))) if num > 1 else set()
+    edges = [0, *sorted(cuts), num] if num else [0, 0]
+    versions = [draw(st.integers(-1, 2**40)) for _ in edges[1:]]
+    found = zip(versions, edges, edges[1:], strict=False)
+    made = tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in found)
+    return draw(st.sampled_from([made, ()]))
+
+
+@st.composite
 def token_records(draw: st.DrawFn, lengths: list[int | None]) -> TokenRecord:
     """Draw the tokens of the next turn; lengths: tokens of the turns before, None without any."""
     parents = [turn for turn, length in enumerate(lengths) if length is not None]
@@ -43,7 +55,7 @@ def token_records(draw: st.DrawFn, lengths: list[int | None]) -> TokenRecord:
         prompt_ids=draw(st.lists(st.integers(0, 2**31 - 1), max_size=4)),
         completion_ids=completion,
         policy_logprobs=draw(st.lists(LOGPROBS, min_size=num, max_size=num)),
-        policy_version=draw(st.integers(0, 2**40)),
+        version_spans=draw(version_spans(len(completion))),
         branch=draw(st.none() | st.sampled_from(BranchReason)),
     )
 

@@ -17,8 +17,8 @@ from katgym.rollout_store import (
     RolloutStore,
     SessionRecord,
     SessionStatus,
-    VersionSpan,
 )
+from katgym.version_span import VersionSpan, one_span
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 FAILED = FailedCall(
@@ -46,7 +46,7 @@ def node(
             "prompt_ids": list(prompt),
             "completion_ids": list(completion),
             "policy_logprobs": [-token / 8 for token in completion],
-            "versions": [VersionSpan(version=7, start=0, end=num)] if num else [],
+            "versions": list(one_span(7, num)) if num else [],
             "model": "tiny",
             "route": "openai/chat",
             "sampling": {"temperature": 0.5, "max_tokens": 16, "seed": 3},

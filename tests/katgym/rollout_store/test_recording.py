@@ -42,6 +42,7 @@ from katgym.rollout_store import (
 from katgym.rollout_store.recorded_details import RESERVED
 from katgym.rollout_store.recording import as_session
 from katgym.testing import EchoEnv, ScriptedPolicy
+from katgym.version_span import VersionSpan
 
 
 class Tokens(Policy):
@@ -74,7 +75,10 @@ class _TokenSession(Session):
             prompt_ids=[turn, 7],
             completion_ids=[8, 9, 2],
             policy_logprobs=[-0.1, -1e-300, -0.0],
-            policy_version=3 + turn,
+            version_spans=(
+                VersionSpan(version=3 + turn, start=0, end=1),
+                VersionSpan(version=4 + turn, start=1, end=3),
+            ),
             branch=BranchReason.THINK_STRIPPED if is_branch else None,
         )
         self.lengths.append(record.num_shared + 5)
@@ -129,6 +133,7 @@ def test_a_played_rollout_comes_back_as_it_was(store: RolloutStore, end: str) ->
         for one, other in zip(found.turns, rollout.turns, strict=True):
             if one.tokens is not None and other.tokens is not None:
                 assert bits(one.tokens.policy_logprobs) == bits(other.tokens.policy_logprobs)
+                assert one.tokens.version_spans == other.tokens.version_spans
         store.seal()
 
 
@@ -172,7 +177,7 @@ def test_what_a_session_shows_to_others(store: RolloutStore) -> None:
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 512,
         "seed": rollout.sampling_seed,
     }  # fmt: skip
-    assert [[span.version for span in node.versions] for node in nodes] == [[3], [4], [5]]
+    assert [[span.version for span in node.versions] for node in nodes] == [[3, 4], [4, 5], [5, 6]]
     # Messages are kept once: each call adds the results of the calls before.
     assert [len(text.messages) for text in texts] == [rollout.turns[0].num_messages, 3, 3]
     assert [text.num_shared_messages for text in texts] == [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from made_rollouts_of_loop import version_spans
 from made_sessions import node
 
 from katgym.policies.base import BranchReason
@@ -20,7 +21,6 @@ from katgym.rollout_store import (
     RolloutStore,
     SessionRecord,
     SessionStatus,
-    VersionSpan,
 )
 from katgym.rollout_store.encoding import node_to_columns
 
@@ -32,16 +32,6 @@ LOGPROBS = st.one_of(
 IDS = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**31 - 1)), max_size=6)
 WORDS = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
 JSON = st.dictionaries(WORDS, st.one_of(st.none(), st.booleans(), st.integers(-5, 5), WORDS))
-
-
-@st.composite
-def spans(draw: st.DrawFn, num: int) -> list[VersionSpan]:
-    cuts = draw(st.sets(st.integers(1, num - 1))) if num > 1 else set()
-    edges = [0, *sorted(cuts), num] if num else [0, 0]
-    versions = [draw(st.integers(-1, 2**40)) for _ in edges[1:]]
-    found = zip(versions, edges, edges[1:], strict=False)
-    made = [VersionSpan(version=v, start=start, end=end) for v, start, end in found]
-    return draw(st.sampled_from([made, []]))
 
 
 @st.composite
@@ -60,7 +50,7 @@ def sessions(draw: st.DrawFn) -> list[tuple[Node, NodeText]]:
             index, parent, num_shared, prompt, completion,
             choice=draw(st.integers(0, 2)),
             policy_logprobs=logprobs,
-            versions=draw(spans(num)),
+            versions=list(draw(version_spans(num))),
             branch=draw(st.none() | st.sampled_from(BranchReason)),
             finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls"])),
             model=draw(WORDS),

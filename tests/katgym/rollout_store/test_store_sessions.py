@@ -10,8 +10,9 @@ import pytest
 from made_sessions import BRANCHED, FAILED, TWO_ANSWERS, add, node, text
 
 from katgym import InfrastructureError, UnknownNameError, UsageError, assistant, user
-from katgym.rollout_store import NodeText, RolloutStore, SessionRecord, SessionStatus, VersionSpan
+from katgym.rollout_store import NodeText, RolloutStore, SessionRecord, SessionStatus
 from katgym.rollout_store.connections import _CHECKPOINT_BYTES
+from katgym.version_span import VersionSpan, one_span
 
 SAID = text([user("hi")], assistant("ho"))
 
@@ -88,7 +89,11 @@ def test_several_sessions_in_one_transaction_are_all_or_nothing(store: RolloutSt
         (node(0, None, 3, [], [1]), "no parent to share 3 tokens with"),
         (node(1, 1, 0, [], [1]), "node 1 has parent 1; a parent comes before"),
         (node(5, 4, 0, [], [1]), "has parent 4, which is not there"),
-        (node(0, None, 0, [], [1], versions=[VersionSpan(version=1, start=0, end=2)]), "not cover"),
+        (node(0, None, 0, [], [1], versions=one_span(1, 2)), "spans of node 0 end at 2"),
+        (
+            node(0, None, 0, [], [1, 2], versions=[VersionSpan(version=1, start=1, end=2)]),
+            "spans of node 0 leave a gap",
+        ),
         (node(0, None, 0, [], [1], sampling={"x": float("nan")}), "sampling has to be plain JSON"),
         (node(0, None, 0, [], [1], sampling={"x": object()}), "sampling has to be plain JSON"),
         (node(0, None, 0, [], [1], model="\ud800"), "lone surrogates"),

@@ -22,12 +22,13 @@ from katgym import (
 )
 from katgym.rollout_store import RolloutStore, SessionStatus, stored_groups, stored_rollouts
 from katgym.rollout_store.recording import as_session
+from katgym.version_span import one_span
 
 
 def rollout(
     name: str, attempt: int, reward: float | None, version: int = 0, *, has_tokens: bool = True
 ) -> Rollout:
-    tokens = TokenRecord(completion_ids=[1, 2], policy_version=version)
+    tokens = TokenRecord(completion_ids=[1, 2], version_spans=one_span(version, 2))
     turn = Turn(num_messages=1, finish_reason="stop", tokens=tokens if has_tokens else None,
                 num_prompt_tokens=0, num_completion_tokens=2)  # fmt: skip
     kind = FailureKind.SANDBOX_ERROR

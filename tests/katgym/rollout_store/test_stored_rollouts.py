@@ -11,11 +11,11 @@ from katgym.reward import Component
 from katgym.rollout_store import (
     RolloutStore,
     SessionStatus,
-    VersionSpan,
     conversation,
     rollout_groups,
     rollouts,
 )
+from katgym.version_span import VersionSpan, one_span
 
 
 def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) -> None:
@@ -40,11 +40,14 @@ def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) 
     assert (rollout.sampling_seed, rollout.wall_s, rollout.tools) == (3, 10.0, TOOLS)
     assert [turn.tokens for turn in rollout.turns] == [
         TokenRecord(prompt_ids=[1, 2], completion_ids=[3, 4], policy_logprobs=[-0.375, -0.5],
-                    policy_version=7),
+                    version_spans=one_span(7, 2)),
         TokenRecord(parent=0, num_shared=4, prompt_ids=[5], completion_ids=[6, 7],
-                    policy_logprobs=[-0.75, -0.875], policy_version=7),
+                    policy_logprobs=[-0.75, -0.875],
+                    version_spans=(VersionSpan(version=7, start=0, end=1),
+                                   VersionSpan(version=8, start=1, end=2))),
         TokenRecord(parent=1, num_shared=2, prompt_ids=[8], completion_ids=[9],
-                    policy_logprobs=[-1.125], policy_version=7, branch=BranchReason.COMPACTION),
+                    policy_logprobs=[-1.125], version_spans=one_span(7, 1),
+                    branch=BranchReason.COMPACTION),
     ]  # fmt: skip
     assert rollout.prompt_ids(2) == [1, 2, 8]
     assert [(p.token_ids, p.turns) for p in rollout.trajectories()] == [
@@ -67,8 +70,9 @@ def test_the_oldest_version_counts_and_none_is_0(store: RolloutStore) -> None:
         (node(1, None, 0, [1], [2], versions=[]), said),
     ]
     add(store, "s", nodes)
-    versions = [t.tokens.policy_version for t in rollouts(store, "s").turns if t.tokens]
-    assert versions == [8, 0]
+    tokens = [turn.tokens for turn in rollouts(store, "s").turns if turn.tokens]
+    assert [record.policy_version for record in tokens] == [8, 0]
+    assert [record.version_spans for record in tokens] == [tuple(spans), ()]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from katgym import (
 )
 from katgym.policies.base import BranchReason
 from katgym.rollout_store import RolloutStore, record_rollout
+from katgym.version_span import VersionSpan, one_span
 
 ENV_ID = "katgym/TreasureHunt-v0"
 ROOMS = {
@@ -133,7 +134,7 @@ class Episode:
                 tokens=TokenRecord(
                     parent=number - 1 if number else None, num_shared=num_shared, prompt_ids=prompt,
                     completion_ids=answer, policy_logprobs=self._logprobs(answer),
-                    policy_version=self.version, branch=branch,
+                    version_spans=self._spans(number, len(answer)), branch=branch,
                 ),
                 num_prompt_tokens=num_prompt,
                 num_completion_tokens=len(answer),
@@ -145,6 +146,15 @@ class Episode:
         )  # fmt: skip
         self.messages.append(message)
         self.new = [result.to_message() for result in ran]
+
+    def _spans(self, number: int, num_tokens: int) -> tuple[VersionSpan, ...]:
+        """Return whose tokens they are: new weights come after two tokens of the second answer."""
+        if number != 1:
+            return one_span(self.version + (number > 1), num_tokens)
+        return (
+            VersionSpan(version=self.version, start=0, end=2),
+            VersionSpan(version=self.version + 1, start=2, end=num_tokens),
+        )
 
     def _results(
         self,

@@ -149,6 +149,12 @@ def test_a_group_page_holds_turns_lanes_and_tokens(evaluation: Path, tmp_path: P
         rollout = group.rollouts[place].rollout
         assert told["reward"] == rollout.reward.value
         assert len(told["turns"]) == rollout.num_turns
+        assert ["policy version", "0 to 1"] in told["facts"]
+        mixed = [[0, 2], [1, len(told["turns"][1]["ids"])]]
+        assert [turn["versions"] for turn in told["turns"][:2]] == [
+            [[0, len(told["turns"][0]["ids"])]],
+            mixed,
+        ]
         for turn, shown in zip(rollout.turns, told["turns"], strict=True):
             assert turn.tokens is not None
             assert shown["ids"] == turn.tokens.completion_ids

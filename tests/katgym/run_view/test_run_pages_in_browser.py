@@ -222,6 +222,25 @@ def test_pointing_at_a_curve_shows_its_numbers_in_all_charts(
     assert browser.run("document.querySelectorAll('.cursor[visibility=visible]').length") >= 9
 
 
+def test_a_token_tells_the_weights_that_sampled_it(browser: HeadlessChromium, evaluation: Path):
+    """The weights change after two tokens of the second answer."""
+    browser.open(f"{group_page(evaluation, '000001')}#c=logprob", width=1280, height=900)
+    headers = browser.run("[...document.querySelectorAll('.turn header')].map(h => h.textContent)")
+    told = [re.search(r"version ([\d, ]+?) ·", header)[1] for header in headers]  # type: ignore[index]
+    assert told[:3] == ["0", "0, 1", "1"]
+
+    def version_of(turn: int, place: int) -> str:
+        browser.run(
+            f"document.querySelector('#turn-{turn} .tok[data-place=\"{place}\"]').dispatchEvent("
+            "new PointerEvent('pointermove', {bubbles: true, clientX: 50, clientY: 50}))"
+        )
+        tip = browser.run("document.getElementById('tip').textContent")
+        return str(re.search(r"policy version(\d)", tip)[1])  # type: ignore[index]
+
+    places = ((1, 3), (2, 0), (2, 1), (2, 2), (2, 3))
+    assert [version_of(turn, place) for turn, place in places] == ["0", "0", "0", "1", "1"]
+
+
 def test_hostile_text_does_nothing(browser: HeadlessChromium, tmp_path: Path):
     made = made_rollout(Words().encode, task=1, attempt=0, note=EVIL)
     pages = write_pages(

@@ -6,10 +6,10 @@ import pytest
 
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
+from katgym.version_span import VersionSpan, one_span
 from katgym.vllm_server.token_api import (
     SampledTokens,
     TokenRequest,
-    VersionSpan,
     completions_body,
     generate_body,
     parse_completions,
@@ -103,8 +103,8 @@ def test_generate_answers_ids_logprobs_and_versions():
             policy_logprobs=[-0.5, -1],
             finish_reason="length",
             version_spans=(
-                VersionSpan(version="3", start=0, end=1),
-                VersionSpan(version="4", start=1, end=2),
+                VersionSpan(version=3, start=0, end=1),
+                VersionSpan(version=4, start=1, end=2),
             ),
         )
     ]
@@ -124,7 +124,39 @@ def test_an_aborted_completion_says_so():
     assert (
         parse_generate({"choices": [generated(finish_reason="abort")]})[0].finish_reason == "abort"
     )
-    assert parse_generate({"choices": [generated(weight_versions=None)]})[0].version_spans == ()
+
+
+def span(label, start, end):
+    return {"version": label, "start": start, "end": end}
+
+
+@pytest.mark.parametrize(
+    ("told", "version", "expected"),
+    [
+        (None, None, ()),
+        (None, 6, one_span(6, 2)),
+        ([span("default", 0, 2)], None, ()),
+        ([span("default", 0, 1), span("7", 1, 2)], None, ()),
+        ([span("default", 0, 1), span("7", 1, 2)], 6,
+         (VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2))),
+        ([span("6", 0, 0), span("7", 0, 2), span("8", 2, 2)], 5, one_span(7, 2)),
+    ],
+)  # fmt: skip
+def test_labels_become_versions(told, version, expected):
+    """Those that are no numbers the caller's; weights that sampled nothing none."""
+    (sampled,) = parse_generate({"choices": [generated(weight_versions=told)]}, version=version)
+    assert sampled.version_spans == expected
+    assert sampled.is_verified
+    if told is None:
+        choice = {"token_ids": [7, 8], "finish_reason": "stop", "logprobs": None}
+        assert (
+            parse_completions({"choices": [choice]}, version=version)[0].version_spans == expected
+        )
+
+
+def test_weights_that_did_not_arrive_are_told_apart():
+    told = [span("7", 0, 1), span("unverified", 1, 2)]
+    assert not parse_generate({"choices": [generated(weight_versions=told)]})[0].is_verified
 
 
 @pytest.mark.parametrize(
@@ -139,6 +171,11 @@ def test_an_aborted_completion_says_so():
         (
             {"choices": [generated(weight_versions=[{"version": "1"}])]},
             "the answer has no 'start'",
+            "policy_bad_response",
+        ),
+        (
+            {"choices": [generated(weight_versions=[span("1", 0, 3)])]},
+            "version spans of weight_versions end at 3: .* has to end at 2",
             "policy_bad_response",
         ),
         (

@@ -10,6 +10,7 @@ from made_rollouts import short_rollout
 from katgym.messages import Message, normalize_action
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session, TokenRecord
 from katgym.rollout import RolloutGroup
+from katgym.version_span import one_span
 
 
 def group_of(rewards: Sequence[float | None], **more: object) -> RolloutGroup:
@@ -51,7 +52,10 @@ class HeldPolicy(Policy):
         if self.failing is not None:
             raise self.failing
         tokens = TokenRecord(
-            prompt_ids=[1, 2], completion_ids=[3], policy_logprobs=[-0.5], policy_version=version
+            prompt_ids=[1, 2],
+            completion_ids=[3],
+            policy_logprobs=[-0.5],
+            version_spans=one_span(version, 1),
         )
         return Completion(message=normalize_action("x"), tokens=tokens, num_completion_tokens=1)
 

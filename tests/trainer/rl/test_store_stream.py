@@ -12,6 +12,7 @@ import pytest
 from made_rollouts import record, rollout_of, turn
 from rl_play import ENV_ID, register_env, save_model
 
+from katgym import VersionSpan
 from katgym.cli.main import main
 from katgym.errors import UsageError
 from katgym.rollout_store.recording import record_rollouts
@@ -20,9 +21,15 @@ from katgym_trainer.rl.rl_config import RolloutsConfig
 from katgym_trainer.rl.store_stream import StoreStream
 
 
-def put(folder: Path, group_id: str, *, version: int = 0, num: int = 2) -> None:
-    """Write a group of two, or what is there of it."""
-    tokens = [record(None, 0, [1, 2], [3], policy_version=version) for _ in range(num)]
+def put(
+    folder: Path, group_id: str, *, version: int = 0, last: int | None = None, num: int = 2
+) -> None:
+    """Write a group of two, or what is there of it; last: the version that sampled last tokens."""
+    spans = [
+        VersionSpan(version=version, start=0, end=1),
+        VersionSpan(version=version if last is None else last, start=1, end=2),
+    ]
+    tokens = [record(None, 0, [1, 2], [3, 4], version_spans=spans) for _ in range(num)]
     rollouts = [
         rollout_of(turn(tokens[i]), episode_id=f"{group_id}-{i}", attempt=i) for i in range(num)
     ]
@@ -65,8 +72,8 @@ def test_complete_groups_are_taken_once_in_the_order_of_their_end(tmp_path: Path
 
 
 def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: Path) -> None:
-    for name, version in (("a", 1), ("b", 3), ("c", 2), ("d", 4)):
-        put(tmp_path, name, version=version)
+    for name, version, last in (("a", 1, 1), ("b", 3, 4), ("c", 2, 4), ("d", 4, 4)):
+        put(tmp_path, name, version=version, last=last)
 
     async def play() -> None:
         async with stream_of(tmp_path, max_staleness=1) as stream:

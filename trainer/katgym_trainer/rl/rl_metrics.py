@@ -15,6 +15,7 @@ import torch
 from katgym.evaluation.statistics import t_interval
 from katgym.failure import RolloutStatus
 from katgym.rollout import Rollout
+from katgym.version_span import one_span
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
 from katgym_trainer.rl.task_source import SUCCESS
 
@@ -37,8 +38,8 @@ RL_METRICS = {
     "rollout/truncated": "share of valid rollouts that a budget ended",
     "rollout/completion_tokens": "mean sampled tokens of a rollout",
     "rollout/max_completion_tokens": "most sampled tokens of a rollout",
-    "rollout/staleness": "mean over groups of the steps that their oldest token's weights are old",
-    "rollout/max_staleness": "the most",
+    "rollout/staleness": "steps that the weights behind a sampled token are old, mean over tokens",
+    "rollout/max_staleness": "of the oldest token",
     "rollout/model_share": "share of rollouts' time in which they waited for the policy",
     "lesson/ENV": "lesson of an env with a curriculum, from 0",
     "eval/success": "share of held-out rollouts that succeeded, mean over envs",
@@ -72,7 +73,6 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
     valid = [rollout for rollout in rollouts if rollout.reward.is_valid]
     kinds = Counter(str(r.failure_kind) for r in rollouts if not r.reward.is_valid)
     num = max(1, len(groups))
-    ages = [version - played.oldest_version for played in groups]
     return {
         **_valid_metrics(valid),
         "rollout/num_rollouts": len(rollouts),
@@ -82,8 +82,7 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
         "rollout/solved_groups": sum(map(_is_solved, groups)) / num,
         "rollout/num_refused": len(taken.refused),
         "rollout/num_dropped": taken.num_dropped,
-        "rollout/staleness": sum(ages) / num,
-        "rollout/max_staleness": max(ages, default=0),
+        **_staleness(rollouts, version),
     }
 
 
@@ -122,6 +121,26 @@ def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if interval is not None:
         found |= {"rollout/reward_low": interval.low, "rollout/reward_high": interval.high}
     return found
+
+
+def _staleness(rollouts: Sequence[Rollout], version: int) -> dict[str, float]:
+    """Return how many steps before `version` the weights are that sampled the tokens.
+
+    A token of which they are not known is as old as the first, version 0.
+    """
+    records = [turn.tokens for rollout in rollouts for turn in rollout.turns if turn.tokens]
+    spans = [
+        span
+        for record in records
+        for span in record.version_spans or one_span(0, len(record.completion_ids))
+    ]
+    # An empty answer has a version, too, and no token that is old.
+    ages = [(version - span.version, span.end - span.start) for span in spans]
+    num_tokens = sum(num for _, num in ages)
+    return {
+        "rollout/staleness": sum(age * num for age, num in ages) / max(1, num_tokens),
+        "rollout/max_staleness": max((age for age, num in ages if num), default=0),
+    }
 
 
 def _model_share(rollouts: Sequence[Rollout]) -> float:

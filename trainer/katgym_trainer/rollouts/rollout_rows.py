@@ -49,8 +49,9 @@ def rollout_rows(
     advantage, weight, group: of all rows.
     masks: errors whose turns are not trained, or have advantage 0.
     should_split_versions: rows share a prefix only with rows whose turns were sampled by the same
-        policy versions. The trainer runs all tokens with its own weights, whoever sampled them, so
-        prefixes are shared exactly without it; it is for models that choose weights by version.
+        policy versions, from the same tokens on. The trainer runs all tokens with its own weights,
+        whoever sampled them, so prefixes are shared exactly without it; it is for models that
+        choose weights by version.
 
     The rows' `rollout` is (episode_id, seat); their `is_kept` is true on turns that call tools.
     Raises `ValueError` for a turn without tokens.
@@ -70,7 +71,7 @@ def rollout_rows(
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
         is_known = not any(map(math.isnan, path.policy_logprobs))
-        versions = tuple(_version(rollout.turns[turn]) for turn in path.turns)
+        versions = tuple(_versions(rollout.turns[turn]) for turn in path.turns)
         rows.append(
             Row(
                 path.token_ids,
@@ -151,9 +152,10 @@ def _sampled(turn: Turn) -> slice:
     return slice(start, start + len(turn.tokens.completion_ids))
 
 
-def _version(turn: Turn) -> int:
+def _versions(turn: Turn) -> tuple[tuple[int, int], ...]:
+    """Return the weights that sampled a completion, each with its first token's place there."""
     assert turn.tokens is not None, "checked before"
-    return turn.tokens.policy_version
+    return tuple((span.version, span.start) for span in turn.tokens.version_spans)
 
 
 def _group_key(group: RolloutGroup) -> Hashable:

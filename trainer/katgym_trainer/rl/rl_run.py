@@ -35,6 +35,7 @@ from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.rl.task_source import SUCCESS, TaskSource
+from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.run_log import logged_to
@@ -102,11 +103,13 @@ def rl_run(
     is_resume: refuse a folder without a run to continue.
 
     Raises `UsageError` for what cannot be trained and a folder that cannot be used, `RlRunError`
-    when the policy learns nothing, and `PolicyError` when it only fails.
+    when the policy learns nothing, `PolicyError` when it only fails, and
+    `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
     trackers = [make_tracker(track, path) for track in config.track]
     with (
+        full_disk_told(path),
         RunFolder.open(
             path, config_text=config_text, identity=config.identity(), is_resume=is_resume
         ) as folder,

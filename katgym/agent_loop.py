@@ -1,23 +1,18 @@
 """The agent loop: one policy plays one episode, and everything that happened is recorded.
 
-`run_rollout` reads top to bottom: reset, turns, end. Not here: many episodes at once (`engine.py`),
-several seats (`match.py`), the policy's tokens (`rendering.py`).
+`run_rollout` reads top to bottom: reset, turns, end. Not here: what follows when the time is up
+(`episode_clock.py`), many episodes at once (`engine.py`), several seats (`match.py`), the policy's
+tokens (`rendering.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import replace
 from typing import Any
 
 from katgym.env import Env
-from katgym.errors import (
-    ContextLengthError,
-    InfrastructureError,
-    MissingDependencyError,
-    UsageError,
-)
+from katgym.episode_clock import Call, EpisodeClock, HungError
+from katgym.errors import ContextLengthError, MissingDependencyError, UsageError
 from katgym.failure import FailureKind, RolloutStatus
 from katgym.limits import Limits
 from katgym.policies.base import EpisodeContext, Policy, Sampling, Session
@@ -25,8 +20,6 @@ from katgym.recorder import Recorder, classify
 from katgym.reward import Reward
 from katgym.rollout import Rollout
 from katgym.seeding import derive_seed
-
-logger = logging.getLogger(__name__)
 
 CALLER_ERRORS = (UsageError, MissingDependencyError, NotImplementedError)
 """Mistakes of the caller (unknown task, env without an oracle): raised, never made a rollout."""
@@ -54,7 +47,6 @@ async def run_rollout(
     A failure of policy or infrastructure becomes the rollout's status and an invalid reward. Raises
     `UsageError` for mistakes of the caller, and whatever cancelled it.
     """
-    made = isinstance(env, str)
     playground = resolve_env(env)
     if len(playground.seats) > 1:
         raise UsageError(
@@ -64,7 +56,8 @@ async def run_rollout(
     player = resolve_policy(policy)
     limits, sampling = limits or Limits(), sampling or Sampling()
     max_turns = capped_turns(playground, limits)
-    options = {"task_id": task_id, "split": split, "max_turns": max_turns}
+    told = {"task_id": task_id, "split": split, "max_turns": max_turns}
+    options = {name: value for name, value in told.items() if value}
     recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt)
     context = EpisodeContext(
         env=playground,
@@ -73,31 +66,36 @@ async def run_rollout(
         seed=None if seed is None else derive_seed("sampling", seed, attempt),
         max_context_tokens=limits.max_context_tokens,
     )
+    clock = EpisodeClock(limits)
     try:
-        return await play(recorder, context, limits, {k: v for k, v in options.items() if v})
+        return await clock.watch(play(recorder, context, limits, clock, options))
+    except HungError as error:
+        await clock.release_hung(playground)
+        context = replace(context, tools=playground.tools)
+        return recorder.failed(context, error, classify(error, default=clock.blamed))
     finally:
-        if made:
-            await playground.aclose()
         if player is not policy:
             await player.aclose()
 
 
 async def play(
-    recorder: Recorder, context: EpisodeContext, limits: Limits, options: dict[str, Any]
+    recorder: Recorder,
+    context: EpisodeContext,
+    limits: Limits,
+    clock: EpisodeClock,
+    options: dict[str, Any],
 ) -> Rollout:
     """Play the episode that `recorder` and `context` describe."""
     env, policy = recorder.env, recorder.policy
     session: Session | None = None
-    blamed = FailureKind.ENV_ERROR  # whose bug an unknown exception is
     status, cut = RolloutStatus.TRUNCATED, None
-    clock = asyncio.timeout(limits.timeout_s)
     try:
-        async with clock:
+        async with clock.running(Call.RESET):
             # 1. Reset.
             observation, _ = await env.areset(seed=recorder.seed, options=options)
             recorder.messages += observation
             context = replace(context, tools=env.tools)
-            blamed = FailureKind.POLICY_BUG
+            clock.pass_to(Call.ANSWER)
             session = policy.start(context)
 
             # 2. Turns: the policy answers, the env runs the tool calls and replies.
@@ -109,10 +107,10 @@ async def play(
                 recorder.begin_turn()
                 completion = await session.complete(recorder.messages, max_tokens=max_tokens)
                 message = recorder.completed(completion)
-                blamed = FailureKind.ENV_ERROR
+                clock.pass_to(Call.STEP)
                 observation, _, terminated, truncated, _ = await env.astep(message)
                 recorder.stepped(observation, env.last_tool_results)
-                blamed = FailureKind.POLICY_BUG
+                clock.pass_to(Call.ANSWER)
                 if terminated or truncated:
                     status = RolloutStatus.TERMINATED if terminated else RolloutStatus.TRUNCATED
                     break
@@ -121,46 +119,30 @@ async def play(
     except CALLER_ERRORS:
         raise
     except Exception as error:  # the rollout's boundary: a failure is a status
-        if not (isinstance(error, TimeoutError) and clock.expired()):
-            return recorder.failed(context, error, classify(error, default=blamed))
+        fault = clock.fault(error)
+        if fault is not None:
+            return recorder.failed(context, fault, classify(fault, default=clock.blamed))
         cut = FailureKind.EPISODE_TIMEOUT
     finally:
         if session is not None:
-            await release(session)
+            await clock.release(session)
         if cut is None:
-            await release(env)
+            await clock.release(env)
 
     # 3. End: the env has graded itself, unless a budget outside it cut the episode short.
     if cut is not None:
         try:
-            await cut_short(env, cut, limits)
+            async with clock.running(Call.GRADING):
+                await env.atruncate(cut)
         except CALLER_ERRORS:
             raise
         except Exception as error:  # the same boundary
-            return recorder.failed(context, error, classify(error, default=FailureKind.ENV_ERROR))
+            fault = clock.fault(error) or error
+            return recorder.failed(context, fault, classify(fault, default=clock.blamed))
         finally:
-            await release(env)
+            await clock.release(env)
     assert env.last_reward is not None
     return _conclude(recorder, context, status, env.last_reward)
-
-
-async def cut_short(env: Env, cut: FailureKind, limits: Limits) -> None:
-    """Let the env grade the state in which a budget ended the episode."""
-    if not env.is_running:
-        raise InfrastructureError("reset or grading did not end within the episode's time")
-    try:
-        async with asyncio.timeout(limits.timeout_s):
-            await env.atruncate(cut)
-    except TimeoutError as e:
-        raise InfrastructureError(f"grading did not end within {limits.timeout_s} s") from e
-
-
-async def release(held: Env | Session) -> None:
-    """Close what an episode held; a failure of that is logged and changes no result."""
-    try:
-        await held.aclose()
-    except Exception:
-        logger.warning("closing %s failed", type(held).__name__, exc_info=True)
 
 
 def _conclude(

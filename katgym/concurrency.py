@@ -1,4 +1,5 @@
-"""Coroutines side by side with errors that stay what they are, and results that several wait for.
+"""Coroutines side by side with errors that stay what they are, results that several wait for, and
+threads that nobody has to wait for.
 
 Not here: running coroutines from synchronous code (`sync.py`).
 """
@@ -6,11 +7,14 @@ Not here: running coroutines from synchronous code (`sync.py`).
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, ParamSpec, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def run_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -55,3 +59,31 @@ class SharedResults(Generic[K, T]):
     def clear(self) -> None:
         """Forget all results."""
         self._making.clear()
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A daemon thread for each call: one that never returns delays no other call and no exit.
+
+    As the default executor of an event loop it keeps `asyncio.to_thread` of an env that hangs from
+    using up the threads of everybody else. How many calls run at a time is up to the callers.
+
+    Example:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call a function in a thread of its own."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as e:  # carried to whoever waits for the future
+                future.set_exception(e)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=work, name="katgym-call", daemon=True).start()
+        return future

@@ -71,6 +71,18 @@ def _rebuild_infrastructure_error(
     return error
 
 
+class DiskFullError(InfrastructureError):
+    """A disk has no room for the file or folder `path`."""
+
+    def __init__(self, path: str, hint: str) -> None:
+        super().__init__(f"cannot write {path!r}: the disk is full; {hint}")
+        self.path = path
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.hint))
+
+
 class PolicyError(InfrastructureError):
     """The policy's server is down, slow, or answered something that cannot be used."""
 

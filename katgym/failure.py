@@ -37,6 +37,7 @@ class FailureKind(StrEnum):
     POLICY_BAD_RESPONSE = "policy_bad_response"
     POLICY_NO_LOGPROBS = "policy_no_logprobs"
     POLICY_REJECTED = "policy_rejected"
+    ENV_TIMEOUT = "env_timeout"
     SANDBOX_ERROR = "sandbox_error"
     VERIFIER_UNAVAILABLE = "verifier_unavailable"
     INFRASTRUCTURE_ERROR = "infrastructure_error"
@@ -80,6 +81,7 @@ FAILURE_TABLE: dict[FailureKind, FailureRule] = {
     FailureKind.POLICY_BAD_RESPONSE: _INFRASTRUCTURE,
     FailureKind.POLICY_NO_LOGPROBS: _SETUP,
     FailureKind.POLICY_REJECTED: _SETUP,
+    FailureKind.ENV_TIMEOUT: _INFRASTRUCTURE,
     FailureKind.SANDBOX_ERROR: _INFRASTRUCTURE,
     FailureKind.VERIFIER_UNAVAILABLE: _INFRASTRUCTURE,
     FailureKind.INFRASTRUCTURE_ERROR: _INFRASTRUCTURE,

@@ -6,7 +6,6 @@ rollout, and all share one `episode_id`. Not here: the single-seat loop (`agent_
 
 from __future__ import annotations
 
-import asyncio
 import random
 import uuid
 from collections.abc import Mapping
@@ -15,13 +14,12 @@ from dataclasses import replace
 from katgym.agent_loop import (
     CALLER_ERRORS,
     capped_turns,
-    cut_short,
-    release,
     resolve_env,
     resolve_policy,
     token_budget,
 )
 from katgym.env import Env
+from katgym.episode_clock import Call, EpisodeClock, HungError
 from katgym.errors import ContextLengthError, UnknownNameError, UsageError, unknown_name
 from katgym.failure import FailureKind, RolloutStatus
 from katgym.limits import Limits
@@ -74,9 +72,11 @@ async def run_match(
     options = {"task_id": task_id, "max_turns": capped_turns(playground, limits)}
     match = _Match(playground, recorders, contexts, limits)
     try:
-        return await match.play({k: v for k, v in options.items() if v})
+        return await match.clock.watch(match.play({k: v for k, v in options.items() if v}))
+    except HungError as error:
+        await match.clock.release_hung(playground)
+        return match.failed(error)
     finally:
-        await release(playground)
         for seat, player in players.items():
             if player is not seating[seat]:
                 await player.aclose()
@@ -96,16 +96,21 @@ class _Match:
         self.recorders = recorders
         self.contexts = dict(contexts)
         self.limits = limits
+        self.clock = EpisodeClock(limits)
         self.sessions: dict[str, Session] = {}
 
     async def play(self, options: dict[str, object]) -> dict[str, Rollout]:
         """Reset, let the seats take turns, and conclude for all of them."""
-        env = self.env
-        status = RolloutStatus.TRUNCATED
-        clock = asyncio.timeout(self.limits.timeout_s)
-        blamed, cut = FailureKind.ENV_ERROR, None
         try:
-            async with clock:
+            return await self._play(options)
+        finally:
+            await self.clock.release(self.env)
+
+    async def _play(self, options: dict[str, object]) -> dict[str, Rollout]:
+        env, clock = self.env, self.clock
+        status, cut = RolloutStatus.TRUNCATED, None
+        try:
+            async with clock.running(Call.RESET):
                 recorder = next(iter(self.recorders.values()))
                 observation, _ = await env.areset(seed=recorder.seed, options=options)
                 self.recorders[env.seat].messages += observation
@@ -118,14 +123,14 @@ class _Match:
                     if max_tokens == 0:
                         cut = FailureKind.MAX_TOKENS
                         break
-                    blamed = FailureKind.POLICY_BUG
+                    clock.pass_to(Call.ANSWER)
                     if seat not in self.sessions:
                         self.sessions[seat] = recorder.policy.start(context)
                     recorder.begin_turn()
                     session = self.sessions[seat]
                     completion = await session.complete(recorder.messages, max_tokens=max_tokens)
                     message = recorder.completed(completion)
-                    blamed = FailureKind.ENV_ERROR
+                    clock.pass_to(Call.STEP)
                     observation, _, terminated, truncated, _ = await env.astep(message)
                     recorder.stepped((), env.last_tool_results)
                     self.recorders[env.seat].messages += observation
@@ -137,23 +142,27 @@ class _Match:
         except CALLER_ERRORS:
             raise
         except Exception as error:  # the match's boundary: a failure is a status
-            if not (isinstance(error, TimeoutError) and clock.expired()):
-                return self._failed(error, classify(error, default=blamed))
+            fault = clock.fault(error)
+            if fault is not None:
+                return self.failed(fault)
             cut = FailureKind.EPISODE_TIMEOUT
         finally:
             for session in self.sessions.values():
-                await release(session)
+                await clock.release(session)
         try:
-            if cut is not None:
-                await cut_short(env, cut, self.limits)
-            rewards = env.seat_rewards()
+            async with clock.running(Call.GRADING):
+                if cut is not None:
+                    await env.atruncate(cut)
+                rewards = env.seat_rewards()
         except CALLER_ERRORS:
             raise
         except Exception as error:  # the same boundary
-            return self._failed(error, classify(error, default=FailureKind.ENV_ERROR))
+            return self.failed(clock.fault(error) or error)
         return self._conclude(status, rewards)
 
-    def _failed(self, error: Exception, kind: FailureKind) -> dict[str, Rollout]:
+    def failed(self, error: Exception) -> dict[str, Rollout]:
+        """Return what remains of a match that something outside the policies broke."""
+        kind = classify(error, default=self.clock.blamed)
         return {s: r.failed(self.contexts[s], error, kind) for s, r in self.recorders.items()}
 
     def _conclude(self, status: RolloutStatus, rewards: Mapping[str, Reward]) -> dict[str, Rollout]:

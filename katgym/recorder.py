@@ -102,8 +102,8 @@ class Recorder:
             seat=context.seat,
             status=status,
             reward=reward,
-            messages=self.messages,
-            turns=self.turns,
+            messages=list(self.messages),  # an env that was left to itself may still add to them
+            turns=list(self.turns),
             tools=context.tool_schemas,
             sampling=context.sampling,
             sampling_seed=context.seed,

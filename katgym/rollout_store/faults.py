@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from katgym.errors import InfrastructureError, UsageError
+from katgym.errors import DiskFullError, InfrastructureError, UsageError
 
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -25,13 +25,16 @@ def sqlite_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as e:
-        code = getattr(e, "sqlite_errorcode", 0) & 0xFF
+        extended = getattr(e, "sqlite_errorcode", 0)
+        code = extended & 0xFF
         if code in _CORRUPT:
             raise corrupt_database(path, str(e)) from e
+        if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
+            raise DiskFullError(
+                str(path), "what was written before is safe: free some space"
+            ) from e
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             why = "other processes kept it locked for too long; try again with fewer writers"
-        elif code == sqlite3.SQLITE_FULL:
-            why = "the disk is full; what was written before is safe: free some space"
         else:
             why = str(e)
         raise InfrastructureError(f"cannot use {str(path)!r}: {why}") from e

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from katgym.errors import InfrastructureError
+from katgym.errors import DiskFullError, InfrastructureError
 
 PRIVATE = 0o700
 
@@ -66,12 +66,25 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of writing to `path` into an `InfrastructureError` that says what to do."""
+    """Turn an `OSError` of writing to `path` into an `InfrastructureError` that says what to do.
+
+    A disk without room for it is a `DiskFullError`.
+    """
     try:
         yield
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
-            why = "the disk is full; nothing finished is lost: free some space and run it again"
-        else:
-            why = e.strerror or str(e)
-        raise InfrastructureError(f"cannot write {str(path)!r}: {why}") from e
+        if is_disk_full(e):
+            raise DiskFullError(
+                str(path), "nothing finished is lost: free some space and run it again"
+            ) from e
+        raise InfrastructureError(f"cannot write {str(path)!r}: {e.strerror or e}") from e
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a quota on it, is full.
+
+    Libraries in Rust and `shutil.copytree` tell it in their text alone.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from katgym.errors import UsageError
 from katgym.storage.atomic_files import explained
@@ -53,27 +54,32 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 class Journal:
     """A file of lines that only grows; every line is on disk when `append` returns.
 
-    A last line that a kill cut short is removed on opening.
+    A last line that a kill cut short is removed on opening, one that a full disk cut short at once.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
 
     def open(self) -> None:
         """Open for appending behind the last whole line."""
         with explained(self.path):
-            self._file = self.path.open("ab")
+            self._file = self.path.open("ab", buffering=0)  # nothing is left to write on closing
             whole = _whole_bytes(self.path)
             if whole < self.path.stat().st_size:
                 self._file.truncate(whole)
 
     def append(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Write lines; blocks until they are on disk."""
+        """Write lines, all or none; blocks until they are on disk."""
         assert self._file is not None, "the journal is not open"
         with explained(self.path):
-            self._file.write(to_lines(values))
-            self._file.flush()
+            before, left = os.fstat(self._file.fileno()).st_size, memoryview(to_lines(values))
+            try:
+                while left:
+                    left = left[self._file.write(left) :]
+            except OSError:
+                self._file.truncate(before)
+                raise
             os.fsync(self._file.fileno())
 
     def close(self) -> None:

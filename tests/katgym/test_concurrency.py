@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import threading
 
 import pytest
 
-from katgym.concurrency import SharedResults, run_all
+from katgym.concurrency import DaemonThreads, SharedResults, run_all
 
 
 def test_results_come_in_order_and_the_work_overlaps() -> None:
@@ -67,3 +70,37 @@ def test_a_result_is_made_once_for_all_who_wait_and_again_after_a_failure() -> N
 
     assert asyncio.run(go()) == ["A"] * 4
     assert made == ["a"] * 3
+
+
+def test_a_call_that_never_returns_delays_neither_others_nor_the_end_of_the_loop() -> None:
+    is_released = threading.Event()
+
+    async def go() -> list[object]:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        stuck = [asyncio.create_task(asyncio.to_thread(is_released.wait)) for _ in range(100)]
+        found = [await asyncio.to_thread(divmod, 7, 2), await asyncio.to_thread(pow, 2, 3)]
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(divmod, 1, 0)
+        for task in stuck:
+            task.cancel()
+        return found
+
+    assert asyncio.run(go()) == [(3, 1), 8]
+    assert not is_released.is_set()
+    is_released.set()
+
+
+def test_a_process_exits_while_a_call_does_not_return() -> None:
+    program = (
+        "import asyncio, threading\n"
+        "from katgym.concurrency import DaemonThreads\n"
+        "async def go():\n"
+        "    asyncio.get_running_loop().set_default_executor(DaemonThreads())\n"
+        "    asyncio.create_task(asyncio.to_thread(threading.Event().wait))\n"
+        "    await asyncio.sleep(0.05)\n"
+        "asyncio.run(go())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -221,6 +221,30 @@ def test_every_try_gets_an_env_of_its_own() -> None:
     Counted.num_alive = 0  # counted on Flaky
 
 
+@pytest.mark.parametrize("num_hangs", [1, 2])
+def test_an_env_that_hangs_is_replaced_once_by_a_fresh_one(num_hangs: int) -> None:
+    made: list[Env] = []
+
+    class Hanging(EchoEnv):
+        async def setup(self) -> None:
+            made.append(self)
+            if len(made) <= num_hangs:
+                await asyncio.Event().wait()
+
+    request = RolloutRequest(make_env=Hanging, seed=3, attempt=4, task_id="train-000007")
+    engine = RolloutEngine(Gauge(), limits=Limits(timeout_s=1.0), config=NO_DELAY)
+    ((_, rollout),) = run_all(engine, [request])
+    assert len(made) == len({id(env) for env in made}) == 2
+    assert (rollout.seed, rollout.attempt, rollout.task_id) == (3, 4, "train-000007")
+    assert rollout.num_retries == 1
+    told = (rollout.status, rollout.failure_kind, rollout.reward.value)
+    if num_hangs == 1:
+        assert told == (RolloutStatus.TERMINATED, None, 1.0)
+    else:
+        assert told == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT, None)
+    assert not any(env.is_running for env in made)
+
+
 # ---- stopping
 
 

@@ -18,6 +18,7 @@ EXPECTED = {
     "policy_bad_response": ("infrastructure", True, False, False),
     "policy_no_logprobs": ("infrastructure", False, False, False),
     "policy_rejected": ("infrastructure", False, False, False),
+    "env_timeout": ("infrastructure", True, False, False),
     "sandbox_error": ("infrastructure", True, False, False),
     "verifier_unavailable": ("infrastructure", True, False, False),
     "infrastructure_error": ("infrastructure", True, False, False),

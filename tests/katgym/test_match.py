@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -245,7 +244,7 @@ def test_a_failure_of_the_env_is_every_seats(trouble: str, kind: FailureKind) ->
         (["1", "1"], Limits(max_turns=3), FailureKind.MAX_TURNS),
         (["1", "1"], Limits(max_tokens=3), FailureKind.MAX_TOKENS),
         (["1", ContextLengthError("full")], Limits(), FailureKind.CONTEXT_LENGTH),
-        (["1", "hang"], Limits(timeout_s=0.05), FailureKind.EPISODE_TIMEOUT),
+        (["1", "hang"], Limits(timeout_s=0.5), FailureKind.EPISODE_TIMEOUT),
     ],
 )
 def test_a_budget_of_one_seat_truncates_all(
@@ -266,11 +265,11 @@ def test_a_budget_of_one_seat_truncates_all(
 @pytest.mark.parametrize("move", ["hang", ContextLengthError("full")])
 def test_grading_that_hangs_is_bounded(move: Any) -> None:
     env = Nim("score")
-    began = time.perf_counter()
-    rollouts = play(env, pair([move], []), limits=Limits(timeout_s=0.05))
-    assert time.perf_counter() - began < 20  # it would hang for good
-    kinds = [r.failure_kind for r in rollouts.values()]
-    assert kinds == [FailureKind.INFRASTRUCTURE_ERROR] * 2
+    rollouts = play(env, pair([move], []), limits=Limits(timeout_s=0.5))
+    assert [r.failure_kind for r in rollouts.values()] == [FailureKind.ENV_TIMEOUT] * 2
+    assert {r.reason for r in rollouts.values()} == {
+        "the env hung: its grading had not ended when 0.5 s were up"
+    }
     assert env.num_teardowns == 1
 
 

@@ -6,6 +6,7 @@ Not here: single files (`katgym.storage.atomic_files`), what is in the folders (
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from katgym.errors import InfrastructureError
-from katgym.storage.atomic_files import explained, sync_folder
+from katgym.storage.atomic_files import explained, is_disk_full, sync_folder
 
 UNFINISHED = ".unfinished-"
 """How the names of folders begin that are being written, or were when the process was killed."""
@@ -76,9 +77,13 @@ def _sync_all(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Tell errors of the disk, safetensors' own among them."""
+    """Tell errors of the disk, also those that safetensors and tokenizers raise as their own."""
     with explained(target):
         try:
             yield
-        except SafetensorError as e:
-            raise InfrastructureError(f"cannot write {str(target)!r}: {e}") from e
+        except Exception as e:
+            if is_disk_full(e) and not isinstance(e, OSError | InfrastructureError):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from e
+            if isinstance(e, SafetensorError):
+                raise InfrastructureError(f"cannot write {str(target)!r}: {e}") from e
+            raise

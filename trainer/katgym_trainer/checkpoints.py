@@ -132,6 +132,24 @@ def latest(folder: Path) -> Path:
     return found[-1]
 
 
+def last_whole(folder: Path) -> Path:
+    """Return the newest checkpoint of a folder whose files are as they were written.
+
+    Raises `CheckpointError` if there is none.
+    """
+    for path in reversed(_all(folder)):
+        if _problem(path) is None:
+            return path
+    raise CheckpointError(f"there is no good checkpoint in {str(folder)!r}")
+
+
+def step_of(path: Path) -> int:
+    """Return the optimizer steps that a checkpoint's name says."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
+
+
 def _all(folder: Path) -> list[Path]:
     """Return a folder's checkpoints, by steps.
 

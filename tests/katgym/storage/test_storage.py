@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
 
-from katgym.errors import InfrastructureError, UsageError
-from katgym.storage import FolderGuard, Journal, read_journal, read_lines, write_atomically
+from katgym.errors import DiskFullError, UsageError
+from katgym.storage import (
+    FolderGuard,
+    Journal,
+    is_disk_full,
+    read_journal,
+    read_lines,
+    write_atomically,
+)
 
 
 def test_a_torn_line_of_a_journal_is_cut_and_a_broken_one_refused(tmp_path: Path) -> None:
@@ -88,20 +98,37 @@ def test_a_folder_has_one_writer_until_that_process_ends(tmp_path: Path) -> None
     guard.release()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small file system")
-def test_a_full_disk_harms_nothing_and_says_so(tmp_path: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(tmp_path)], check=True)
-    try:
-        write_atomically(tmp_path / "x", b"old")
-        journal = Journal(tmp_path / "journal")
+@pytest.mark.parametrize("num", [1_000, 20_000])
+def test_a_full_disk_harms_nothing_and_says_so(num: int, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size="16k") as disk:
+        write_atomically(disk / "x", b"old")
+        journal = Journal(disk / "journal")
         journal.open()
         journal.append([{"n": 1}])
-        with pytest.raises(InfrastructureError, match="the disk is full"):
-            write_atomically(tmp_path / "x", b"new" * 20_000)
-        with pytest.raises(InfrastructureError, match="the disk is full"):
-            journal.append([{"n": "2" * 20_000}])
-        assert (tmp_path / "x").read_bytes() == b"old"
-        assert list(read_journal(tmp_path / "journal")) == [{"n": 1}]
-    finally:
+        with pytest.raises(DiskFullError, match="the disk is full") as caught:
+            write_atomically(disk / "x", b"new" * 20_000)
+        assert caught.value.path == str(disk / "x")
+        with pytest.raises(DiskFullError, match="the disk is full"):
+            for _ in range(20):
+                journal.append([{"n": "2" * num}])
+        whole = (disk / "journal").read_bytes()
         journal.close()
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        assert (disk / "x").read_bytes() == b"old"
+        assert whole.endswith(b"\n")
+        assert next(line["n"] for line in read_journal(disk / "journal")) == 1
+        assert (disk / "journal").read_bytes() == whole
+        (disk / "x").unlink()
+        journal.open()
+        journal.append([{"n": 3}])
+        journal.close()
+        assert [line["n"] for line in read_journal(disk / "journal")][-1] == 3
+
+
+def test_a_full_disk_is_told_by_number_or_text() -> None:
+    assert is_disk_full(OSError(errno.ENOSPC, "x"))
+    assert is_disk_full(OSError(errno.EDQUOT, "x"))
+    assert is_disk_full(Exception("No space left on device (os error 28)"))
+    assert not is_disk_full(OSError(errno.EACCES, "No space left on device"))
+    error = pickle.loads(pickle.dumps(DiskFullError("a/b", "free some")))
+    assert str(error) == "cannot write 'a/b': the disk is full; free some"
+    assert (error.path, error.kind) == ("a/b", "infrastructure_error")

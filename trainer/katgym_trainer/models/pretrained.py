@@ -14,6 +14,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 from katgym.errors import UsageError
 from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.models.hugging_face import NAME
+from katgym_trainer.models.progress_bars import no_progress_bars
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -27,7 +28,8 @@ def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     is_folder = folder.is_dir()
     has_tokenizer = not is_folder or any((folder / file).exists() for file in _TOKENIZER_FILES)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        with no_progress_bars():
+            model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
         tokenizer = AutoTokenizer.from_pretrained(name) if has_tokenizer else None
     except (OSError, ValueError) as e:
         kind = "folder" if is_folder else "hub id (no such folder exists)"
@@ -79,7 +81,7 @@ def save_model(model: Any, tokenizer: Any, path: Path, *, is_merged: bool) -> No
     has_adapters = hasattr(model, "get_base_model")
     if not is_merged and not has_adapters:
         raise UsageError("is_merged=False writes adapters alone, and the model has none")
-    with new_folder(path) as made:
+    with new_folder(path) as made, no_progress_bars():
         if has_adapters and is_merged:
             from katgym_trainer.models.adapters import merged_state  # imports peft
 

@@ -5,13 +5,20 @@ Not here: what a file's text shows (`rl_config_file.py`).
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
+from katgym.concurrency import DaemonThreads
 from katgym.env import Env
+from katgym.episode_clock import Call, EpisodeClock, HungError
 from katgym.errors import UsageError
+from katgym.limits import Limits
 from katgym.sync import run_sync
 from katgym_trainer.rl.rl_config import EnvConfig, RlConfig
+
+logger = logging.getLogger(__name__)
 
 
 def check_prompts(
@@ -20,11 +27,16 @@ def check_prompts(
     """Raise `UsageError` for a first prompt that leaves no room for an answer.
 
     renderer: turns messages into tokens. lessons: each with an env and a task of it, which is
-    begun and given up.
+    begun and given up. A prompt that does not come within `[rollouts] timeout_s` is not checked.
     """
     budget = config.policy.max_context_tokens
     for env_config, env, task_id in lessons:
-        num = run_sync(_num_prompt_tokens(env.clone(), env_config.split, task_id, renderer))
+        limits, split = config.rollouts.limits, env_config.split
+        try:
+            num = run_sync(_num_prompt_tokens(env.clone(), split, task_id, renderer, limits))
+        except HungError as e:  # while playing, another episode takes its place
+            logger.warning("the first prompt of %r is not checked: %s", env_config.id, e)
+            continue
         if num >= budget:
             raise UsageError(
                 f"the first prompt of {env_config.id!r} has {num} tokens (task {task_id!r}), and"
@@ -38,11 +50,26 @@ def check_prompts(
             )
 
 
-async def _num_prompt_tokens(env: Env, split: str, task_id: str, renderer: Any) -> int:
-    observation, _ = await env.areset(seed=0, options={"split": split, "task_id": task_id})
-    try:
-        tools = [tool.to_openai() for tool in env.tools.values()]
-        ids = renderer.render_ids(observation, tools=tools or None, add_generation_prompt=True)
-        return len(ids)
-    finally:
-        await env.aclose()
+async def _num_prompt_tokens(
+    env: Env, split: str, task_id: str, renderer: Any, limits: Limits
+) -> int:
+    """Return the length of a task's first prompt; `HungError` if `limits` end before it comes."""
+    asyncio.get_running_loop().set_default_executor(DaemonThreads())  # the env may hang in them
+    clock = EpisodeClock(limits)
+
+    async def count() -> int:
+        try:
+            async with clock.running(Call.RESET):
+                options = {"split": split, "task_id": task_id}
+                observation, _ = await env.areset(seed=0, options=options)
+        except TimeoutError as e:
+            raise clock.fault(e) or e from None
+        else:
+            tools = [tool.to_openai() for tool in env.tools.values()]
+            return len(
+                renderer.render_ids(observation, tools=tools or None, add_generation_prompt=True)
+            )
+        finally:
+            await clock.release(env)
+
+    return await clock.watch(count())

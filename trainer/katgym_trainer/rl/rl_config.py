@@ -177,7 +177,8 @@ class RolloutsConfig:
     max_episode_tokens: int | None = None
     """Sampled tokens of an episode."""
     timeout_s: float | None = None
-    """Wall seconds of an episode."""
+    """Wall seconds of an episode; an env that holds the clock then has hung, and is played again as
+    `max_retries` says. None: a hang is waited for."""
     max_retries: int = 1
     """Times that a rollout is played again when infrastructure broke."""
     store: str = ""

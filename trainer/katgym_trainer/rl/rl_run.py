@@ -12,11 +12,13 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from katgym.concurrency import DaemonThreads
 from katgym.engine import EngineConfig, RolloutEngine
 from katgym.errors import KatgymError, UsageError
 from katgym_trainer import checkpoints
@@ -33,6 +35,7 @@ from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.rl.task_source import SUCCESS, TaskSource
+from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.run_log import logged_to
@@ -42,6 +45,8 @@ from katgym_trainer.trackers.tracker import Tracker, make_tracker, tracking
 from katgym_trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MAX_NONFINITE_STEPS = 3
 """Steps in a row whose gradient was not finite, after which a run ends."""
@@ -98,11 +103,13 @@ def rl_run(
     is_resume: refuse a folder without a run to continue.
 
     Raises `UsageError` for what cannot be trained and a folder that cannot be used, `RlRunError`
-    when the policy learns nothing, and `PolicyError` when it only fails.
+    when the policy learns nothing, `PolicyError` when it only fails, and
+    `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
     trackers = [make_tracker(track, path) for track in config.track]
     with (
+        full_disk_told(path),
         RunFolder.open(
             path, config_text=config_text, identity=config.identity(), is_resume=is_resume
         ) as folder,
@@ -142,6 +149,7 @@ class RlRun:
         if self.source is not None:
             check_prompts(config, self.loaded.renderer, self.source.first_lessons())
         self.trainer = _trainer(self.loaded, config)
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="katgym-rl")
         self.best = BestModel(folder.path)
         self.feed_state: Mapping[str, Any] | None = None
         """What groups go on from, of a run that is continued."""
@@ -167,6 +175,7 @@ class RlRun:
         if self.trainer.num_steps == self.config.loop.num_steps:
             return {}
         metrics: dict[str, float] = {}
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())  # envs may hang in them
         host = await self._host()
         try:
             engine = RolloutEngine(
@@ -187,13 +196,13 @@ class RlRun:
                     if stop.received is not None:
                         break
                     metrics = rollout_metrics(taken, version=self.trainer.num_steps)
-                    await asyncio.to_thread(
+                    await self._in_thread(
                         self.kept.record, self.trainer.num_steps + 1, taken.groups
                     )
 
                     # 2. Advantages, pruning, packing, the optimizer.
                     async with host.training():
-                        metrics |= await asyncio.to_thread(self._step, taken)
+                        metrics |= await self._in_thread(self._step, taken)
 
                     # 3. New weights for the policy, which goes on with them.
                     step = self.trainer.num_steps
@@ -228,9 +237,14 @@ class RlRun:
         return is_finished
 
     def close(self) -> None:
-        """Close what the run holds open."""
+        """Close what the run holds open, once no thread of it works with that."""
+        self._threads.shutdown()
         self.kept.close()
         self.trainer.close()
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in the run's own thread, which no env can keep busy."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
     def _feed(self, engine: RolloutEngine) -> GroupFeed:
         """Return where groups come from: played here, or by others into a store."""
@@ -271,7 +285,7 @@ class RlRun:
         began = time.perf_counter()
         result = await self.held_out.evaluate(host.policy, step)
         self.folder.append_eval(result.lines)
-        await asyncio.to_thread(self.kept.record_held_out, step, result.rollouts)
+        await self._in_thread(self.kept.record_held_out, step, result.rollouts)
         if self.config.evaluate.should_keep_best:
             self.best.offer(self.trainer, step=step, success=result.success)
         return {**result.metrics, "time/evaluate_s": time.perf_counter() - began}

@@ -7,10 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from katgym.storage import is_disk_full
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _LogFile(logging.FileHandler):
+    """A file whose records are lost while the disk is full: what else is written there says so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is None or not is_disk_full(error):
+            super().handleError(record)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError as e:
+            if not is_disk_full(e):
+                raise
 
 
 @contextlib.contextmanager
@@ -18,7 +37,7 @@ def logged_to(path: Path) -> Iterator[None]:
     """Append log records to a file until the block ends."""
     console, learner = logging.getLogger("katgym"), logging.getLogger("katgym_trainer")
     shown = console.getEffectiveLevel()
-    file = logging.FileHandler(path, encoding="utf-8")
+    file = _LogFile(path, encoding="utf-8")
     file.setFormatter(logging.Formatter(_FORMAT))
     levels = {logger: logger.level for logger in (console, learner)}
     handlers = {handler: handler.level for handler in console.handlers}

@@ -17,6 +17,7 @@ from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer import checkpoints
 from katgym_trainer.checkpoints import CheckpointError
 from katgym_trainer.runs.data_order import DataOrder
+from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.run_log import logged_to
@@ -85,12 +86,14 @@ def train_run(
 
     config_text: the file that `config` was read from, kept in the folder.
 
-    Raises `UsageError` for what cannot be trained and a folder that cannot be used.
+    Raises `UsageError` for what cannot be trained and a folder that cannot be used, and
+    `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
     trackers = [make_tracker(track, path) for track in config.track]
     identity = config.identity()
     with (
+        full_disk_told(path),
         RunFolder.open(
             path, config_text=config_text, identity=identity, is_resume=is_resume
         ) as folder,

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from katgym.errors import UsageError
+from katgym_trainer.models.progress_bars import no_progress_bars
 
 
 def has_adapters(model: Any) -> bool:
@@ -63,7 +64,8 @@ def write_weights(model: Any, folder: Path, *, should_repeat_head: bool = True) 
 
         base, options = model.get_base_model(), {"state_dict": merged_state(model)}
     # One file: beside an index, a server would not look at the head's.
-    base.save_pretrained(folder, max_shard_size="100TB", **options)
+    with no_progress_bars():
+        base.save_pretrained(folder, max_shard_size="100TB", **options)
     tied = tied_head(model)
     if tied is not None and should_repeat_head:
         name, weight = tied

@@ -403,6 +403,23 @@ def test_checkpointing_activations_changes_nothing() -> None:
     assert same(*(weights(trainer.model) for trainer in trainers))
 
 
+def test_rows_that_share_nothing_learn_the_same() -> None:
+    args = {**FAST, "max_tokens": 24, "optimizer": "muon"}
+    shared, whole = (
+        Trainer(tiny_qwen(), "grpo", args={**args, "should_share_prefixes": does})
+        for does in (True, False)
+    )
+    rows = group_of_rows([1.0, -1.0, 1.0, -1.0])
+    metrics = [trainer.step_rows(rows) for trainer in (shared, whole)]
+    num_flat = sum(map(len, rows))
+    assert [line["train/num_flat_tokens"] for line in metrics] == [num_flat, num_flat]
+    assert metrics[0]["train/num_tokens"] < num_flat == metrics[1]["train/num_tokens"]
+    assert metrics[0]["train/loss"] == pytest.approx(metrics[1]["train/loss"], abs=1e-6)
+    assert metrics[0]["train/grad_norm"] == pytest.approx(metrics[1]["train/grad_norm"], rel=1e-4)
+    for name, value in weights(shared.model).items():
+        torch.testing.assert_close(value, weights(whole.model)[name], rtol=1e-3, atol=1e-5)
+
+
 # torch's compiler uses what torch and Python deprecate, and looks at `.grad` of what is no leaf.
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit:DeprecationWarning", "ignore:The .grad:UserWarning",

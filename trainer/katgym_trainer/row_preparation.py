@@ -51,6 +51,8 @@ class Preparation:
 
         num_steps: made so far, which draws of pruning depend on.
         """
+        if not self._config.should_share_prefixes:
+            rows = [row.replace(context=(row.context, i)) for i, row in enumerate(rows)]
         places = busy_places(rows) if self._has_idle_groups else list(range(len(rows)))
         found, metrics = [rows[place] for place in places], dict[str, float]()
         if not is_trained(found):

@@ -85,6 +85,9 @@ class TrainerConfig:
     """`best` or `sample`: rows are cut to the branches with the most entropy (`prune`); `none`."""
     max_unique_tokens: int | None = None
     """Unique tokens that pruning leaves of a step's rows."""
+    should_share_prefixes: bool = True
+    """Whether what rows begin with alike is computed once; False: every row whole, with the same
+    gradients in more time, to compare with."""
     should_split: bool = False
     """Whether rows of more than max_tokens run in parts, instead of being refused."""
     logprob_cache_mib: int = 256
@@ -245,6 +248,7 @@ _RULES = {
     "max_scale": _number(">= 1", lambda value: value >= 1),
     "pruning": _choice("none", "best", "sample"),
     "max_unique_tokens": _integer(1).or_none(),
+    "should_share_prefixes": _FLAG,
     "should_split": _FLAG,
     "logprob_cache_mib": _integer(1),
     "logprob_cache_folder": _TEXT.or_none(),

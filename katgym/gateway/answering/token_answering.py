@@ -25,6 +25,7 @@ from katgym.rollout_store.records import VersionSpan
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,
+    UNVERIFIED,
     SampledTokens,
     TokenRequest,
     completions_body,
@@ -221,8 +222,16 @@ def _sampling(asked: CallSampling) -> Sampling:
 
 
 def version_spans(sampled: SampledTokens, version: int) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what; a server's label that is no number is not a version."""
+    """Return which weights sampled what; a server's label that is no number is not a version.
+
+    Raises `GatewayError` for weights that a sync left in an unknown state.
+    """
     spans = sampled.version_spans
+    if any(span.version == UNVERIFIED for span in spans):
+        raise GatewayError(
+            ErrorKind.UPSTREAM,
+            "the model server samples from weights whose sync failed; sync again, or restart it",
+        )
     if spans and all(span.version.isdigit() for span in spans):
         return tuple(
             VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in spans

@@ -29,13 +29,14 @@ class RolloutState:
     num_waiting: int
     """Calls and sessions that wait for a resume or for a new version."""
     num_begun: int
-    """Sessions that have begun."""
+    """Sessions that have begun, without held-out and replaced ones."""
 
 
 class RolloutManager:
     """Lets calls and sessions pass, by the version of the weights."""
 
     def __init__(self, config: GatewayConfig, *, version: int = 0, num_begun: int = 0) -> None:
+        """num_begun: sessions that have begun and count: not held-out or replaced ones."""
         self.version = version
         self.num_in_flight = 0
         self._config = config
@@ -89,6 +90,11 @@ class RolloutManager:
                 )
             await self._wait()
         self._num_begun += 1
+
+    def replace(self, num_sessions: int) -> None:
+        """Let so many more sessions begin, in place of some that nothing is learned from."""
+        self._num_begun -= num_sessions
+        self._wake()
 
     def check_staleness(self, oldest_version: int | None) -> None:
         """Raise `STALE` for a session whose oldest tokens are from weights that are too old."""

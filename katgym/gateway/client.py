@@ -11,17 +11,23 @@ Not here: the server (`serve.py`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from katgym.policies.http_retry import HttpClient, RetryConfig
+from katgym.errors import PolicyError
+from katgym.policies.http_retry import HttpClient, HttpStatusError, RetryConfig
 
 URL_VARIABLE = "KATGYM_GATEWAY_URL"
 KEY_VARIABLE = "KATGYM_GATEWAY_KEY"
+_ASK_EVERY_S = 1.0
+_MAX_BROKEN = 10
+"""Failures in a row while a session is to begin, after which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +98,28 @@ class AgentSession:
 class GatewayClient:
     """Talks to a gateway as its owner; every method raises `PolicyError` if that fails."""
 
-    def __init__(self, url: str = "", admin_key: str = "", *, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        url: str = "",
+        admin_key: str = "",
+        *,
+        timeout_s: float = 60.0,
+        admission_s: float = 7200.0,
+    ) -> None:
         """Prepare a client.
 
         url, admin_key: "" takes KATGYM_GATEWAY_URL and KATGYM_GATEWAY_KEY.
+        timeout_s: for an answer. admission_s: for a session to begin, where the gateway holds
+        sessions back until the weights have moved (`--sessions-per-version`).
         """
         self.url = (url or os.environ.get(URL_VARIABLE, "http://127.0.0.1:8900")).rstrip("/")
         key = admin_key or os.environ.get(KEY_VARIABLE, "")
-        self._http = HttpClient(
-            self.url,
-            retry=RetryConfig(timeout_s=timeout_s),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = HttpClient(self.url, retry=RetryConfig(timeout_s=timeout_s), headers=headers)
+        self._admission_s = admission_s
+        # Its answers may take as long as the weights do to move, and 429 is one of them.
+        self._admission = HttpClient(
+            self.url, retry=RetryConfig(timeout_s=admission_s, max_retries=0), headers=headers
         )
 
     async def __aenter__(self) -> Self:
@@ -114,15 +131,20 @@ class GatewayClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections; may be called twice."""
         await self._http.aclose()
+        await self._admission.aclose()
 
     async def create_session(self, session_id: str = "", **options: Any) -> AgentSession:
-        """Make a session.
+        """Make a session; waits while the gateway lets none begin.
 
         options: `group_id`, `metadata`, `max_calls`, `max_tokens`, `timeout_s`.
         """
         body = {"id": session_id, **options} if session_id else options
-        made = await self.post("/sessions", body)
+        made = await self._admitted(body)
         return AgentSession(
             made["id"], made["key"], made["openai_base_url"], made["anthropic_base_url"], self
         )
@@ -148,9 +170,29 @@ class GatewayClient:
         """Let calls out again, from here on with weights of this version."""
         return await self.post("/control/resume", {} if version is None else {"version": version})
 
+    async def replace_sessions(self, num_sessions: int) -> dict[str, Any]:
+        """Let so many more sessions begin, in place of some that nothing is learned from."""
+        return await self.post("/control/replace", {"num_sessions": num_sessions})
+
     async def status(self) -> dict[str, Any]:
         """Return the rollout manager's state and the model servers'."""
         return await self.get("/control/status")
+
+    async def _admitted(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for a session until the gateway lets it begin."""
+        deadline = time.monotonic() + self._admission_s
+        num_broken = 0
+        while True:
+            try:
+                made: dict[str, Any] = await self._admission.post("/sessions", body)
+                return made
+            except PolicyError as e:
+                is_busy = isinstance(e, HttpStatusError) and e.status == 429
+                num_broken = 0 if is_busy else num_broken + 1
+                is_passing = is_busy or e.kind == "policy_unavailable"
+                if not is_passing or num_broken > _MAX_BROKEN or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_ASK_EVERY_S)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a POST."""

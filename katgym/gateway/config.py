@@ -49,7 +49,8 @@ class GatewayConfig:
     """Weight updates a session may live through; None for any number."""
     sessions_per_version: int | None = None
     """Sessions that may begin per weight version; with `max_staleness` s at version v,
-    (s + v + 1) times as many may have begun. None for any number."""
+    (s + v + 1) times as many may have begun, not counting held-out ones and those that were
+    replaced. None for any number."""
     is_waiting: bool = False
     """Whether a session that may not begin waits; else it is refused with 429."""
     retry_after_s: float = 1.0

@@ -25,10 +25,11 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import Place, prompts
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.session_table import Session, SessionTable
-from katgym.gateway.state_file import read_version, write_version
+from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.messages import Message, assistant
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.groups import is_held_out
 from katgym.rollout_store.records import FailedCall, Node, NodeText
 from katgym.rollout_store.rollouts import as_rollout
 
@@ -58,8 +59,12 @@ class Gateway:
         self.config = config
         self.store = store
         self.sessions = SessionTable(store, config)
+        self._state = read_state(store.folder)
+        num_counted = sum(not is_held_out(record) for record in store.sessions())
         self.manager = RolloutManager(
-            config, version=read_version(store.folder), num_begun=store.num_sessions()
+            config,
+            version=self._state.version,
+            num_begun=num_counted - self._state.num_replaced,
         )
         self.pool = UpstreamPool(config)
         self._answerers: Answerers | None = None
@@ -133,7 +138,17 @@ class Gateway:
         """Let calls out again; `version` is that of the weights from here on, and is kept."""
         self.manager.resume(version)
         if version is not None:
-            write_version(self.store.folder, version)
+            self._keep(replace(self._state, version=version))
+
+    def replace_sessions(self, num_sessions: int) -> None:
+        """Let so many more sessions begin, in place of some that nothing is learned from."""
+        self.manager.replace(num_sessions)
+        num_replaced = self._state.num_replaced + num_sessions
+        self._keep(replace(self._state, num_replaced=num_replaced))
+
+    def _keep(self, state: GatewayState) -> None:
+        write_state(self.store.folder, state)
+        self._state = state
 
     async def models(self) -> list[Mapping[str, Any]]:
         """Return the models that agents may name, as the model server describes them."""

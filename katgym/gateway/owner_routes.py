@@ -4,6 +4,7 @@
     GET  /sessions            POST /s/ID/reward {"reward", "components"}
     GET  /s/ID                POST /s/ID/finish {"reward", "components", "status"}
     POST /control/pause       POST /control/resume {"version"}      GET /control/status
+    POST /control/replace     {"num_sessions"}
     GET  /health              (no key)
 
 Not here: the routes of agents (`app.py`).
@@ -29,6 +30,7 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.session_table import Session
 from katgym.gateway.wire import fields, openai_chat
+from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.rollout_store.records import SessionRecord, SessionStatus
 
 Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
@@ -63,6 +65,7 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
         Route("/s/{session_id}/finish", guarded(owner.finish), methods=["POST"]),
         Route("/control/pause", guarded(owner.pause), methods=["POST"]),
         Route("/control/resume", guarded(owner.resume), methods=["POST"]),
+        Route("/control/replace", guarded(owner.replace), methods=["POST"]),
         Route("/control/status", guarded(owner.status), methods=["GET"]),
     ]
 
@@ -83,7 +86,8 @@ class _Owner:
             "max_tokens": fields.count(body, "max_tokens", 1),
             "timeout_s": fields.number(body, "timeout_s", 0, 1e9),
         }
-        await self._gateway.manager.admit()
+        if options["metadata"].get(IS_HELD_OUT) is not True:
+            await self._gateway.manager.admit()
         try:
             session, key = self._gateway.sessions.create(session_id, **options)
         except UsageError as e:
@@ -144,10 +148,23 @@ class _Owner:
         self._gateway.resume(fields.count(body, "version", 0))
         return asdict(self._gateway.manager.state)
 
+    async def replace(self, _: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "num_sessions")
+        num_sessions = fields.count(body, "num_sessions", 1)
+        if num_sessions is None:
+            raise fields.malformed("num_sessions is missing")
+        self._gateway.replace_sessions(num_sessions)
+        return asdict(self._gateway.manager.state)
+
     async def status(self, _: Request, __: dict[str, Any]) -> Any:
         upstreams = [asdict(u) for u in self._gateway.pool.upstreams]
         state = asdict(self._gateway.manager.state)
-        return {**state, "answering": self._gateway.answerers.name, "upstreams": upstreams}
+        return {
+            **state,
+            "answering": self._gateway.answerers.name,
+            "store": str(self._gateway.store.folder.absolute()),
+            "upstreams": upstreams,
+        }
 
     def _found(self, request: Request) -> Session:
         name = request.path_params["session_id"]

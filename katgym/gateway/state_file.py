@@ -1,4 +1,4 @@
-"""What a gateway knows beside its sessions, kept over restarts: the version of the weights.
+"""What a gateway knows beside its sessions, kept over restarts.
 
 Not here: sessions and calls (`katgym.rollout_store`).
 """
@@ -6,6 +6,7 @@ Not here: sessions and calls (`katgym.rollout_store`).
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from katgym.errors import UsageError
@@ -14,26 +15,42 @@ from katgym.storage import write_atomically
 NAME = "gateway.json"
 
 
-def read_version(folder: Path) -> int:
-    """Return the version that a store's last gateway had; 0 for none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayState:
+    """What is kept.
+
+    Example:
+        GatewayState(version=12, num_replaced=8)
+    """
+
+    version: int = 0
+    """Of the weights."""
+    num_replaced: int = 0
+    """Sessions that have begun, and do not count for how many may."""
+
+
+def read_state(folder: Path) -> GatewayState:
+    """Return what a store's last gateway knew.
 
     Raises `UsageError` for a file that cannot be read.
     """
     path = folder / NAME
     try:
-        version = json.loads(path.read_bytes())["version"]
+        raw = json.loads(path.read_bytes())
+        state = GatewayState(version=raw["version"], num_replaced=raw["num_replaced"])
     except FileNotFoundError:
-        return 0
+        return GatewayState()
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise UsageError(
-            f"{str(path)!r} cannot be read ({e}); delete it, and tell the gateway the version of"
+            f"{str(path)!r} cannot be read ({e!r}); delete it, and tell the gateway the version of"
             " the weights with POST /control/resume"
         ) from e
-    if type(version) is not int or version < 0:
-        raise UsageError(f"{str(path)!r} holds version {version!r}, which is no number >= 0")
-    return version
+    for name, value in asdict(state).items():
+        if type(value) is not int or value < 0:
+            raise UsageError(f"{str(path)!r} holds {name} {value!r}, which is no number >= 0")
+    return state
 
 
-def write_version(folder: Path, version: int) -> None:
-    """Keep a version; `InfrastructureError` if it cannot be written."""
-    write_atomically(folder / NAME, json.dumps({"version": version}).encode() + b"\n")
+def write_state(folder: Path, state: GatewayState) -> None:
+    """Keep a state; `InfrastructureError` if it cannot be written."""
+    write_atomically(folder / NAME, json.dumps(asdict(state)).encode() + b"\n")

@@ -2,14 +2,17 @@
 
 Sessions of one `group_id` are rollouts of one task. An attempt that was played again, after a
 failure or by two collectors at once, counts once: the first that has a valid reward, otherwise the
-first that ended.
+first that ended. A session that is still open long after its deadline counts as ended, without a
+valid reward: whoever had to end it is gone. Held-out sessions are no group's.
 
 Not here: one session (`rollouts.py`); making groups (`katgym.evaluation.store_collection`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from katgym.errors import UsageError
 from katgym.rollout import Rollout, RolloutGroup
@@ -24,6 +27,29 @@ _READ_TOGETHER = 64
 
 GROUP_SIZE = "group_size"
 """Key of the metadata with the number of rollouts that a session's group is to have."""
+IS_HELD_OUT = "is_held_out"
+"""Key of the metadata that is true for what is played to be measured and never trained on."""
+GRADING_S = 300.0
+"""Seconds after a session's deadline in which its reward may still come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncompleteGroup:
+    """A group of which rollouts are missing.
+
+    Example:
+        IncompleteGroup(group_id="France", num_ended=3, group_size=4, open_sessions=["France-2"],
+                        began_s=1.7e9)
+    """
+
+    group_id: str
+    num_ended: int
+    group_size: int | None
+    """None: neither its sessions nor the caller say."""
+    open_sessions: Sequence[str]
+    """Ids of those that have not ended, the oldest first."""
+    began_s: float
+    """Unix time."""
 
 
 def stored_groups(
@@ -53,6 +79,47 @@ def stored_groups(
             yield group_id, group
 
 
+def incomplete_groups(
+    store: RolloutStore, *, group_size: int | None = None, without: Collection[str] = ()
+) -> list[IncompleteGroup]:
+    """Return the groups that `stored_groups` waits for, the oldest first."""
+    found = []
+    for group_id, records in _by_group(store, without).items():
+        size, num_ended = _told_size(records) or group_size, len(chosen_attempts(records))
+        if size is None or num_ended < size:
+            is_open = [record for record in records if not _has_ended(record)]
+            found.append(
+                IncompleteGroup(
+                    group_id=group_id,
+                    num_ended=num_ended,
+                    group_size=size,
+                    open_sessions=[record.session_id for record in sorted(is_open, key=_began)],
+                    began_s=min(record.created_s for record in records),
+                )
+            )
+    return sorted(found, key=lambda group: (group.began_s, group.group_id))
+
+
+def held_out_rollouts(
+    store: RolloutStore, *, without: Collection[str] = ()
+) -> list[tuple[str, Rollout]]:
+    """Return the held-out rollouts that have ended with their session ids, the oldest first.
+
+    without: ids of sessions to leave out, such as those that were looked at.
+    """
+    ids = [
+        record.session_id
+        for record in store.sessions()
+        if is_held_out(record) and _has_ended(record) and record.session_id not in without
+    ]
+    return [(stored.record.session_id, as_rollout(stored)) for stored in store.stored_many(ids)]
+
+
+def is_held_out(record: SessionRecord) -> bool:
+    """Return whether a session is only measured."""
+    return record.metadata.get(IS_HELD_OUT) is True
+
+
 def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
     """Yield every rollout that has ended, those of a group together in order of their attempts.
 
@@ -74,7 +141,7 @@ def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
 def chosen_attempts(records: Iterable[SessionRecord]) -> list[SessionRecord]:
     """Return the sessions of one group that have ended, one for each attempt, in their order."""
     found: dict[Hashable, SessionRecord] = {}
-    for record in sorted((r for r in records if r.status in ENDED), key=_preference):
+    for record in sorted(filter(_has_ended, records), key=_preference):
         found.setdefault(_attempt(record), record)
     return sorted(found.values(), key=_began_of_attempt)
 
@@ -83,17 +150,29 @@ def _complete(
     store: RolloutStore, group_size: int | None, without: Collection[str]
 ) -> list[tuple[str, Sequence[SessionRecord]]]:
     """Return the complete groups, the first that was complete first."""
-    groups: dict[str, list[SessionRecord]] = {}
-    for record in store.sessions(without_groups={"", *without}):
-        groups.setdefault(record.group_id, []).append(record)
     found = []
-    for group_id, records in groups.items():
+    for group_id, records in _by_group(store, without).items():
         size = _told_size(records) or group_size
         members = chosen_attempts(records)
         if size is not None and len(members) >= size:
             ends = sorted(_ended(record) for record in members)
             found.append((ends[size - 1], group_id, members))
     return [(group_id, members) for _, group_id, members in sorted(found, key=lambda f: f[:2])]
+
+
+def _by_group(store: RolloutStore, without: Collection[str]) -> dict[str, list[SessionRecord]]:
+    groups: dict[str, list[SessionRecord]] = {}
+    for record in store.sessions(without_groups={"", *without}):
+        if not is_held_out(record):
+            groups.setdefault(record.group_id, []).append(record)
+    return groups
+
+
+def _has_ended(record: SessionRecord) -> bool:
+    """Return whether a session ended, or should have long ago."""
+    deadline_s = record.deadline_s
+    is_overdue = deadline_s is not None and time.time() > deadline_s + GRADING_S
+    return record.status in ENDED or is_overdue
 
 
 def _told_size(records: Iterable[SessionRecord]) -> int | None:
@@ -114,7 +193,8 @@ def _preference(record: SessionRecord) -> tuple[bool, float, str]:
 
 
 def _ended(record: SessionRecord) -> float:
-    return record.created_s if record.ended_s is None else record.ended_s
+    ends = (record.ended_s, record.deadline_s, record.created_s)
+    return next(end for end in ends if end is not None)
 
 
 def _began(record: SessionRecord) -> tuple[float, str]:

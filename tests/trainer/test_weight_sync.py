@@ -165,6 +165,38 @@ def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model)
     assert min(times.prepare_s, times.pause_s, times.update_s, times.probe_s) > 0
 
 
+class NotedGate:
+    """Notes when it is closed and opened, by the calls that a server has got."""
+
+    def __init__(self, server):
+        self.server, self.noted = server, []
+
+    async def pause(self):
+        self.noted.append(("pause", [path for path, _ in self.server.calls]))
+
+    async def resume(self, version):
+        self.noted.append((version, [path for path, _ in self.server.calls]))
+
+
+def test_gates_are_closed_while_servers_are_paused(told, model):
+    gate = NotedGate(told[0])
+    run_sync(make(told), model, gates=[gate])
+    label = "/update_weight_version"
+    assert gate.noted == [("pause", []), (3, ["/pause", label, "/resume"])]
+
+
+def test_gates_stay_closed_when_a_sync_fails(told, model):
+    sync, gate = make(told), NotedGate(told[0])
+    sync.error = PolicyError("it broke")
+    with pytest.raises(PolicyError, match="it broke"):
+        run_sync(sync, model, gates=[gate])
+    assert [what for what, _ in gate.noted] == ["pause", "pause"]
+    told[1].model, gate = tiny_qwen(seed=1).eval(), NotedGate(told[0])
+    with pytest.raises(WeightSyncError):
+        run_sync(make(told), model, gates=[gate])
+    assert [what for what, _ in gate.noted] == ["pause", 3, "pause"]
+
+
 def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
     sync = make(told)
     sync.error = PolicyError("it broke")

@@ -99,14 +99,15 @@ async def _routes(pool: UpstreamPool) -> set[str]:
 
 
 async def _model_card(pool: UpstreamPool, model: str) -> Mapping[str, Any]:
-    """Return what the server says of the model, or of its first one."""
+    """Return what the server says of the model, of an adapter's base, or of its first model."""
     try:
         found = await pool.get("/v1/models")
-        cards = {card["id"]: card for card in found.data["data"]}
+        cards: dict[str, Mapping[str, Any]] = {card["id"]: card for card in found.data["data"]}
     except (GatewayError, KeyError, TypeError) as e:
         logger.warning("the model server lists no models: %s", e)
         return {}
-    return cards.get(model) or next(iter(cards.values()), {})
+    card = cards.get(model) or next(iter(cards.values()), {})
+    return cards.get(str(card.get("parent")), card)
 
 
 def _chat_format(config: GatewayConfig, card: Mapping[str, Any]) -> ChatFormat | None:

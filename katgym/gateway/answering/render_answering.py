@@ -14,6 +14,7 @@ from typing import Any
 from katgym.errors import PolicyError
 from katgym.gateway.answering.base import checked_tokens, finish_reason_of, least
 from katgym.gateway.answering.chat_answering import chat_body, served_message
+from katgym.gateway.answering.token_answering import verified_spans
 from katgym.gateway.call import Answer, ModelCall, Reply
 from katgym.gateway.conversation import Place
 from katgym.gateway.errors import ErrorKind, GatewayError
@@ -91,7 +92,7 @@ def _answer(call: ModelCall, sampled: SampledTokens, choice: Any) -> Answer:
         message=message,
         completion_ids=ids,
         policy_logprobs=logprobs,
-        versions=sampled.version_spans,
+        versions=verified_spans(sampled),
         finish_reason=finish_reason_of(sampled.finish_reason, message),
         stop_string=stop if isinstance(stop, str) else None,
         logprobs=choice.get("logprobs") if call.num_top_logprobs is not None else None,

@@ -21,6 +21,7 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.messages import Message
 from katgym.policies.base import Sampling
+from katgym.version_span import VersionSpan
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,
@@ -162,7 +163,7 @@ class TokenAnswering:
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=sampled.version_spans,
+            versions=verified_spans(sampled),
             finish_reason=finish_reason_of(sampled.finish_reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,
@@ -215,3 +216,16 @@ def _sampling(asked: CallSampling) -> Sampling:
         top_p=1.0 if asked.top_p is None else asked.top_p,
         top_k=max(asked.top_k or 0, 0),
     )
+
+
+def verified_spans(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
+    """Return which weights sampled what.
+
+    Raises `GatewayError` for weights that a sync left in an unknown state.
+    """
+    if not sampled.is_verified:
+        raise GatewayError(
+            ErrorKind.UPSTREAM,
+            "the model server samples from weights whose sync failed; sync again, or restart it",
+        )
+    return sampled.version_spans

@@ -70,6 +70,10 @@ class ScriptedServer:
         """Whether answers wait."""
         self.given: list[list[int]] = []
         """What completions answer, one after the other; by default `done`."""
+        self.versions = ("3", "4")
+        """Labels of the weights that sample a generated answer's two halves."""
+        self.cards: list[dict[str, Any]] = []
+        """What `/v1/models` lists; empty: the one model."""
         self.routes: set[str] = set()
         """What `/openapi.json` lists; nothing: there is no such route."""
         self.script: list[str | list[tuple[str, str]]] = []
@@ -114,7 +118,8 @@ class ScriptedServer:
 
     async def _models(self, _: Request) -> Response:
         card = {"id": MODEL, "object": "model", "max_model_len": self.max_model_len, "root": MODEL}
-        return JSONResponse({"object": "list", "data": [{**card, "secret": "of the server"}]})
+        cards = self.cards or [{**card, "secret": "of the server"}]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def _openapi(self, _: Request) -> Response:
         if not self.routes:
@@ -131,7 +136,8 @@ class ScriptedServer:
                 {"token_id": t, "logprob": logprob(len(ids) + i, t)} for i, t in enumerate(sampled)
             ]
             half = len(sampled) // 2
-            spans = [(0, half, "3"), (half, len(sampled), "4")]
+            first, second = self.versions
+            spans = [(0, half, first), (half, len(sampled), second)]
             choices.append(
                 {
                     "index": index,

@@ -71,6 +71,7 @@ def test_an_unknown_session_looks_like_a_wrong_key(guarded):
         ("POST", "/s/a/finish"),
         ("POST", "/control/pause"),
         ("POST", "/control/resume"),
+        ("POST", "/control/replace"),
         ("GET", "/control/status"),
     ],
 )
@@ -142,6 +143,8 @@ def test_rewards_and_endings_are_kept(guarded):
         ("/s/a/reward", {"reward": True}, "finite number"),
         ("/s/a/finish", {"status": "won"}, "finished"),
         ("/control/resume", {"version": -1}, "version"),
+        ("/control/replace", {"num_sessions": 0}, "num_sessions"),
+        ("/control/replace", {}, "num_sessions is missing"),
     ],
 )
 def test_what_an_owner_says_wrongly_is_explained(guarded, path, body, what):
@@ -220,6 +223,25 @@ def test_sessions_begin_by_version_and_staleness(server, tmp_path):
         assert ask(gateway, "/v1/chat/completions", keys[1]).status_code == 200
 
 
+def test_sessions_that_teach_nothing_are_replaced_also_after_a_restart(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 2, "auth": "keys"}
+
+    def begin(gateway, **body):
+        return gateway.owner("POST", "/sessions", **body).status_code
+
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert [begin(gateway) for _ in range(3)] == [200, 200, 429]
+        assert begin(gateway, metadata={"is_held_out": True}) == 200
+        state = gateway.owner("POST", "/control/replace", num_sessions=1).json()
+        assert state["num_begun"] == 1
+        assert [begin(gateway) for _ in range(2)] == [200, 429]
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert gateway.gateway.manager.state.num_begun == 2
+        assert begin(gateway) == 429
+        gateway.owner("POST", "/control/resume", version=1)
+        assert [begin(gateway) for _ in range(3)] == [200, 200, 429]
+
+
 def test_sessions_may_wait_for_a_version(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "is_waiting": True}
     with running(tmp_path / "s", server.url, **options) as gateway:
@@ -231,6 +253,28 @@ def test_sessions_may_wait_for_a_version(server, tmp_path):
         gateway.owner("POST", "/control/resume", version=1)
         waiting.join()
         assert answers[0].status_code == 200
+
+
+def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 1, "auth": "keys"}
+
+    async def go(url):
+        async with GatewayClient(url, OWNER) as client, client.session("a"):
+            second = asyncio.create_task(client.create_session("b"))
+            await asyncio.sleep(0.5)  # it is refused, and asks again
+            assert not second.done()
+            await client.resume(1)
+            return await asyncio.wait_for(second, 60)
+
+    async def give_up(url):
+        async with GatewayClient(url, OWNER, admission_s=0.1) as client:
+            await client.create_session("c")
+
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert asyncio.run(go(gateway.url)).session_id == "b"
+        with pytest.raises(PolicyError, match="no more may: try again"):
+            asyncio.run(give_up(gateway.url))
+        assert gateway.store.num_sessions() == 2
 
 
 def test_the_client_makes_sessions_for_child_processes(guarded, monkeypatch):
@@ -262,6 +306,7 @@ def test_the_client_makes_sessions_for_child_processes(guarded, monkeypatch):
     assert environ["ANTHROPIC_BASE_URL"] == f"{guarded.url}/s/a"
     assert (status["num_calls"], status["reward"]) == (1, 0.25)
     assert (state["version"], whole["answering"]) == (2, "chat")
+    assert whole["store"] == str(guarded.store.folder.absolute())
     assert guarded.store.session("a").status == "finished"
     assert guarded.store.session("b").status == "failed"
 
@@ -340,7 +385,17 @@ def test_what_is_kept_of_a_session_survives_a_restart(server, tmp_path):
         assert ask(gateway, "/v1/chat/completions", made["key"]).status_code == 403
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"version": -1}', b'{"version": "3"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b'{"version": 3}',
+        b'{"version": -1, "num_replaced": 0}',
+        b'{"version": "3", "num_replaced": 0}',
+        b'{"version": 3, "num_replaced": null}',
+    ],
+)
 def test_a_damaged_state_file_is_named(server, tmp_path, content):
     folder = tmp_path / "store"
     folder.mkdir()

@@ -104,6 +104,17 @@ def test_weights_that_sampled_nothing_are_not_kept(gateway, server, tiny):
     assert (span.version, span.start, span.end) == (4 if server.routes else 2, 0, 1)
 
 
+def test_weights_whose_sync_failed_answer_nothing(gateway, server, tiny):
+    server.versions = ("3", "unverified")
+    answer = gateway.chat("s", USER)
+    if not server.routes:  # this route does not tell
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 502
+    assert "weights whose sync failed" in answer.json()["error"]["message"]
+    assert gateway.store.nodes("s") == []
+
+
 def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):
     text = (
         'On it.<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
@@ -214,6 +225,17 @@ def test_what_is_asked_for_in_vain_is_told(server, tmp_path, options, what):
 
     with RolloutStore.open(tmp_path) as store, pytest.raises(UsageError, match=what):
         asyncio.run(go())
+
+
+def test_an_adapter_has_the_limits_and_the_format_of_its_base(server, tmp_path, tiny):
+    base = {"id": "base", "root": str(tiny[0]), "max_model_len": 77}
+    adapter = {"id": "tiny", "root": str(tmp_path / "adapter"), "parent": "base"}
+    server.cards = [base, adapter]
+    with running(tmp_path / "s", server.url, answering="auto", model="tiny") as gateway:
+        assert gateway.gateway.answerers.name == "tokens"
+        refused = gateway.say("s", "x" * 100)
+        assert refused.status_code == 400
+        assert "the maximum context length is 77" in refused.json()["error"]["message"]
 
 
 def test_a_model_that_is_not_known_here_is_rendered_by_its_server(server, tmp_path):

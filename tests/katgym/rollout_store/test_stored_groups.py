@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from katgym import (
     user,
 )
 from katgym.rollout_store import RolloutStore, SessionStatus, stored_groups, stored_rollouts
+from katgym.rollout_store.groups import (
+    GRADING_S,
+    IncompleteGroup,
+    held_out_rollouts,
+    incomplete_groups,
+)
 from katgym.rollout_store.recording import as_session
 from katgym.version_span import one_span
 
@@ -119,6 +126,46 @@ def test_sessions_of_a_gateway_are_grouped_as_they_say_or_as_is_asked(store: Rol
     assert found(store, group_size=4) == [("told", ["a", "b"])]
     with pytest.raises(UsageError, match="group_size is >= 1 or None, got 0"):
         next(stored_groups(store, group_size=0))
+
+
+def test_what_is_not_complete_is_told_with_what_is_open(store: RolloutStore) -> None:
+    put(store, "done", "a0", 0, 1.0)
+    put(store, "done", "a1", 1, 1.0)
+    for name, created_s in (("late", 20.0), ("early", 10.0)):
+        add(store, name, group_id="half", status=SessionStatus.OPEN, created_s=created_s)
+    add(store, "ended", group_id="half", created_s=15.0)
+    add(store, "alone", group_id="")
+    assert incomplete_groups(store, group_size=4) == [
+        IncompleteGroup(
+            group_id="half", num_ended=1, group_size=4, open_sessions=["early", "late"], began_s=10
+        )
+    ]
+    assert incomplete_groups(store)[0].group_size is None
+    assert incomplete_groups(store, group_size=1) == []
+    assert incomplete_groups(store, group_size=4, without={"half"}) == []
+
+
+def test_a_session_counts_as_ended_some_time_after_its_deadline(store: RolloutStore) -> None:
+    add(store, "a", group_id="g", reward=1.0, ended_s=5.0)
+    now_s = time.time()
+    late = {"status": SessionStatus.OPEN, "reward": 1.0}
+    add(store, "b", group_id="g", deadline_s=now_s - GRADING_S + 60, **late)
+    assert found(store, group_size=2) == []
+    add(store, "c", group_id="g", deadline_s=now_s - GRADING_S - 60, **late)
+    ((_, group),) = stored_groups(store, group_size=2)
+    assert group.rewards == [1.0]  # nobody ended it: its reward does not count
+    assert [r.failure_kind for r in group.rollouts] == [None, FailureKind.CANCELLED]
+
+
+def test_held_out_sessions_are_no_groups(store: RolloutStore) -> None:
+    add(store, "a", group_id="g", metadata={"is_held_out": True}, reward=1.0)
+    add(store, "b", group_id="g", reward=0.0)
+    add(store, "c", group_id="", metadata={"is_held_out": True}, reward=0.5)
+    add(store, "d", metadata={"is_held_out": True}, status=SessionStatus.OPEN)
+    assert found(store, group_size=1) == [("g", ["b"])]
+    assert [name for name, _ in held_out_rollouts(store)] == ["a", "c"]
+    ((_, rollout),) = held_out_rollouts(store, without={"a"})
+    assert rollout.reward.value == 0.5
 
 
 @pytest.mark.parametrize("told", [0, -1, True, "2", None, 2.0])

@@ -6,7 +6,9 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_rollouts import record, rollout_of, turn
@@ -14,33 +16,54 @@ from rl_play import ENV_ID, register_env, save_model
 
 from katgym import VersionSpan
 from katgym.cli.main import main
-from katgym.errors import UsageError
+from katgym.errors import PolicyError, UsageError
+from katgym.policies.base import Sampling
+from katgym.rollout_store.groups import GRADING_S
 from katgym.rollout_store.recording import record_rollouts
+from katgym.rollout_store.records import SessionRecord
 from katgym.rollout_store.store import RolloutStore
+from katgym_trainer.rl import store_stream
+from katgym_trainer.rl.group_stream import PlayedGroup
 from katgym_trainer.rl.rl_config import RolloutsConfig
 from katgym_trainer.rl.store_stream import StoreStream
 
 
 def put(
-    folder: Path, group_id: str, *, version: int = 0, last: int | None = None, num: int = 2
+    folder: Path,
+    group_id: str,
+    *,
+    version: int = 0,
+    last: int | None = None,
+    num: int = 2,
+    has_turns: bool = True,
+    metadata: dict[str, Any] | None = None,
+    **more: Any,
 ) -> None:
     """Write a group of two, or what is there of it; last: the version that sampled last tokens."""
     spans = [
         VersionSpan(version=version, start=0, end=1),
         VersionSpan(version=version if last is None else last, start=1, end=2),
     ]
-    tokens = [record(None, 0, [1, 2], [3, 4], version_spans=spans) for _ in range(num)]
+    turns = [turn(record(None, 0, [1, 2], [3, 4], version_spans=spans))] if has_turns else []
     rollouts = [
-        rollout_of(turn(tokens[i]), episode_id=f"{group_id}-{i}", attempt=i) for i in range(num)
+        rollout_of(*turns, **{"episode_id": f"{group_id}-{i}", "attempt": i, **more})
+        for i in range(num)
     ]
     with RolloutStore.open(folder) as store:
-        record_rollouts(store, rollouts, group_id=group_id)
+        record_rollouts(store, rollouts, group_id=group_id, metadata=metadata)
 
 
-def stream_of(folder: Path, **config: int) -> StoreStream:
-    return StoreStream(
-        RolloutsConfig(**{"num_groups": 2, "group_size": 2, **config}, store=str(folder))
+def stream_of(
+    folder: Path, *, num_groups: int = 2, max_staleness: int = 0, **more: Any
+) -> StoreStream:
+    rollouts = RolloutsConfig(
+        num_groups=num_groups, group_size=2, max_staleness=max_staleness, store=str(folder)
     )
+    return StoreStream(rollouts, temperature=1.0, **more)
+
+
+def played(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 120))
 
 
 def names(taken: object) -> list[str]:
@@ -68,24 +91,29 @@ def test_complete_groups_are_taken_once_in_the_order_of_their_end(tmp_path: Path
             stream.load_state_dict(state)
             assert names(await stream.take()) == ["e", "f"]
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    played(play)
 
 
 def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: Path) -> None:
     for name, version, last in (("a", 1, 1), ("b", 3, 4), ("c", 2, 4), ("d", 4, 4)):
         put(tmp_path, name, version=version, last=last)
+    replaced = []
+
+    async def replace(num_sessions: int) -> None:
+        replaced.append(num_sessions)
 
     async def play() -> None:
-        async with stream_of(tmp_path, max_staleness=1) as stream:
+        async with stream_of(tmp_path, replace_sessions=replace, max_staleness=1) as stream:
             stream.advance(4)
             taken = await stream.take()
             assert names(taken) == ["b", "d"]
             assert taken.num_dropped == 2
+            assert replaced == [4]
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    played(play)
 
 
-def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
+def test_a_stop_ends_the_wait_and_leaves_what_was_found_to_the_next_process(tmp_path: Path) -> None:
     put(tmp_path, "a")
     began = time.perf_counter()
 
@@ -93,8 +121,148 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
         async with stream_of(tmp_path) as stream:
             taken = await stream.take(lambda: time.perf_counter() - began > 0.2)
             assert list(taken.groups) == []
+            assert stream.state_dict() == {"seen": [], "seen_held_out": [], "num_taken": 0}
 
-    asyncio.run(asyncio.wait_for(play(), 60))
+    played(play)
+
+
+UNUSABLE = {
+    "sandbox_error": ({"reward": None}, "session 'new2-1': gone"),
+    "no_calls": ({"has_turns": False}, "'new2-1' made no model call"),
+    "other_sampling": (
+        {"sampling": Sampling(temperature=0.7)},
+        "was sampled at temperature 0.7, top_p 1, top_k 0, and is trained at temperature 1",
+    ),
+    "other_run": ({"version": 5}, "weights of version 5 sampled it, and this run has version 4"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_groups_that_cannot_be_trained_on_are_left_out_until_there_are_too_many(
+    kind: str, tmp_path: Path
+) -> None:
+    more, reason = UNUSABLE[kind]
+    for number in range(3):  # those that were there before are not counted
+        put(tmp_path, f"old{number}", **more)
+    put(tmp_path, "a", version=4)
+    put(tmp_path, "b", version=4)
+
+    async def play() -> None:
+        async with stream_of(tmp_path) as stream:
+            stream.advance(4)
+            assert names(await stream.take()) == ["a", "b"]
+            for number in range(3):
+                put(tmp_path, f"new{number}", **more)
+            with pytest.raises(PolicyError, match="3 groups in a row have no valid") as caught:
+                await stream.take()
+            assert reason in str(caught.value)
+
+    played(play)
+
+
+def test_groups_of_several_tasks_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path, "mixed", num=1)
+    put(tmp_path, "mixed", num=1, episode_id="x", attempt=1, task_id="another")
+    put(tmp_path, "a")
+
+    async def play() -> None:
+        async with stream_of(tmp_path, num_groups=1) as stream:
+            assert names(await stream.take()) == ["a"]
+
+    played(play)
+    assert "left out: group 'mixed' (unusable): it holds rollouts of different" in caplog.text
+
+
+def test_groups_that_a_killed_process_trained_on_are_taken_again(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        put(tmp_path, name)
+
+    async def play() -> None:
+        async with stream_of(tmp_path) as stream:
+            first, state = await stream.take(), stream.state_dict()
+            second = await stream.take()
+        known = {p.draw.number: p for p in (*first.groups, *second.groups)}
+        put(tmp_path, "e")
+        async with stream_of(tmp_path, known=known) as stream:
+            stream.load_state_dict(state)
+            assert names(await stream.take()) == ["c", "d"]
+            put(tmp_path, "f")
+            assert names(await stream.take()) == ["e", "f"]
+
+    played(play)
+
+
+def test_held_out_sessions_are_measured_once_and_not_trained_on(tmp_path: Path) -> None:
+    put(tmp_path, "tests", metadata={"is_held_out": True}, reward=1.0)
+    put(tmp_path, "more", num=1, metadata={"is_held_out": True}, reward=0.5)
+    put(tmp_path, "a")
+
+    async def play() -> None:
+        async with stream_of(tmp_path, num_groups=1) as stream:
+            assert names(await stream.take()) == ["a"]
+            found = stream.metrics()
+            assert found["eval/store/success"] == pytest.approx(2 / 3)
+            assert found["eval/store/reward"] == pytest.approx(2.5 / 3)
+            assert found["eval/store/num_rollouts"] == 3
+            put(tmp_path, "b")
+            await stream.take()
+            assert stream.metrics() == {}
+
+    played(play)
+
+
+TASK = {
+    "env_id": "katgym/Echo-v0", "task_id": "train-000001", "task_sha256": "0" * 64,
+    "split": "train", "seat": "player",
+}  # fmt: skip
+
+
+def begin(folder: Path, session_id: str, group_id: str, **more: Any) -> None:
+    """Begin a session that nobody ends."""
+    with RolloutStore.open(folder) as store:
+        record = SessionRecord(session_id=session_id, group_id=group_id, metadata=TASK, **more)
+        store.create_session(record)
+
+
+def test_what_is_waited_for_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_stream, "_TELL_EVERY_S", 0.0)
+    put(tmp_path, "a")
+    put(tmp_path, "bad", reward=None)
+
+    async def play(text: str) -> None:
+        async with stream_of(tmp_path) as stream:
+            await stream.take(lambda: text in caplog.text)
+
+    played(lambda: play("1 of 2 are there; left out so far: 1 sandbox_error; no other has begun"))
+    put(tmp_path, "half", num=1)
+    begin(tmp_path, "s", "half", created_s=time.time() - 100)
+    played(
+        lambda: play("1 groups are not complete: 'half' has 1 of 2 sessions ended, 's' is open (10")
+    )
+
+
+def test_a_session_that_nobody_ended_is_no_group_s_hindrance(tmp_path: Path) -> None:
+    put(tmp_path, "g", num=1)
+    now_s = time.time()
+    begin(tmp_path, "graded", "g", created_s=now_s - 900, deadline_s=now_s - GRADING_S / 2)
+
+    async def take() -> None:
+        async with stream_of(tmp_path, num_groups=1) as stream:
+            (found,) = (await stream.take(lambda: True)).groups or (None,)
+            ends.append(found)
+
+    ends: list[PlayedGroup | None] = []
+    played(take)
+    begin(tmp_path, "gone", "g", created_s=now_s - 900, deadline_s=now_s - GRADING_S - 60)
+    played(take)
+    assert ends[0] is None
+    assert ends[1] is not None
+    assert ends[1].group.rewards == [1.0]
+    assert len(ends[1].group.rollouts) == 2
 
 
 def test_there_has_to_be_a_store_and_nothing_else_that_plays(tmp_path: Path) -> None:
@@ -122,6 +290,7 @@ def test_what_was_collected_is_trained_on(
     assert [line["rollout/num_rollouts"] for line in lines] == [8, 8]
     assert [line["rollout/staleness"] for line in lines] == [0.0, 1.0]
     assert lines[0]["train/is_skipped"] == 0.0
+    assert "whoever plays into" in (run / "train.log").read_text()
     (tmp_path / "rl.toml").write_text(text + f'\n[[envs]]\nid = "{ENV_ID}"\n')
     assert main(["train", "rl", str(tmp_path / "rl.toml"), "--out", str(run)]) == 2
     assert "others play those groups; leave one out" in capsys.readouterr().err

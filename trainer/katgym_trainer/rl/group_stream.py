@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -23,15 +23,13 @@ from typing import Any, Protocol, Self
 
 from katgym.concurrency import run_all
 from katgym.engine import RolloutEngine, RolloutRequest
-from katgym.errors import PolicyError
 from katgym.rollout import Rollout, RolloutGroup
+from katgym_trainer.rl.failed_groups import FailedGroups
 from katgym_trainer.rl.rl_config import RolloutsConfig, StaleGroups
 from katgym_trainer.rl.task_source import GroupDraw, TaskSource
 
 logger = logging.getLogger(__name__)
 
-MAX_FAILED_GROUPS = 3
-"""Groups without a valid rollout, one after the other, after which it is given up."""
 _POLL_S = 0.2
 """A signal does not wake an event loop that waits; it is looked for so often."""
 
@@ -126,8 +124,7 @@ class GroupStream:
         self._is_training = False
         self._places = asyncio.Semaphore(config.max_concurrency)
         self._idle = _IdleClock()
-        self._failed: Counter[str] = Counter()
-        self._num_failed_groups = 0
+        self._failed = FailedGroups()
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,7 +242,7 @@ class GroupStream:
         draw = self._running.pop(task)
         del self._begun[draw.number]
         played = task.result()
-        self._check_failures(played)
+        self._failed.check(played.group)
         is_open = len(set(played.group.rewards)) > 1
         most_refused = self._config.max_offered - self._config.num_groups
         if not is_open and len(self._refused) < most_refused:
@@ -281,23 +278,6 @@ class GroupStream:
         kept = [played for played in self._finished if played.oldest_version >= oldest]
         self._num_dropped += len(self._finished) - len(kept)
         self._finished = kept
-
-    def _check_failures(self, played: PlayedGroup) -> None:
-        """Raise when group after group has no valid rollout: playing on would not mend it."""
-        if played.group.rewards:
-            self._num_failed_groups = 0
-            self._failed.clear()
-            return
-        self._num_failed_groups += 1
-        self._failed.update(str(rollout.failure_kind) for rollout in played.group.rollouts)
-        if self._num_failed_groups >= MAX_FAILED_GROUPS:
-            told = ", ".join(f"{num} {kind}" for kind, num in self._failed.most_common())
-            raise PolicyError(
-                f"{self._num_failed_groups} groups in a row have no valid rollout ({told});"
-                f" the last says: {played.group.rollouts[-1].reason}. Mend it and run the same"
-                " command again: it goes on from its last checkpoint",
-                kind=str(played.group.rollouts[-1].failure_kind),
-            )
 
 
 @dataclass(slots=True)

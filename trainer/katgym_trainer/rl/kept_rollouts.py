@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from katgym.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.groups import GROUP_SIZE, IS_HELD_OUT
 from katgym.rollout_store.recording import as_session
 from katgym.rollout_store.rollouts import as_rollout
 from katgym.rollout_store.store import RolloutStore
@@ -25,19 +26,17 @@ STEP = "step"
 DRAW = "draw"
 ADVANTAGE = "advantage"
 BEGUN_VERSION = "begun_version"
-IS_HELD_OUT = "is_held_out"
 """Keys of a session's metadata: the step that trains on it, what its group was drawn as, its
-advantage, the weights with which its group began; whether it is of an evaluation."""
+advantage, the weights with which its group began."""
 
 
 class KeptRollouts:
     """The store `rollouts/` in a run's folder; not for several threads at once."""
 
-    def __init__(self, folder: Path, *, advantage: str, group_size: int) -> None:
+    def __init__(self, folder: Path, *, advantage: str) -> None:
         """advantage: of `group_advantages`."""
         self._store = RolloutStore.open(folder / "rollouts")
         self._advantage = advantage
-        self._group_size = group_size
 
     def record(self, step: int, groups: Sequence[PlayedGroup]) -> None:
         """Write what a step is going to train on; what is there already is left as it is."""
@@ -47,7 +46,7 @@ class KeptRollouts:
                 STEP: step,
                 DRAW: played.draw.to_json(),
                 BEGUN_VERSION: played.begun_version,
-                "group_size": self._group_size,
+                GROUP_SIZE: len(played.group.rollouts),
             }
             group_id = f"step-{step:06d}-group-{played.draw.number:06d}"
             for rollout, advantage in zip(
@@ -66,18 +65,25 @@ class KeptRollouts:
         """Return the groups that later steps were trained on, by the number of their draw."""
         found: dict[int, list[str]] = {}
         draws: dict[int, tuple[GroupDraw, int]] = {}
+        sizes: dict[int, int] = {}
         for record in self._store.sessions():
             meta = record.metadata
             if meta.get(IS_HELD_OUT) or not meta.get(STEP, 0) > step:
                 continue
             draw = GroupDraw(**meta[DRAW])
             draws[draw.number] = draw, int(meta[BEGUN_VERSION])
+            sizes[draw.number] = int(meta[GROUP_SIZE])
             found.setdefault(draw.number, []).append(record.session_id)
         return {
             number: self._played(*draws[number], session_ids)
             for number, session_ids in found.items()
-            if len(session_ids) == self._group_size
+            if len(session_ids) == sizes[number]
         }
+
+    def last_step(self) -> int:
+        """Return the last step that anything was recorded for; 0 for none."""
+        steps = (record.metadata.get(STEP, 0) for record in self._store.sessions())
+        return max(steps, default=0)
 
     def close(self) -> None:
         """Close the store; may be called twice."""

@@ -15,6 +15,7 @@ from katgym.env import Env
 from katgym.episode_clock import Call, EpisodeClock, HungError
 from katgym.errors import UsageError
 from katgym.limits import Limits
+from katgym.rollout_store.store import RolloutStore
 from katgym.sync import run_sync
 from katgym_trainer.rl.rl_config import EnvConfig, RlConfig
 
@@ -48,6 +49,17 @@ def check_prompts(
                 f"the first prompt of {env_config.id!r} has {num} tokens (task {task_id!r}), and"
                 f" [train] max_tokens is {trained.max_tokens}: raise it, or set should_split = true"
             )
+
+
+def check_store(config: RlConfig) -> None:
+    """Raise `UsageError` where others are to play into a store that is not there."""
+    folder = config.rollouts.store
+    if folder and not RolloutStore.is_at(folder):
+        raise UsageError(
+            f"there is no rollout store at {folder!r} ([rollouts] store). Start what plays into it"
+            f" first: katgym gateway --upstream URL --store {folder}, or katgym rollouts collect"
+            f" ENV --policy URI --store {folder}"
+        )
 
 
 async def _num_prompt_tokens(

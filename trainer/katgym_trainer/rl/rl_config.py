@@ -124,6 +124,9 @@ class PolicyConfig:
     """Completions decoded together, in this process."""
     sync: SyncKind = SyncKind.AUTO
     """Way of the weights to a server."""
+    gateway: str = ""
+    """URL of the `katgym gateway` through which others play on the server: it is paused while the
+    weights move and told their version. Its owner's key is in KATGYM_GATEWAY_KEY."""
 
     def __post_init__(self) -> None:
         positive("temperature", self.temperature)
@@ -139,6 +142,13 @@ class PolicyConfig:
             raise UsageError(
                 "server_args and server_python are of a server that the run starts: uri = 'vllm'"
             )
+        if self.gateway and not self.uri.startswith("vllm:"):
+            raise UsageError(
+                f"gateway = {self.gateway!r} stands in front of a server, which gets the weights:"
+                " name it with uri = 'vllm:URL#NAME'"
+            )
+        if self.gateway and not self.gateway.startswith(("http://", "https://")):
+            raise UsageError(f"gateway {self.gateway!r} is no URL, as http://127.0.0.1:8900 is")
         if not self.uri and self.sync is not SyncKind.AUTO:
             raise UsageError(f"sync = {self.sync.value!r} changes nothing without a uri")
         if self.uri and self.max_batch_size != 128:
@@ -314,6 +324,7 @@ class RlConfig:
             (trainer, "num_steps"), (found["rollouts"], "max_concurrency"),
             (found["policy"], "uri"), (found["policy"], "max_batch_size"),
             (found["policy"], "server_args"), (found["policy"], "server_python"),
+            (found["policy"], "gateway"),
         ):  # fmt: skip
             del section[key]
         names = ("model", "envs", "policy", "rollouts", "loop")

@@ -85,6 +85,11 @@ def _check_envs(config: RlConfig, name: str) -> None:
         )
     if not config.envs and not config.rollouts.store:
         raise UsageError(f"{name} has no section [[envs]]")
+    if config.policy.gateway and not config.rollouts.store:
+        raise UsageError(
+            f"{name} [policy] gateway changes nothing without [rollouts] store: the folder that"
+            " katgym gateway was given"
+        )
     evaluate = config.evaluate
     if evaluate.every_steps and not (evaluate.envs or config.envs):
         raise UsageError(f"{name} [evaluate] needs envs: what is in the store does not tell them")

@@ -29,7 +29,7 @@ from katgym_trainer.rl.group_stream import GroupFeed, GroupStream, Taken
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.kept_rollouts import KeptRollouts
 from katgym_trainer.rl.policy_hosts import InProcessHost, PolicyHost
-from katgym_trainer.rl.rl_checks import check_prompts
+from katgym_trainer.rl.rl_checks import check_prompts, check_store
 from katgym_trainer.rl.rl_config import OWN, RlConfig
 from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
@@ -140,6 +140,7 @@ class RlRun:
     def __init__(self, config: RlConfig, folder: RunFolder, observer: Observer) -> None:
         """Make envs, model and trainer, and load the newest checkpoint if there is one."""
         self.config, self.folder, self.observer = config, folder, observer
+        check_store(config)
         self.source = None
         if not config.rollouts.store:
             self.source = TaskSource(config.envs, config.rollouts, seed=config.loop.seed)
@@ -164,11 +165,7 @@ class RlRun:
             )
         folder.open_metrics(self.first)
         assert self.trainer.algorithm.advantage is not None, "checked with the file"
-        self.kept = KeptRollouts(
-            folder.path,
-            advantage=self.trainer.algorithm.advantage,
-            group_size=config.rollouts.group_size,
-        )
+        self.kept = KeptRollouts(folder.path, advantage=self.trainer.algorithm.advantage)
 
     async def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
         """Take the steps that are left, or until a signal; return the last one's metrics."""
@@ -184,7 +181,7 @@ class RlRun:
                 sampling=self.config.policy.sampling,
                 config=EngineConfig(max_retries=self.config.rollouts.max_retries),
             )
-            async with self._feed(engine) as feed:
+            async with self._feed(engine, host) as feed:
                 await host.push(self.first)
                 feed.advance(self.first)
                 await self._evaluate(host, is_first=True)
@@ -246,14 +243,20 @@ class RlRun:
         """Call a function in the run's own thread, which no env can keep busy."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
-    def _feed(self, engine: RolloutEngine) -> GroupFeed:
+    def _feed(self, engine: RolloutEngine, host: PolicyHost) -> GroupFeed:
         """Return where groups come from: played here, or by others into a store."""
         feed: GroupFeed
+        rollouts, known = self.config.rollouts, self.kept.after(self.first)
         if self.source is None:
-            feed = StoreStream(self.config.rollouts)
+            temperature = self.config.policy.temperature
+            feed = StoreStream(
+                rollouts,
+                temperature=temperature,
+                replace_sessions=host.replace_sessions,
+                known=known,
+            )
         else:
-            known = self.kept.after(self.first)
-            feed = GroupStream(self.source, engine, self.config.rollouts, known=known)
+            feed = GroupStream(self.source, engine, rollouts, known=known)
         if self.feed_state is not None:
             feed.load_state_dict(self.feed_state)
         return feed
@@ -263,7 +266,14 @@ class RlRun:
         if self.config.policy.uri:
             kind = OwnServerHost if self.config.policy.uri == OWN else ServerHost
             self.observer.say("connecting to vLLM" if kind is ServerHost else "starting vLLM")
-            return await kind(self.trainer, self.config, folder=self.folder.path).start()
+            last_step = max(self.first, self.kept.last_step())
+            host = kind(self.trainer, self.config, folder=self.folder.path, last_step=last_step)
+            return await host.start()
+        if self.config.rollouts.store:
+            logger.warning(
+                "no [policy] uri: whoever plays into %r gets no new weights from this run",
+                self.config.rollouts.store,
+            )
         is_shared = self.config.rollouts.max_staleness == 0
         return InProcessHost(self.trainer, self.loaded.tokenizer, self.config, is_shared=is_shared)
 
@@ -327,8 +337,11 @@ class RlRun:
             for played in (*taken.groups, *taken.refused)
             for rollout in played.group.rollouts
         )
+        of_feed = feed.metrics()
+        if self.held_out is None and "eval/store/success" in of_feed:
+            of_feed["eval/success"] = of_feed["eval/store/success"]
         return {
-            **feed.metrics(),
+            **of_feed,
             "time/wait_s": taken.wait_s,
             "time/total_s": total_s,
             "rate/sampled_tokens_per_s": num_sampled / total_s,

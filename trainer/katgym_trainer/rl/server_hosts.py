@@ -25,12 +25,13 @@ from katgym.policies.uri_options import parse_options
 from katgym.policies.vllm_client import FORM, VllmConfig, VllmPolicy
 from katgym.vllm_server import VllmServer, VllmServerConfig
 from katgym.vllm_server.server import is_healthy
+from katgym_trainer.rl.gateway_link import GatewayLink
 from katgym_trainer.rl.policy_hosts import PolicyHost
 from katgym_trainer.rl.rl_config import OWN, RlConfig, SyncKind
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
-from katgym_trainer.weight_sync.weight_sync import WeightSync
+from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,13 @@ _POLL_S = 0.5
 class ServerHost(PolicyHost):
     """A server that is there already."""
 
-    def __init__(self, trainer: Trainer, config: RlConfig, *, folder: Path) -> None:
-        """folder: for weights on their way; the server's machine has it at the same path."""
+    def __init__(
+        self, trainer: Trainer, config: RlConfig, *, folder: Path, last_step: int = 0
+    ) -> None:
+        """folder: for weights on their way; the server's machine has it at the same path.
+
+        last_step: the last that the run took, in this process or before.
+        """
         self._trainer, self._config = trainer, config
         self._folder = folder / "weights"
         uri = config.policy.uri if config.policy.uri != OWN else f"vllm:http://-#{_NAME}"
@@ -51,6 +57,11 @@ class ServerHost(PolicyHost):
         url, _, self._name = head.partition("#")
         self._url = url.rstrip("/").removesuffix("/v1")
         self._sync: WeightSync | None = None
+        self._last_step = last_step
+        self._gates: list[GatewayLink] = []
+        if gateway := config.policy.gateway:
+            store = config.rollouts.store
+            self._gates = [GatewayLink(gateway, server_url=self._url, store=store)]
 
     async def start(self) -> Self:
         """Give the server the trainer's weights, and connect to it.
@@ -64,9 +75,12 @@ class ServerHost(PolicyHost):
                 " the run start one: [policy] uri = 'vllm'"
             )
         try:
+            await all_of(gate.open(last_step=self._last_step) for gate in self._gates)
             self._sync = self._new_sync()
             # First, as a server knows an adapter only by then.
-            await self._sync.sync_weights(self._trainer.model, self._trainer.num_steps)
+            await self._sync.sync_weights(
+                self._trainer.model, self._trainer.num_steps, gates=self._gates
+            )
             self.policy = self._vllm = await self._connected(VllmPolicy)
         except BaseException:
             await self.aclose()
@@ -76,7 +90,9 @@ class ServerHost(PolicyHost):
     async def push(self, version: int) -> dict[str, float]:
         assert self._sync is not None, "it was started"
         began = time.perf_counter()
-        times = await self._sync.sync_weights(self._trainer.model, version, policies=[self._vllm])
+        times = await self._sync.sync_weights(
+            self._trainer.model, version, policies=[self._vllm], gates=self._gates
+        )
         return {
             "time/sync_s": time.perf_counter() - began,
             "time/pause_s": times.pause_s + times.update_s + times.resume_s,
@@ -84,7 +100,11 @@ class ServerHost(PolicyHost):
             "sync/difference": times.difference,
         }
 
+    async def replace_sessions(self, num_sessions: int) -> None:
+        await all_of(gate.replace_sessions(num_sessions) for gate in self._gates)
+
     async def aclose(self) -> None:
+        await all_of(gate.aclose() for gate in self._gates)
         if self._sync is not None:
             await self._sync.aclose()
         if hasattr(self, "_vllm"):
@@ -115,8 +135,10 @@ class ServerHost(PolicyHost):
 class OwnServerHost(ServerHost):
     """A server that the run starts, watches and ends."""
 
-    def __init__(self, trainer: Trainer, config: RlConfig, *, folder: Path) -> None:
-        super().__init__(trainer, config, folder=folder)
+    def __init__(
+        self, trainer: Trainer, config: RlConfig, *, folder: Path, last_step: int = 0
+    ) -> None:
+        super().__init__(trainer, config, folder=folder, last_step=last_step)
         has_adapters = self._has_adapters
         self._server = VllmServer(
             VllmServerConfig(

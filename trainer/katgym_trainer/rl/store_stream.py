@@ -1,8 +1,9 @@
 """Groups that others play into a store, trained on as they come.
 
 `katgym rollouts collect` and agents behind `katgym gateway` write there; they and the trainer know
-nothing of each other but the store, and the server that both use. Not here: groups that the run
-plays itself (`group_stream.py`).
+nothing of each other but the store, the server that both use, and the versions of its weights. Not
+here: groups that the run plays itself (`group_stream.py`), which groups can be trained on
+(`stored_group_checks.py`), telling a gateway of versions (`gateway_link.py`).
 """
 
 from __future__ import annotations
@@ -10,32 +11,63 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from katgym.rollout import RolloutGroup
-from katgym.rollout_store.groups import stored_groups
+from katgym.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
 from katgym.rollout_store.store import RolloutStore
+from katgym_trainer.rl.failed_groups import FailedGroups
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
 from katgym_trainer.rl.rl_config import RolloutsConfig
-from katgym_trainer.rl.task_source import GroupDraw
+from katgym_trainer.rl.stored_group_checks import reason_against, waiting_text
+from katgym_trainer.rl.task_source import SUCCESS, GroupDraw
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _TELL_EVERY_S = 60.0
+TOO_OLD = "too_old"
+"""Why a group is left out whose weights are older than the bound allows."""
+
+
+async def _replace_none(num_sessions: int) -> None:
+    """Leave it to whoever plays how much is played."""
 
 
 class StoreStream:
     """The complete groups of a store, oldest first, each once; a `GroupFeed`."""
 
-    def __init__(self, config: RolloutsConfig) -> None:
-        """Open the store; `UsageError` if there is none."""
-        self._config = config
+    def __init__(
+        self,
+        config: RolloutsConfig,
+        *,
+        temperature: float,
+        replace_sessions: Callable[[int], Awaitable[None]] = _replace_none,
+        known: Mapping[int, PlayedGroup] | None = None,
+    ) -> None:
+        """Open the store; `UsageError` if there is none.
+
+        temperature: at which the groups have to be sampled. replace_sessions: told how many
+        sessions are left out, so that others are played in their place. known: groups that a
+        process which ended has trained on, by the number of their draw: they are taken again.
+        """
+        self._config, self._temperature = config, temperature
+        self._replace_sessions = replace_sessions
+        self._num_to_replace = 0
         self._version = 0
         self._seen: set[str] = set()
+        """Ids of groups that were taken or left out."""
+        self._seen_held_out: set[str] = set()
+        self._held_out: list[Rollout] = []
+        """Held-out rollouts that came since the last step."""
         self._num_taken = 0
+        self._known = dict(known or {})
+        self._failed = FailedGroups()
+        self._left_out: Counter[str] = Counter()
+        self._is_first_look = True
         self._store = RolloutStore.open(config.store, create=False)
 
     async def __aenter__(self) -> Self:
@@ -54,29 +86,35 @@ class StoreStream:
         self._version = version
 
     async def take(self, should_stop: Callable[[], bool] = lambda: False) -> Taken:
-        """Wait until the store has a step's groups that are new and not too old; see `GroupFeed`.
+        """Wait until the store has a step's groups that can be trained on; see `GroupFeed`.
 
-        Groups of older weights than the bound allows are left out, and counted.
+        Those that cannot be are left out, with a warning; those of older weights than the bound
+        allows are counted. What was found until `should_stop` stays for the next process. Raises
+        `PolicyError` when group after group cannot be trained on for other reasons, unless they
+        were there when this process began.
         """
         began = told = time.perf_counter()
-        groups: list[PlayedGroup] = []
-        num_dropped = 0
+        num_old = self._left_out[TOO_OLD]
+        groups = self._taken_before()
         while len(groups) < self._config.num_groups:
-            found, num_old = await asyncio.to_thread(self._new, len(groups))
+            found = await asyncio.to_thread(self._new, self._config.num_groups - len(groups))
             groups += found
-            num_dropped += num_old
+            await self._replace()
             if len(groups) == self._config.num_groups:
                 break
             if should_stop():
+                self._put_back(groups)
                 return Taken(groups=())
             if time.perf_counter() - told > _TELL_EVERY_S:
                 told = time.perf_counter()
-                logger.warning(
-                    "waiting for groups in %r: %d of %d are there",
-                    self._config.store, len(groups), self._config.num_groups,
-                )  # fmt: skip
+                logger.warning(await asyncio.to_thread(self._waiting, len(groups)))
             await asyncio.sleep(_POLL_S if not found else 0)
-        return Taken(groups=groups, num_dropped=num_dropped, wait_s=time.perf_counter() - began)
+        await asyncio.to_thread(self._look_at_held_out)
+        return Taken(
+            groups=groups,
+            num_dropped=self._left_out[TOO_OLD] - num_old,
+            wait_s=time.perf_counter() - began,
+        )
 
     def idle_s(self) -> float:
         """Return 0: others play, and know how busy they are."""
@@ -84,38 +122,115 @@ class StoreStream:
 
     def state_dict(self) -> dict[str, Any]:
         """See `GroupFeed`."""
-        return {"seen": sorted(self._seen), "num_taken": self._num_taken}
+        return {
+            "seen": sorted(self._seen),
+            "seen_held_out": sorted(self._seen_held_out),
+            "num_taken": self._num_taken,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `GroupFeed`."""
         self._seen = set(state["seen"])
+        self._seen_held_out = set(state["seen_held_out"])
         self._num_taken = int(state["num_taken"])
 
     def metrics(self) -> dict[str, float]:
-        """See `GroupFeed`."""
-        return {}
+        """Return how the held-out rollouts did that ended since the last step, if any did."""
+        valid = [rollout for rollout in self._held_out if rollout.reward.is_valid]
+        if not valid:
+            return {}
+        num_passed = sum(rollout.reward.value_or_nan() >= SUCCESS for rollout in valid)
+        return {
+            "eval/store/success": num_passed / len(valid),
+            "eval/store/reward": sum(r.reward.value_or_nan() for r in valid) / len(valid),
+            "eval/store/num_rollouts": float(len(valid)),
+        }
 
-    def _new(self, num_there: int) -> tuple[list[PlayedGroup], int]:
-        """Return new groups, at most as many as are missing, and how many were too old."""
+    def _taken_before(self) -> list[PlayedGroup]:
+        """Return the groups with which the process before this one took the step."""
         groups: list[PlayedGroup] = []
-        num_old = 0
+        while len(groups) < self._config.num_groups and self._num_taken in self._known:
+            played = self._known.pop(self._num_taken)
+            self._seen.add(played.draw.task_id)
+            self._num_taken += 1
+            groups.append(played)
+        return groups
+
+    def _put_back(self, groups: Sequence[PlayedGroup]) -> None:
+        """Leave groups to the process that goes on with the run."""
+        self._seen -= {played.draw.task_id for played in groups}
+        self._num_taken -= len(groups)
+
+    def _new(self, num_missing: int) -> list[PlayedGroup]:
+        """Return new groups that can be trained on, at most as many as are missing."""
+        groups: list[PlayedGroup] = []
         for group_id, group in stored_groups(
             self._store, group_size=self._config.group_size, without=frozenset(self._seen)
         ):
             self._seen.add(group_id)
-            played = self._played(group)
-            if self._version - played.oldest_version > self._config.max_staleness:
-                num_old += 1
-                continue
-            groups.append(played)
-            self._num_taken += 1
-            if num_there + len(groups) == self._config.num_groups:
+            played = self._played(group_id, group)
+            if self._is_usable(played):
+                groups.append(played)
+                self._num_taken += 1
+            if len(groups) == num_missing:
                 break
-        return groups, num_old
+        self._is_first_look = False
+        return groups
 
-    def _played(self, group: RolloutGroup) -> PlayedGroup:
-        first = group.rollouts[0]
-        draw = GroupDraw(
-            number=self._num_taken, env=0, lesson=0, task_id=first.task_id, seed=first.seed or 0
+    async def _replace(self) -> None:
+        if self._num_to_replace:
+            await self._replace_sessions(self._num_to_replace)
+            self._num_to_replace = 0
+
+    def _is_usable(self, played: PlayedGroup) -> bool:
+        kind, reason = reason_against(
+            played.group, temperature=self._temperature, version=self._version
         )
-        return PlayedGroup(draw=draw, group=group, begun_version=0)
+        age = self._version - played.oldest_version
+        if not kind and age > self._config.max_staleness:
+            kind, reason = TOO_OLD, f"its weights are {age} steps old"
+        if not kind:
+            self._failed.check(played.group)
+            return True
+        self._left_out[kind] += 1
+        self._num_to_replace += len(played.group.rollouts)
+        level = logging.INFO if kind == TOO_OLD else logging.WARNING
+        logger.log(level, "left out: group %r (%s): %s", played.draw.task_id, kind, reason)
+        if kind != TOO_OLD and not self._is_first_look:
+            self._failed.add([kind] * len(played.group.rollouts), reason)
+        return False
+
+    def _played(self, group_id: str, group: RolloutGroup) -> PlayedGroup:
+        seed = group.rollouts[0].seed or 0
+        draw = GroupDraw(number=self._num_taken, env=0, lesson=0, task_id=group_id, seed=seed)
+        return PlayedGroup(draw=draw, group=group, begun_version=_oldest_version(group.rollouts))
+
+    def _look_at_held_out(self) -> None:
+        found = held_out_rollouts(self._store, without=self._seen_held_out)
+        self._seen_held_out |= {session_id for session_id, _ in found}
+        self._held_out = [rollout for _, rollout in found]
+
+    def _waiting(self, num_there: int) -> str:
+        missing = incomplete_groups(
+            self._store, group_size=self._config.group_size, without=frozenset(self._seen)
+        )
+        return waiting_text(
+            self._config.store,
+            num_there,
+            self._config.num_groups,
+            missing=missing,
+            left_out=self._left_out,
+        )
+
+
+def _oldest_version(rollouts: Sequence[Rollout]) -> int:
+    """Return the weights that sampled the first token, as far as is known."""
+    return min(
+        (
+            turn.tokens.policy_version
+            for rollout in rollouts
+            for turn in rollout.turns
+            if turn.tokens is not None
+        ),
+        default=0,
+    )

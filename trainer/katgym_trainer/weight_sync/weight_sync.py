@@ -5,8 +5,8 @@
 
 Requests are frozen while the weights change and go on with the new ones; servers tell which token
 came from which. A sync that fails after weights began to change says so: the servers go on, and
-label what they sample `unverified`, which `vllm:` policies refuse. It does not protect what is
-sampled between the update and a probe that fails: that has the version's label.
+label what they sample `unverified`, which `vllm:` policies and gateways refuse. It does not protect
+what is sampled between the update and a probe that fails: that has the version's label.
 
 Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `transfer_sync.py`).
 """
@@ -37,6 +37,16 @@ class Versioned(Protocol):
     """A policy that stamps completions, as `VllmPolicy`."""
 
     policy_version: int
+
+
+class Gate(Protocol):
+    """What holds requests back before they get to a server, as a gateway."""
+
+    async def pause(self) -> object:
+        """Let none pass; may be called twice."""
+
+    async def resume(self, version: int) -> object:
+        """Let them pass, to weights of this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +91,18 @@ class WeightSync(abc.ABC):
         ]
 
     async def sync_weights(
-        self, model: Any, version: int, *, policies: Iterable[Versioned] = ()
+        self,
+        model: Any,
+        version: int,
+        *,
+        policies: Iterable[Versioned] = (),
+        gates: Sequence[Gate] = (),
     ) -> SyncTimes:
         """Give all servers the model's weights under a version, and check that they have them.
 
         model: of transformers, with peft adapters or without; not changed, and not to be trained
         meanwhile. policies: get the version, for servers that do not tell it with every token.
+        gates: closed while the servers are paused, and left closed by a sync that fails.
         Raises `WeightSyncError` when a server's scores are not the model's, and what the update
         raised otherwise; the servers sample again in either case.
         """
@@ -94,9 +110,9 @@ class WeightSync(abc.ABC):
         probe = await asyncio.to_thread(Probe, self.probe, model, self.served_name)
         await self.prepare(model, version)
         prepared = time.perf_counter()
-        pause_s, update_s, resume_s = await self._exchange(model, version, policies)
+        pause_s, update_s, resume_s = await self._exchange(model, version, policies, gates)
         probed = time.perf_counter()
-        async with self._marked_if_it_fails():
+        async with self._marked_if_it_fails(gates):
             differences = await all_of(probe.check(control) for control in self.controls)
         probe_s = time.perf_counter() - probed
         await self.clean_up(version)
@@ -125,14 +141,15 @@ class WeightSync(abc.ABC):
         await all_of(control.aclose() for control in self.controls)
 
     async def _exchange(
-        self, model: Any, version: int, policies: Iterable[Versioned]
+        self, model: Any, version: int, policies: Iterable[Versioned], gates: Sequence[Gate]
     ) -> tuple[float, float, float]:
         """Pause, update, set versions, resume; return how long each took."""
         start = time.perf_counter()
+        await all_of(gate.pause() for gate in gates)
         try:
             await all_of(control.pause("keep", clear_cache=True) for control in self.controls)
             paused = time.perf_counter()
-            async with self._marked_if_it_fails():
+            async with self._marked_if_it_fails(gates):
                 await self.update(model, version)
                 await all_of(control.set_weight_version(str(version)) for control in self.controls)
             for policy in policies:
@@ -140,11 +157,12 @@ class WeightSync(abc.ABC):
             updated = time.perf_counter()
         finally:
             await all_of(control.resume() for control in self.controls)
+        await all_of(gate.resume(version) for gate in gates)
         return paused - start, updated - paused, time.perf_counter() - updated
 
     @contextlib.asynccontextmanager
-    async def _marked_if_it_fails(self) -> AsyncIterator[None]:
-        """Label all that the servers sample after a failure, as far as they answer."""
+    async def _marked_if_it_fails(self, gates: Sequence[Gate]) -> AsyncIterator[None]:
+        """After a failure close gates and label what servers sample, as far as they answer."""
         is_done = False
         try:
             yield
@@ -153,7 +171,10 @@ class WeightSync(abc.ABC):
             if not is_done:
                 try:
                     await all_of(
-                        control.set_weight_version(UNVERIFIED) for control in self.controls
+                        [
+                            *(gate.pause() for gate in gates),
+                            *(c.set_weight_version(UNVERIFIED) for c in self.controls),
+                        ]
                     )
                 except KatgymError as e:
                     logger.warning("after a failed sync a server cannot be marked as such: %s", e)

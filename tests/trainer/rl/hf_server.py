@@ -1,0 +1,144 @@
+"""A model of transformers behind those of vLLM's routes that a run and a gateway ask, in a thread.
+
+It samples token by token, is paused, labelled and given new weights as vLLM is. Not here: a real
+vLLM (`tests/trainer/vllm_servers.py`).
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from katgym_trainer.weight_sync.served_weights import scores
+
+NAME = "tiny"
+ROUTES = ("/pause", "/resume", "/update_weight_version", "/v1/completions", "/collective_rpc")
+
+
+class HfServer:
+    """Serves a folder of `save_model`; a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.version = "default"
+        self.num_updates = 0
+        self._is_running = threading.Event()
+        self._is_running.set()
+        self._lock = threading.Lock()
+        self._posts = {
+            "/pause": lambda _: self._is_running.clear(),
+            "/resume": lambda _: self._is_running.set(),
+            "/update_weight_version": self._label,
+            "/collective_rpc": self._reload,
+            "/v1/completions": self._complete,
+            "/v1/chat/completions": self._chat,
+        }
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_running.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def reply(self, path: str, body: Any) -> Any:
+        """Return what is answered at a path."""
+        if path == "/openapi.json":
+            return {"paths": {route: {} for route in ROUTES}}
+        if path == "/v1/models":
+            return {"data": [{"id": NAME, "root": NAME, "max_model_len": 400}]}
+        return self._posts[path](body) or {} if path in self._posts else {}
+
+    def _label(self, body: Any) -> None:
+        self.version = body["new_version"]
+
+    def _reload(self, body: Any) -> dict[str, Any]:
+        assert body["method"] == "reload_weights"
+        weights = load_file(Path(body["kwargs"]["weights_path"]) / "model.safetensors")
+        with self._lock:
+            self.model.load_state_dict(weights, strict=False)  # its head is tied
+        self.num_updates += 1
+        return {"results": [None]}
+
+    def _complete(self, body: Any) -> dict[str, Any]:
+        ids = body["prompt"]
+        if "prompt_logprobs" in body:
+            with self._lock:
+                found = scores(self.model, ids)
+            rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], found, strict=True)]
+            return {"choices": [{"prompt_logprobs": [None, *rows]}]}
+        sampled, logprobs, reason = self._sampled(ids, body["max_tokens"])
+        choice = {"token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}
+        return {"choices": [{**choice, "finish_reason": reason}]}
+
+    def _chat(self, body: Any) -> dict[str, Any]:
+        ids = self.tokenizer.apply_chat_template(
+            body["messages"], add_generation_prompt=True, return_dict=False
+        )
+        sampled, logprobs, reason = self._sampled(ids, body["max_tokens"])
+        text = self.tokenizer.decode(sampled, skip_special_tokens=True)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": reason,
+            "logprobs": {"content": [{"token": "", "logprob": v} for v in logprobs]},
+            "token_ids": sampled,
+        }
+        return {"id": "x", "choices": [choice], "prompt_token_ids": list(ids)}
+
+    @torch.no_grad()
+    def _sampled(self, prompt: list[int], num: int) -> tuple[list[int], list[float], str]:
+        """Return sampled ids, their log-probabilities, and why they end."""
+        ids, logprobs = list(prompt), []
+        for _ in range(num):
+            self._is_running.wait()
+            with self._lock:
+                logits_V = self.model(torch.tensor([ids])).logits[0, -1].float()
+            logprobs_V = torch.log_softmax(logits_V, dim=-1)
+            token = int(torch.multinomial(logprobs_V.exp(), 1))
+            ids.append(token)
+            logprobs.append(float(logprobs_V[token]))
+            if token == self.tokenizer.eos_token_id:
+                return ids[len(prompt) :], logprobs, "stop"
+        return ids[len(prompt) :], logprobs, "length"
+
+
+def _handler(server: HfServer) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("content-length") or 0)
+            self._answer(json.loads(self.rfile.read(length) or "{}"))
+
+        def _answer(self, body: Any) -> None:
+            data = json.dumps(server.reply(self.path.partition("?")[0], body)).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,234 @@
+"""A run trains the model behind a gateway through which agents play; and what can be wrong there.
+
+The model server is `hf_server.py`. Not here: a real vLLM (`test_rl_gateway_vllm.py`), single groups
+(`test_store_stream.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_process import ENVIRONMENT, KEY, gateway_of, started
+from hf_server import HfServer
+from rl_play import save_model
+
+from katgym.cli.main import main
+from katgym.gateway import GatewayClient
+from katgym.rollout_store import RolloutStore
+
+AGENTS = Path(__file__).parent / "agents" / "play_digits.py"
+CONFIG = """
+[model]
+path = "{model}"
+[policy]
+uri = "vllm:{server}#tiny"
+gateway = "{gateway}"
+max_context_tokens = 400
+max_tokens = 8
+[rollouts]
+store = "{store}"
+num_groups = 2
+group_size = 3
+max_staleness = 1
+[train]
+num_steps = {steps}
+learning_rate = 1e-3
+[checkpoint]
+every_steps = 2
+"""
+LIMITS = ("--max-staleness", "1", "--sessions-per-version", "7")
+
+
+@dataclass
+class Place:
+    """A model server, a gateway in front of it, and where a run may go."""
+
+    folder: Path
+    model: Path
+    server: HfServer
+    gateway: str
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def command(self, *, steps: int = 3, **told: str) -> list[str]:
+        """Write a configuration, and return the command that trains by it."""
+        values = {"gateway": self.gateway, "server": self.server.url, "store": str(self.store)}
+        text = CONFIG.format(model=self.model, steps=steps, **{**values, **told})
+        (self.folder / "rl.toml").write_text(text)
+        return ["train", "rl", str(self.folder / "rl.toml"), "--out", str(self.run)]
+
+    def agents(self) -> Any:
+        """Return a context in which agents play."""
+        return started([sys.executable, str(AGENTS), "3", "2"], KATGYM_GATEWAY_URL=self.gateway)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.run / "metrics.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def told(self, request: str, **options: Any) -> dict[str, Any]:
+        """Ask the gateway as its owner."""
+
+        async def ask() -> dict[str, Any]:
+            async with GatewayClient(self.gateway, KEY) as client:
+                answer: dict[str, Any] = await getattr(client, request)(**options)
+                return answer
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture
+def place(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("KATGYM_GATEWAY_KEY", KEY)
+    with HfServer(model) as server, gateway_of(server.url, tmp_path / "store", *LIMITS) as url:
+        yield Place(tmp_path, model, server, url)
+
+
+def oldest_versions(place: Place) -> dict[int, int]:
+    """Return the oldest version that each step was trained on, from the gateway's store."""
+    found: dict[int, int] = {}
+    with (
+        RolloutStore.open(place.store) as theirs,
+        RolloutStore.open(place.run / "rollouts") as ours,
+    ):
+        for record in ours.sessions():
+            nodes = theirs.nodes(record.session_id)
+            oldest = min(span.version for node in nodes for span in node.versions)
+            step = record.metadata["step"]
+            found[step] = min(found.get(step, oldest), oldest)
+    return found
+
+
+def test_agents_play_with_each_steps_weights_and_versions_are_counted(place: Place) -> None:
+    pytest.importorskip("openai", reason="needs the package 'openai'")
+    with place.agents():
+        assert main(place.command(steps=3)) == 0
+        assert place.told("status")["version"] == 3
+        assert main(place.command(steps=4)) == 0  # goes on
+    lines = place.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0]["train/policy_kl"] < 1e-5  # sampled by the weights that are trained
+    assert all(line["rollout/num_invalid"] == 0 for line in lines)
+    ages = {line["step"]: line["rollout/max_staleness"] for line in lines}
+    assert ages == {step: step - 1 - old for step, old in oldest_versions(place).items()}
+    assert max(ages.values()) <= 1
+    assert max(oldest_versions(place).values()) >= 2
+    assert place.server.version == "4"
+
+
+@pytest.mark.slow
+def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> None:
+    pytest.importorskip("openai", reason="needs the package 'openai'")
+    command = [sys.executable, "-m", "katgym", *place.command(steps=6)]
+    environment = {**os.environ, **ENVIRONMENT}
+    with place.agents():
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 240
+        while len(place.metrics()) < 3:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        rewards = {line["step"]: line["rollout/reward"] for line in place.metrics()}
+        version = place.told("status")["version"]
+        assert version in (3, 4)  # of a step after the last checkpoint, or of the next
+        again = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert again.returncode == 0, again.stderr
+    lines = place.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for step, reward in rewards.items():
+        assert lines[step - 1]["rollout/reward"] == pytest.approx(reward)
+    assert all(0 <= line["rollout/max_staleness"] <= 1 for line in lines)
+    status = place.told("status")
+    assert (status["version"], status["is_paused"]) == (6, False)
+
+
+def failed(place: Place, capsys: pytest.CaptureFixture[str], code: int, **told: str) -> str:
+    """Run the command, and return what it says."""
+    capsys.readouterr()
+    assert main(place.command(**told)) == code
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_gateway_that_is_not_there_is_told_with_what_to_start(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = failed(place, capsys, 1, gateway="http://127.0.0.1:9")
+    assert "no katgym gateway answers at http://127.0.0.1:9. Start one: katgym gateway" in text
+    assert f"--upstream {place.server.url} --store {place.store} --port 9" in text
+    text = failed(place, capsys, 2, store=str(place.folder / "none"))
+    assert "there is no rollout store at" in text and "katgym gateway --upstream URL" in text
+    assert place.server.num_updates == 0
+
+
+def test_a_wrong_key_is_told(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KATGYM_GATEWAY_KEY", "other")
+    text = failed(place, capsys, 2)
+    assert "does not know this key: set KATGYM_GATEWAY_KEY" in text
+
+
+def test_a_gateway_of_another_run_is_refused(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.told("resume", version=7)
+    text = failed(place, capsys, 2)
+    assert "has weights of version 7, and this run has taken 0 steps" in text
+    assert "a store of its own" in text
+    assert place.told("status")["is_paused"] is False
+
+
+def test_a_gateway_in_front_of_several_servers_is_refused(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        HfServer(place.model) as other,
+        gateway_of(place.server.url, tmp_path / "two", "--upstream", other.url) as url,
+    ):
+        text = failed(place, capsys, 2, gateway=url)
+    assert "asks 2 model servers" in text and "the run's weights go to one" in text
+
+
+def test_what_does_not_go_together_is_found_in_the_file(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is no URL" in failed(place, capsys, 2, gateway="127.0.0.1:8900")
+    config = place.folder / "rl.toml"
+    place.command()
+    text = config.read_text()
+    config.write_text(text.replace(f'uri = "vllm:{place.server.url}#tiny"', ""))
+    assert main(["train", "rl", str(config)]) == 2
+    assert "stands in front of a server" in " ".join(capsys.readouterr().err.split())
+    config.write_text(
+        text.replace(f'store = "{place.store}"', "") + '\n[[envs]]\nid = "katgym/Echo-v0"\n'
+    )
+    assert main(["train", "rl", str(config)]) == 2
+    assert "gateway changes nothing without [rollouts] store" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -1,0 +1,133 @@
+"""Agents of OpenAI's SDK play through a gateway, and a run trains the model behind it.
+
+    KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/trainer/rl
+
+Not here: what goes wrong without a model server (`test_gateway_link.py`, `test_store_stream.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_process import KEY, gateway_of, started
+from vllm_servers import save, server_of, tiny_model
+
+from katgym.cli.main import main
+from katgym.gateway import GatewayClient
+from katgym.rollout_store import RolloutStore
+
+pytest.importorskip("openai", reason="needs the package 'openai'")
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+AGENTS = Path(__file__).parent / "agents" / "play_digits.py"
+NUM_GROUPS, GROUP_SIZE, MAX_STALENESS = 2, 4, 1
+CONFIG = """
+[model]
+path = "{model}"
+[policy]
+uri = "vllm:{server}#tiny"
+gateway = "{gateway}"
+max_context_tokens = 400
+max_tokens = 8
+[rollouts]
+store = "{store}"
+num_groups = {num_groups}
+group_size = {group_size}
+max_staleness = {max_staleness}
+[train]
+num_steps = 4
+learning_rate = 1e-3
+[checkpoint]
+every_steps = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Train for 4 steps, then for 2 more; yield the run's folder, the store and the gateway."""
+    folder = tmp_path_factory.mktemp("played")
+    model, store, run = save(tiny_model(), folder / "tiny"), folder / "store", folder / "run"
+    with pytest.MonkeyPatch.context() as patch, server_of(model, folder / "log") as server:
+        patch.setenv("KATGYM_GATEWAY_KEY", KEY)
+        limits = ["--max-staleness", str(MAX_STALENESS)]
+        limits += ["--sessions-per-version", str(NUM_GROUPS * GROUP_SIZE + 1)]
+        forced = ["--model", "tiny", "--sampling", "temperature=1.0"]
+        with gateway_of(server.url, store, *limits, *forced) as gateway:
+            agents = [sys.executable, str(AGENTS), str(GROUP_SIZE), "2"]
+            text = CONFIG.format(
+                model=model, server=server.url, gateway=gateway, store=store,
+                num_groups=NUM_GROUPS, group_size=GROUP_SIZE, max_staleness=MAX_STALENESS,
+            )  # fmt: skip
+            (folder / "rl.toml").write_text(text)
+            command = ["train", "rl", str(folder / "rl.toml"), "--out", str(run)]
+            with started(agents, KATGYM_GATEWAY_URL=gateway):
+                assert main(command) == 0
+                assert main([*command, "--steps", "6"]) == 0
+            yield run, store, asyncio.run(status_of(gateway))
+
+
+async def status_of(gateway: str) -> dict[str, Any]:
+    async with GatewayClient(gateway) as client:
+        return await client.status()
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_step_trains_on_what_the_agents_sampled(played: Any) -> None:
+    run, _, status = played
+    lines = metrics(run)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all(line["rollout/num_rollouts"] == NUM_GROUPS * GROUP_SIZE for line in lines)
+    assert all(line["rollout/num_invalid"] == 0 for line in lines)
+    assert all(line["rollout/turns"] == 2 for line in lines)
+    assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
+    assert (status["version"], status["is_paused"]) == (6, False)
+
+
+def test_recorded_logprobs_are_those_of_the_weights_that_are_trained(played: Any) -> None:
+    lines = metrics(played[0])
+    assert lines[0]["rollout/max_staleness"] == 0
+    assert lines[0]["train/policy_kl"] < 1e-5
+    assert all(line["train/policy_kl"] < 0.05 for line in lines)  # one step apart at most
+
+
+def test_staleness_is_that_of_the_versions_in_the_store(played: Any) -> None:
+    run, store, _ = played
+    ages: dict[int, list[int]] = {}
+    with RolloutStore.open(store) as theirs, RolloutStore.open(run / "rollouts") as ours:
+        for record in ours.sessions():
+            nodes = theirs.nodes(record.session_id)
+            oldest = min(span.version for node in nodes for span in node.versions)
+            step = record.metadata["step"]
+            ages.setdefault(step, []).append(step - 1 - oldest)
+            assert [n.policy_logprobs for n in ours.nodes(record.session_id)] == [
+                n.policy_logprobs for n in nodes
+            ]
+        versions = [
+            node.versions[0].version
+            for record in theirs.sessions()
+            for node in theirs.nodes(record.session_id)
+        ]
+    assert set(versions) >= {0, 1, 2, 3}
+    assert {step: max(found) for step, found in ages.items()} == {
+        line["step"]: line["rollout/max_staleness"] for line in metrics(run)
+    }
+    assert max(max(found) for found in ages.values()) <= MAX_STALENESS
+
+
+def test_held_out_sessions_are_measured_and_not_trained_on(played: Any) -> None:
+    run, store, _ = played
+    with RolloutStore.open(store) as theirs, RolloutStore.open(run / "rollouts") as ours:
+        held_out = {r.session_id for r in theirs.sessions() if r.metadata.get("is_held_out")}
+        trained = {record.session_id for record in ours.sessions()}
+    assert len(held_out) >= 1
+    assert not held_out & trained
+    assert sum(line.get("eval/store/num_rollouts", 0) for line in metrics(run)) >= 1

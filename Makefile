@@ -7,10 +7,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
 
-.PHONY: help setup demo test test-all check format docs bench bench-gpu clean
+.PHONY: help setup demo demo-train test test-all check format docs bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
+	@echo "make demo-train a new model learns to call tools, then to call them in parallel"
 	@echo "make test      the unmarked tests (about 8 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"
@@ -33,6 +34,9 @@ setup: $(SETUP)
 
 demo: $(SETUP)
 	$(BIN)/python demo/demo.py
+
+demo-train: $(SETUP)
+	$(BIN)/python demo/train_demo.py
 
 test: $(SETUP)
 	$(BIN)/python -m pytest -n 2 -q

@@ -27,7 +27,7 @@ from katgym.console import stdout
 from katgym.evaluation.statistics import mean, t_interval
 from katgym.evaluation.store import read_rollouts
 
-HERE = Path(__file__).parent / "train"
+HERE = Path("demo/train")
 RUNS = Path("runs/demo-train")
 ENV = "katgym/Arithmetic-v0"
 TEACHERS = (
@@ -39,6 +39,7 @@ TEACHERS = (
 """Folder, level, who plays, rollouts, and the seed of their tasks."""
 TESTS = {"tight": "level=7&max_turns=3", "free": "level=7"}
 """What the models are tested on: three turns, as in training, and as many as the env gives (6)."""
+SHAPE = ("--hidden", "160", "--head-dim", "40")
 NUM_TEST_TASKS = 256
 
 
@@ -82,7 +83,7 @@ def _imitate() -> None:
     """Make a new model and teach it what tool calls look like."""
     if not (RUNS / "new-model" / "config.json").exists():
         envs = [f"{ENV}?level={level}" for level in (1, 2, 7)]
-        _katgym("train", "new-model", f"{RUNS}/new-model", "--intermediate", "768", "--envs", *envs)
+        _katgym("train", "new-model", f"{RUNS}/new-model", "--envs", *envs, *SHAPE)
     for name, level, policy, num_tasks, seed in TEACHERS:
         _eval(f"teachers/{name}", level, policy, num_tasks, "--split", "train", "--seed", f"{seed}")
     _katgym("train", "sft", f"{HERE}/sft.toml", "--out", f"{RUNS}/sft")
@@ -112,14 +113,26 @@ def _test(name: str) -> Tested:
 
 
 def _show(seeds: range, before: Tested, after: list[Tested]) -> None:
-    tests = [f"{RUNS}/tests/{name}-tight" for name in ("sft", *(f"rl-{seed}" for seed in seeds))]
-    _katgym("leaderboard", *tests, "--out", f"{RUNS}/leaderboard", "--title", "Three turns")
+    models = ["sft", *(f"rl-{seed}" for seed in seeds)]
+    tests = [f"{RUNS}/tests/{name}-tight" for name in models]
+    ids = [part for name in models for part in ("--model-id", f"{name}-tight=katgym/demo-{name}")]
+    _katgym("leaderboard", *tests, "--out", f"{RUNS}/leaderboard", "--title", "Three turns", *ids)
     runs = [f"{RUNS}/rl-{seed}" for seed in seeds]
     _katgym("train", "plot", f"RL={','.join(runs)}", "--out", f"{RUNS}/plots")
+    task_id = _newly_solved()
     for name in ("sft", "rl-0"):
-        _katgym("view", f"{RUNS}/tests/{name}-free", "--limit", "1")
+        _katgym("view", f"{RUNS}/tests/{name}-tight", "--task", task_id)
     stdout.rule("before and after", align="left")
     stdout.print(_table(before, after))
+
+
+def _newly_solved() -> str:
+    """Return a test task that reinforcement made the first seed's model solve in three turns."""
+    before, after = (
+        {line["task_id"]: line["reward"]["value"] for line in read_rollouts(RUNS / "tests" / name)}
+        for name in ("sft-tight", "rl-0-tight")
+    )
+    return next(task_id for task_id in before if before[task_id] < after[task_id])
 
 
 def _table(before: Tested, after: list[Tested]) -> Table:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from katgym.concurrency import DaemonThreads
 from katgym.engine import EngineConfig, RolloutEngine
-from katgym.errors import KatgymError, UsageError
+from katgym.errors import UsageError
 from katgym_trainer import checkpoints
 from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.checkpoints import CheckpointError
@@ -28,13 +28,14 @@ from katgym_trainer.rl.best_model import BestModel
 from katgym_trainer.rl.group_stream import GroupFeed, GroupStream, Taken
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.kept_rollouts import KeptRollouts
+from katgym_trainer.rl.learning_watch import LearningWatch
 from katgym_trainer.rl.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.rl_checks import check_prompts, check_store
 from katgym_trainer.rl.rl_config import OWN, RlConfig
 from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
 from katgym_trainer.rl.store_stream import StoreStream
-from katgym_trainer.rl.task_source import SUCCESS, TaskSource
+from katgym_trainer.rl.task_source import TaskSource
 from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
@@ -47,13 +48,6 @@ from katgym_trainer.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_MAX_NONFINITE_STEPS = 3
-"""Steps in a row whose gradient was not finite, after which a run ends."""
-
-
-class RlRunError(KatgymError):
-    """The run cannot teach the model anything; its last checkpoint is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +97,7 @@ def rl_run(
     is_resume: refuse a folder without a run to continue.
 
     Raises `UsageError` for what cannot be trained and a folder that cannot be used, `RlRunError`
-    when the policy learns nothing, `PolicyError` when it only fails, and
+    (`learning_watch.py`) when the policy learns nothing, `PolicyError` when it only fails, and
     `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
@@ -154,8 +148,7 @@ class RlRun:
         self.best = BestModel(folder.path)
         self.feed_state: Mapping[str, Any] | None = None
         """What groups go on from, of a run that is continued."""
-        self.num_idle = self.num_nonfinite = 0
-        """Steps in a row without anything to learn; with a gradient that was not finite."""
+        self.watch = LearningWatch(config.loop.max_idle_steps)
         self.first = self._restore()
         """Steps that were taken before."""
         if self.first > config.loop.num_steps:
@@ -212,7 +205,7 @@ class RlRun:
                     metrics |= self._rates(taken, metrics, total_s, feed)
                     self._tell(metrics, trackers)
                     saved = self._save(feed)  # after its metrics: a checkpoint has all of them
-                    self._check_learning(metrics, taken)
+                    self.watch.check(step, metrics, taken)
                 self._save(feed, is_last=True)
         finally:
             await host.aclose()
@@ -307,7 +300,7 @@ class RlRun:
         if (is_last and (is_due or step == self.first)) or not (is_last or is_due):
             return {}
         began = time.perf_counter()
-        cursor = {"feed": feed.state_dict(), "num_idle": self.num_idle}
+        cursor = {"feed": feed.state_dict(), "num_idle": self.watch.num_idle}
         path = self.trainer.save_checkpoint(
             self.folder.checkpoints, cursor, max_checkpoints=self.config.checkpoint.max_checkpoints
         )
@@ -323,7 +316,7 @@ class RlRun:
             return 0
         cursor = self.trainer.load_checkpoint(path)
         self.feed_state = cursor["feed"]
-        self.num_idle = int(cursor["num_idle"])
+        self.watch.num_idle = int(cursor["num_idle"])
         self.best.forget_after(self.trainer.num_steps)
         logger.info("continuing from %s", path)
         self.observer.say(f"continuing after step {self.trainer.num_steps}")
@@ -357,47 +350,6 @@ class RlRun:
         for tracker in trackers:
             tracker.log(step, metrics)
         self.observer.step(step, self.config.loop.num_steps, metrics)
-
-    def _check_learning(self, metrics: Mapping[str, float], taken: Taken) -> None:
-        """Raise when step after step changes no weight, and say why."""
-        self.num_nonfinite = (
-            self.num_nonfinite + 1 if metrics.get("train/num_nonfinite_updates") else 0
-        )
-        self.num_idle = self.num_idle + 1 if not metrics["rollout/open_groups"] else 0
-        if self.num_nonfinite >= _MAX_NONFINITE_STEPS:
-            raise RlRunError(
-                f"the gradient was not finite in {self.num_nonfinite} steps in a row; the weights"
-                " are those from before. Lower learning_rate, or dtype = 'float32'"
-            )
-        if self.num_idle >= self.config.loop.max_idle_steps:
-            raise RlRunError(_nothing_to_learn(self.num_idle, taken))
-        if self.num_idle == 1:
-            logger.warning("step %d: %s", self.trainer.num_steps, _nothing_to_learn(1, taken))
-
-
-def _nothing_to_learn(num_steps: int, taken: Taken) -> str:
-    """Return why no group teaches anything, and what to do about it."""
-    rewards = [reward for played in taken.groups for reward in played.group.rewards]
-    steps = "a step" if num_steps == 1 else f"{num_steps} steps in a row"
-    text = f"{steps} without a group in which two rewards differ: there is no gradient. "
-    if not rewards:
-        return text + "No rollout of the last one has a valid reward; the log says why"
-    low, high = min(rewards), max(rewards)
-    if high <= 0:
-        return text + (
-            f"All {len(rewards)} rollouts of the last one got {high:g}: the policy never succeeds."
-            " Begin with an easier level, train it on solutions first (katgym train sft), raise"
-            " group_size, or give partial rewards"
-        )
-    if low >= SUCCESS:
-        return text + (
-            f"All {len(rewards)} rollouts of the last one got {high:g}: there is nothing left to"
-            " learn. Take a harder level or a curriculum"
-        )
-    return text + (
-        f"In every group of the last one all rollouts got the same, from {low:g} to {high:g}: raise"
-        " group_size, num_tasks, or set max_offered to play other groups in their place"
-    )
 
 
 def _trainer(loaded: LoadedModel, config: RlConfig) -> Trainer:

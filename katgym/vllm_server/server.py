@@ -53,6 +53,8 @@ class VllmServer:
         """The one it listens on, once started."""
         self.log_file = config.log_file
         """Where its output goes; a temporary file, if the config names none, once started."""
+        self._log_start = 0
+        """Bytes of it that earlier servers wrote."""
         self._process: subprocess.Popen[bytes] | None = None
         self._is_unwanted = threading.Event()
 
@@ -73,10 +75,10 @@ class VllmServer:
         return None if self._process is None else self._process.poll()
 
     def log_tail(self, num_lines: int = _TAIL_LINES) -> str:
-        """Return the last lines of its output."""
+        """Return the last lines of its output since it was started last."""
         if self.log_file is None or not self.log_file.exists():
             return ""
-        text = self.log_file.read_text(encoding="utf-8", errors="replace")
+        text = self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
         return "\n".join(text.splitlines()[-num_lines:])
 
     def start(self) -> Self:
@@ -165,7 +167,8 @@ class VllmServer:
         # By its path and without this environment's settings: it needs no package of ours.
         own = [sys.executable, "-I", str(Path(supervisor.__file__))]
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        with log_file.open("wb") as log:
+        with log_file.open("ab") as log:  # what a server before it wrote may tell why it ended
+            self._log_start = log.seek(0, os.SEEK_END)
             return subprocess.Popen(
                 [*own, str(self.config.stop_timeout_s), *command],
                 env=server_environment(self.config, python),

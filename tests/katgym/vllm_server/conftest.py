@@ -40,7 +40,7 @@ def make_config(fake_python: Path, tmp_path: Path) -> Callable[..., VllmServerCo
     """Settings of a fake server that does what its model is called."""
 
     def make(model: str, **options: object) -> VllmServerConfig:
-        settings = {"start_timeout_s": 20.0, "stop_timeout_s": 1.0, "device": "cpu"}
+        settings = {"start_timeout_s": 120.0, "stop_timeout_s": 1.0, "device": "cpu"}
         settings |= {"log_file": tmp_path / "server.log", **options}
         return VllmServerConfig(model=model, python=str(fake_python), **settings)  # type: ignore[arg-type]  # of any field
 

@@ -47,9 +47,12 @@ def test_a_restart_keeps_the_port(make_config, pids_of, left_of):
     with VllmServer(make_config("healthy")) as server:
         url, before = server.url, pids_of(server.log_file)
         server.restart()
-        after = pids_of(server.log_file)
+        both = pids_of(server.log_file)
+        assert both[: len(before)] == before  # what the first one wrote is still there
+        after = both[len(before) :]
         assert (server.url, server.is_alive) == (url, True)
-        assert not set(before) & set(after)
+        assert after and not set(before) & set(after)
+        assert not any(str(pid) in server.log_tail() for pid in before)
         assert left_of(before) == []
         with pytest.raises(UsageError, match="the server runs already"):
             server.start()

@@ -1,0 +1,76 @@
+"""The training demo: its table by hand, and a quick run of everything.
+
+Not here: what the full one shows (`docs/guides/train-tiny.md`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+PROGRAM = Path(__file__).parents[2] / "demo" / "train_demo.py"
+
+
+@pytest.fixture(scope="module")
+def demo():
+    spec = importlib.util.spec_from_file_location("train_demo", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_demo"] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["train_demo"]
+
+
+def test_the_table_has_means_over_seeds_and_their_intervals(demo):
+    before = demo.Tested(tight=0.1, free=0.5, turns=3.8, calls_per_turn=1.0)
+    after = [
+        demo.Tested(tight=tight, free=0.5, turns=3.0, calls_per_turn=1.5)
+        for tight in (0.4, 0.5, 0.6)
+    ]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(demo.table(before, after))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    # 0.4 on average; t(0.975, 2) = 4.3027, standard error 0.1 / sqrt(3)
+    assert lines[1][-5:] == ["10.0%", "50.0%", "+0.400", "[+0.152,", "+0.648]"]
+    assert lines[2][-5:] == ["50.0%", "50.0%", "+0.000", "[+0.000,", "+0.000]"]
+    assert lines[3][-5:-2] == ["3.80", "3.00", "-0.800"]
+    assert lines[4][-5:-2] == ["1.00", "1.50", "+0.500"]
+
+
+def test_a_task_is_shown_that_was_solved_after_and_not_before(demo):
+    def lines(**rewards):
+        return [{"task_id": task, "reward": {"value": value}} for task, value in rewards.items()]
+
+    assert demo.newly_solved(lines(a=1, b=0, c=0), lines(c=1, a=1, b=0)) == "c"
+    assert demo.newly_solved(lines(a=1, b=0), lines(a=0, b=0)) == "a"
+
+
+@pytest.mark.slow
+def test_a_quick_run_goes_through_everything_and_can_be_repeated(tmp_path):
+    command = [sys.executable, str(PROGRAM), "--quick", "--seeds", "1"]
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "solved in 3 turns" in done.stdout
+    runs = tmp_path / "runs" / "demo-train-quick"
+    assert (runs / "leaderboard" / "leaderboard.html").exists()
+    assert (runs / "plots" / "overview.png").stat().st_size > 10_000
+    assert len((runs / "rl-0" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_no_seed_is_refused(tmp_path):
+    command = [sys.executable, str(PROGRAM), "--seeds", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--seeds is an int >= 1, got 0" in done.stderr
+    assert not (tmp_path / "runs").exists()

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -131,46 +131,11 @@ def evaluation_log(env: EnvSummary, info: ExportInfo) -> dict[str, Any]:
         )
     timestamp = str(info.timestamp_s)
     evaluation_id = f"{env.env_id}/{info.model_id}/{timestamp}"
-    level = f"{env.level:g}"
-    reward = _result(evaluation_id, env, info, _MAIN_METRIC, env.mean_reward)
-    reward["metric_config"] |= {
-        "metric_name": "Mean reward",
-        "metric_kind": "reward",
-        "metric_unit": "points",
-        "min_score": "-Infinity",  # the range is the env's affair, and not recorded
-        "max_score": "Infinity",
-    }
-    reward["score_details"]["uncertainty"] = _uncertainty(
-        env, env.t_interval, "t interval, standard error clustered by task (CR1)", env.stderr
-    )
-    if env.bootstrap_interval is not None:
-        reward["score_details"]["details"] |= {
-            "bootstrap_low": repr(env.bootstrap_interval.low),
-            "bootstrap_high": repr(env.bootstrap_interval.high),
-            "bootstrap_method": f"percentile over tasks, {env.num_resamples} resamples, {level}",
-        }
-    success = _result(evaluation_id, env, info, "success_rate", env.success_rate)
-    success["metric_config"] |= {
-        "metric_name": "Success rate",
-        "metric_kind": "pass_rate",
-        "metric_parameters": {"success_threshold": env.success_threshold},
-    }
-    success["score_details"]["uncertainty"] = _uncertainty(
-        env, env.success_interval, "Wilson, effective sample size under clustering by task"
-    )
-    results = [reward, success]
-    for kind, sign, values in (
-        ("pass_at_k", "@", env.pass_at_k),
-        ("pass_hat_k", "^", env.pass_hat_k),
-    ):
-        for k, value in values.items():
-            result = _result(evaluation_id, env, info, kind, value, suffix=f"_{k}")
-            result["metric_config"] |= {
-                "metric_name": f"pass{sign}{k}",
-                "metric_kind": kind,
-                "metric_parameters": {"k": k, "success_threshold": env.success_threshold},
-            }
-            results.append(result)
+    results = [
+        _reward_result(evaluation_id, env, info, env.mean_reward),
+        _success_result(evaluation_id, env, info, env.success_rate),
+        *_pass_k_results(evaluation_id, env, info),
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "evaluation_id": evaluation_id,
@@ -194,6 +159,62 @@ def evaluation_log(env: EnvSummary, info: ExportInfo) -> dict[str, Any]:
         },
         "evaluation_results": results,
     }
+
+
+def _reward_result(
+    evaluation_id: str, env: EnvSummary, info: ExportInfo, mean_reward: float
+) -> dict[str, Any]:
+    result = _result(evaluation_id, env, info, _MAIN_METRIC, mean_reward)
+    result["metric_config"] |= {
+        "metric_name": "Mean reward",
+        "metric_kind": "reward",
+        "metric_unit": "points",
+        "min_score": "-Infinity",  # the range is the env's affair, and not recorded
+        "max_score": "Infinity",
+    }
+    result["score_details"]["uncertainty"] = _uncertainty(
+        env, env.t_interval, "t interval, standard error clustered by task (CR1)", env.stderr
+    )
+    if env.bootstrap_interval is not None:
+        method = f"percentile over tasks, {env.num_resamples} resamples, {env.level:g}"
+        result["score_details"]["details"] |= {
+            "bootstrap_low": repr(env.bootstrap_interval.low),
+            "bootstrap_high": repr(env.bootstrap_interval.high),
+            "bootstrap_method": method,
+        }
+    return result
+
+
+def _success_result(
+    evaluation_id: str, env: EnvSummary, info: ExportInfo, success_rate: float
+) -> dict[str, Any]:
+    result = _result(evaluation_id, env, info, "success_rate", success_rate)
+    result["metric_config"] |= {
+        "metric_name": "Success rate",
+        "metric_kind": "pass_rate",
+        "metric_parameters": {"success_threshold": env.success_threshold},
+    }
+    result["score_details"]["uncertainty"] = _uncertainty(
+        env, env.success_interval, "Wilson, effective sample size under clustering by task"
+    )
+    return result
+
+
+def _pass_k_results(
+    evaluation_id: str, env: EnvSummary, info: ExportInfo
+) -> Iterator[dict[str, Any]]:
+    for kind, sign, values in (
+        ("pass_at_k", "@", env.pass_at_k),
+        ("pass_hat_k", "^", env.pass_hat_k),
+    ):
+        for k, value in values.items():
+            result = _result(evaluation_id, env, info, kind, value, suffix=f"_{k}")
+            result["metric_config"] |= {
+                "metric_name": f"pass{sign}{k}",
+                "metric_kind": kind,
+                "metric_parameters": {"k": k, "success_threshold": env.success_threshold},
+            }
+            yield result
 
 
 def _result_id(evaluation_id: str, metric: str) -> str:

@@ -47,13 +47,16 @@ def make_config(fake_python: Path, tmp_path: Path) -> Callable[..., VllmServerCo
     return make
 
 
-def pids(log: Path) -> list[int]:
-    """Return the processes of a fake server: supervisor, server, the server's child."""
-    deadline = time.monotonic() + 20
+def pids(log: Path, *, num_started: int = 1) -> list[int]:
+    """Return the processes of a fake server: supervisor, server, the server's child.
+
+    num_started: which of the servers that wrote to the log, one after the other.
+    """
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = re.search(r"^pids: (.+)$", log.read_text() if log.exists() else "", re.MULTILINE)
-        if found:
-            return [int(pid) for pid in found[1].split()]
+        found = re.findall(r"^pids: (.+)$", log.read_text() if log.exists() else "", re.MULTILINE)
+        if len(found) >= num_started:
+            return [int(pid) for pid in found[num_started - 1].split()]
         time.sleep(0.05)
     raise AssertionError(f"no pids in {log}: {log.read_text() if log.exists() else 'no log'}")
 
@@ -77,7 +80,7 @@ def _is_running(pid: int) -> bool:
 
 
 @pytest.fixture
-def pids_of() -> Callable[[Path], list[int]]:
+def pids_of() -> Callable[..., list[int]]:
     return pids
 
 

@@ -125,7 +125,7 @@ async def play(
         cut = FailureKind.EPISODE_TIMEOUT
     finally:
         if session is not None:
-            await clock.release(session)
+            await clock.release(session, call=Call.ANSWER)
         if cut is None:
             await clock.release(env)
 

@@ -103,11 +103,14 @@ class EpisodeClock:
             f"the env hung: its {self.call} had not ended when {self._limits.timeout_s:g} s were up"
         )
 
-    async def release(self, held: Closable) -> None:
+    async def release(self, held: Closable, *, call: Call = Call.CLOSING) -> None:
         """Close what the episode held; a failure of that is logged and changes no result.
+
+        call: whose fault it is if that does not end: a session's is the policy's (`ANSWER`).
 
         With `timeout_s` set, closing that lasts longer than `close_timeout_s` is given up.
         """
+        self.call = call
         self._until_s = max(self._until_s, self._now() + 2 * self._close_s)
         try:
             async with asyncio.timeout(None if math.isinf(self._close_s) else self._close_s):

@@ -148,7 +148,7 @@ class _Match:
             cut = FailureKind.EPISODE_TIMEOUT
         finally:
             for session in self.sessions.values():
-                await clock.release(session)
+                await clock.release(session, call=Call.ANSWER)
         try:
             async with clock.running(Call.GRADING):
                 if cut is not None:

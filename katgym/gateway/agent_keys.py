@@ -11,6 +11,7 @@ import hmac
 
 from starlette.requests import Request
 
+from katgym.errors import UsageError
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.session_table import Session, has_key
@@ -56,8 +57,14 @@ class AgentKeys:
             await self._gateway.manager.admit()
             # Another first call may have been quicker.
             session = self._gateway.sessions.find(name)
-            if session is None:
+            if session is not None:
+                self._gateway.manager.replace(1)
+                return session
+            try:
                 session, _ = self._gateway.sessions.create(name)
+            except (UsageError, GatewayError):
+                self._gateway.manager.replace(1)
+                raise
         return session
 
 

@@ -30,6 +30,7 @@ from katgym.gateway.bodies import JSON, decoded, error_response, read_body
 from katgym.gateway.call import Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
+from katgym.gateway.hang_ups import hung_up
 from katgym.gateway.owner_routes import owner_routes
 from katgym.gateway.session_table import Session
 from katgym.gateway.wire import (
@@ -140,7 +141,7 @@ class GatewayApp:
         """Return an answer at once; a client that hangs up ends its call."""
         task = asyncio.current_task()
         assert task is not None
-        gone = asyncio.ensure_future(_hung_up(request))
+        gone = asyncio.ensure_future(hung_up(request))
         gone.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
         try:
             served = await responding
@@ -162,7 +163,7 @@ class GatewayApp:
     ) -> Response:
         """Return an answer as events; where it takes its time, the stream begins before it."""
         answering = asyncio.ensure_future(responding)
-        gone = asyncio.ensure_future(_hung_up(request))
+        gone = asyncio.ensure_future(hung_up(request))
         is_handed_on = False
         try:
             await asyncio.wait(
@@ -255,12 +256,6 @@ def _streamed(events: bytes | AsyncIterator[bytes]) -> Response:
     if isinstance(events, bytes):
         return Response(events, media_type=_STREAM, headers=headers)
     return StreamingResponse(events, media_type=_STREAM, headers=headers)
-
-
-async def _hung_up(request: Request) -> None:
-    """Return when the client has hung up; the body has been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
 
 
 async def _unknown_route(request: Request, _: Exception) -> Response:

@@ -28,6 +28,7 @@ from katgym.gateway.agent_keys import AgentKeys
 from katgym.gateway.bodies import decoded, error_response, read_body
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
+from katgym.gateway.hang_ups import admitted
 from katgym.gateway.session_table import Session
 from katgym.gateway.wire import fields, openai_chat
 from katgym.rollout_store.groups import IS_HELD_OUT
@@ -86,12 +87,17 @@ class _Owner:
             "max_tokens": fields.count(body, "max_tokens", 1),
             "timeout_s": fields.number(body, "timeout_s", 0, 1e9),
         }
-        if options["metadata"].get(IS_HELD_OUT) is not True:
-            await self._gateway.manager.admit()
+        is_counted = options["metadata"].get(IS_HELD_OUT) is not True
+        if is_counted:
+            await admitted(self._gateway.manager, request)
         try:
             session, key = self._gateway.sessions.create(session_id, **options)
-        except UsageError as e:
-            raise fields.malformed(str(e)) from e
+        except (UsageError, GatewayError) as e:
+            if is_counted:
+                self._gateway.manager.replace(1)
+            if isinstance(e, UsageError):
+                raise fields.malformed(str(e)) from e
+            raise
         base = str(request.base_url).rstrip("/")
         url = f"{base}/s/{session.session_id}"
         return {

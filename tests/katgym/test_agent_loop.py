@@ -347,6 +347,29 @@ def test_an_env_that_swallows_its_cancellation_is_closed_and_left_to_itself() ->
     check_closed(env, policy)
 
 
+def test_an_env_whose_close_swallows_its_cancellation_is_its_fault() -> None:
+    stop = asyncio.Event()
+
+    class DeafClose(Site):
+        async def aclose(self) -> None:
+            while not stop.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            await super().aclose()
+
+    async def go() -> Rollout:
+        limits = Limits(timeout_s=0.5, close_timeout_s=0.2)
+        rollout = await run_rollout(DeafClose(), TokenPolicy(["end"]), seed=0, limits=limits)
+        stop.set()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0.01)
+        return rollout
+
+    rollout = asyncio.run(go())
+    assert rollout.failure_kind is FailureKind.ENV_TIMEOUT
+    assert rollout.reason.startswith("the env hung: its close took no notice of the end")
+
+
 def test_a_policy_that_swallows_its_cancellation_is_its_fault() -> None:
     stop = asyncio.Event()
 

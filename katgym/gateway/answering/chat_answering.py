@@ -127,6 +127,8 @@ def _answer(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
         values = logprobs.get("token_logprobs")
         message = {"role": "assistant", "content": choice["text"]}
     ids, values = checked_tokens(choice.get("token_ids"), values)
+    if choice.get("finish_reason") == "abort" or not ids:
+        raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
     stop = choice.get("stop_reason")
     return Answer(
         message=message,

@@ -70,6 +70,8 @@ class ScriptedServer:
         """Whether answers wait."""
         self.given: list[list[int]] = []
         """What completions answer, one after the other; by default `done`."""
+        self.finish_reason = "stop"
+        """Why answers end that are not cut."""
         self.versions = ("3", "4")
         """Labels of the weights that sample a generated answer's two halves."""
         self.cards: list[dict[str, Any]] = []
@@ -143,7 +145,7 @@ class ScriptedServer:
                     "index": index,
                     "token_ids": sampled,
                     "logprobs": {"content": content},
-                    "finish_reason": "stop",
+                    "finish_reason": self.finish_reason,
                     "weight_versions": [
                         {"start": start, "end": end, "version": version}
                         for start, end, version in spans
@@ -195,7 +197,7 @@ class ScriptedServer:
         else:
             message, sampled = _called(asked, self.num_calls)
         limit = body.get("max_tokens") or 10_000
-        reason = "length" if len(sampled) > limit else "stop"
+        reason = "length" if len(sampled) > limit else self.finish_reason
         sampled = sampled[:limit]
         content = [
             {"token": chr(t), "logprob": logprob(len(ids) + i, t), "top_logprobs": []}

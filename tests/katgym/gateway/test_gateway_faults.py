@@ -349,3 +349,11 @@ def test_sessions_under_all_faults_at_once_lose_and_double_nothing():
     assert [row[name] for name in ("lost", "duplicated", "altered", "broken")] == ["0"] * 4
     assert int(row["served"]) == 600
     assert int(row["gateway_kills"]) > 0 and int(row["server_kills"]) > 0
+
+
+def test_half_an_answer_that_the_server_gave_up_is_no_answer(gateway, server):
+    server.finish_reason = "abort"
+    answer = gateway.say("s", "hi")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream")
+    assert "gave up in the middle" in answer.json()["error"]["message"]
+    assert gateway.store.nodes("s") == []

@@ -255,6 +255,27 @@ def test_sessions_may_wait_for_a_version(server, tmp_path):
         assert answers[0].status_code == 200
 
 
+def test_a_client_that_hung_up_takes_no_session(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 1, "is_waiting": True, "auth": "keys"}
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert gateway.owner("POST", "/sessions").status_code == 200
+        headers = {"Authorization": f"Bearer {OWNER}"}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{gateway.url}/sessions", json={"id": "gone"}, headers=headers, timeout=0.5)
+        wait_until(lambda: not gateway.gateway.manager.state.num_waiting)
+        gateway.owner("POST", "/control/resume", version=1)
+        assert gateway.owner("POST", "/sessions", id="here").status_code == 200
+        assert gateway.store.num_sessions() == 2
+
+
+def test_a_session_that_cannot_be_made_takes_no_place(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 1, "auth": "keys"}
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert gateway.owner("POST", "/sessions", id="no/slash").status_code == 400
+        assert gateway.gateway.manager.state.num_begun == 0
+        assert gateway.owner("POST", "/sessions", id="good").status_code == 200
+
+
 def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "auth": "keys"}
 

@@ -185,6 +185,17 @@ def test_what_is_played_ahead_is_pending() -> None:
     run(play())
 
 
+def test_what_was_refused_before_a_stop_is_pending() -> None:
+    async def play() -> None:
+        policy = HeldPolicy(let_go=2)  # one group, whose rewards are equal
+        async with stream_of(policy, max_offered=5, max_concurrency=2) as stream:
+            taken = await stream.take(lambda: policy.num_asked > 2)
+            assert (list(taken.groups), list(taken.refused)) == ([], [])
+            assert 0 in [draw.number for draw in stream.pending()]
+
+    run(play())
+
+
 def test_a_stop_ends_the_wait_and_what_plays_is_cancelled() -> None:
     async def play() -> None:
         policy = HeldPolicy(let_go=0)

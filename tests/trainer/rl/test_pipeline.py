@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,26 @@ def test_all_stages_run_and_the_same_command_does_what_is_left(
     assert main([*command, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(s["kind"], s["step"], s["resumed_from"]) for s in told["stages"]] == [("rl", 3, 2)]
+
+
+def test_a_stage_is_not_gone_on_with_once_the_one_before_has_another_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = tmp_path / "all.toml", tmp_path / "run"
+    text = TEXT.format(model=model, env=ENV_ID, steps=2)
+    path.write_text(text)
+    command = ["train", "rl", str(path), "--out", str(run)]
+    assert main(command) == 0
+    before = (run / "model" / "model.safetensors").read_bytes()
+    path.write_text(text.replace("num_epochs = 2", "num_epochs = 3"))
+    capsys.readouterr()
+    assert main(command) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{str(run / '02-rl')!r} was begun with a model that the stage before it" in told
+    assert (run / "model" / "model.safetensors").read_bytes() == before
+    shutil.rmtree(run / "02-rl")
+    assert main(command) == 0
+    assert (run / "model" / "model.safetensors").read_bytes() != before
 
 
 def test_a_mistake_in_a_later_stage_is_found_before_the_first_begins(

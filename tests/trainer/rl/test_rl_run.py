@@ -175,10 +175,37 @@ def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
     told = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", name) for name in emitted}
     assert told <= known  # every metric is in the tables
     best = json.loads((tmp_path / "run" / "best.json").read_text())
-    assert best == {"step": 4, "success": 0.0}  # of equal ones the newest
+    assert (best["step"], best["success"]) == (4, 0.0)  # of equal ones the newest
     weights = [(tmp_path / "run" / p / "model.safetensors").read_bytes()
                for p in ("model", "best/step-000004")]  # fmt: skip
     assert weights[0] == weights[1]
+
+
+def test_the_best_on_other_tasks_is_not_the_best(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    evaluate = "[evaluate]\nevery_steps = 2\nnum_tasks = {}"
+    assert train(write(tmp_path, model, steps=2, more=evaluate.format(2)), run) == 0
+    best = json.loads((run / "best.json").read_text())
+    (run / "best.json").write_text(json.dumps({**best, "success": 0.9}))
+    assert train(write(tmp_path, model, steps=4, more=evaluate.format(2)), run) == 0
+    assert json.loads((run / "best.json").read_text())["success"] == 0.9  # it still is
+    assert train(write(tmp_path, model, steps=6, more=evaluate.format(3)), run) == 0
+    best = json.loads((run / "best.json").read_text())
+    assert (best["step"], best["success"]) == (6, 0.0)
+
+
+def test_a_model_of_an_earlier_end_is_replaced(model: Path, tmp_path: Path) -> None:
+    """A run that was prolonged, and killed after its last checkpoint, before its model."""
+    run = tmp_path / "run"
+    assert train(write(tmp_path, model, steps=2), run) == 0
+    earlier = (run / "model" / "model.safetensors").read_bytes()
+    assert train(write(tmp_path, model, steps=4), run) == 0
+    wanted = (run / "model" / "model.safetensors").read_bytes()
+    assert wanted != earlier
+    (run / "model" / "model.safetensors").write_bytes(earlier)
+    (run / "model.json").write_text('{"step": 2}')
+    assert train(write(tmp_path, model, steps=4), run) == 0
+    assert (run / "model" / "model.safetensors").read_bytes() == wanted
 
 
 def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path: Path) -> None:

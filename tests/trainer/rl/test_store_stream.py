@@ -144,13 +144,18 @@ def test_groups_that_cannot_be_trained_on_are_left_out_until_there_are_too_many(
     more, reason = UNUSABLE[kind]
     for number in range(3):  # those that were there before are not counted
         put(tmp_path, f"old{number}", **more)
-    put(tmp_path, "a", version=4)
-    put(tmp_path, "b", version=4)
+    for name in "ab":
+        put(tmp_path, name, version=4)
+    for number in range(3):  # nor are those that the first step does not come to
+        put(tmp_path, f"other{number}", **more)
+    for name in "cd":
+        put(tmp_path, name, version=4)
 
     async def play() -> None:
         async with stream_of(tmp_path) as stream:
             stream.advance(4)
             assert names(await stream.take()) == ["a", "b"]
+            assert names(await stream.take()) == ["c", "d"]
             for number in range(3):
                 put(tmp_path, f"new{number}", **more)
             with pytest.raises(PolicyError, match="3 groups in a row have no valid") as caught:

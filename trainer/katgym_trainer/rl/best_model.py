@@ -17,7 +17,9 @@ from katgym_trainer.trainer import Trainer
 class BestModel:
     """`best/step-000020` in a run's folder, and `best.json`, which says how good it is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, evaluation: str) -> None:
+        """evaluation: names what was played; how others did on something else is forgotten."""
+        self._evaluation = evaluation
         self._file = folder / "best.json"
         self._folder = folder / "best"
 
@@ -26,8 +28,10 @@ class BestModel:
         """Its step and success rate; None while there is none."""
         if not self._file.exists():
             return None
-        found: dict[str, float] = json.loads(self._file.read_text(encoding="utf-8"))
-        return found
+        found = json.loads(self._file.read_text(encoding="utf-8"))
+        if found.get("evaluation") != self._evaluation:
+            return None
+        return {"step": found["step"], "success": found["success"]}
 
     @property
     def path(self) -> Path:
@@ -47,7 +51,8 @@ class BestModel:
         path = self._path(step)
         shutil.rmtree(path, ignore_errors=True)  # of a process that was killed here
         trainer.save_pretrained(path)
-        text = json.dumps({"step": step, "success": success})
+        told = {"step": step, "success": success, "evaluation": self._evaluation}
+        text = json.dumps(told)
         write_atomically(self._file, f"{text}\n".encode())
         for other in self._folder.iterdir():
             if other != path:

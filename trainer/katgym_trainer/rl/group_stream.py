@@ -158,7 +158,8 @@ class GroupStream:
 
     def pending(self) -> list[GroupDraw]:
         """Return what was drawn and not taken: a continued run plays it first."""
-        draws = [*self._again, *self._running.values(), *(p.draw for p in self._finished)]
+        played = (*self._finished, *self._refused)
+        draws = [*self._again, *self._running.values(), *(p.draw for p in played)]
         return sorted(draws, key=lambda draw: draw.number)
 
     def advance(self, version: int) -> None:

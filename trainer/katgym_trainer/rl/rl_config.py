@@ -7,6 +7,8 @@ Not here: reading the file (`rl_config_file.py`), sections that all kinds of run
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,6 +262,12 @@ class EvaluateConfig:
         at_least("attempts", self.attempts, 1)
         if not self.temperature >= 0:
             raise UsageError(f"temperature is >= 0, got {self.temperature!r}")
+
+    def compared(self) -> str:
+        """Return what success rates have to share to be compared, as a hash."""
+        names = ("num_tasks", "attempts", "split", "seed", "temperature", "envs")
+        told = json.dumps([getattr(self, name) for name in names])
+        return hashlib.sha256(told.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class RlRun:
             check_prompts(config, self.loaded.renderer, self.source.first_lessons())
         self.trainer = _trainer(self.loaded, config)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="katgym-rl")
-        self.best = BestModel(folder.path)
+        self.best = BestModel(folder.path, config.evaluate.compared())
         self.feed_state: Mapping[str, Any] | None = None
         """What groups go on from, of a run that is continued."""
         self.watch = LearningWatch(config.loop.max_idle_steps)
@@ -204,24 +204,26 @@ class RlRun:
                     total_s, ended_s = time.perf_counter() - ended_s, time.perf_counter()
                     metrics |= self._rates(taken, metrics, total_s, feed)
                     self._tell(metrics, trackers)
-                    saved = self._save(feed)  # after its metrics: a checkpoint has all of them
+                    saved = await self._save(
+                        feed
+                    )  # after its metrics: a checkpoint has all of them
                     self.watch.check(step, metrics, taken)
-                self._save(feed, is_last=True)
+                await self._save(feed, is_last=True)
         finally:
             await host.aclose()
         return metrics
 
     def finish(self) -> bool:
         """Write the model if no step is left, and the plots; return whether none is."""
-        path = self.folder.model
-        is_finished = self.trainer.num_steps >= self.config.loop.num_steps
-        if is_finished and (self.trainer.num_steps > self.first or not path.exists()):
-            shutil.rmtree(path, ignore_errors=True)  # of a run that is prolonged
-            if self.config.evaluate.should_keep_best and self.best.found is not None:
-                with new_folder(path) as made:
+        num_steps = self.config.loop.num_steps
+        is_finished = self.trainer.num_steps >= num_steps
+        if is_finished and not self.folder.has_model_of(num_steps):
+            with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
+                if self._keeps_best and self.best.found is not None:
                     shutil.copytree(self.best.path, made, dirs_exist_ok=True)
-            else:
-                self.trainer.save_pretrained(path)
+                else:
+                    self.trainer.save_pretrained(made)
+            self.folder.note_model(num_steps)
         if self.trainer.num_steps:
             plot(self.folder.path)
         return is_finished
@@ -289,11 +291,18 @@ class RlRun:
         result = await self.held_out.evaluate(host.policy, step)
         self.folder.append_eval(result.lines)
         await self._in_thread(self.kept.record_held_out, step, result.rollouts)
-        if self.config.evaluate.should_keep_best:
-            self.best.offer(self.trainer, step=step, success=result.success)
+        if self._keeps_best:
+            await self._in_thread(self._offer, step, result.success)
         return {**result.metrics, "time/evaluate_s": time.perf_counter() - began}
 
-    def _save(self, feed: GroupFeed, *, is_last: bool = False) -> dict[str, float]:
+    @property
+    def _keeps_best(self) -> bool:
+        return self.held_out is not None and self.config.evaluate.should_keep_best
+
+    def _offer(self, step: int, success: float) -> None:
+        self.best.offer(self.trainer, step=step, success=success)
+
+    async def _save(self, feed: GroupFeed, *, is_last: bool = False) -> dict[str, float]:
         """Write a checkpoint if it is time, or if steps were taken since the last one."""
         step = self.trainer.num_steps
         is_due = step % self.config.checkpoint.every_steps == 0
@@ -301,11 +310,14 @@ class RlRun:
             return {}
         began = time.perf_counter()
         cursor = {"feed": feed.state_dict(), "num_idle": self.watch.num_idle}
-        path = self.trainer.save_checkpoint(
-            self.folder.checkpoints, cursor, max_checkpoints=self.config.checkpoint.max_checkpoints
-        )
+        path = await self._in_thread(self._write_checkpoint, cursor)
         logger.info("checkpoint %s", path)
         return {"time/save_s": time.perf_counter() - began}
+
+    def _write_checkpoint(self, cursor: Mapping[str, Any]) -> Path:
+        return self.trainer.save_checkpoint(
+            self.folder.checkpoints, cursor, max_checkpoints=self.config.checkpoint.max_checkpoints
+        )
 
     def _restore(self) -> int:
         """Load the newest checkpoint if there is one; return how many steps were taken."""

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from katgym.errors import InfrastructureError, KatgymError, PolicyError
+from katgym.errors import InfrastructureError, PolicyError
 from katgym.policies.base import Sampling
 from katgym.policies.token_policy import Generated
 from katgym.policies.uri_options import parse_options
@@ -212,7 +212,7 @@ class OwnServerHost(ServerHost):
                 self._watched.went_down()
                 try:
                     await self._mend()
-                except (KatgymError, OSError) as e:
+                except Exception as e:  # whatever it is, nobody is to wait for the server
                     self._watched.gave_up(e)
                     raise
 

@@ -67,8 +67,9 @@ class StoreStream:
         self._known = dict(known or {})
         self._failed = FailedGroups()
         self._left_out: Counter[str] = Counter()
-        self._is_first_look = True
         self._store = RolloutStore.open(config.store, create=False)
+        self._there_before = {record.group_id for record in self._store.sessions()}
+        """Groups that nobody plays for this process."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,7 +175,6 @@ class StoreStream:
                 self._num_taken += 1
             if len(groups) == num_missing:
                 break
-        self._is_first_look = False
         return groups
 
     async def _replace(self) -> None:
@@ -196,7 +196,7 @@ class StoreStream:
         self._num_to_replace += len(played.group.rollouts)
         level = logging.INFO if kind == TOO_OLD else logging.WARNING
         logger.log(level, "left out: group %r (%s): %s", played.draw.task_id, kind, reason)
-        if kind != TOO_OLD and not self._is_first_look:
+        if kind != TOO_OLD and played.draw.task_id not in self._there_before:
             self._failed.add([kind] * len(played.group.rollouts), reason)
         return False
 

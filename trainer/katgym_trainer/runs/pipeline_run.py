@@ -35,7 +35,7 @@ from katgym_trainer.runs.training_data import check_sources
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +80,18 @@ def pipeline_run(
     try:
         done = _Done(path / "stages.json")
         model: Path | None = None
+        key, num_skipped = "", 0
         results: list[TrainResult | RlResult] = []
         for number, stage in enumerate(config.stages, 1):
             folder = path / f"{number:02d}-{stage.name}"
             told = stage.config if model is None else stage.of_model(model)
-            key = _key(told)
+            before, key = key, _key(told, before=key)
             model = folder / "model"
             if done.has(folder.name, key) and model.exists():
                 observer.say(f"stage {number} ({stage.name}) is done")
+                num_skipped += 1
                 continue
+            done.begin(folder, before)
             observer.say(f"stage {number} of {len(config.stages)}: {stage.name}")
             result = _run_stage(told, folder, config_text, observer)
             results.append(result)
@@ -103,7 +106,7 @@ def pipeline_run(
     return PipelineResult(
         folder=str(path),
         stages=tuple(results),
-        num_skipped=len(config.stages) - len(results) if is_finished else done.num,
+        num_skipped=num_skipped,
         model=str(path / "model") if is_finished else None,
         wall_s=time.perf_counter() - began_s,
         exit_code=0 if is_finished else results[-1].exit_code,
@@ -137,9 +140,12 @@ def _run_stage(
     return train_run(config, folder, config_text=config_text, observer=observer)
 
 
-def _key(config: TrainRunConfig | RlConfig) -> str:
-    """Return a hash of all that makes a stage what it is, how long it runs included."""
-    told = [config.identity(), dataclasses.asdict(config.loop)]
+def _key(config: TrainRunConfig | RlConfig, *, before: str) -> str:
+    """Return a hash of all that makes a stage what it is, how long it runs included.
+
+    before: that of the stage before it, whose model it gets; "" for the first.
+    """
+    told = [config.identity(), dataclasses.asdict(config.loop), before]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -152,15 +158,20 @@ def _link(link: Path, model: Path) -> None:
 
 
 class _Done:
-    """`stages.json`: folder of a stage -> hash of what it was told."""
+    """`stages.json`: folder of a stage -> hash of what it was told, once it is done.
+
+    And of what the stage before it was told, from when it begins.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._keys: dict[str, str] = {}
+        self._inputs: dict[str, str] = {}
         if path.exists():
             try:
                 told = json.loads(path.read_text(encoding="utf-8"))
-                self._keys = dict(told["stages"]) if told["format"] == FORMAT else {}
+                if told["format"] == FORMAT:
+                    self._keys, self._inputs = dict(told["stages"]), dict(told["inputs"])
             except (ValueError, KeyError, TypeError) as e:
                 raise UsageError(
                     f"{str(path)!r} is not of a run with stages; name another folder with --out"
@@ -173,11 +184,6 @@ class _Done:
         else:
             self._write()
 
-    @property
-    def num(self) -> int:
-        """Stages that are done."""
-        return len(self._keys)
-
     def has(self, name: str, key: str) -> bool:
         return self._keys.get(name) == key
 
@@ -185,6 +191,18 @@ class _Done:
         self._keys[name] = key
         self._write()
 
+    def begin(self, folder: Path, before: str) -> None:
+        """Note what a stage begins with; `UsageError` if it was begun with something else."""
+        if folder.exists() and self._inputs.get(folder.name, before) != before:
+            raise UsageError(
+                f"{str(folder)!r} was begun with a model that the stage before it has trained anew,"
+                " or longer, since. Delete that folder, and the stage begins with the new one"
+            )
+        self._inputs[folder.name] = before
+        self._write()
+
     def _write(self) -> None:
-        text = json.dumps({"format": FORMAT, "stages": self._keys}, indent=2)
+        text = json.dumps(
+            {"format": FORMAT, "stages": self._keys, "inputs": self._inputs}, indent=2
+        )
         write_atomically(self._path, f"{text}\n".encode())

@@ -95,6 +95,17 @@ class RunFolder:
         """Where the trained model lies."""
         return self.path / "model"
 
+    def has_model_of(self, step: int) -> bool:
+        """Return whether the trained model is there, whole, and that of a step."""
+        file = self.path / "model.json"
+        return (
+            self.model.exists() and file.exists() and json.loads(file.read_text()) == {"step": step}
+        )
+
+    def note_model(self, step: int) -> None:
+        """Note that the model is written, and which step's it is."""
+        write_atomically(self.path / "model.json", json.dumps({"step": step}).encode())
+
     def set_data(self, identity: Mapping[str, Any]) -> None:
         """Keep the hashes of what is trained on; `UsageError` if a continued run had others."""
         known = self.lock["data"]

@@ -6,7 +6,6 @@ Not here: the command line (`cli/`), an optimizer step (`trainer.py`).
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer import checkpoints
+from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.checkpoints import CheckpointError
 from katgym_trainer.runs.data_order import DataOrder
 from katgym_trainer.runs.full_disk import full_disk_told
@@ -181,10 +181,11 @@ class _TrainRun:
 
     def finish(self) -> bool:
         """Write the model if no step is left, and the plots; return whether none is."""
-        path, is_finished = self.folder.model, self.trainer.num_steps >= self.num_steps
-        if is_finished and (self.trainer.num_steps > self.first or not path.exists()):
-            shutil.rmtree(path, ignore_errors=True)  # of a run that is prolonged
-            self.trainer.save_pretrained(path)
+        is_finished = self.trainer.num_steps >= self.num_steps
+        if is_finished and not self.folder.has_model_of(self.num_steps):
+            with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
+                self.trainer.save_pretrained(made)
+            self.folder.note_model(self.num_steps)
         if self.trainer.num_steps:
             plot(self.folder.path)
         return is_finished

@@ -311,6 +311,7 @@ class RlRun:
         began = time.perf_counter()
         cursor = {"feed": feed.state_dict(), "num_idle": self.watch.num_idle}
         path = await self._in_thread(self._write_checkpoint, cursor)
+        self.best.settle(step)
         logger.info("checkpoint %s", path)
         return {"time/save_s": time.perf_counter() - began}
 

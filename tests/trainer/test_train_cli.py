@@ -83,7 +83,7 @@ def test_a_run_leaves_a_better_model_and_everything_about_it(whole_run: Path) ->
     assert lines[-1]["train/loss"] < 0.8 * lines[0]["train/loss"]
     names = {path.name for path in whole_run.iterdir()} - {".guard"}
     assert names == {
-        "config.toml", "lock.json", "metrics.jsonl", "checkpoints", "model", "plots", "oracle",
+        "config.toml", "lock.json", "metrics.jsonl", "checkpoints", "model", "model.json", "plots", "oracle",
         "train.log",
     }  # fmt: skip
     steps = sorted(path.name for path in (whole_run / "checkpoints").iterdir())

@@ -83,8 +83,8 @@ def test_a_run_leaves_a_better_model_and_everything_about_it(whole_run: Path) ->
     assert lines[-1]["train/loss"] < 0.8 * lines[0]["train/loss"]
     names = {path.name for path in whole_run.iterdir()} - {".guard"}
     assert names == {
-        "config.toml", "lock.json", "metrics.jsonl", "checkpoints", "model", "model.json", "plots", "oracle",
-        "train.log",
+        "config.toml", "lock.json", "metrics.jsonl", "checkpoints", "model", "model.json", "plots",
+        "oracle", "train.log",
     }  # fmt: skip
     steps = sorted(path.name for path in (whole_run / "checkpoints").iterdir())
     assert steps == ["step-000004", "step-000008", "step-000010"]

@@ -62,9 +62,8 @@ def difference(model, sampled, start, end):
     return max(abs(ours - theirs) for ours, theirs in pairs)
 
 
-async def sample_until(policy, is_done, seed):
-    """Sample again and again until told to stop; every completion."""
-    found = []
+async def sample_until(policy, is_done, seed, found):
+    """Sample again and again until told to stop; every completion is added to `found`."""
     while not is_done.is_set():
         seed += 1
         found.append(
@@ -72,7 +71,6 @@ async def sample_until(policy, is_done, seed):
                 PROMPT, sampling=Sampling(), max_tokens=120, seed=seed, session_id=str(seed)
             )
         )
-    return found
 
 
 def test_adapters_are_exchanged_while_two_policies_sample(server, model_folder, tmp_path):
@@ -87,21 +85,27 @@ def test_adapters_are_exchanged_while_two_policies_sample(server, model_folder, 
         times = [await sync.sync_weights(model, 1)]
         uri = f"{server.url}#ours?tokenizer={model_folder}"
         policies = [from_uri(uri), from_uri(uri)]
-        is_done = asyncio.Event()
+        is_done, found = asyncio.Event(), []
         tasks = [
-            asyncio.create_task(sample_until(policy, is_done, 1000 * i))
+            asyncio.create_task(sample_until(policy, is_done, 1000 * i, found))
             for i, policy in enumerate(policies)
         ]
-        for version in (2, 3, 4):
-            await asyncio.sleep(0.3)
+        for version in range(2, 30):  # until some were in the middle of a completion
+            num_found = len(found)
+            while len(found) < num_found + 2:
+                assert not any(task.done() for task in tasks), tasks
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02 * (version % 5))
             shake(model, version)
             versions[version] = copy.deepcopy(model)
             times.append(await sync.sync_weights(model, version, policies=policies))
+            if version >= 4 and any(len(sampled.version_spans) > 1 for sampled in found):
+                break
         is_done.set()
-        found = [sampled for task in tasks for sampled in await task]
+        await asyncio.gather(*tasks)
         for closing in (*policies, sync):
             await closing.aclose()
-        assert [policy.policy_version for policy in policies] == [4, 4]
+        assert [policy.policy_version for policy in policies] == [version, version]
         return times, found
 
     times, found = asyncio.run(run())
@@ -111,7 +115,7 @@ def test_adapters_are_exchanged_while_two_policies_sample(server, model_folder, 
         difference(versions[span.version], sampled, span.start, span.end) for sampled, span in spans
     )
     assert worst <= 1e-4
-    assert {span.version for _, span in spans} == {1, 2, 3, 4}
+    assert {span.version for _, span in spans} >= {1, 2, 3}
     assert any(len(sampled.version_spans) > 1 for sampled in found), "none was frozen in the middle"
     for sampled in found:
         assert sampled.policy_version == min(span.version for span in sampled.version_spans)

@@ -38,7 +38,6 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "flat": ("train.should_share_prefixes=false",),
     "entropy": ("train.advantage_scaling=entropy",),
     "pass_rate": ("train.advantage_scaling=pass_rate",),
-    "pruning": ("train.pruning=best", "train.max_unique_tokens=1500"),
     "difficulty": ("rollouts.choice=difficulty",),
     "refill": ("rollouts.max_offered=48",),
     "staleness_1": ("rollouts.max_staleness=1",),

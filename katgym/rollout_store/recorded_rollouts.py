@@ -12,7 +12,6 @@ from typing import Any, cast
 from katgym.errors import UsageError
 from katgym.failure import FailureKind
 from katgym.messages import Message
-from katgym.policies.base import TokenRecord
 from katgym.reward import Component, Reward
 from katgym.rollout import Rollout, Turn
 from katgym.rollout_store.recorded_details import KeptTurn, RecordedDetails, content_of, replies
@@ -115,19 +114,10 @@ def _outcome(record: SessionRecord, details: RecordedDetails) -> dict[str, Any]:
 
 
 def _turn(node: Node, kept: KeptTurn, num_messages: int, reply: Sequence[Message]) -> Turn:
-    tokens = TokenRecord(
-        parent=node.parent,
-        num_shared=node.num_shared,
-        prompt_ids=node.prompt_ids,
-        completion_ids=node.completion_ids,
-        policy_logprobs=node.policy_logprobs,
-        version_spans=tuple(node.versions),
-        branch=node.branch,
-    )
     return Turn(
         num_messages=num_messages,
         finish_reason=node.finish_reason,
-        tokens=tokens if kept.has_tokens else None,
+        tokens=node.tokens(parent=node.parent) if kept.has_tokens else None,
         num_prompt_tokens=kept.num_prompt_tokens,
         num_completion_tokens=kept.num_completion_tokens,
         tool_results=[

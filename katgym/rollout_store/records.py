@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from katgym.messages import Message
-from katgym.policies.base import BranchReason
+from katgym.policies.base import BranchReason, TokenRecord
 from katgym.version_span import VersionSpan
 
 
@@ -74,6 +74,18 @@ class Node:
     """Unix time at which it went to the model server."""
     answered_s: float = 0.0
     """Unix time at which the model server had answered."""
+
+    def tokens(self, *, parent: int | None) -> TokenRecord:
+        """Return the node as a rollout's turn has it; parent: the turn that it continues."""
+        return TokenRecord(
+            parent=parent,
+            num_shared=self.num_shared,
+            prompt_ids=self.prompt_ids,
+            completion_ids=self.completion_ids,
+            policy_logprobs=self.policy_logprobs,
+            version_spans=tuple(self.versions),
+            branch=self.branch,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from katgym.messages import Message
-from katgym.policies.base import Sampling, TokenRecord
+from katgym.policies.base import Sampling
 from katgym.rollout import Rollout, RolloutGroup, Turn
 from katgym.rollout_store.recorded_details import details_of
 from katgym.rollout_store.recorded_rollouts import recorded_rollout
@@ -118,19 +118,10 @@ def _turn(
 ) -> Turn:
     node, began_s = stored.nodes[turn], stored.record.created_s
     next_s = [stored.nodes[child].received_s for child in children]
-    tokens = TokenRecord(
-        parent=None if node.parent is None else places[node.parent],
-        num_shared=node.num_shared,
-        prompt_ids=node.prompt_ids,
-        completion_ids=node.completion_ids,
-        policy_logprobs=node.policy_logprobs,
-        version_spans=tuple(node.versions),
-        branch=node.branch,
-    )
     return Turn(
         num_messages=num_messages,
         finish_reason=node.finish_reason,
-        tokens=tokens,
+        tokens=node.tokens(parent=None if node.parent is None else places[node.parent]),
         num_prompt_tokens=node.num_shared + len(node.prompt_ids),
         num_completion_tokens=len(node.completion_ids),
         tool_results=list(_tool_results(stored.texts[turn], [stored.texts[c] for c in children])),

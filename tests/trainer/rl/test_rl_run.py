@@ -218,14 +218,15 @@ def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path:
     run = tmp_path / "run"
     evaluate = "[evaluate]\nevery_steps = 2\nnum_tasks = 2"
     assert train(write(tmp_path, model, steps=2, more=evaluate), run) == 0
-    for name in ("checkpoints", "model"):  # as a kill before the first checkpoint leaves it
-        shutil.rmtree(run / name)
+    shutil.rmtree(run / "checkpoints")  # as a kill before the first checkpoint leaves it
     (run / "metrics.jsonl").write_text("")
+    before = (run / "model" / "model.safetensors").read_bytes()
     known = {**json.loads((run / "best.json").read_text()), "models": [{"step": 0, "success": 0.9}]}
     (run / "best.json").write_text(json.dumps(known))
     other = write(tmp_path, model, steps=2, train="algorithm = 'dapo'", more=evaluate)
     assert train(other, run) == 0
     assert best_of(run)["success"] == 0.0
+    assert (run / "model" / "model.safetensors").read_bytes() != before
     with RolloutStore.open(run / "rollouts") as store:
         records = [r for r in store.sessions() if not r.metadata.get("is_held_out")]
     assert len(records) == 2 * 16  # those of the run before are gone, not trained on

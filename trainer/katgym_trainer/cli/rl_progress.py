@@ -6,17 +6,16 @@ Not here: the numbers of record (`metrics.jsonl`), what they mean (`rl/rl_metric
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-_LINE_EVERY_S = 10.0
+from katgym_trainer.cli.step_progress import LINE_EVERY_S, StepProgress
+
 _BARS = "▁▂▃▄▅▆▇█"
 _NUM_BARS = 32
 _SPLIT = {"generate": "cyan", "env": "magenta", "train": "green", "sync": "yellow",
@@ -25,32 +24,15 @@ _SPLIT = {"generate": "cyan", "env": "magenta", "train": "green", "sync": "yello
 _SPLIT_WIDTH = 40
 
 
-class RlProgress:
+class RlProgress(StepProgress):
     """Context manager and `train_run.Observer`."""
 
-    def __init__(self, console: Console, *, line_every_s: float = _LINE_EVERY_S) -> None:
-        self._console = console
-        self._line_every_s = line_every_s
-        self._last_line_s = 0.0
-        self._step, self._num_steps = 0, 0
+    def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
+        super().__init__(console, line_every_s=line_every_s, views_per_s=2)
         self._metrics: dict[str, float] = {}
         self._rewards: deque[float] = deque(maxlen=_NUM_BARS)
         self._seconds: deque[float] = deque(maxlen=10)
         self._held_out: tuple[int, float] | None = None
-        self._live = Live(
-            get_renderable=self._table, console=console, refresh_per_second=2, transient=True
-        )
-
-    def __enter__(self) -> RlProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live.is_started:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """See `Observer.say`."""
-        self._console.print(text, markup=False)
 
     def step(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> None:
         """See `Observer.step`."""
@@ -60,22 +42,17 @@ class RlProgress:
             self._rewards.append(reward)
         if "eval/success" in metrics:
             self._held_out = step, metrics["eval/success"]
-        now = time.perf_counter()
-        if self._console.is_terminal:
-            if not self._live.is_started:
-                self._live.start()
-        elif now - self._last_line_s >= self._line_every_s or step == num_steps:
-            self._last_line_s = now
-            self._console.print(self._line(), markup=False)
+        self._show()
 
     def _line(self) -> str:
         parts = [
             f"step {self._step}/{self._num_steps}", self._reward(), *self._outcome(),
-            f"{self._number('rate/sampled_tokens_per_s', ',.0f')} tokens/s", f"{self._left()} left",
+            f"{self._number('rate/sampled_tokens_per_s', ',.0f')} tokens/s",
+            f"{self._time_left()} left",
         ]  # fmt: skip
         return ", ".join(parts)
 
-    def _table(self) -> Table:
+    def _view(self) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")
         table.add_column()
@@ -94,7 +71,7 @@ class RlProgress:
         row = Table.grid(padding=(0, 2))
         row.add_row(
             ProgressBar(total=self._num_steps, completed=self._step, width=_SPLIT_WIDTH),
-            f"{self._left()} left",
+            f"{self._time_left()} left",
         )
         return row
 
@@ -160,11 +137,8 @@ class RlProgress:
         value = self._metrics.get(name)
         return "–" if value is None or not math.isfinite(value) else format(value, form)
 
-    def _left(self) -> str:
-        """Return the time that is left if steps go on taking what the latest took."""
-        mean_s = sum(self._seconds) / max(1, len(self._seconds))
-        seconds = int((self._num_steps - self._step) * mean_s)
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    def _time_left(self) -> str:
+        return self._left(sum(self._seconds) / max(1, len(self._seconds)))
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -10,40 +10,24 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-_LINE_EVERY_S = 10.0
+from katgym_trainer.cli.step_progress import LINE_EVERY_S, StepProgress
+
 _DECAY = 0.9
 """Of the weighted means of a step's tokens and seconds: the tenth last step weighs a third."""
 
 
-class TrainProgress:
+class TrainProgress(StepProgress):
     """Context manager and `train_run.Observer`."""
 
-    def __init__(self, console: Console, *, line_every_s: float = _LINE_EVERY_S) -> None:
-        self._console = console
-        self._line_every_s = line_every_s
-        self._last_line_s = time.perf_counter()
-        self._step, self._num_steps = 0, 0
+    def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
+        super().__init__(console, line_every_s=line_every_s, views_per_s=4)
+        self._last_line_s = time.perf_counter()  # one step has no rate to tell
         self._loss = float("nan")
         self._tokens, self._seconds, self._weight = 0.0, 0.0, 0.0
         self._last_step_s: float | None = None
-        self._live = Live(
-            get_renderable=self._row, console=console, refresh_per_second=4, transient=True
-        )
-
-    def __enter__(self) -> TrainProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live.is_started:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        """See `Observer.say`."""
-        self._console.print(text, markup=False)
 
     def step(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> None:
         """See `Observer.step`."""
@@ -57,26 +41,16 @@ class TrainProgress:
         self._tokens = _DECAY * self._tokens + metrics.get("train/num_tokens", 0.0)
         self._seconds = _DECAY * self._seconds + taken_s
         self._weight = _DECAY * self._weight + 1
-        if self._console.is_terminal:
-            if not self._live.is_started:
-                self._live.start()
-        elif now - self._last_line_s >= self._line_every_s or step == num_steps:
-            self._last_line_s = now
-            self._console.print(self._line(), markup=False)
+        self._show()
 
     def _line(self) -> str:
         rate = self._tokens / max(1e-9, self._seconds)
         return (
             f"step {self._step}/{self._num_steps}, loss {self._loss:.4f}, {rate:,.0f} tokens/s,"
-            f" {self._left()} left"
+            f" {self._left(self._seconds / max(1.0, self._weight))} left"
         )
 
-    def _left(self) -> str:
-        """Return the time that is left if steps go on taking what the latest took."""
-        seconds = int((self._num_steps - self._step) * self._seconds / max(1.0, self._weight))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-    def _row(self) -> Table:
+    def _view(self) -> Table:
         table = Table.grid(padding=(0, 1))
         table.add_row(
             ProgressBar(total=self._num_steps, completed=self._step, width=24), self._line()

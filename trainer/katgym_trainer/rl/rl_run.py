@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 import time
@@ -217,7 +218,8 @@ class RlRun:
         """Write the model if no step is left, and the plots; return whether none is."""
         num_steps = self.config.loop.num_steps
         is_finished = self.trainer.num_steps >= num_steps
-        if is_finished and not self.folder.has_model_of(num_steps):
+        is_trained = self.trainer.num_steps > self.first
+        if is_finished and (is_trained or not self.folder.has_model_of(num_steps)):
             with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
                 if self._keeps_best and self.best.found is not None:
                     shutil.copytree(self.best.path, made, dirs_exist_ok=True)
@@ -234,9 +236,10 @@ class RlRun:
         self.kept.close()
         self.trainer.close()
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+    async def _in_thread(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Call a function in the run's own thread, which no env can keep busy."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        call = functools.partial(function, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _feed(self, engine: RolloutEngine, host: PolicyHost) -> GroupFeed:
         """Return where groups come from: played here, or by others into a store."""
@@ -292,15 +295,13 @@ class RlRun:
         self.folder.append_eval(result.lines)
         await self._in_thread(self.kept.record_held_out, step, result.rollouts)
         if self._keeps_best:
-            await self._in_thread(self._offer, step, result.success)
+            offer = self.best.offer
+            await self._in_thread(offer, self.trainer, step=step, success=result.success)
         return {**result.metrics, "time/evaluate_s": time.perf_counter() - began}
 
     @property
     def _keeps_best(self) -> bool:
         return self.held_out is not None and self.config.evaluate.should_keep_best
-
-    def _offer(self, step: int, success: float) -> None:
-        self.best.offer(self.trainer, step=step, success=success)
 
     async def _save(self, feed: GroupFeed, *, is_last: bool = False) -> dict[str, float]:
         """Write a checkpoint if it is time, or if steps were taken since the last one."""
@@ -310,15 +311,15 @@ class RlRun:
             return {}
         began = time.perf_counter()
         cursor = {"feed": feed.state_dict(), "num_idle": self.watch.num_idle}
-        path = await self._in_thread(self._write_checkpoint, cursor)
+        path = await self._in_thread(
+            self.trainer.save_checkpoint,
+            self.folder.checkpoints,
+            cursor,
+            max_checkpoints=self.config.checkpoint.max_checkpoints,
+        )
         self.best.settle(step)
         logger.info("checkpoint %s", path)
         return {"time/save_s": time.perf_counter() - began}
-
-    def _write_checkpoint(self, cursor: Mapping[str, Any]) -> Path:
-        return self.trainer.save_checkpoint(
-            self.folder.checkpoints, cursor, max_checkpoints=self.config.checkpoint.max_checkpoints
-        )
 
     def _restore(self) -> int:
         """Load the newest checkpoint if there is one; return how many steps were taken."""

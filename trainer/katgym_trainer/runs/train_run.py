@@ -182,7 +182,8 @@ class _TrainRun:
     def finish(self) -> bool:
         """Write the model if no step is left, and the plots; return whether none is."""
         is_finished = self.trainer.num_steps >= self.num_steps
-        if is_finished and not self.folder.has_model_of(self.num_steps):
+        is_trained = self.trainer.num_steps > self.first
+        if is_finished and (is_trained or not self.folder.has_model_of(self.num_steps)):
             with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
                 self.trainer.save_pretrained(made)
             self.folder.note_model(self.num_steps)

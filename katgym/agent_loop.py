@@ -85,7 +85,7 @@ async def play(
     clock: EpisodeClock,
     options: dict[str, Any],
 ) -> Rollout:
-    """Play the episode that `recorder` and `context` describe."""
+    """Play the episode that `recorder` and `context` describe; the loop, in one piece."""
     env, policy = recorder.env, recorder.policy
     session: Session | None = None
     status, cut = RolloutStatus.TRUNCATED, None

@@ -26,8 +26,8 @@ from timing import MAX_REPEATS, Rows, device_name, in_turns, quantiles
 from torch import Tensor
 
 from katgym_kernels import TreePlan, tree_attention
+from katgym_kernels.attention.cascade import flash_calls_of
 from katgym_kernels.attention.flash_ops import flash_backward, flash_forward
-from katgym_kernels.attention.rectangles import FlashCall, flash_calls
 
 COLUMNS = (
     "family", "backend", "pass", "rows", "n_flat", "n_tree", "overlap", "pairs_flat", "pairs_tree",
@@ -63,32 +63,34 @@ class Flat:
     """Attention over each row by itself, rows behind one another."""
 
     def __init__(self, inputs: list[Tensor], index: Tensor, lengths: list[int]) -> None:
-        self.q, self.k, self.v, self.grad = (t[:, index].contiguous() for t in inputs)
+        self.q, self.k, self.v, self.grad = (t[:, index].transpose(0, 1) for t in inputs)
         self._scale = self.q.shape[-1] ** -0.5
         stops = torch.tensor(lengths).cumsum(0)
         plan = TreePlan.build(torch.repeat_interleave(stops, torch.tensor(lengths)).to(index))
-        calls = flash_calls(plan, is_grouped=self.q.is_cuda)
-        self._calls = sorted(calls, key=lambda call: range(len(index))[call.queries].start)
+        self._calls = flash_calls_of(plan, inputs[0])
 
     def forward(self) -> list[tuple[Tensor, Tensor]]:
         """Return output and log-sum-exp of each call."""
         return [
-            flash_forward(*self._part(call, self.q, self.k, self.v), call, scale=self._scale)
-            for call in self._calls
+            flash_forward(self.q, self.k, self.v, call, scale=self._scale) for call in self._calls
         ]
 
-    def backward(self, found: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, ...]]:
+    def whole(self, found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return what `forward` gave as one output and one log-sum-exp, token by token."""
+        out_NHD = torch.empty_like(self.q)
+        lse_NH = torch.empty_like(self.q[..., 0], dtype=found[0][1].dtype)
+        for call, (out_IHD, lse_IH) in zip(self._calls, found, strict=True):
+            out_NHD[call.queries], lse_NH[call.queries] = out_IHD, lse_IH
+        return out_NHD, lse_NH
+
+    def backward(self, out_NHD: Tensor, lse_NH: Tensor) -> list[tuple[Tensor, ...]]:
         """Return dq, dk and dv of each call."""
         return [
             flash_backward(
-                *self._part(call, self.grad, self.q, self.k, self.v), *outputs, call,
-                scale=self._scale,
+                self.grad, self.q, self.k, self.v, out_NHD, lse_NH, call, scale=self._scale
             )
-            for call, outputs in zip(self._calls, found, strict=True)
-        ]  # fmt: skip
-
-    def _part(self, call: FlashCall, *tensors: Tensor) -> Iterator[Tensor]:
-        return (t[:, call.queries] for t in tensors)
+            for call in self._calls
+        ]
 
 
 def measure(
@@ -102,8 +104,8 @@ def measure(
     index = index.to(shape.device)
     flat = Flat(inputs, index, lengths)
     q, k, v = (t.requires_grad_() for t in inputs[:3])
-    found = flat.forward()
-    wanted = torch.cat([out for out, _ in found], 1)
+    whole = flat.whole(flat.forward())
+    wanted = whole[0].transpose(0, 1)
     outputs = {name: tree_attention(q, k, v, plan, backend=name) for name in backends}
     for name, out in outputs.items():
         with torch.no_grad():
@@ -117,7 +119,7 @@ def measure(
             **{name: _forward(q, k, v, plan, name) for name in backends},
         },
         "backward": {
-            "flat": lambda: flat.backward(found),
+            "flat": lambda: flat.backward(*whole),
             **{name: _backward(out, [q, k, v], inputs[3]) for name, out in outputs.items()},
         },
     }

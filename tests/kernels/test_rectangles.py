@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from forests import AWKWARD, ends, visible_pairs
 from hypothesis import given
 
 from katgym_kernels import TreePlan
-from katgym_kernels.attention.rectangles import FlashCall, flash_calls, rectangles
+from katgym_kernels.attention.cpu_batches import cpu_batches
+from katgym_kernels.attention.rectangles import (
+    FlashCall,
+    Padded,
+    by_level,
+    flash_calls,
+    rectangles,
+)
 
 
 def pairs_of(call: FlashCall) -> list[tuple[int, int]]:
@@ -30,11 +39,18 @@ def pairs_of(call: FlashCall) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("is_grouped", [False, True])
+GROUPINGS = {
+    "by level": by_level,
+    "in large batches": functools.partial(cpu_batches, width=1),
+    "in small batches": functools.partial(cpu_batches, width=10_000),
+}
+
+
+@pytest.mark.parametrize("name", GROUPINGS)
 @given(end=ends())
-def test_calls_compute_each_visible_pair_once(is_grouped: bool, end: list[int]) -> None:
+def test_calls_compute_each_visible_pair_once(name: str, end: list[int]) -> None:
     plan = TreePlan.build(end)
-    calls = flash_calls(plan, is_grouped=is_grouped)
+    calls = flash_calls(plan, GROUPINGS[name])
     found = [pair for call in calls for pair in pairs_of(call)]
     assert sorted(found) == sorted(visible_pairs(end))
     begun: set[int] = set()
@@ -51,7 +67,53 @@ def test_groups_are_as_many_as_forks_lie_above_one_another(name: str) -> None:
     plan = TreePlan.build(end)
     forks = [(r.k0, r.q1) for r in rectangles(plan) if not r.is_causal]
     nested = [sum(start <= other < stop for start, stop in forks) for other, _ in forks]
-    calls = flash_calls(plan, is_grouped=True)
+    calls = flash_calls(plan, by_level)
     assert len(calls) == 1 + max(nested, default=0)
     assert calls[0].is_causal and calls[0].queries == slice(0, len(end))
     assert not any(call.is_causal for call in calls[1:])
+
+
+@given(end=ends())
+def test_padded_queries_see_no_padded_key(end: list[int]) -> None:
+    every = torch.arange(len(end))
+    for call in flash_calls(TreePlan.build(end), GROUPINGS["in large batches"]):
+        queries, keys = call.padded_queries, call.padded_keys
+        for places, offsets, longest, padded in (
+            (call.queries, call.query_offsets, call.max_queries, queries),
+            (call.keys, call.key_offsets, call.max_keys, keys),
+        ):
+            tokens = every[padded.tokens]
+            assert len(tokens) == call.num * longest
+            if padded.real is None:
+                assert padded.padding is None and torch.equal(tokens, every[places])
+                continue
+            assert padded.padding is not None
+            assert torch.equal(tokens[padded.real], every[places])
+            assert sorted([*padded.real.tolist(), *padded.padding.tolist()]) == [
+                *range(len(tokens))
+            ]
+            # Each run begins a row of the batch, so that padding comes after it.
+            starts = offsets[:-1].long()
+            assert torch.equal(padded.real[starts], torch.arange(call.num) * longest)
+        assert call.is_causal or keys.real is None
+
+
+def test_short_answers_of_one_prompt_are_one_batch_and_long_ones_are_not() -> None:
+    def plan(length: int) -> TreePlan:
+        leaves = [10 + length * (i + 1) for i in range(4) for _ in range(length)]
+        return TreePlan.build([10 + 4 * length] * 10 + leaves)
+
+    def nums(length: int) -> list[tuple[bool, int]]:
+        calls = flash_calls(plan(length), functools.partial(cpu_batches, width=128))
+        return [(call.is_causal, call.num) for call in calls]
+
+    assert nums(12) == [(True, 5), (False, 1)]
+    assert nums(1000) == [(True, 1), (True, 1), (True, 1), (True, 1), (True, 1), (False, 1)]
+
+
+def test_a_batch_keeps_its_order_and_pads_with_own_tokens() -> None:
+    offsets = torch.tensor([0, 2, 5], dtype=torch.int32)
+    padded = Padded.of(torch.tensor([7, 8, 20, 21, 22]), offsets, 3)
+    assert isinstance(padded.tokens, torch.Tensor)
+    assert padded.tokens.tolist() == [7, 8, 7, 20, 21, 22]
+    assert padded.padding is not None and padded.padding.tolist() == [2]

@@ -10,18 +10,20 @@ those of the whole row, and the rectangles' gradients add up. A sink is a key wi
 its gradient is `-exp(sink - lse) * <do, o>`, summed over queries. Not here: the rectangles
 (`rectangles.py`), the op that computes them (`flash_ops.py`).
 
-Letters: H query heads, K key heads, N packed tokens, D head size.
+Letters: H query heads, K key heads, N packed tokens, I queries of a call, D head size.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from katgym_kernels.attention.flash_ops import flash_backward, flash_forward, wide_dtype
-from katgym_kernels.attention.rectangles import FlashCall, flash_calls
+from katgym_kernels.attention.cpu_batches import cpu_batches
+from katgym_kernels.attention.flash_ops import flash_backward, flash_forward, taken, wide_dtype
+from katgym_kernels.attention.rectangles import FlashCall, by_level, flash_calls
 from katgym_kernels.tree_plan import TreePlan
 
 
@@ -51,72 +53,67 @@ class _Cascade(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         wide = wide_dtype(q_HND.dtype)
-        made = torch.zeros_like if plan.num_above else torch.empty_like  # all else is written
-        out_HND = made(q_HND, dtype=wide)
-        lse_HN = made(q_HND[..., 0], dtype=wide)
-        for call in _calls(plan):
-            queries, keys = call.queries, call.keys
-            part_HID, part_HI = flash_forward(
-                q_HND[:, queries], k_KND[:, keys], v_KND[:, keys], call, scale=scale
-            )
-            if call.is_causal:  # the first that these queries are in
-                out_HND[:, queries] = part_HID.to(wide)
-                lse_HN[:, queries] = part_HI
-                continue
-            merged_HI = torch.logaddexp(lse_HN[:, queries], part_HI)
-            out_HND[:, queries] *= torch.exp(lse_HN[:, queries] - merged_HI)[..., None]
-            out_HND[:, queries] += part_HID * torch.exp(part_HI - merged_HI)[..., None]
-            lse_HN[:, queries] = merged_HI
+        q_NHD, k_NKD, v_NKD = (t.transpose(0, 1) for t in (q_HND, k_KND, v_KND))
+        made = torch.zeros if plan.num_above else torch.empty  # all else is written
+        out_NHD = made(q_NHD.shape, dtype=wide, device=q_NHD.device)
+        lse_NH = made(q_NHD.shape[:2], dtype=wide, device=q_NHD.device)
+        for call in flash_calls_of(plan, q_HND):
+            part_IHD, part_IH = flash_forward(q_NHD, k_NKD, v_NKD, call, scale=scale)
+            part_IHD = part_IHD.to(wide)
+            if not call.is_causal:  # that is the first that these queries are in
+                before_IH = taken(lse_NH, call.queries)
+                lse_IH = torch.logaddexp(before_IH, part_IH)
+                before_IHD = taken(out_NHD, call.queries)
+                part_IHD = part_IHD * torch.exp(part_IH - lse_IH)[..., None]
+                part_IHD.addcmul_(before_IHD, torch.exp(before_IH - lse_IH)[..., None])
+                part_IH = lse_IH
+            out_NHD[call.queries] = part_IHD
+            lse_NH[call.queries] = part_IH
         if sinks_H is not None:
-            merged_HN = torch.logaddexp(lse_HN, sinks_H[:, None].to(wide))
-            out_HND *= torch.exp(lse_HN - merged_HN)[..., None]
-            lse_HN = merged_HN
-        out_HND = out_HND.to(q_HND.dtype)
-        ctx.save_for_backward(q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN)
+            with_sinks_NH = torch.logaddexp(lse_NH, sinks_H.to(wide))
+            out_NHD *= torch.exp(lse_NH - with_sinks_NH)[..., None]
+            lse_NH = with_sinks_NH
+        out_NHD = out_NHD.to(q_HND.dtype)
+        ctx.save_for_backward(q_NHD, k_NKD, v_NKD, sinks_H, out_NHD, lse_NH)
         ctx.plan, ctx.scale = plan, scale
-        return out_HND
+        return out_NHD.transpose(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (grad_HND,) = grads
-        q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
-        wide = wide_dtype(q_HND.dtype)
-        made = torch.zeros_like if ctx.plan.num_above else torch.empty_like
-        grads_of = [made(t, dtype=wide) for t in (q_HND, k_KND, v_KND)]
-        for call in _calls(ctx.plan):
-            queries, keys = call.queries, call.keys
+        grad_NHD = grads[0].transpose(0, 1)
+        q_NHD, k_NKD, v_NKD, sinks_H, out_NHD, lse_NH = ctx.saved_tensors
+        wide = wide_dtype(q_NHD.dtype)
+        made = torch.zeros if ctx.plan.num_above else torch.empty
+        totals = [made(t.shape, dtype=wide, device=t.device) for t in (q_NHD, k_NKD, v_NKD)]
+        for call in flash_calls_of(ctx.plan, q_NHD.transpose(0, 1)):
             parts = flash_backward(
-                grad_HND[:, queries],
-                q_HND[:, queries],
-                k_KND[:, keys],
-                v_KND[:, keys],
-                out_HND[:, queries],
-                lse_HN[:, queries],
-                call,
-                scale=ctx.scale,
+                grad_NHD, q_NHD, k_NKD, v_NKD, out_NHD, lse_NH, call, scale=ctx.scale
             )
-            for total, part, places in zip(grads_of, parts, (queries, keys, keys), strict=True):
+            for total, part, tokens in zip(
+                totals, parts, (call.queries, call.keys, call.keys), strict=True
+            ):
                 if call.is_causal:
-                    total[:, places] = part.to(wide)
+                    total[tokens] = part.to(wide)
+                elif isinstance(tokens, slice):
+                    total[tokens] += part
                 else:
-                    total[:, places] += part
-        dq_HND, dk_KND, dv_KND = grads_of
+                    total.index_add_(0, tokens, part.to(wide))
         dsinks_H = None
         if sinks_H is not None:
-            weight_HN = torch.exp(sinks_H.to(wide)[:, None] - lse_HN)
-            dsinks_H = -(weight_HN * (grad_HND.to(wide) * out_HND.to(wide)).sum(-1)).sum(1)
+            weight_NH = torch.exp(sinks_H.to(wide) - lse_NH)
+            dsinks_H = -(weight_NH * (grad_NHD.to(wide) * out_NHD.to(wide)).sum(-1)).sum(0)
             dsinks_H = dsinks_H.to(sinks_H.dtype)
-        return (
-            dq_HND.to(q_HND.dtype),
-            dk_KND.to(k_KND.dtype),
-            dv_KND.to(v_KND.dtype),
-            dsinks_H,
-            None,
-            None,
+        dq_HND, dk_KND, dv_KND = (
+            total.to(t.dtype).transpose(0, 1)
+            for total, t in zip(totals, (q_NHD, k_NKD, v_NKD), strict=True)
         )
+        return dq_HND, dk_KND, dv_KND, dsinks_H, None, None
 
 
-def _calls(plan: TreePlan) -> list[FlashCall]:
-    # On the CPU nothing is won by larger calls, and gaps between rectangles cost copies.
-    is_grouped = plan.device.type == "cuda"
-    return plan.once("flash calls", lambda: flash_calls(plan, is_grouped=is_grouped))
+def flash_calls_of(plan: TreePlan, q_HND: Tensor) -> list[FlashCall]:
+    """Return the calls that make up a plan, for queries of this shape."""
+    if plan.device.type == "cuda":
+        return plan.once("flash calls", lambda: flash_calls(plan, by_level))
+    width = q_HND.shape[0] * q_HND.shape[-1]
+    grouping = functools.partial(cpu_batches, width=width)
+    return plan.once(("flash calls", width), lambda: flash_calls(plan, grouping))

@@ -1,11 +1,14 @@
 """PyTorch's own flash attention for the rectangles of one call, with its log-sum-exp.
 
 These are the ops behind `scaled_dot_product_attention`, called directly because only they return
-the log-sum-exp and take one in the backward. On the CPU a call is one rectangle, and the rows of
-all query heads of one key head are one long row where there is no causal mask, so that keys are not
-repeated. Not here: merging (`cascade.py`).
+the log-sum-exp and take one in the backward. Those of CUDA take many sequences. Those of the CPU
+take a batch, so rectangles are padded to the longest: no query sees a padded key, as it comes after
+it in a causal square, and other rectangles of a call have the same number of keys. Tokens are the
+first dimension, as models lay them out: most of what follows are views. Not here: merging
+(`cascade.py`).
 
-Letters: H query heads, K key heads, G query heads a key head, I queries, J keys, D head size.
+Letters: H query heads, K key heads, N packed tokens, I queries of a call, J its keys, D head size,
+B rectangles, L the most queries or keys of one of them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from katgym_kernels.attention.rectangles import FlashCall
+from katgym_kernels.attention.rectangles import FlashCall, Padded
 
 _CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -27,74 +30,117 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def flash_forward(
-    q_HID: Tensor, k_KJD: Tensor, v_KJD: Tensor, call: FlashCall, *, scale: float
+    q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, call: FlashCall, *, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return (out_HID in q's dtype, lse_HI in float32, or float64 for float64)."""
-    if q_HID.is_cuda:
+    """Return (out_IHD in q's dtype, lse_IH in float32, or float64 for float64)."""
+    if q_NHD.is_cuda:
+        q, k, v = _dense(call, q_NHD, k_NKD, v_NKD)
         out_IHD, lse_HI, *_ = _CUDA(
-            *_by_token(q_HID, k_KJD, v_KJD), *_sequences(call), 0.0, call.is_causal, False,
-            scale=scale,
-        )  # fmt: skip
-        return out_IHD.transpose(0, 1), lse_HI
-    num_heads, num_q, size = q_HID.shape
-    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=call.is_causal)
-    out, lse = _CPU(q[None], k[None], v[None], 0.0, call.is_causal, scale=scale)
-    return out[0].reshape(num_heads, num_q, size), lse[0].reshape(num_heads, num_q)
+            q, k, v, *_sequences(call), 0.0, call.is_causal, False, scale=scale
+        )
+        return out_IHD, lse_HI.transpose(0, 1)
+    q, k, v = _batched(call, q_NHD, k_NKD, v_NKD)
+    out, lse = _CPU(q, k, v, 0.0, call.is_causal, scale=scale)
+    return (
+        _real(_as_queries(out, q_NHD.shape[1], call), call.padded_queries),
+        _real(_as_queries(lse[..., None], q_NHD.shape[1], call), call.padded_queries)[..., 0],
+    )
 
 
 def flash_backward(
-    grad_HID: Tensor,
-    q_HID: Tensor,
-    k_KJD: Tensor,
-    v_KJD: Tensor,
-    out_HID: Tensor,
-    lse_HI: Tensor,
+    grad_NHD: Tensor,
+    q_NHD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    out_NHD: Tensor,
+    lse_NH: Tensor,
     call: FlashCall,
     *,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (dq_HID, dk_KJD, dv_KJD); out and lse are those of the whole rows."""
-    if q_HID.is_cuda:
+    """Return (dq_IHD, dk_JKD, dv_JKD); out and lse are those of the whole rows."""
+    if q_NHD.is_cuda:
         # Of no meaning without dropout, but the op wants them.
-        rng_state = torch.zeros(2, dtype=torch.uint64, device=q_HID.device)
-        unused = torch.empty(0, device=q_HID.device)
-        found = _CUDA_BACKWARD(
-            *_by_token(grad_HID, q_HID, k_KJD, v_KJD, out_HID), lse_HI.contiguous(),
+        rng_state = torch.zeros(2, dtype=torch.uint64, device=q_NHD.device)
+        unused = torch.empty(0, device=q_NHD.device)
+        q, k, v = _dense(call, q_NHD, k_NKD, v_NKD)
+        grad, out = (_dense_rows(t, call.queries) for t in (grad_NHD, out_NHD))
+        lse_HI = taken(lse_NH, call.queries).transpose(0, 1).contiguous()
+        dq, dk, dv = _CUDA_BACKWARD(
+            grad, q, k, v, out, lse_HI,
             *_sequences(call), 0.0, call.is_causal, rng_state, unused, scale=scale,
         )  # fmt: skip
-        dq, dk, dv = (t.transpose(0, 1) for t in found)
         return dq, dk, dv
-    num_k_heads = len(k_KJD)
-    q, k, v = _folded(q_HID, k_KJD, v_KJD, is_causal=call.is_causal)
-    grad, out = (t.reshape(q.shape) for t in (grad_HID, out_HID))
-    lse = lse_HI.reshape(q.shape[:2])
-    found = _CPU_BACKWARD(
-        grad[None], q[None], k[None], v[None], out[None], lse[None], 0.0, call.is_causal,
-        scale=scale,
-    )  # fmt: skip
-    dq, dk, dv = (t[0] for t in found)
-    if len(dk) != num_k_heads:  # keys were repeated for their group
+    num_heads, num_k_heads = q_NHD.shape[1], k_NKD.shape[1]
+    q, k, v = _batched(call, q_NHD, k_NKD, v_NKD)
+    padded, longest = call.padded_queries, call.max_queries
+    grad = taken(grad_NHD, padded.tokens)
+    if padded.padding is not None:  # no gradient comes from it, so it gives none
+        grad = grad.index_fill(0, padded.padding, 0)
+    grad, out, lse = (
+        _by_head(t, call.num, longest).reshape(*q.shape[:3], -1)
+        for t in (grad, taken(out_NHD, padded.tokens), taken(lse_NH, padded.tokens)[..., None])
+    )
+    dq, dk, dv = _CPU_BACKWARD(grad, q, k, v, out, lse[..., 0], 0.0, call.is_causal, scale=scale)
+    if dk.shape[1] != num_k_heads:  # keys were repeated for their group
         wide = wide_dtype(dk.dtype)
-        dk, dv = (t.unflatten(0, (num_k_heads, -1)).sum(1, dtype=wide) for t in (dk, dv))
-    return dq.reshape(q_HID.shape), dk, dv
+        dk, dv = (t.unflatten(1, (num_k_heads, -1)).sum(2, dtype=wide) for t in (dk, dv))
+    dk, dv = (_real(t.transpose(1, 2).flatten(0, 1), call.padded_keys) for t in (dk, dv))
+    return _real(_as_queries(dq, num_heads, call), padded), dk, dv
 
 
-def _folded(
-    q_HID: Tensor, k_KJD: Tensor, v_KJD: Tensor, *, is_causal: bool
+def taken(t_N: Tensor, tokens: slice | Tensor) -> Tensor:
+    """Return what a tensor has for some tokens: a view of a slice, else a copy."""
+    return t_N[tokens] if isinstance(tokens, slice) else t_N.index_select(0, tokens)
+
+
+def _batched(
+    call: FlashCall, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k, v with the same number of heads."""
-    group = len(q_HID) // len(k_KJD)
+    """Return q, k, v of [B, heads, L, D] with the same number of heads."""
+    q = _by_head(taken(q_NHD, call.padded_queries.tokens), call.num, call.max_queries)
+    k, v = (
+        _by_head(taken(t, call.padded_keys.tokens), call.num, call.max_keys) for t in (k_NKD, v_NKD)
+    )
+    num_k_heads = k.shape[1]
+    group = q.shape[1] // num_k_heads
     if group == 1:
-        return q_HID, k_KJD, v_KJD
-    if is_causal:
-        return q_HID, k_KJD.repeat_interleave(group, 0), v_KJD.repeat_interleave(group, 0)
-    return q_HID.reshape(len(k_KJD), -1, q_HID.shape[-1]), k_KJD, v_KJD
+        return q, k, v
+    if call.is_causal or call.max_keys <= call.max_queries:  # what is less is copied
+        return q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    # The rows of all query heads of one key head become one long row.
+    return q.reshape(len(q), num_k_heads, -1, q.shape[-1]), k, v
 
 
-def _by_token(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return [tokens, heads, D] without gaps in a row, as the CUDA ops take many sequences."""
-    dense = (t if t.stride(-1) == 1 else t.contiguous() for t in tensors)
-    return tuple(t.transpose(0, 1) for t in dense)
+def _by_head(t: Tensor, num: int, longest: int) -> Tensor:
+    """Return [B, heads, L, D] of [B L, heads, D]."""
+    return t.view(num, longest, *t.shape[1:]).transpose(1, 2)
+
+
+def _as_queries(t: Tensor, num_heads: int, call: FlashCall) -> Tensor:
+    """Return [B L, H, D] of [B, H, L, D] or of the long rows."""
+    if t.shape[1] != num_heads:
+        t = t.reshape(call.num, num_heads, call.max_queries, -1)
+    return t.transpose(1, 2).flatten(0, 1)
+
+
+def _real(t: Tensor, padded: Padded) -> Tensor:
+    """Leave the padding out."""
+    return t if padded.real is None else t.index_select(0, padded.real)
+
+
+def _dense(call: FlashCall, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        _dense_rows(q, call.queries),
+        _dense_rows(k, call.keys),
+        _dense_rows(v, call.keys),
+    )
+
+
+def _dense_rows(t: Tensor, tokens: slice | Tensor) -> Tensor:
+    """Return tokens without gaps in a row."""
+    found = taken(t, tokens)
+    return found if found.stride(-1) == 1 else found.contiguous()
 
 
 def _sequences(call: FlashCall) -> tuple[Tensor, Tensor, int, int]:

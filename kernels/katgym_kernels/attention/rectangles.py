@@ -6,15 +6,17 @@ A segment [s, e) of a path, whose descendants end at E, is seen by two blocks of
     all its descendants, fully:  [e, E) x [s, e)
 
 In depth-first order both are contiguous, and together they tile the mask exactly. The squares of
-all segments are disjoint, and so are the rectangles of segments at one level: each such group is
-one call of an operation that takes many sequences. Not here: what is computed (`cascade.py`).
+all segments are disjoint, and so are the rectangles of segments at one level: each such group may
+be one call of an operation that takes many sequences. Not here: what is computed (`cascade.py`),
+which of a group the CPU takes together (`cpu_batches.py`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,7 +45,7 @@ class Rectangle:
         return num_k * (num_k + 1) // 2 if self.is_causal else num_q * num_k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FlashCall:
     """Rectangles of one kind, none of which shares a query or a key with another."""
 
@@ -51,12 +53,51 @@ class FlashCall:
     """Of all of them, in packed order; a tensor of indices where they have gaps."""
     keys: slice | Tensor
     is_causal: bool
+    num: int
+    """Rectangles."""
     query_offsets: Tensor
-    """int32 [rectangles + 1] on the plan's device: where each one's queries begin in `queries`."""
+    """int32 [num + 1] on the plan's device: where each one's queries begin in `queries`."""
     key_offsets: Tensor
     max_queries: int
     """Of one of them."""
     max_keys: int
+
+    @cached_property
+    def padded_queries(self) -> Padded:
+        """The queries as one batch."""
+        return Padded.of(self.queries, self.query_offsets, self.max_queries)
+
+    @cached_property
+    def padded_keys(self) -> Padded:
+        """The keys as one batch."""
+        return Padded.of(self.keys, self.key_offsets, self.max_keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padded:
+    """Runs of tokens as a batch, each padded to the longest with its own first token."""
+
+    tokens: slice | Tensor
+    """Packed places, run by run; of num * longest tokens."""
+    real: Tensor | None
+    """int64: which of them are no padding; None: all."""
+    padding: Tensor | None
+    """int64: the others; None: none is."""
+
+    @classmethod
+    def of(cls, places: slice | Tensor, offsets: Tensor, longest: int) -> Padded:
+        """Pad the runs of `places` that begin at `offsets`."""
+        starts, lengths = offsets[:-1, None].long(), offsets.diff()[:, None]
+        steps = torch.arange(longest, device=offsets.device)
+        is_real = steps < lengths
+        if bool(is_real.all()):
+            return cls(tokens=places, real=None, padding=None)
+        chosen = (starts + steps * is_real).flatten()
+        return cls(
+            tokens=chosen + places.start if isinstance(places, slice) else places[chosen],
+            real=torch.nonzero(is_real.flatten())[:, 0],
+            padding=torch.nonzero(~is_real.flatten())[:, 0],
+        )
 
 
 def rectangles(plan: TreePlan) -> Iterator[Rectangle]:
@@ -75,21 +116,21 @@ def rectangles(plan: TreePlan) -> Iterator[Rectangle]:
             yield Rectangle(q0=first, q1=last, k0=s, k1=e, is_causal=False)
 
 
-def flash_calls(plan: TreePlan, *, is_grouped: bool) -> list[FlashCall]:
-    """Return the calls that make up a plan: as few as can be if grouped, else a rectangle each.
+Grouping = Callable[[Sequence[Rectangle]], list[list[Rectangle]]]
+"""Rectangles in packed order -> those of each call, of one kind and without a common token."""
+
+
+def flash_calls(plan: TreePlan, grouping: Grouping) -> list[FlashCall]:
+    """Return the calls that make up a plan.
 
     Every token but those that are keys alone is a query and a key in one causal call, and that is
     the first it is in.
     """
-    # Backwards: a segment comes before those that hold it.
-    made = sorted(rectangles(plan), key=lambda r: (-r.k0, not r.is_causal))
-    groups = _groups(made) if is_grouped else [[r] for r in made]
-    return [_call(group, plan.device) for group in groups]
+    return [_call(group, plan.device) for group in grouping(list(rectangles(plan))) if group]
 
 
-def _groups(made: Sequence[Rectangle]) -> list[list[Rectangle]]:
-    """Return all squares, then the other rectangles by how many hold them."""
-    made = sorted(made, key=lambda r: r.k0)
+def by_level(made: Sequence[Rectangle]) -> list[list[Rectangle]]:
+    """Return all squares, then the other rectangles by how many hold them: as few as can be."""
     levels: list[list[Rectangle]] = []
     open_ends: list[int] = []
     for r in made:
@@ -111,6 +152,7 @@ def _call(group: Sequence[Rectangle], device: torch.device) -> FlashCall:
         queries=_places(queries, device),
         keys=_places(keys, device),
         is_causal=group[0].is_causal,
+        num=len(group),
         query_offsets=_offsets(queries, device),
         key_offsets=_offsets(keys, device),
         max_queries=max(stop - start for start, stop in queries),

@@ -19,6 +19,7 @@ except ImportError as e:
         "token policies need the package 'renderers'. Install: pip install 'katgym[hf]'"
     ) from e
 
+from katgym.policies.cached_tokenizer import CachedTokenizer
 from katgym.policies.chatml_renderer import ChatMLRenderer
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def choose_renderer(tokenizer: Any, *, name: str = "", model_type: str = "") -> 
         ChatML. What is left is rendered by its template alone: no tool calls can be read then,
         and every turn is rendered anew; a warning says so.
     """
+    tokenizer = CachedTokenizer(tokenizer)
     if name == "chatml":
         return ChatMLRenderer(tokenizer, default_system=plain_chatml_system(tokenizer) or "")
     if name:

@@ -37,6 +37,7 @@ from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.rl.task_source import TaskSource
+from katgym_trainer.runs.freed_memory import keep_freed_memory
 from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
@@ -102,6 +103,7 @@ def rl_run(
     `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
+    keep_freed_memory()
     trackers = [make_tracker(track, path) for track in config.track]
     with (
         full_disk_told(path),

@@ -17,6 +17,7 @@ from katgym_trainer import checkpoints
 from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.checkpoints import CheckpointError
 from katgym_trainer.runs.data_order import DataOrder
+from katgym_trainer.runs.freed_memory import keep_freed_memory
 from katgym_trainer.runs.full_disk import full_disk_told
 from katgym_trainer.runs.model_loading import LoadedModel, load_model
 from katgym_trainer.runs.run_folder import RunFolder
@@ -90,6 +91,7 @@ def train_run(
     `DiskFullError`, after which the same call goes on.
     """
     began_s = time.perf_counter()
+    keep_freed_memory()
     trackers = [make_tracker(track, path) for track in config.track]
     identity = config.identity()
     with (

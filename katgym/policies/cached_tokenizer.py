@@ -1,0 +1,60 @@
+"""A tokenizer that remembers what short texts are encoded to.
+
+A group's rollouts render the same system message, tools and task, and most turns begin alike.
+
+    tokenizer = CachedTokenizer(tokenizer)
+    tokenizer.encode("user\\nHello")     # the second time from memory
+
+Not here: what is rendered (`chatml_renderer.py`, the `renderers` library).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+MAX_TEXTS = 4096
+MAX_CHARS = 2048
+"""Longer texts are encoded each time: they seldom come twice, and would fill the memory."""
+
+
+class CachedTokenizer:
+    """Stands for a tokenizer of transformers, which must not change; attributes are its own."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._encoded = lru_cache(maxsize=MAX_TEXTS)(self._encode)
+        self._called = lru_cache(maxsize=MAX_TEXTS)(self._call)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_tokenizer":  # not set yet: it is being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._tokenizer,)
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        """Return what the tokenizer's `encode` does: a new list each time."""
+        if len(text) > MAX_CHARS:
+            return list(self._tokenizer.encode(text, **options))
+        return list(self._encoded(text, tuple(sorted(options.items()))))
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        """Return what the tokenizer does when it is called: new lists each time."""
+        if not isinstance(text, str) or len(text) > MAX_CHARS or "return_tensors" in options:
+            return self._tokenizer(text, **options)
+        kind, items = self._called(text, tuple(sorted(options.items())))
+        return kind({name: list(values) for name, values in items})
+
+    def _encode(self, text: str, options: tuple[tuple[str, Any], ...]) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, **dict(options)))
+
+    def _call(
+        self, text: str, options: tuple[tuple[str, Any], ...]
+    ) -> tuple[type, tuple[tuple[str, Any], ...]]:
+        found = self._tokenizer(text, **dict(options))
+        return type(found), tuple((name, tuple(values)) for name, values in found.items())

@@ -1,0 +1,54 @@
+"""What a run frees is kept for its next step."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource
+import sys
+import threading
+
+import torch
+
+from katgym_trainer.runs.freed_memory import keep_freed_memory
+
+if "keep" in sys.argv:
+    print(keep_freed_memory())
+
+def work():
+    for step in range(8):
+        tensors = [torch.ones(4 << 20) for _ in range(4)]  # 16 MiB each
+        del tensors
+        if step == 2:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+work()
+"""
+
+
+def told(*args: str, **env: str) -> list[str]:
+    """Return the lines the script prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *args],
+        capture_output=True, text=True, check=True, env={**os.environ, **env},
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_freed_blocks_are_not_asked_for_again() -> None:
+    (num_before,) = told()
+    is_kept, num_after = told("keep")
+    assert is_kept == "True"
+    assert int(num_after) < int(num_before) / 4
+
+
+def test_what_the_environment_says_stays() -> None:
+    assert told("keep", MALLOC_TRIM_THRESHOLD_="100000")[0] == "False"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sum_task import GROUP_SIZE, LEARNING_RATE, MAX_TOKENS, NUM_GROUPS, TASKS, reward
+from sum_task import GROUP_SIZE, LEARNING_RATE, MAX_TOKENS, NUM_GROUPS, NUM_TASKS, reward, tasks
 
 import katgym
 from katgym.cli.main import main as command
@@ -21,11 +21,11 @@ CONFIG = f"""
 [model]
 path = "{{model}}"
 [[envs]]
-id = "bench/Sum-v0"
-num_tasks = {len(TASKS)}
+id = "bench/Sum-v0?num_examples={{examples}}"
+num_tasks = {NUM_TASKS}
 [policy]
 max_tokens = {MAX_TOKENS}
-max_context_tokens = 256
+max_context_tokens = {{context}}
 [rollouts]
 num_groups = {NUM_GROUPS}
 group_size = {GROUP_SIZE}
@@ -33,7 +33,8 @@ max_concurrency = {NUM_GROUPS * GROUP_SIZE}
 choice = "uniform"
 [train]
 num_steps = {{steps}}
-learning_rate = {LEARNING_RATE}
+optimizer = "{{optimizer}}"
+learning_rate = {{learning_rate}}
 max_tokens = 32768
 seed = {{seed}}
 [checkpoint]
@@ -44,11 +45,15 @@ every_steps = 1000
 class SumEnv(katgym.Env):
     """One question, one answer."""
 
+    def __init__(self, num_examples: int = 0) -> None:
+        super().__init__()
+        self.num_examples = num_examples
+
     def load_tasks(self, split: str) -> list[katgym.Task]:
         """Return the tasks."""
         return [
             katgym.Task(task_id=f"{split}-{i}", prompt=prompt, answer=answer)
-            for i, (prompt, answer) in enumerate(TASKS)
+            for i, (prompt, answer) in enumerate(tasks(self.num_examples))
         ]
 
     @katgym.scorer()
@@ -67,11 +72,14 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=0)
+    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     args = parser.parse_args()
     register("bench/Sum-v0", SumEnv)
     with tempfile.TemporaryDirectory() as folder:
         config, run = Path(folder) / "rl.toml", Path(folder) / "run"
-        config.write_text(CONFIG.format(model=args.model, steps=args.steps, seed=args.seed))
+        config.write_text(CONFIG.format(**vars(args), context=256 + 16 * args.examples))
         code = command(["train", "rl", str(config), "--out", str(run)])
         seconds = 0.0
         for text in (run / "metrics.jsonl").read_text().splitlines():

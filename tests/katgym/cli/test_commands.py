@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from katgym.cli.main import COMMANDS, main
+from katgym.vllm_server.config import VllmServerConfig
+from katgym.vllm_server.environment import environment_folder
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -67,6 +69,24 @@ def test_doctor_names_what_works_and_how_to_get_the_rest(capsys):
     assert findings["core"]["is_working"]
     assert all(f["is_working"] or f["fix"] or f["name"] == "GPU" for f in findings.values())
     assert main(["doctor"]) == 0
+
+
+def test_doctor_tells_whether_vllm_was_installed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("KATGYM_CACHE", str(tmp_path))
+
+    def told() -> dict[str, object]:
+        assert main(["doctor", "--json"]) == 0
+        findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+        return findings["vLLM servers"]
+
+    missing = told()
+    assert not missing["is_working"] and str(missing["fix"]).startswith("katgym vllm install --")
+    folder = environment_folder(VllmServerConfig(model="any").resolved_device)
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    assert not told()["is_working"]
+    (folder / ".complete").touch()
+    assert told()["is_working"] and str(folder) in str(told()["detail"])
 
 
 def test_check_passes_for_a_built_in_env(capsys):

@@ -170,9 +170,13 @@ class GatewayClient:
         """Let calls out again, from here on with weights of this version."""
         return await self.post("/control/resume", {} if version is None else {"version": version})
 
-    async def replace_sessions(self, num_sessions: int) -> dict[str, Any]:
-        """Let so many more sessions begin, in place of some that nothing is learned from."""
-        return await self.post("/control/replace", {"num_sessions": num_sessions})
+    async def replace_sessions(self, num_sessions: int, *, key: str = "") -> dict[str, Any]:
+        """Let so many more sessions begin, in place of some that nothing is learned from.
+
+        key: names those, so that asking again changes nothing, whoever does and however late.
+        """
+        named = {"key": key} if key else {}
+        return await self.post("/control/replace", {"num_sessions": num_sessions, **named})
 
     async def status(self) -> dict[str, Any]:
         """Return the rollout manager's state and the model servers'."""

@@ -140,11 +140,22 @@ class Gateway:
         if version is not None:
             self._keep(replace(self._state, version=version))
 
-    def replace_sessions(self, num_sessions: int) -> None:
-        """Let so many more sessions begin, in place of some that nothing is learned from."""
-        self.manager.replace(num_sessions)
-        num_replaced = self._state.num_replaced + num_sessions
-        self._keep(replace(self._state, num_replaced=num_replaced))
+    def replace_sessions(self, num_sessions: int, *, key: str = "") -> None:
+        """Let so many more sessions begin, in place of some that nothing is learned from.
+
+        key: names them; told again, also after a restart, it changes nothing. "" names none.
+        """
+        known = self._state.replaced_keys
+        if key and key in known:
+            return
+        self._keep(
+            replace(
+                self._state,
+                num_replaced=self._state.num_replaced + num_sessions,
+                replaced_keys=(*known, key) if key else known,
+            )
+        )
+        self.manager.replace(num_sessions)  # once that is kept: who asks again finds the key
 
     def _keep(self, state: GatewayState) -> None:
         write_state(self.store.folder, state)

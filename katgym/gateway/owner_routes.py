@@ -4,7 +4,7 @@
     GET  /sessions            POST /s/ID/reward {"reward", "components"}
     GET  /s/ID                POST /s/ID/finish {"reward", "components", "status"}
     POST /control/pause       POST /control/resume {"version"}      GET /control/status
-    POST /control/replace     {"num_sessions"}
+    POST /control/replace     {"num_sessions", "key"}
     GET  /health              (no key)
 
 Not here: the routes of agents (`app.py`).
@@ -155,11 +155,12 @@ class _Owner:
         return asdict(self._gateway.manager.state)
 
     async def replace(self, _: Request, body: dict[str, Any]) -> Any:
-        _check_names(body, "num_sessions")
+        _check_names(body, "num_sessions", "key")
         num_sessions = fields.count(body, "num_sessions", 1)
         if num_sessions is None:
             raise fields.malformed("num_sessions is missing")
-        self._gateway.replace_sessions(num_sessions)
+        key = fields.as_text(body.get("key", ""), "key")
+        self._gateway.replace_sessions(num_sessions, key=key)
         return asdict(self._gateway.manager.state)
 
     async def status(self, _: Request, __: dict[str, Any]) -> Any:

@@ -20,13 +20,15 @@ class GatewayState:
     """What is kept.
 
     Example:
-        GatewayState(version=12, num_replaced=8)
+        GatewayState(version=12, num_replaced=8, replaced_keys=("group-17", "group-20"))
     """
 
     version: int = 0
     """Of the weights."""
     num_replaced: int = 0
     """Sessions that have begun, and do not count for how many may."""
+    replaced_keys: tuple[str, ...] = ()
+    """Of the requests that told so; one that is told again changes nothing."""
 
 
 def read_state(folder: Path) -> GatewayState:
@@ -37,7 +39,11 @@ def read_state(folder: Path) -> GatewayState:
     path = folder / NAME
     try:
         raw = json.loads(path.read_bytes())
-        state = GatewayState(version=raw["version"], num_replaced=raw["num_replaced"])
+        state = GatewayState(
+            version=raw["version"],
+            num_replaced=raw["num_replaced"],
+            replaced_keys=tuple(raw.get("replaced_keys", ())),
+        )
     except FileNotFoundError:
         return GatewayState()
     except (OSError, ValueError, KeyError, TypeError) as e:
@@ -45,7 +51,7 @@ def read_state(folder: Path) -> GatewayState:
             f"{str(path)!r} cannot be read ({e!r}); delete it, and tell the gateway the version of"
             " the weights with POST /control/resume"
         ) from e
-    for name, value in asdict(state).items():
+    for name, value in (("version", state.version), ("num_replaced", state.num_replaced)):
         if type(value) is not int or value < 0:
             raise UsageError(f"{str(path)!r} holds {name} {value!r}, which is no number >= 0")
     return state

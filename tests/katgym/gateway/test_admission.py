@@ -56,6 +56,23 @@ def test_sessions_that_teach_nothing_are_replaced_also_after_a_restart(server, t
         assert [begin(gateway) for _ in range(3)] == [200, 200, 429]
 
 
+def test_a_replacement_that_is_told_again_counts_once_also_after_a_restart(server, tmp_path):
+    options = {"max_staleness": 0, "sessions_per_version": 9, "auth": "keys"}
+
+    def num_begun(gateway, **body):
+        return gateway.owner("POST", "/control/replace", **body).json()["num_begun"]
+
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        for _ in range(9):
+            gateway.owner("POST", "/sessions")
+        assert [num_begun(gateway, num_sessions=2, key="a") for _ in range(2)] == [7, 7]
+        assert num_begun(gateway, num_sessions=2, key="b") == 5
+        assert [num_begun(gateway, num_sessions=1) for _ in range(2)] == [4, 3]
+    with running(tmp_path / "s", server.url, **options) as gateway:
+        assert num_begun(gateway, num_sessions=2, key="a") == 3
+        assert num_begun(gateway, num_sessions=2, key="c") == 1
+
+
 def test_sessions_may_wait_for_a_version(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "is_waiting": True}
     with running(tmp_path / "s", server.url, **options) as gateway:

@@ -146,6 +146,7 @@ def test_rewards_and_endings_are_kept(guarded):
         ("/control/resume", {"version": -1}, "version"),
         ("/control/replace", {"num_sessions": 0}, "num_sessions"),
         ("/control/replace", {}, "num_sessions is missing"),
+        ("/control/replace", {"num_sessions": 1, "key": 7}, "key"),
     ],
 )
 def test_what_an_owner_says_wrongly_is_explained(guarded, path, body, what):
@@ -326,6 +327,7 @@ def test_what_is_kept_of_a_session_survives_a_restart(server, tmp_path):
         b'{"version": -1, "num_replaced": 0}',
         b'{"version": "3", "num_replaced": 0}',
         b'{"version": 3, "num_replaced": null}',
+        b'{"version": 3, "num_replaced": 0, "replaced_keys": 1}',
     ],
 )
 def test_a_damaged_state_file_is_named(server, tmp_path, content):

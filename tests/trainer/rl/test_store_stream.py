@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_process import KEY, gateway_of
+from hf_server import HfServer
 from made_rollouts import record, rollout_of, turn
 from rl_play import ENV_ID, register_env, save_model
 
 from katgym import VersionSpan
 from katgym.cli.main import main
 from katgym.errors import PolicyError, UsageError
+from katgym.gateway import GatewayClient
 from katgym.policies.base import Sampling
 from katgym.rollout_store.groups import GRADING_S
 from katgym.rollout_store.recording import record_rollouts
 from katgym.rollout_store.records import SessionRecord
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.rl import store_stream
+from katgym_trainer.rl.gateway_link import GatewayLink
 from katgym_trainer.rl.group_stream import PlayedGroup
 from katgym_trainer.rl.rl_config import RolloutsConfig
 from katgym_trainer.rl.store_stream import StoreStream
@@ -99,8 +103,8 @@ def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: P
         put(tmp_path, name, version=version, last=last)
     replaced = []
 
-    async def replace(num_sessions: int) -> None:
-        replaced.append(num_sessions)
+    async def replace(num_sessions: int, *, group_id: str) -> None:
+        replaced.append((group_id, num_sessions))
 
     async def play() -> None:
         async with stream_of(tmp_path, replace_sessions=replace, max_staleness=1) as stream:
@@ -108,9 +112,40 @@ def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: P
             taken = await stream.take()
             assert names(taken) == ["b", "d"]
             assert taken.num_dropped == 2
-            assert replaced == [4]
+            assert replaced == [("a", 2), ("c", 2)]
 
     played(play)
+
+
+def test_a_killed_run_that_leaves_a_group_out_again_has_it_replaced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KATGYM_GATEWAY_KEY", KEY)
+    store = tmp_path / "store"
+    with (
+        HfServer(save_model(tmp_path / "tiny")) as server,
+        gateway_of(server.url, store) as url,
+    ):
+        put(store, "old", version=1)
+        put(store, "new", version=4)
+
+        async def play() -> None:  # each time from the same checkpoint: none
+            link = GatewayLink(url, server_url=server.url, store=str(store))
+            async with stream_of(
+                store, num_groups=1, replace_sessions=link.replace_sessions
+            ) as stream:
+                stream.advance(4)
+                assert names(await stream.take()) == ["new"]
+            await link.aclose()
+
+        async def num_begun() -> int:
+            async with GatewayClient(url, KEY) as client:
+                return int((await client.status())["num_begun"])
+
+        played(play)
+        once = asyncio.run(num_begun())
+        played(play)
+        assert (once, asyncio.run(num_begun())) == (-2, -2)  # it has begun none of them itself
 
 
 def test_a_stop_ends_the_wait_and_leaves_what_was_found_to_the_next_process(tmp_path: Path) -> None:

@@ -81,9 +81,12 @@ class GatewayLink:
         await self._ask(self._client.resume(version))
         self._version, self._is_holding = version, False
 
-    async def replace_sessions(self, num_sessions: int) -> None:
-        """Have so many more sessions begin, in place of some that the run leaves out."""
-        await self._ask(self._client.replace_sessions(num_sessions))
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:
+        """Have so many more sessions begin, in place of a group's that the run leaves out.
+
+        They do once for each group: a run that was killed leaves its last groups out again.
+        """
+        await self._ask(self._client.replace_sessions(num_sessions, key=group_id))
 
     async def aclose(self) -> None:
         """Close the connections; a gateway that is paused stays so, with a warning."""

@@ -43,8 +43,8 @@ class PolicyHost(abc.ABC):
         """Return a context in which the trainer may change the weights."""
         yield
 
-    async def replace_sessions(self, num_sessions: int) -> None:  # noqa: B027 - most play nothing
-        """Have others play so many more sessions, in place of some that the run leaves out."""
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:  # noqa: B027 - most play nothing
+        """Have others play so many more sessions, in place of a group's that the run leaves out."""
 
     async def aclose(self) -> None:
         """Release what it holds; the trainer's model stays."""

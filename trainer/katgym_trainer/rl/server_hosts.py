@@ -100,8 +100,8 @@ class ServerHost(PolicyHost):
             "sync/difference": times.difference,
         }
 
-    async def replace_sessions(self, num_sessions: int) -> None:
-        await all_of(gate.replace_sessions(num_sessions) for gate in self._gates)
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:
+        await all_of(gate.replace_sessions(num_sessions, group_id=group_id) for gate in self._gates)
 
     async def aclose(self) -> None:
         await all_of(gate.aclose() for gate in self._gates)

@@ -12,9 +12,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from katgym.rollout import Rollout, RolloutGroup
 from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
@@ -33,7 +33,14 @@ TOO_OLD = "too_old"
 """Why a group is left out whose weights are older than the bound allows."""
 
 
-async def _replace_none(num_sessions: int) -> None:
+class ReplaceSessions(Protocol):
+    """Has others play in place of a group that was left out."""
+
+    async def __call__(self, num_sessions: int, *, group_id: str) -> None:
+        """Have so many more sessions begin; once for each group, however often it is called."""
+
+
+async def _replace_none(num_sessions: int, *, group_id: str) -> None:
     """Leave it to whoever plays how much is played."""
 
 
@@ -45,18 +52,19 @@ class StoreStream:
         config: RolloutsConfig,
         *,
         temperature: float,
-        replace_sessions: Callable[[int], Awaitable[None]] = _replace_none,
+        replace_sessions: ReplaceSessions = _replace_none,
         known: Mapping[int, PlayedGroup] | None = None,
     ) -> None:
         """Open the store; `UsageError` if there is none.
 
-        temperature: at which the groups have to be sampled. replace_sessions: told how many
-        sessions are left out, so that others are played in their place. known: groups that a
-        process which ended has trained on, by the number of their draw: they are taken again.
+        temperature: at which the groups have to be sampled. replace_sessions: told of each group
+        that is left out, so that others are played in its place. known: groups that a process
+        which ended has trained on, by the number of their draw: they are taken again.
         """
         self._config, self._temperature = config, temperature
         self._replace_sessions = replace_sessions
-        self._num_to_replace = 0
+        self._to_replace: dict[str, int] = {}
+        """Sessions of groups that were left out, and nobody was told yet."""
         self._version = 0
         self._seen: set[str] = set()
         """Ids of groups that were taken or left out."""
@@ -178,9 +186,9 @@ class StoreStream:
         return groups
 
     async def _replace(self) -> None:
-        if self._num_to_replace:
-            await self._replace_sessions(self._num_to_replace)
-            self._num_to_replace = 0
+        for group_id, num_sessions in list(self._to_replace.items()):
+            await self._replace_sessions(num_sessions, group_id=group_id)
+            del self._to_replace[group_id]
 
     def _is_usable(self, played: PlayedGroup) -> bool:
         kind, reason = reason_against(
@@ -193,7 +201,7 @@ class StoreStream:
             self._failed.check(played.group)
             return True
         self._left_out[kind] += 1
-        self._num_to_replace += len(played.group.rollouts)
+        self._to_replace[played.draw.task_id] = len(played.group.rollouts)
         level = logging.INFO if kind == TOO_OLD else logging.WARNING
         logger.log(level, "left out: group %r (%s): %s", played.draw.task_id, kind, reason)
         if kind != TOO_OLD and played.draw.task_id not in self._there_before:

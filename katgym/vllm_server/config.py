@@ -68,6 +68,10 @@ class VllmServerConfig:
     """Highest rank of adapters; vLLM knows 1, 8, 16, 32, 64, 128, 256, 320 and 512."""
     has_rl_routes: bool = False
     """Pause, resume, weight versions and reloads: anyone who can connect can use them."""
+    has_sleep: bool = False
+    """It can give its GPU's memory back and sleep, where it also has the RL routes."""
+    devices: str = ""
+    """GPUs that it sees, as `CUDA_VISIBLE_DEVICES` names them; "" leaves that variable alone."""
     weight_transfer: TransferBackend = TransferBackend.NONE
     """Weights through memory of the same GPU (`ipc`) or between GPUs (`nccl`)."""
     extra_args: tuple[str, ...] = ()
@@ -89,6 +93,8 @@ class VllmServerConfig:
             "weight_transfer",
             _member(TransferBackend, self.weight_transfer, "weight_transfer"),
         )
+        if self.has_sleep and not self.has_rl_routes:
+            raise UsageError("has_sleep needs has_rl_routes: nobody could send it to sleep")
         if not self.model:
             raise UsageError("model is a folder or a hub id, got ''")
         if not 0 <= self.port < 65536:
@@ -127,6 +133,8 @@ def server_command(config: VllmServerConfig, python: Path, port: int) -> list[st
         command += ["--enable-lora", "--max-lora-rank", str(config.max_lora_rank)]
     if config.weight_transfer:
         command += ["--weight-transfer-config", f'{{"backend": "{config.weight_transfer}"}}']
+    if config.has_sleep and config.resolved_device is Device.GPU:  # a CPU build refuses it
+        command += ["--enable-sleep-mode"]
     if config.resolved_device is Device.CPU:
         # Of a CPU it counts the machine's memory, which others use as well.
         command += ["--gpu-memory-utilization", "0.2"]
@@ -142,6 +150,8 @@ def server_environment(
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         found.pop(name, None)
     found.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if config.devices:
+        found["CUDA_VISIBLE_DEVICES"] = config.devices
     if config.has_rl_routes or config.weight_transfer:
         found["VLLM_SERVER_DEV_MODE"] = "1"
     if config.has_lora:

@@ -1,4 +1,4 @@
-"""A vLLM server's controls: what it can do, pausing, weight versions, adapters, reloads.
+"""A vLLM server's controls: abilities, pausing, sleeping, weight versions, adapters, reloads.
 
 The RL routes exist where the server was started with `VLLM_SERVER_DEV_MODE=1`, those of adapters
 with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`; `katgym vllm serve` does both when asked. Neither is
@@ -21,6 +21,8 @@ from katgym.policies.http_retry import HttpClient
 from katgym.vllm_server.token_api import COMPLETIONS_ROUTE, GENERATE_ROUTE
 
 PauseMode = Literal["keep", "wait", "abort"]
+SleepLevel = Literal[1, 2]
+"""What a sleeping server keeps in the host's memory: 1 its weights, 2 nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class Abilities:
     """`/v1/chat/completions/derender`: token ids to a message with parsed tool calls."""
     has_rl: bool
     """Pause, resume, weight versions."""
+    has_sleep: bool
+    """Sleeping and waking; on a GPU memory is given back where it was started with
+    `--enable-sleep-mode`, which is not told."""
     has_rpc: bool
     """`/collective_rpc`, which full reloads go through."""
     has_weight_transfer: bool
@@ -80,6 +85,7 @@ class VllmControl:
             has_render="/v1/chat/completions/render" in paths,
             has_derender="/v1/chat/completions/derender" in paths,
             has_rl={"/pause", "/resume", "/update_weight_version"} <= paths,
+            has_sleep={"/sleep", "/wake_up"} <= paths,
             has_rpc="/collective_rpc" in paths,
             has_weight_transfer={"/init_weight_transfer_engine", "/update_weights"} <= paths,
             has_lora_updates="/v1/load_lora_adapter" in paths,
@@ -116,6 +122,24 @@ class VllmControl:
     async def is_paused(self) -> bool:
         """Return whether the server is paused."""
         return bool(await self._field("/is_paused", "is_paused"))
+
+    async def sleep(self, level: SleepLevel = 1) -> None:
+        """Freeze requests, and give the memory of the GPU back; may be called twice.
+
+        level: 1 keeps the weights in the host's memory, 2 keeps none: they have to be sent anew.
+            Keys and values are computed again after `wake_up` by both. A server on a CPU only
+            freezes its requests.
+        """
+        query = urlencode({"level": level, "mode": "keep"})
+        await self.http.post_text(f"/sleep?{query}")
+
+    async def wake_up(self, *parts: Literal["weights", "kv_cache"]) -> None:
+        """Take memory again, for some parts or, without a name, for all.
+
+        Frozen requests go on when no part sleeps any more.
+        """
+        query = urlencode([("tags", part) for part in parts])
+        await self.http.post_text(f"/wake_up?{query}" if query else "/wake_up")
 
     async def weight_version(self) -> str:
         """Return the label of the weights; `default` until one is set."""

@@ -92,6 +92,7 @@ class VllmServer:
     def _start_at(self, port: int) -> Self:
         if self.is_alive:
             raise UsageError("the server runs already; stop it first, or call restart")
+        self._end()  # one that ended by itself left a pipe open
         _check_model(self.config.model)
         python = environment_python(self.config)
         self.port = _free_port(self.config.host, port)

@@ -268,14 +268,14 @@ def test_compare_shows_both_numbers():
 
 
 def test_a_probe_is_always_the_same_and_as_strict_as_the_dtype(model):
-    one, two = (Probe(ProbeConfig(), model, "tiny") for _ in range(2))
+    one, two = (Probe(ProbeConfig(), model) for _ in range(2))
     assert one.token_ids == two.token_ids
     assert (len(one.token_ids), one.tolerance) == (48, 1e-4)
     assert len(one.logprobs) == 47
     half = tiny_qwen().to(torch.bfloat16)
-    assert Probe(ProbeConfig(), half, "tiny").tolerance == 0.5
+    assert Probe(ProbeConfig(), half).tolerance == 0.5
     config = ProbeConfig(token_ids=[5, 6, 7], tolerance=0.25)
-    own = Probe(config, model, "tiny")
+    own = Probe(config, model)
     assert (own.token_ids, own.tolerance, len(own.logprobs)) == ([5, 6, 7], 0.25, 2)
     for wrong in ({"num_tokens": 1}, {"token_ids": [4]}, {"tolerance": -1.0}):
         with pytest.raises(UsageError):

@@ -1,7 +1,8 @@
 """A model of transformers behind those of vLLM's routes that a run and a gateway ask, in a thread.
 
-It samples token by token, is paused, labelled and given new weights as vLLM is. Not here: a real
-vLLM (`tests/trainer/vllm_servers.py`).
+It samples token by token, is paused, sent to sleep, labelled and given new weights as vLLM is. What
+would break a GPU's server breaks this one: it is resumed, or given weights, while it sleeps. Not
+here: a real vLLM (`tests/trainer/vllm_servers.py`); one in a process (`hf_server_process.py`).
 """
 
 from __future__ import annotations
@@ -20,29 +21,41 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from katgym_trainer.weight_sync.served_weights import scores
 
 NAME = "tiny"
-ROUTES = ("/pause", "/resume", "/update_weight_version", "/v1/completions", "/collective_rpc")
+ROUTES = (
+    "/pause", "/resume", "/update_weight_version", "/v1/completions", "/collective_rpc", "/sleep",
+    "/wake_up",
+)  # fmt: skip
 
 
 class HfServer:
     """Serves a folder of `save_model`; a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, port: int = 0, name: str = NAME) -> None:
+        self.name = name
+        self.routes = list(ROUTES)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.version = "default"
         self.num_updates = 0
+        self.num_sampled = 0
+        """Completions that ended."""
+        self.calls: list[str] = []
+        """What put it to sleep, woke it and gave it weights, in order."""
+        self._asleep: set[str] = set()
         self._is_running = threading.Event()
         self._is_running.set()
         self._lock = threading.Lock()
         self._posts = {
             "/pause": lambda _: self._is_running.clear(),
-            "/resume": lambda _: self._is_running.set(),
+            "/resume": self._resume,
+            "/sleep": self._sleep,
+            "/wake_up": self._wake,
             "/update_weight_version": self._label,
             "/collective_rpc": self._reload,
             "/v1/completions": self._complete,
             "/v1/chat/completions": self._chat,
         }
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -60,19 +73,39 @@ class HfServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def reply(self, path: str, body: Any) -> Any:
+    def reply(self, path: str, body: Any, query: str = "") -> Any:
         """Return what is answered at a path."""
+        if path in ("/sleep", "/wake_up"):
+            self.calls.append(f"{path}?{query}" if query else path)
+            return self._posts[path](query)
         if path == "/openapi.json":
-            return {"paths": {route: {} for route in ROUTES}}
+            return {"paths": {route: {} for route in self.routes}}
         if path == "/v1/models":
-            return {"data": [{"id": NAME, "root": NAME, "max_model_len": 400}]}
+            return {"data": [{"id": self.name, "root": self.name, "max_model_len": 400}]}
         return self._posts[path](body) or {} if path in self._posts else {}
 
     def _label(self, body: Any) -> None:
         self.version = body["new_version"]
 
+    def _resume(self, _: Any) -> None:
+        assert not self._asleep, "it would sample without its memory"
+        self._is_running.set()
+
+    def _sleep(self, _: str) -> dict[str, Any]:
+        self._is_running.clear()
+        self._asleep = {"weights", "kv_cache"}
+        return {}
+
+    def _wake(self, query: str) -> dict[str, Any]:
+        self._asleep -= {query.removeprefix("tags=")} if query else set(self._asleep)
+        if not self._asleep:
+            self._is_running.set()
+        return {}
+
     def _reload(self, body: Any) -> dict[str, Any]:
         assert body["method"] == "reload_weights"
+        assert "weights" not in self._asleep, "there is no memory for them"
+        self.calls.append("reload")
         weights = load_file(Path(body["kwargs"]["weights_path"]) / "model.safetensors")
         with self._lock:
             self.model.load_state_dict(weights, strict=False)  # its head is tied
@@ -87,6 +120,7 @@ class HfServer:
             rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], found, strict=True)]
             return {"choices": [{"prompt_logprobs": [None, *rows]}]}
         sampled, logprobs, reason = self._sampled(ids, body["max_tokens"])
+        self.num_sampled += 1
         choice = {"token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}
         return {"choices": [{**choice, "finish_reason": reason}]}
 
@@ -132,7 +166,8 @@ def _handler(server: HfServer) -> type[http.server.BaseHTTPRequestHandler]:
             self._answer(json.loads(self.rfile.read(length) or "{}"))
 
         def _answer(self, body: Any) -> None:
-            data = json.dumps(server.reply(self.path.partition("?")[0], body)).encode()
+            path, _, query = self.path.partition("?")
+            data = json.dumps(server.reply(path, body, query)).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(data)))
             self.end_headers()

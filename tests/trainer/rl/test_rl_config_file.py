@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from katgym.errors import UsageError
+from katgym_trainer.rl.placement import ServerConfig, ServerTag
 from katgym_trainer.rl.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.rl.rl_config_file import parse_rl_config
 
@@ -104,6 +105,7 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
             r"\[policy\] sync = 'lora' needs lora_rank >= 1, got 0",
         ),
         ("[policy]\nserver_python = 'x'", r"of a server that the run starts: uri = 'vllm'"),
+        ("[policy]\nuri = 'vllm:host#n'", r"\[policy\]: url is URL#NAME, .* got 'host#n'"),
         ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
         ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),
         ("[evaluate]\nattempts = 0", r"attempts is an int >= 1, got 0"),
@@ -114,6 +116,76 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
     ],
 )
 def test_what_is_wrong_is_named_with_its_section(more: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parse(more)
+
+
+def test_servers_stand_where_their_tags_say() -> None:
+    assert parse().policy.placed == ()
+    assert parse("[policy]\nuri = 'vllm'").policy.placed == (ServerConfig(),)
+    there = parse("[policy]\nuri = 'vllm:http://h:1/v1/#n?timeout_s=5'").policy.placed[0]
+    assert (there.place, there.name, there.is_shared) == ("http://h:1", "n", False)
+    config = parse(
+        "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"
+        "[[policy.servers]]\ntags = ['rollout', 'train']\ndevices = '0'\n"
+        "[[policy.servers]]\nurl = 'http://h:1#tiny'\n"
+    )
+    assert config.policy.placed == (
+        ServerConfig(tags=(ServerTag.ROLLOUT, ServerTag.TRAIN), devices="0"),
+        ServerConfig(url="http://h:1#tiny"),
+    )
+    assert [where.is_shared for where in config.policy.placed] == [True, False]
+    assert config.identity() == parse("[policy]\nuri = 'vllm'").identity()
+
+
+SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (SERVERS + "tags = ['trian']", r"servers.0 tags 'trian'. Did you mean 'train'"),
+        (SERVERS + "device = '0'", r"key of rl.toml \[policy\] servers.0 'device'. Did you mean"),
+        (SERVERS + "tags = ['train']", r"servers.0: tags = \['train'\] has no 'rollout'"),
+        (SERVERS + "tags = []", r"tags = \[\] has no 'rollout'"),
+        (SERVERS + "tags = ['rollout', 'rollout']", r"tag 'rollout' is there twice"),
+        (SERVERS + "tags = 'rollout'", r"servers.0 tags"),
+        (SERVERS + "devices = 0", r"servers.0 devices: Expected `str`, got `int`"),
+        (SERVERS + "url = 'http://h:1'", r"url is URL#NAME, as in .* got 'http://h:1'"),
+        (SERVERS + "url = 'h:1#n'", r"url is URL#NAME"),
+        (
+            SERVERS + "url = 'http://h:1#n'\ndevices = '1'",
+            r"devices = '1' is of a server that the run starts; the one at http://h:1#n has",
+        ),
+        (
+            SERVERS + "url = 'http://h:1#n'\n[[policy.servers]]\nurl = 'http://h:1/v1#m'",
+            r"url 'http://h:1' is there twice",
+        ),
+        (
+            "[[policy.servers]]\ndevices = '0'",
+            r"servers are those of uri = 'vllm', and there is no",
+        ),
+        (
+            "[policy]\nuri = 'vllm:http://h:1#n'\n[[policy.servers]]\ndevices = '0'",
+            r"got 'vllm:http://h:1#n': give that one a section with url = 'http://h:1#n'",
+        ),
+        (
+            "[policy]\nuri = 'vllm'\ngateway = 'http://g:2'\n[[policy.servers]]\ndevices = '0'",
+            r"gateway = 'http://g:2' stands in front of one server",
+        ),
+        (
+            "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"
+            "[[policy.servers]]\nurl = 'http://h:1#n'",
+            r"server_args and server_python are of a server that the run starts",
+        ),
+        ("[policy]\nuri = 'vllm'\nservers = 2", r"is a list of tables, each begun by"),
+        (
+            "[policy]\nuri = 'vllm'\nservers = [2]",
+            r"servers.0 is a table of keys and values, got 2",
+        ),
+    ],
+)
+def test_what_is_wrong_with_servers_is_named(more: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parse(more)
 

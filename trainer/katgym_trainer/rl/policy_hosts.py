@@ -3,7 +3,7 @@
     host = InProcessHost(trainer, tokenizer, config, is_shared=True)
     await host.push(version=7)      # later completions are stamped with 7
 
-Not here: vLLM servers (`server_hosts.py`), the policies (`katgym.policies`).
+Not here: vLLM servers (`server_pool.py`), the policies (`katgym.policies`).
 """
 
 from __future__ import annotations
@@ -95,6 +95,6 @@ class InProcessHost(PolicyHost):
 
     def _probed(self) -> float:
         """Return the largest difference of a log-probability between copy and trainer."""
-        probe = Probe(ProbeConfig(), self._trained, "")
+        probe = Probe(ProbeConfig(), self._trained)
         there = scores(self._played, probe.token_ids)
         return compare("the copy that plays", probe.logprobs, there, probe.tolerance)

@@ -19,6 +19,7 @@ from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.limits import Limits
 from katgym.policies.base import Sampling
+from katgym_trainer.rl.placement import OWN, ServerConfig, check_servers
 from katgym_trainer.runs.train_run_config import (
     CheckpointConfig,
     ModelConfig,
@@ -26,9 +27,6 @@ from katgym_trainer.runs.train_run_config import (
     at_least,
 )
 from katgym_trainer.trainer_config import TrainerConfig
-
-OWN = "vllm"
-"""The uri of a server that the run starts."""
 
 
 class TaskChoice(StrEnum):
@@ -110,13 +108,15 @@ class PolicyConfig:
     """Section [policy]: who plays, and how it samples."""
 
     uri: str = ""
-    """`vllm`: a server that the run starts, and starts again when it dies; `vllm:URL#NAME`: one
-    that is there, with the routes of `katgym vllm serve --rl`; "": the model plays in this
-    process."""
+    """`vllm`: a server that the run starts, and starts again when it dies, or those of `servers`;
+    `vllm:URL#NAME`: one that is there, with the routes of `katgym vllm serve --rl`; "": the model
+    plays in this process."""
+    servers: tuple[ServerConfig, ...] = ()
+    """Of uri `vllm`, each a section [[policy.servers]]; none: one that only samples."""
     server_args: tuple[str, ...] = ()
-    """Further arguments of the server that the run starts."""
+    """Further arguments of the servers that the run starts."""
     server_python: str = ""
-    """Python of an environment with vLLM for it; "" is the one `katgym vllm install` makes."""
+    """Python of an environment with vLLM for them; "" is the one `katgym vllm install` makes."""
     temperature: float = 1.0
     max_tokens: int = 512
     """Sampled tokens a turn."""
@@ -140,9 +140,12 @@ class PolicyConfig:
                 f"uri is 'vllm', 'vllm:URL#NAME', or \"\" for this process, got {self.uri!r}:"
                 " weights get to no other policy"
             )
-        if self.uri != OWN and (self.server_args or self.server_python):
+        check_servers(self.servers, uri=self.uri, gateway=self.gateway)
+        has_own = any(not where.url for where in self.placed)
+        if not has_own and (self.server_args or self.server_python):
             raise UsageError(
-                "server_args and server_python are of a server that the run starts: uri = 'vllm'"
+                "server_args and server_python are of a server that the run starts: uri = 'vllm',"
+                " or one of its servers without a url"
             )
         if self.gateway and not self.uri.startswith("vllm:"):
             raise UsageError(
@@ -155,6 +158,15 @@ class PolicyConfig:
             raise UsageError(f"sync = {self.sync.value!r} changes nothing without a uri")
         if self.uri and self.max_batch_size != 128:
             raise UsageError("max_batch_size is of the policy in this process; servers have theirs")
+
+    @property
+    def placed(self) -> tuple[ServerConfig, ...]:
+        """The servers; none where the model plays in this process."""
+        if not self.uri:
+            return ()
+        if self.uri != OWN:
+            return (ServerConfig(url=self.uri.removeprefix("vllm:")),)
+        return self.servers or (ServerConfig(),)
 
     @property
     def sampling(self) -> Sampling:
@@ -331,8 +343,8 @@ class RlConfig:
             (found["loop"], "num_steps"), (found["loop"], "max_idle_steps"),
             (trainer, "num_steps"), (found["rollouts"], "max_concurrency"),
             (found["policy"], "uri"), (found["policy"], "max_batch_size"),
-            (found["policy"], "server_args"), (found["policy"], "server_python"),
-            (found["policy"], "gateway"),
+            (found["policy"], "servers"), (found["policy"], "server_args"),
+            (found["policy"], "server_python"), (found["policy"], "gateway"),
         ):  # fmt: skip
             del section[key]
         names = ("model", "envs", "policy", "rollouts", "loop")

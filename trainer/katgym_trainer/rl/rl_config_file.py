@@ -11,6 +11,7 @@ from typing import Any
 
 from katgym.errors import UsageError
 from katgym_trainer.algorithms import resolved
+from katgym_trainer.rl.placement import ServerConfig
 from katgym_trainer.rl.rl_config import (
     EnvConfig,
     EvaluateConfig,
@@ -53,7 +54,7 @@ def parse_rl_config(raw: Mapping[str, Any], *, name: str, num_steps: int | None 
     config = RlConfig(
         model=of(ModelConfig, "model"),
         envs=_envs(raw.get("envs", []), name),
-        policy=of(PolicyConfig, "policy"),
+        policy=_policy(raw.get("policy", {}), f"{name} [policy]"),
         rollouts=of(RolloutsConfig, "rollouts"),
         loop=section(RlLoopConfig, {k: v for k, v in train.items() if k in of_loop}, where),
         trainer={k: v for k, v in train.items() if k not in of_loop},
@@ -76,6 +77,21 @@ def _envs(raw: object, name: str) -> tuple[EnvConfig, ...]:
         if ids.count(env_id) > 1:
             raise UsageError(f"{where}: {env_id!r} is there twice; give it once, with a weight")
     return found
+
+
+def _policy(raw: object, where: str) -> PolicyConfig:
+    told = table(raw, where)
+    servers = told.get("servers", [])
+    if not isinstance(servers, list):
+        raise UsageError(
+            f"{where} servers is a list of tables, each begun by [[policy.servers]], got"
+            f" {servers!r}"
+        )
+    placed = tuple(
+        section(ServerConfig, item, f"{where} servers.{number}")
+        for number, item in enumerate(servers)
+    )
+    return section(PolicyConfig, {**told, "servers": placed}, where)
 
 
 def _check_envs(config: RlConfig, name: str) -> None:

@@ -54,6 +54,8 @@ RL_METRICS = {
     "time/sync_s": "weights on their way to the policy, and checked",
     "time/pause_s": "of that, servers stood still",
     "time/probe_s": "of that, the check",
+    "time/asleep_s": "servers on the trainer's devices took no requests, from the step's beginning "
+    "until they had its weights",
     "time/evaluate_s": "held-out tasks were played",
     "time/save_s": "the checkpoint of the step before was written",
     "time/total_s": "the whole step, from the end of the one before",

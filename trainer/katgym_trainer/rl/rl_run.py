@@ -32,9 +32,9 @@ from katgym_trainer.rl.kept_rollouts import KeptRollouts
 from katgym_trainer.rl.learning_watch import LearningWatch
 from katgym_trainer.rl.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.rl_checks import check_prompts, check_store
-from katgym_trainer.rl.rl_config import OWN, RlConfig
+from katgym_trainer.rl.rl_config import RlConfig
 from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
-from katgym_trainer.rl.server_hosts import OwnServerHost, ServerHost
+from katgym_trainer.rl.server_pool import ServerPool
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.rl.task_source import TaskSource
 from katgym_trainer.runs.freed_memory import keep_freed_memory
@@ -263,12 +263,14 @@ class RlRun:
 
     async def _host(self) -> PolicyHost:
         """Return who samples; in this process a copy of the model where both work at once."""
-        if self.config.policy.uri:
-            kind = OwnServerHost if self.config.policy.uri == OWN else ServerHost
-            self.observer.say("connecting to vLLM" if kind is ServerHost else "starting vLLM")
+        if placed := self.config.policy.placed:
+            is_there = all(where.url for where in placed)
+            self.observer.say("connecting to vLLM" if is_there else "starting vLLM")
             last_step = max(self.first, self.kept.last_step())
-            host = kind(self.trainer, self.config, folder=self.folder.path, last_step=last_step)
-            return await host.start()
+            pool = ServerPool(
+                self.trainer, self.config, folder=self.folder.path, last_step=last_step
+            )
+            return await pool.start()
         if self.config.rollouts.store:
             logger.warning(
                 "no [policy] uri: whoever plays into %r gets no new weights from this run",

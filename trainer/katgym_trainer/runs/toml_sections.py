@@ -45,8 +45,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             for item in value if isinstance(value, list) else [value]:
                 if item not in list(part):
                     raise UnknownNameError(unknown_name(f"{where}", item, part))
-    if dataclasses.is_dataclass(value):
-        return value
+    is_section = dataclasses.is_dataclass(value)
+    if is_section or (isinstance(value, tuple) and all(map(dataclasses.is_dataclass, value))):
+        return value  # read before; an array of TOML is a list
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as e:

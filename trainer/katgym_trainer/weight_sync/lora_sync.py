@@ -1,6 +1,7 @@
 """`LoraSync`: the adapter alone, through a folder that trainer and servers see.
 
-The servers know one path, a link; a version is a folder beside it. While they are paused the link
+The servers know one path, a link; a version is a folder beside it. They keep the weights below the
+adapter, so a server may sleep only as deep as leaves it those. While they are paused the link
 is pointed at the new folder, and they are told to forget what they read: the next request that uses
 the adapter, frozen or new, reads it.
 
@@ -26,7 +27,8 @@ class LoraSync(WeightSync):
     """Adapters, for servers started with `--lora --rl`.
 
     adapter: its name there; clients sample from it as from a model. folder: for its versions;
-    this sync's own, and on every server's machine at the same path.
+    this sync's own, and on every server's machine at the same path. link_name: of the link in it;
+    syncs that share a folder each have one.
     """
 
     def __init__(
@@ -35,18 +37,19 @@ class LoraSync(WeightSync):
         adapter: str,
         *,
         folder: Path,
+        link_name: str = "current",
         probe: ProbeConfig | None = None,
         timeout_s: float = 600.0,
     ) -> None:
         super().__init__(urls, adapter, probe=probe, timeout_s=timeout_s)
         self.folder = folder.absolute()
-        self.link = self.folder / "current"
+        self.link = self.folder / link_name
 
     async def prepare(self, model: Any, version: int) -> None:
         await asyncio.to_thread(self._write, model, version)
 
     async def update(self, model: Any, version: int) -> None:
-        new = self.folder / "current.new"
+        new = self.folder / f"{self.link.name}.new"
         new.unlink(missing_ok=True)
         new.symlink_to(version_folder(self.folder, version).name)
         new.replace(self.link)

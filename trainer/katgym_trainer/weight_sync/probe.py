@@ -59,32 +59,36 @@ class ProbeConfig:
 class Probe:
     """The check for one model; made before a sync, so that the trainer scores while servers sample.
 
-    served_name: the model to ask servers for.
+    It keeps what the model scores then.
     """
 
-    def __init__(self, config: ProbeConfig, model: Any, served_name: str) -> None:
+    def __init__(self, config: ProbeConfig, model: Any) -> None:
         self.model = model
-        self.served_name = served_name
         self.token_ids = list(config.token_ids) or _drawn_ids(model, config.num_tokens)
         self.logprobs = scores(model, self.token_ids)
         dtype = next(model.parameters()).dtype
         self.tolerance = config.tolerance or _TOLERANCES.get(dtype, 1e-4)
 
-    async def check(self, control: VllmControl) -> float:
-        """Return a server's largest difference; raises `WeightSyncError` if it is too large."""
+    async def check(self, control: VllmControl, served_name: str) -> float:
+        """Return a server's largest difference; raises `WeightSyncError` if it is too large.
+
+        served_name: the model to ask the server for.
+        """
         client = TokenClient(control.http)
         if await _has_adapters(control):
-            here, there = await self._sampled(client)
+            here, there = await self._sampled(client, served_name)
         else:
             here = self.logprobs
-            there = await client.score(self.served_name, self.token_ids)
+            there = await client.score(served_name, self.token_ids)
         return compare(client.name, here, there, self.tolerance)
 
-    async def _sampled(self, client: TokenClient) -> tuple[list[float], list[float]]:
+    async def _sampled(
+        self, client: TokenClient, served_name: str
+    ) -> tuple[list[float], list[float]]:
         """Return the trainer's and the server's log-probabilities of what the server samples."""
         prompt = self.token_ids[:_NUM_PROMPT]
         request = TokenRequest(
-            model=self.served_name,
+            model=served_name,
             prompt_ids=prompt,
             max_tokens=len(self.token_ids),
             seed=0,

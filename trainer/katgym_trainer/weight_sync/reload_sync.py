@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from katgym.vllm_server.control import SleepLevel
 from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.weight_sync.probe import ProbeConfig
 from katgym_trainer.weight_sync.served_weights import write_weights
@@ -27,6 +28,8 @@ class ReloadSync(WeightSync):
     should_repeat_head: send a tied LM head as well; without it a server of vLLM 0.32 keeps its old
     one, and the probe fails.
     """
+
+    sleep_level: ClassVar[SleepLevel] = 2
 
     def __init__(
         self,

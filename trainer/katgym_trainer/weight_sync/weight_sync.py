@@ -4,7 +4,10 @@
     times = await sync.sync_weights(model, version=7, policies=[policy])
 
 Requests are frozen while the weights change and go on with the new ones; servers tell which token
-came from which. A sync that fails after weights began to change says so: the servers go on, and
+came from which. `ready` and `deliver` are the two halves of a sync, for several with a server each
+that share what was made ready: one may fail, and the others go on.
+
+A sync that fails after weights began to change says so: the servers go on, and
 label what they sample `unverified`, which `vllm:` policies and gateways refuse. It does not protect
 what is sampled between the update and a probe that fails: that has the version's label.
 
@@ -20,13 +23,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from katgym.errors import KatgymError, UsageError
 from katgym.policies.http_retry import HttpClient, RetryConfig
-from katgym.vllm_server.control import VllmControl
+from katgym.vllm_server.control import SleepLevel, VllmControl
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig
+from katgym_trainer.weight_sync.standstill import Paused, Standstill
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,17 @@ class Gate(Protocol):
 
     async def resume(self, version: int) -> object:
         """Let them pass, to weights of this version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyWeights:
+    """Weights of one version that servers can take, and the check that they did."""
+
+    model: Any
+    version: int
+    probe: Probe
+    prepare_s: float
+    """Wall seconds that making them ready took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +86,9 @@ class WeightSync(abc.ABC):
 
     urls: of the servers. served_name: the model the probe scores there, an adapter's for adapters.
     """
+
+    sleep_level: ClassVar[SleepLevel] = 1
+    """How deep servers may sleep before an update: 2 where it brings all weights."""
 
     def __init__(
         self,
@@ -106,22 +124,46 @@ class WeightSync(abc.ABC):
         Raises `WeightSyncError` when a server's scores are not the model's, and what the update
         raised otherwise; the servers sample again in either case.
         """
+        weights = await self.ready(model, version)
+        times = await self.deliver(weights, policies=policies, gates=gates)
+        await self.clean_up(version)
+        return times
+
+    async def ready(self, model: Any, version: int) -> ReadyWeights:
+        """Do what can be done while the servers sample, and return what `deliver` takes."""
         start = time.perf_counter()
-        probe = await asyncio.to_thread(Probe, self.probe, model, self.served_name)
+        probe = await asyncio.to_thread(Probe, self.probe, model)
         await self.prepare(model, version)
-        prepared = time.perf_counter()
-        pause_s, update_s, resume_s = await self._exchange(model, version, policies, gates)
+        return ReadyWeights(
+            model=model, version=version, probe=probe, prepare_s=time.perf_counter() - start
+        )
+
+    async def deliver(
+        self,
+        weights: ReadyWeights,
+        *,
+        policies: Iterable[Versioned] = (),
+        gates: Sequence[Gate] = (),
+        standstill: Standstill | None = None,
+    ) -> SyncTimes:
+        """Give all servers weights that are ready, and check that they have them.
+
+        weights: of this sync, or of one of its kind and folder. standstill: how the servers stand
+        still; None pauses them. Everything else is as in `sync_weights`; nothing is cleaned up.
+        """
+        still = standstill or Paused()
+        pause_s, update_s, resume_s = await self._exchange(weights, policies, gates, still)
         probed = time.perf_counter()
         async with self._marked_if_it_fails(gates):
-            differences = await all_of(probe.check(control) for control in self.controls)
-        probe_s = time.perf_counter() - probed
-        await self.clean_up(version)
+            differences = await all_of(
+                weights.probe.check(control, self.served_name) for control in self.controls
+            )
         return SyncTimes(
-            prepare_s=prepared - start,
+            prepare_s=weights.prepare_s,
             pause_s=pause_s,
             update_s=update_s,
             resume_s=resume_s,
-            probe_s=probe_s,
+            probe_s=time.perf_counter() - probed,
             difference=max(differences),
         )
 
@@ -141,22 +183,27 @@ class WeightSync(abc.ABC):
         await all_of(control.aclose() for control in self.controls)
 
     async def _exchange(
-        self, model: Any, version: int, policies: Iterable[Versioned], gates: Sequence[Gate]
+        self,
+        weights: ReadyWeights,
+        policies: Iterable[Versioned],
+        gates: Sequence[Gate],
+        standstill: Standstill,
     ) -> tuple[float, float, float]:
         """Pause, update, set versions, resume; return how long each took."""
+        version = weights.version
         start = time.perf_counter()
         await all_of(gate.pause() for gate in gates)
         try:
-            await all_of(control.pause("keep", clear_cache=True) for control in self.controls)
+            await all_of(standstill.begin(control) for control in self.controls)
             paused = time.perf_counter()
             async with self._marked_if_it_fails(gates):
-                await self.update(model, version)
+                await self.update(weights.model, version)
                 await all_of(control.set_weight_version(str(version)) for control in self.controls)
             for policy in policies:
                 policy.policy_version = version
             updated = time.perf_counter()
         finally:
-            await all_of(control.resume() for control in self.controls)
+            await all_of(standstill.end(control) for control in self.controls)
         await all_of(gate.resume(version) for gate in gates)
         return paused - start, updated - paused, time.perf_counter() - updated
 

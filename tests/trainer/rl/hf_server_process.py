@@ -1,0 +1,26 @@
+"""Stands in for `python -m vllm...`: the server of `hf_server.py`, to be killed."""
+
+import itertools
+import sys
+import threading
+from pathlib import Path
+
+from hf_server import HfServer
+
+
+def python_for(folder: Path) -> Path:
+    """Write what stands for the Python of an environment with vLLM."""
+    script, paths = folder / "python", ":".join(filter(None, sys.path))
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{paths}" exec "{sys.executable}" "{Path(__file__)}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+if __name__ == "__main__":
+    options = dict(itertools.pairwise(sys.argv))
+    with HfServer(
+        Path(options["--model"]), port=int(options["--port"]), name=options["--served-model-name"]
+    ):
+        threading.Event().wait()

@@ -1,0 +1,198 @@
+"""A run's servers: those that share the trainer's devices sleep, those that die come back.
+
+The servers are those of `hf_server.py`. Not here: real ones (`test_rl_placement_vllm.py`), who is
+asked for what (`test_routed_policy.py`), what is wrong in a file (`test_rl_config_file.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from hf_server import HfServer
+from hf_server_process import python_for
+from rl_play import config_text, register_env, save_model
+
+from katgym.cli.main import main
+from katgym.policies.base import Sampling
+from katgym_trainer.rl.placement import ServerConfig, ServerTag
+from katgym_trainer.rl.rl_config import EnvConfig, PolicyConfig, RlConfig
+from katgym_trainer.rl.server_pool import ServerPool
+from katgym_trainer.runs.train_run_config import ModelConfig
+from katgym_trainer.trainer import Trainer
+
+SHARED = (ServerTag.ROLLOUT, ServerTag.TRAIN)
+LINES = 'max_context_tokens = 400\nuri = "vllm"\n'
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def run(model: Path, folder: Path, servers: str, *, steps: int, staleness: int) -> list[float]:
+    """Train on servers, and return how long the shared ones slept in each step."""
+    register_env()
+    text = config_text(model, steps=steps, rollouts=f"max_staleness = {staleness}")
+    config = folder / "rl.toml"
+    config.write_text(text.replace("max_context_tokens = 400\n", LINES + servers))
+    assert main(["train", "rl", str(config), "--out", str(folder / "run")]) == 0
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == steps
+    assert all(line["rollout/num_invalid"] == 0 for line in lines)
+    assert max(line["rollout/max_staleness"] for line in lines) <= staleness
+    assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
+    return [line["time/asleep_s"] for line in lines]
+
+
+def section(server: HfServer, tags: str) -> str:
+    return f'[[policy.servers]]\nurl = "{server.url}#tiny"\ntags = {tags}\n'
+
+
+A_STEP = ["/sleep?level=2&mode=keep", "/wake_up?tags=weights", "reload", "/wake_up"]
+
+
+def test_a_server_on_the_trainers_devices_sleeps_while_others_sample(
+    model: Path, tmp_path: Path
+) -> None:
+    with HfServer(model) as shared, HfServer(model) as separate:
+        servers = section(shared, '["rollout", "train"]') + section(separate, '["rollout"]')
+        slept_s = run(model, tmp_path, servers, steps=3, staleness=1)
+        assert shared.calls == ["/wake_up", "reload", "reload", *A_STEP * 3]
+        assert separate.calls == ["reload"] * 5
+        assert shared.num_sampled > 0 and separate.num_sampled > 0
+        assert (shared.version, separate.version) == ("3", "3")
+        assert all(seconds > 0 for seconds in slept_s)
+
+
+def test_sampling_and_training_take_turns_where_all_devices_are_shared(
+    model: Path, tmp_path: Path
+) -> None:
+    with HfServer(model) as one, HfServer(model) as two:
+        servers = "".join(section(server, '["rollout", "train"]') for server in (one, two))
+        run(model, tmp_path, servers, steps=2, staleness=0)
+        assert one.calls == two.calls == ["/wake_up", "reload", "reload", *A_STEP * 2]
+        assert one.num_sampled > 0 and two.num_sampled > 0
+
+
+def test_a_server_that_cannot_sleep_is_told_with_what_to_start(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register_env()
+    with HfServer(model) as server:
+        server.routes.remove("/sleep")
+        config = tmp_path / "rl.toml"
+        servers = section(server, '["rollout", "train"]')
+        text = config_text(model).replace("max_context_tokens = 400\n", LINES + servers)
+        config.write_text(text)
+        assert main(["train", "rl", str(config), "--out", str(tmp_path / "run")]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{server.url} has the tag 'train' and cannot sleep" in told
+    assert "--rl, on a GPU with -- --enable-sleep-mode" in told
+
+
+@contextlib.asynccontextmanager
+async def own_pool(model: Path, folder: Path, *tags: tuple[ServerTag, ...]) -> AsyncIterator[Pool]:
+    """Start servers of the run's own, each a process."""
+    servers = tuple(ServerConfig(tags=tag, devices=str(i)) for i, tag in enumerate(tags))
+    policy = PolicyConfig(
+        uri="vllm", servers=servers, server_python=str(python_for(folder)), max_context_tokens=400
+    )
+    config = RlConfig(
+        model=ModelConfig(path=str(model)), envs=(EnvConfig(id="katgym/Echo-v0"),), policy=policy
+    )
+    with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
+        pool = await ServerPool(trainer, config, folder=folder).start()
+        try:
+            yield Pool(pool, trainer)
+        finally:
+            await pool.aclose()
+
+
+class Pool:
+    """A pool with its trainer."""
+
+    def __init__(self, pool: ServerPool, trainer: Trainer) -> None:
+        self.pool, self.trainer = pool, trainer
+
+    async def ask(self, session_id: str) -> int:
+        """Return how many tokens are sampled."""
+        generated = await self.pool.policy.generate(
+            [5, 6], sampling=Sampling(), max_tokens=4, seed=None, session_id=session_id
+        )
+        return len(generated.token_ids)
+
+    def url(self, number: int) -> str:
+        return str(self.pool.policy.describe()["servers"][number]["url"])
+
+    def kill(self, number: int) -> None:
+        """Kill a server's process and its supervisor."""
+        port = str(urlsplit(self.url(number)).port)
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if "--port" in words and words[words.index("--port") + 1] == port:
+                    os.kill(int(pid), signal.SIGKILL)
+
+    async def step(self) -> dict[str, float]:
+        """Take a step that changes nothing, and push it."""
+        async with self.pool.training():
+            self.trainer.step_rows([])
+        return await self.pool.push(self.trainer.num_steps)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(240):
+        while not is_so():
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_on(
+    model: Path, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        async with own_pool(model, tmp_path, SHARED, (ServerTag.ROLLOUT,)) as own:
+            first = own.url(0)
+            assert [await own.ask("a"), await own.ask("b")] == [4, 4]
+            async with own.pool.training():
+                own.kill(0)
+                assert await own.ask("a") == 4  # moved
+                own.trainer.step_rows([])
+            metrics = await own.pool.push(1)
+            assert metrics["sync/difference"] < 1e-4
+            await until(lambda: own.url(0) != first)
+            metrics = await own.step()
+            assert (metrics["sync/num_restarts"], own.trainer.num_steps) == (1, 2)
+            assert metrics["time/asleep_s"] > 0
+            own.kill(1)
+            assert await own.ask("a") == 4  # lost, and asked of the other
+        assert sorted(path.name for path in tmp_path.glob("*.log")) == ["vllm-0.log", "vllm-1.log"]
+
+    asyncio.run(go())
+
+
+def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with own_pool(model, tmp_path, SHARED) as own:
+            log = tmp_path / "vllm.log"
+            log.unlink()
+            log.mkdir()  # what starts it again fails with an error that is not ours
+            async with own.pool.training():
+                waiting = asyncio.create_task(own.ask("a"))
+                own.kill(0)
+            with pytest.raises(IsADirectoryError):
+                await waiting
+            with pytest.raises(IsADirectoryError):
+                await own.ask("b")
+            with pytest.raises(IsADirectoryError):
+                await own.pool.push(0)
+
+    asyncio.run(go())

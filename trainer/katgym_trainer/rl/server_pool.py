@@ -1,0 +1,196 @@
+"""The vLLM servers of a run: they sample, get weights, and make way for the trainer.
+
+Servers whose devices are the trainer's too (tag `train`) sleep from a step's beginning until they
+have its weights; the others sample all the time. Any of the run's own that dies is started again
+while the others go on; a shared one only between steps, when its devices are free.
+
+Not here: one server (`run_servers.py`), who is asked for what (`routed_policy.py`), which servers
+there are (`placement.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from katgym_trainer.rl.gateway_link import GatewayLink
+from katgym_trainer.rl.policy_hosts import PolicyHost
+from katgym_trainer.rl.rl_config import RlConfig
+from katgym_trainer.rl.routed_policy import RoutedPolicy, Signal
+from katgym_trainer.rl.run_servers import OwnServer, RunServer, ServerRole
+from katgym_trainer.rl.watched_policy import LostError
+from katgym_trainer.trainer import Trainer
+from katgym_trainer.weight_sync.weight_sync import ReadyWeights, SyncTimes, all_of
+
+
+class ServerPool(PolicyHost):
+    """The servers that `[policy]` names, one or several."""
+
+    def __init__(
+        self, trainer: Trainer, config: RlConfig, *, folder: Path, last_step: int = 0
+    ) -> None:
+        """folder: the run's; the machines of all servers have it at the same path.
+
+        last_step: the last that the run took, in this process or before.
+        """
+        self._trainer, self._config, self._last_step = trainer, config, last_step
+        self._changed = Signal()
+        self._servers = _servers(trainer, config, folder, self._changed)
+        self._own = [server for server in self._servers if isinstance(server, OwnServer)]
+        self._gates: list[GatewayLink] = []
+        if gateway := config.policy.gateway:
+            url, store = self._servers[0].url, config.rollouts.store
+            self._gates = [GatewayLink(gateway, server_url=url, store=store)]
+        self._devices = asyncio.Lock()
+        """Held while the trainer computes, and while a server that shares its devices starts;
+        taken before `_weights`."""
+        self._weights = asyncio.Lock()
+        """Held while the trainer changes them, and while servers get them."""
+        self._ready: ReadyWeights | None = None
+        """The newest that were made ready."""
+
+    async def start(self) -> Self:
+        """Start or find the servers, give them the trainer's weights, and connect to them.
+
+        Raises `PolicyError` for one that does not answer, `ServerError` for one that does not
+        start, and what the first push raises.
+        """
+        try:
+            await self._start_all()
+            await all_of(gate.open(last_step=self._last_step) for gate in self._gates)
+            weights = await self._ready_weights()
+            await all_of(server.deliver(weights, self._gates) for server in self._servers)
+            await all_of(server.connect() for server in self._servers)
+        except BaseException:
+            await self.aclose()
+            raise
+        self.policy = RoutedPolicy(self._config.policy.uri, self._servers, self._changed)
+        for server in self._own:
+            server.watch(self._mend)
+        return self
+
+    @contextlib.asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        """Have the shared servers sleep; they wake with the weights that are pushed next."""
+        async with self._devices, self._weights:
+            await all_of(_asleep(s) for s in self._servers if s.is_shared and s.is_up)
+            yield
+
+    async def push(self, version: int) -> dict[str, float]:
+        began = time.perf_counter()
+        times: list[SyncTimes] = []
+        while not times:
+            await self._until_one_is_up()
+            async with self._weights:
+                times = await self._delivered()
+        found = {
+            "time/sync_s": time.perf_counter() - began,
+            "time/pause_s": max(t.pause_s + t.update_s + t.resume_s for t in times),
+            "time/probe_s": max(t.probe_s for t in times),
+            "sync/difference": max(t.difference for t in times),
+        }
+        if self._own:
+            found["sync/num_restarts"] = float(sum(server.num_restarts for server in self._own))
+        if shared := [server for server in self._servers if server.is_shared]:
+            found["time/asleep_s"] = max(server.asleep_s for server in shared)
+        return found
+
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:
+        await all_of(gate.replace_sessions(num_sessions, group_id=group_id) for gate in self._gates)
+
+    async def aclose(self) -> None:
+        await all_of(
+            [
+                *(gate.aclose() for gate in self._gates),
+                *(server.aclose() for server in self._servers),
+            ]
+        )
+
+    async def _start_all(self) -> None:
+        """Start the servers, those of the same devices one after the other.
+
+        vLLM measures what is free on a device, which nobody else may change meanwhile.
+        """
+        of_devices: dict[str, list[RunServer]] = {}
+        for server in self._servers:
+            where = server.role.where
+            of_devices.setdefault(where.url or where.devices, []).append(server)
+
+        async def in_turn(servers: Sequence[RunServer]) -> None:
+            for server in servers:
+                await server.start()
+
+        await all_of(in_turn(servers) for servers in of_devices.values())
+
+    async def _until_one_is_up(self) -> None:
+        """Wait for a server that weights can go to; raise why one could not be mended."""
+        while True:
+            for server in self._servers:
+                if server.error is not None:
+                    raise server.error
+            if any(server.is_up for server in self._servers):
+                return
+            await self._changed.wait()
+
+    async def _delivered(self) -> list[SyncTimes]:
+        """Give the weights to all servers that are up; those that end meanwhile are left out."""
+        weights = await self._ready_weights()
+        up = [server for server in self._servers if server.is_up]
+        found = await asyncio.gather(
+            *(server.deliver(weights, self._gates) for server in up), return_exceptions=True
+        )
+        times: list[SyncTimes] = []
+        for result in found:
+            if isinstance(result, SyncTimes):
+                times.append(result)
+            elif not isinstance(result, LostError):  # the lost ones get them when they are mended
+                raise result
+        await self._servers[0].sync.clean_up(weights.version)
+        return times
+
+    async def _ready_weights(self) -> ReadyWeights:
+        """Return the trainer's weights for servers, made ready once a version."""
+        step = self._trainer.num_steps
+        if self._ready is None or self._ready.version != step:
+            self._ready = await self._servers[0].sync.ready(self._trainer.model, step)
+        return self._ready
+
+    async def _mend(self, server: OwnServer) -> None:
+        """Start a server anew, with the weights that the trainer has."""
+        devices = self._devices if server.is_shared else contextlib.nullcontext()
+        async with devices:
+            await server.start_again()
+            async with self._weights:  # until it is up: the next push is for it, too
+                await server.deliver(await self._ready_weights(), ())
+                await server.connect()
+
+
+def _servers(
+    trainer: Trainer, config: RlConfig, folder: Path, changed: Signal
+) -> Sequence[RunServer]:
+    placed = config.policy.placed
+    num_own = sum(not where.url for where in placed)
+    found: list[RunServer] = []
+    for number, where in enumerate(placed):
+        role = ServerRole(
+            config=config,
+            where=where,
+            number=number,
+            lora_rank=trainer.config.lora_rank,
+            dtype=trainer.config.dtype,
+            folder=folder / "weights",
+            log_file=folder / (f"vllm-{number}.log" if num_own > 1 else "vllm.log"),
+            changed=changed,
+        )
+        found.append(RunServer(role) if where.url else OwnServer(role))
+    return found
+
+
+async def _asleep(server: RunServer) -> None:
+    """Send a server to sleep; one that ends meanwhile needs no devices either."""
+    with contextlib.suppress(LostError):
+        await server.fall_asleep()

@@ -30,6 +30,7 @@ from katgym_trainer.weight_sync.served_weights import (
     write_adapter,
     write_weights,
 )
+from katgym_trainer.weight_sync.standstill import Asleep
 from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
 from katgym_trainer.weight_sync.weight_sync import WeightSync
 
@@ -163,6 +164,53 @@ def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model)
     assert policy.policy_version == 3
     assert times.difference <= 1e-5
     assert min(times.prepare_s, times.pause_s, times.update_s, times.probe_s) > 0
+
+
+def test_a_sleeping_server_wakes_its_weights_first_and_is_never_resumed(told, model):
+    async def run():
+        sync = make(told)
+        try:
+            return await sync.deliver(await sync.ready(model, 3), standstill=Asleep())
+        finally:
+            await sync.aclose()
+
+    assert asyncio.run(run()).difference <= 1e-5
+    for server in told:
+        assert server.calls[:3] == [
+            ("/wake_up", "tags=weights"), ("/update_weight_version", {"new_version": "3"}),
+            ("/wake_up", {}),
+        ]  # fmt: skip
+
+
+def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
+    """One of the servers fails, and the other has its weights."""
+    model = add_adapters(model, TrainerConfig(lora_rank=4))
+    for server in told:
+        server.model = model
+    told[0].failing = {"/v1/load_lora_adapter"}
+
+    async def run():
+        one, two = (
+            LoraSync([server.url], "ours", folder=tmp_path, link_name=name)
+            for server, name in zip(told, ("current", "current-1"), strict=True)
+        )
+        try:
+            weights = await one.ready(model, 5)
+            found = await asyncio.gather(
+                one.deliver(weights), two.deliver(weights), return_exceptions=True
+            )
+            await one.clean_up(5)
+            return found
+        finally:
+            await one.aclose()
+            await two.aclose()
+
+    failed, times = asyncio.run(run())
+    assert isinstance(failed, PolicyError)
+    assert times.difference <= 1e-5
+    assert (told[0].version, told[1].version) == ("unverified", "5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "current-1", "v5"]
+    assert (tmp_path / "current-1").resolve() == tmp_path / "v5"
 
 
 class NotedGate:

@@ -18,12 +18,14 @@ from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
 from katgym.policies.vllm_client import from_uri
 from katgym.vllm_server import TokenClient, TokenRequest
+from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.served_weights import scores
+from katgym_trainer.weight_sync.standstill import Asleep
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -144,6 +146,39 @@ def test_all_weights_of_an_untied_model(server, tmp_path):
     assert version == "12"
     assert [span.version for span in sampled.version_spans] == [12]
     assert difference(model, sampled, 0, len(sampled.token_ids)) <= 1e-4
+
+
+def test_a_server_that_sleeps_takes_all_weights_and_goes_on(server, model_folder, tmp_path):
+    model = tiny_model()
+    versions = {41: copy.deepcopy(model)}
+
+    async def run():
+        sync = ReloadSync([server.url], "tiny", folder=tmp_path / "weights")
+        policy = from_uri(f"{server.url}#tiny?tokenizer={model_folder}")
+        arguments = {"sampling": Sampling(), "max_tokens": 400, "seed": 0, "session_id": "s"}
+        try:
+            await sync.sync_weights(model, 41)
+            running = asyncio.create_task(policy.generate(PROMPT, **arguments))
+            await asyncio.sleep(0.2)
+            await sync.controls[0].sleep(sync.sleep_level)
+            await sync.controls[0].set_weight_version(UNVERIFIED)  # as runs do: it has none
+            queued = asyncio.create_task(policy.generate(PROMPT, **arguments))
+            shake(model, 42)
+            versions[42] = model
+            weights = await sync.ready(model, 42)
+            assert not queued.done()
+            times = await sync.deliver(weights, standstill=Asleep())
+            assert times.difference <= 1e-4
+            return await running, await queued
+        finally:
+            await sync.aclose()
+            await policy.aclose()
+
+    running, queued = asyncio.run(run())
+    assert {span.version for span in queued.version_spans} == {42}
+    for sampled in (running, queued):
+        for span in sampled.version_spans:
+            assert difference(versions[span.version], sampled, span.start, span.end) <= 1e-4
 
 
 def test_weights_other_than_the_trainers_are_noticed_and_refused(server, model_folder, tmp_path):

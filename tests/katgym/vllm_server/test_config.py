@@ -22,6 +22,7 @@ PYTHON = Path("/venv/bin/python")
         ({"device": "tpu"}, "device is one of 'auto', 'cpu', 'gpu', got 'tpu'"),
         ({"logprobs_mode": "raw"}, "logprobs_mode is one of 'processed_logprobs', 'raw_logprobs'"),
         ({"weight_transfer": "rdma"}, "weight_transfer is one of '', 'ipc', 'nccl', got 'rdma'"),
+        ({"has_sleep": True}, "has_sleep needs has_rl_routes"),
         ({"max_model_len": -1}, "max_model_len is >= 0, got -1"),
         ({"max_lora_rank": 0}, "max_lora_rank is >= 1, got 0"),
         ({"start_timeout_s": 0.0}, "start_timeout_s is > 0"),
@@ -42,6 +43,23 @@ def test_a_plain_server_on_a_gpu():
     ]  # fmt: skip
     environ = {"HOME": "/h", "PYTHONPATH": "/ours", "VIRTUAL_ENV": "/ours/.venv"}
     assert server_environment(config, PYTHON, environ) == {"HOME": "/h", "VLLM_NO_USAGE_STATS": "1"}
+
+
+def test_only_a_gpus_build_takes_the_option_for_sleep():
+    options = {"model": "m", "has_rl_routes": True, "has_sleep": True}
+    commands = {
+        device: server_command(VllmServerConfig(device=device, **options), PYTHON, 1)
+        for device in ("cpu", "gpu")
+    }
+    assert "--enable-sleep-mode" in commands["gpu"]
+    assert "--enable-sleep-mode" not in commands["cpu"]
+
+
+def test_a_server_sees_the_devices_that_it_is_given():
+    environ = {"CUDA_VISIBLE_DEVICES": "3"}
+    for devices, seen in (("0,1", "0,1"), ("", "3")):
+        config = VllmServerConfig(model="m", device="gpu", devices=devices)
+        assert server_environment(config, PYTHON, environ)["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_everything_at_once_on_a_cpu(tmp_path):

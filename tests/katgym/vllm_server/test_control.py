@@ -125,6 +125,22 @@ def test_each_call_is_what_vllm_expects(told):
     ]  # fmt: skip
 
 
+def test_sleeping_and_waking_name_what_they_keep(told):
+    told.answers |= {"/sleep": {}, "/wake_up": {}}
+
+    async def work(control):
+        await control.sleep()
+        await control.sleep(2)
+        await control.wake_up("weights")
+        await control.wake_up()
+
+    ask(told, work)
+    assert told.calls == [
+        ("/sleep?level=1&mode=keep", None), ("/sleep?level=2&mode=keep", None),
+        ("/wake_up?tags=weights", None), ("/wake_up", None),
+    ]  # fmt: skip
+
+
 def test_an_unknown_pause_is_refused(told):
     with pytest.raises(UsageError, match="keep, wait or abort, got 'stop'"):
         ask(told, lambda control: control.pause("stop"))

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Self
 
+import torch
+
 from katgym_trainer.rl.gateway_link import GatewayLink
 from katgym_trainer.rl.policy_hosts import PolicyHost
 from katgym_trainer.rl.rl_config import RlConfig
@@ -75,10 +77,17 @@ class ServerPool(PolicyHost):
 
     @contextlib.asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        """Have the shared servers sleep; they wake with the weights that are pushed next."""
+        """Have the shared servers sleep; they wake with the weights that are pushed next.
+
+        What torch keeps of the step for the next one is theirs again; optimizer state and
+        gradients are not moved.
+        """
+        shared = [server for server in self._servers if server.is_shared]
         async with self._devices, self._weights:
-            await all_of(_asleep(s) for s in self._servers if s.is_shared and s.is_up)
+            await all_of(_asleep(server) for server in shared if server.is_up)
             yield
+            if shared and torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     async def push(self, version: int) -> dict[str, float]:
         began = time.perf_counter()

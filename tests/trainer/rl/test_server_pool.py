@@ -189,7 +189,7 @@ def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Pat
                 waiting = asyncio.create_task(own.ask("a"))
                 own.kill(0)
             with pytest.raises(IsADirectoryError):
-                await waiting
+                await asyncio.wait_for(waiting, 240)
             with pytest.raises(IsADirectoryError):
                 await own.ask("b")
             with pytest.raises(IsADirectoryError):

@@ -1,4 +1,4 @@
-"""Fixture `plugin_tree`: fake installed distributions, as modules and `dist-info` folders.
+"""Makes the helpers here importable; fixtures `plugin_tree` and `no_tool_thread_stays`.
 
 Not here: a real installation with pip (`test_example_plugin.py`).
 """
@@ -9,9 +9,14 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,3 +122,17 @@ def plugin_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginTree:
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
     return PluginTree(folder)
+
+
+@pytest.fixture
+def no_tool_thread_stays() -> Iterator[None]:
+    """Wait for the threads of tools to end after a test, and fail it when they do not."""
+    yield
+    deadline = time.monotonic() + 30
+    while tool_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert tool_threads() == []
+
+
+def tool_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("katgym-tool-")]

@@ -1,92 +1,29 @@
 """The env contract: Gymnasium's five-tuple over messages, and what an author may rely on.
 
-Not here: seeds under concurrency (`test_env_seeding.py`), Gymnasium's checker (`test_spaces.py`).
+Not here: endings and clean-up (`test_env_endings.py`), seeds under concurrency
+(`test_env_seeding.py`), Gymnasium's checker (`test_spaces.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import math
 import random
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import pytest
+from lab_env import Lab
 
-import katgym
 from katgym.env import Env
-from katgym.errors import (
-    EpisodeStateError,
-    InfrastructureError,
-    UnknownNameError,
-    UsageError,
-)
-from katgym.failure import FailureKind
+from katgym.errors import EpisodeStateError, UnknownNameError, UsageError
 from katgym.messages import Message, assistant, user
-from katgym.reward import Reward, Rubric, ScoringFailure
-from katgym.scheduler import SchedulerConfig, ToolResult
+from katgym.scheduler import SchedulerConfig
 from katgym.sync import run_sync
-from katgym.task import Task, TaskSet
+from katgym.task import TaskSet
 from katgym.testing import EchoEnv
-from katgym.tool import Tool, tool
-
-
-class Lab(Env):
-    """Notes every hook; what it does can be set per instance."""
-
-    system_prompt = "Be brief."
-    splits = ("train", "test")
-
-    def __init__(self, *, fail_in: str = "", label: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.fail_in = fail_in
-        self.label = label
-        self.log: list[str] = []
-        self.num_loads = 0
-
-    def load_tasks(self, split: str) -> Sequence[Task]:
-        self.num_loads += 1
-        return [Task(task_id=f"{split}-{i}", prompt=f"p{i}", answer=str(i)) for i in range(10)]
-
-    def _note(self, hook: str) -> None:
-        self.log.append(hook)
-        if self.fail_in == hook:
-            raise RuntimeError(f"{hook} broke")
-
-    async def setup(self) -> None:
-        self._note("setup")
-
-    def opening(self) -> str:
-        self._note("opening")
-        return self.task.prompt
-
-    async def reply(self, message: Message) -> str | None:
-        await asyncio.sleep(0)
-        self._note("reply")
-        return None if message["content"] == self.task.answer else "No."
-
-    async def after_tools(self, results: Sequence[ToolResult]) -> Sequence[Message]:
-        return [user(f"{len(results)} results")] if self.label == "talkative" else ()
-
-    async def teardown(self) -> None:
-        self._note("teardown")
-
-    @tool
-    def stop(self, reason: str) -> str:
-        """Stop."""
-        self.finish(reason)
-        return "stopped"
-
-    @tool(parallel=True)
-    async def look(self) -> str:
-        """Look."""
-        return "seen"
-
-    @katgym.scorer()
-    def correct(self) -> bool:
-        return self.final_answer == str(self.task.answer)
+from katgym.tool import Tool
 
 
 def test_reset_returns_the_opening_and_a_deterministic_info() -> None:
@@ -164,9 +101,6 @@ def test_a_wrong_action_changes_nothing() -> None:
     assert (env.num_turns, len(env.messages)) == (0, 2)
 
 
-# ---- options
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -240,181 +174,6 @@ def test_an_empty_split_and_a_missing_loader_are_errors() -> None:
 def test_render_mode_is_checked() -> None:
     with pytest.raises(UsageError, match="unknown render_mode 'human'; allowed: None, 'ansi'"):
         Lab(render_mode="human")
-
-
-# ---- the end
-
-
-def test_running_out_of_turns_truncates_and_grades() -> None:
-    env = Lab(max_turns=3)
-    env.reset(seed=0)
-    steps = [env.step("a") for _ in range(3)]
-    assert [(s[2], s[3]) for s in steps] == [(False, False), (False, False), (False, True)]
-    assert steps[2][0] == [user("No.")]  # the last turn is still answered
-    assert env.end_reason == "max_turns"
-    assert env.last_reward is not None
-    assert (env.last_reward.value, env.last_reward.failure_kind) == (0.0, FailureKind.MAX_TURNS)
-
-
-def test_answering_on_the_last_turn_terminates() -> None:
-    env = Lab(max_turns=2)
-    env.reset(seed=0)
-    env.step("a")
-    _, reward, terminated, truncated, _ = env.step(str(env.task.answer))
-    assert (reward, terminated, truncated) == (1.0, True, False)
-
-
-def test_a_one_turn_task_terminates_instead() -> None:
-    env = Lab(max_turns=1)
-    env.reset(seed=0)
-    _, reward, terminated, truncated, info = env.step("a")
-    assert (reward, terminated, truncated) == (0.0, True, False)
-    assert info["reward"]["failure_kind"] is None
-
-
-def test_the_reset_option_holds_for_one_episode() -> None:
-    env = Lab(max_turns=5)
-    env.reset(seed=0, options={"max_turns": 2})
-    assert [env.step("a")[3] for _ in range(2)] == [False, True]
-    env.reset(seed=0)
-    assert [env.step("a")[3] for _ in range(3)] == [False] * 3
-
-
-def test_an_invalid_reward_is_nan() -> None:
-    class Broken(Lab):
-        @katgym.scorer()
-        def broken(self) -> float:
-            raise ScoringFailure("verifier is down", kind="verifier_unavailable")
-
-    env = Broken()
-    env.reset(seed=0)
-    _, reward, terminated, _, info = env.step(str(env.task.answer))
-    assert math.isnan(reward)
-    assert terminated
-    assert info["reward"]["is_valid"] is False
-    assert info["reward"]["value"] is None
-    assert env.last_reward is not None
-    assert env.last_reward.failure_kind is FailureKind.VERIFIER_UNAVAILABLE
-
-
-def test_truncation_keeps_an_invalid_reward_invalid() -> None:
-    class Unknown(Rubric):
-        async def score(self, env: Env) -> Reward:
-            return Reward(is_valid=False)
-
-    env = Lab(max_turns=2)
-    env.rubric = Unknown()
-    env.reset(seed=0)
-    env.step("a")
-    assert math.isnan(env.step("a")[1])
-    assert env.last_reward == Reward(is_valid=False)
-
-
-def test_atruncate_grades_the_state_and_ends_the_episode() -> None:
-    env = Lab()
-    env.reset(seed=0)
-    env.step("a")
-    reward = asyncio.run(env.atruncate(FailureKind.EPISODE_TIMEOUT))
-    assert (reward.value, reward.failure_kind) == (0.0, FailureKind.EPISODE_TIMEOUT)
-    assert env.end_reason == "episode_timeout"
-    assert env.log[-1] == "teardown"
-    with pytest.raises(EpisodeStateError, match="there is no running episode to truncate"):
-        asyncio.run(env.atruncate(FailureKind.EPISODE_TIMEOUT))
-
-
-def test_seat_rewards_of_one_seat() -> None:
-    env = Lab()
-    env.reset(seed=0)
-    with pytest.raises(EpisodeStateError, match="the episode has no reward yet"):
-        env.seat_rewards()
-    env.step("a")
-    env.step(str(env.task.answer))
-    assert env.seat_rewards() == {"player": env.last_reward}
-
-
-# ---- clean-up
-
-
-def test_reset_in_the_middle_tears_the_old_episode_down() -> None:
-    env = Lab()
-    env.reset(seed=0)
-    env.step("a")
-    env.reset(seed=1)
-    assert env.log == ["setup", "opening", "reply", "teardown", "setup", "opening"]
-    assert (env.num_turns, len(env.messages)) == (0, 2)
-
-
-def test_a_refused_reset_leaves_the_running_episode_alone() -> None:
-    env = Lab()
-    env.reset(seed=0)
-    with pytest.raises(UnknownNameError):
-        env.reset(options={"nope": 1})
-    assert env.step("a")[0] == [user("No.")]
-
-
-def test_close_twice_tears_down_once() -> None:
-    env = Lab()
-    env.close()
-    env.reset(seed=0)
-    env.close()
-    env.close()
-    assert env.log.count("teardown") == 1
-    with pytest.raises(EpisodeStateError):
-        env.step("a")
-
-
-@pytest.mark.parametrize("hook", ["setup", "opening"])
-def test_a_failing_setup_is_torn_down(hook: str) -> None:
-    env = Lab(fail_in=hook)
-    with pytest.raises(RuntimeError, match=f"{hook} broke"):
-        env.reset(seed=0)
-    assert env.log[-1] == "teardown"
-    assert env.log.count("teardown") == 1
-    with pytest.raises(EpisodeStateError, match="call reset"):
-        env.step("a")
-    env.close()
-    assert env.log.count("teardown") == 1
-
-
-def test_the_setups_error_is_raised_when_teardown_fails_as_well() -> None:
-    class Half(Lab):
-        async def setup(self) -> None:
-            raise InfrastructureError("no sandbox", kind="sandbox_error")
-
-    env = Half(fail_in="teardown")
-    with pytest.raises(InfrastructureError, match="no sandbox"):
-        env.reset(seed=0)
-
-
-def test_cancelling_reset_tears_down() -> None:
-    class Slow(Lab):
-        async def setup(self) -> None:
-            await asyncio.sleep(5)
-
-    async def go() -> list[str]:
-        env = Slow()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(env.areset(seed=0), 0.02)
-        return env.log
-
-    assert asyncio.run(go()) == ["teardown"]
-
-
-def test_an_infrastructure_error_in_a_tool_leaves_astep() -> None:
-    class Gone(Lab):
-        @tool
-        def run(self) -> str:
-            raise InfrastructureError("sandbox gone", kind="sandbox_error")
-
-    env = Gone()
-    env.reset(seed=0)
-    with pytest.raises(InfrastructureError, match="sandbox gone"):
-        env.step(assistant("", [("run", {})]))
-    env.close()
-    assert env.log.count("teardown") == 1
-
-
-# ---- forms
 
 
 def test_sync_methods_work_under_a_running_loop() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for tests that talk to a real Docker Engine: its image, and a store of layers.
+"""Makes `docker_play` importable; fixtures: the image of a real Docker Engine, a store of layers.
 
 Not here: the engine; `.ci/docker_engine` starts it where there is none.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from katgym.sandbox import LayerStore
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 ROOT = Path(__file__).resolve().parents[4]
 

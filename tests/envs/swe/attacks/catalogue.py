@@ -10,7 +10,9 @@ from .attack import Attack, Files
 from .families import (
     diff_tricks,
     exhaustion,
+    forge_channels,
     forge_reports,
+    forge_tests,
     forge_values,
     guesses,
     infrastructure,
@@ -24,6 +26,8 @@ ATTACKS: tuple[Attack, ...] = tuple(
         read_hidden,
         forge_values,
         forge_reports,
+        forge_channels,
+        forge_tests,
         infrastructure,
         process,
         guesses,

@@ -1,4 +1,4 @@
-"""Makes `pull_repository` and `pull_play` importable for the tests here."""
+"""Makes the helpers here importable."""
 
 import sys
 from pathlib import Path

@@ -6,23 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from faulty_backend import FaultyBackend
-from pull_repository import (
-    BASE,
-    FIX,
-    PLURAL_TESTS,
-    Files,
-    PullRepository,
-)
+from pull_repository import FIX, PLURAL_TESTS, Files, PullRepository
 
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
-from katgym_envs.swe.pull_requests.pull_importer import (
-    ImportConfig,
-    ImportResult,
-    import_pulls,
-)
+from katgym_envs.swe.pull_requests.pull_importer import ImportConfig, ImportResult, import_pulls
 from katgym_envs.swe.sources.open_source import open_source
 
 TASK = "acme__wordkit-2"
@@ -61,15 +51,6 @@ def decided(result: ImportResult, number: int) -> str:
     """Return the task's id, or what refused the pull request."""
     found = next(d for d in result.decisions if d.number == number)
     return found.instance_id or f"{found.refusal.filter}: {found.refusal.reason}"  # type: ignore[union-attr]  # one of both is there
-
-
-def one_pull(
-    folder: Path, files: Files = FIX, *, base: Files = BASE, **more: Any
-) -> PullRepository:
-    made = PullRepository(folder, base)
-    made.issue(1)
-    made.pull(2, files, **{"closes": 1, **more})
-    return made
 
 
 def with_tests(text: str) -> Files:

@@ -196,3 +196,13 @@ class PullRepository:
             text = "".join(json.dumps(item) + "\n" for item in items)
             (self.dump / f"{name}.jsonl").write_text(text)
         return self.dump
+
+
+def one_pull(
+    folder: Path, files: Files = FIX, *, base: Files = BASE, **more: Any
+) -> PullRepository:
+    """Return a repository with issue 1 and pull request 2, which closes it."""
+    made = PullRepository(folder, base)
+    made.issue(1)
+    made.pull(2, files, **{"closes": 1, **more})
+    return made

@@ -1,60 +1,29 @@
-"""Every filter that runs nothing, and what is read off a clone, on a repository git has made."""
+"""What is read off a clone that git has made: two states, patches, issues and hints.
 
-import datetime
-from dataclasses import replace
+Not here: filters (`test_pull_filters.py`), dumps (`test_tracker_dump.py`), recipes
+(`test_pull_recipes.py`).
+"""
+
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pull_preparation import prepare, prepared
 from pull_repository import (
     BASE,
     FIX,
     FIXED_PLURAL,
-    ISSUE,
     PLURAL_TESTS,
     SOURCE,
     TESTS,
-    Files,
     PullRepository,
+    one_pull,
 )
 
 from katgym.errors import UsageError
 from katgym_envs.swe.pull_requests.commit_range import commit_range
-from katgym_envs.swe.pull_requests.environment import Recipes, declared, read_recipes
 from katgym_envs.swe.pull_requests.git_clone import GitClone, GitError
-from katgym_envs.swe.pull_requests.import_config import FilterConfig
-from katgym_envs.swe.pull_requests.preparation import Preparation
-from katgym_envs.swe.pull_requests.prepared_pull import PreparedPull
-from katgym_envs.swe.pull_requests.pull_filters import Refusal, refuse_repository
-from katgym_envs.swe.pull_requests.tracker_dump import Repository, read_dump
-
-
-def prepare(
-    made: PullRepository, number: int, filters: FilterConfig | None = None, **more: Any
-) -> PreparedPull | Refusal:
-    dump = read_dump(made.write_dump())
-    filters = filters or FilterConfig()
-    preparation = Preparation(GitClone(made.clone), dump, filters, Recipes(), **more)
-    return preparation.prepare(number)
-
-
-def prepared(made: PullRepository, number: int, **more: Any) -> PreparedPull:
-    found = prepare(made, number, **more)
-    assert isinstance(found, PreparedPull), found
-    return found
-
-
-def refused(made: PullRepository, number: int, **more: Any) -> str:
-    found = prepare(made, number, **more)
-    assert isinstance(found, Refusal), found
-    return f"{found.filter}: {found.reason}"
-
-
-def one_pull(folder: Path, files: Files = FIX, **more: Any) -> PullRepository:
-    made = PullRepository(folder)
-    made.issue(1)
-    made.pull(2, files, **{"closes": 1, **more})
-    return made
+from katgym_envs.swe.pull_requests.tracker_dump import read_dump
 
 
 @pytest.mark.parametrize("how", ["merge", "squash", "rebase"])
@@ -143,101 +112,6 @@ def test_an_executable_bit_is_part_of_the_patch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "more", "told"),
-    [
-        (FIX, {"closes": None}, "no_issue: it closes no dumped issue"),
-        (FIX, {"closes": 9}, "no_issue: it closes no dumped issue"),
-        (FIX, {"body": "`fixes #1` <!-- closes #1 -->"}, "no_issue: "),
-        (FIX, {"body": "fixes other/repo#1"}, "no_issue: "),
-        (FIX, {"merged_at": None}, "not_merged: it was not merged"),
-        (FIX, {"comments": 0}, "activity: 0 comments and reviews, at least 1"),
-        (FIX, {"comments": [{"user": {"login": "x[bot]"}}]}, "activity: 0 comments"),
-        (FIX, {"user": {"login": "renovate[bot]", "type": "Bot"}}, "author: its author"),
-        ({"wordkit/__init__.py": FIXED_PLURAL}, {}, "no_tests: it changes no test module"),
-        (
-            {"wordkit/__init__.py": FIXED_PLURAL, "tests/conftest.py": "A = 1\n"},
-            {},
-            "no_tests: it changes no test module",
-        ),
-        ({"tests/test_words.py": PLURAL_TESTS, "README.md": "x"}, {}, "no_product: "),
-        ({**FIX, "a.c": "1\n", "b.c": "1\n"}, {}, "language: 33% of its code is Python"),
-        ({**FIX, "wordkit/big.py": "A = 1\n" * 500}, {}, "diff_size: 502 lines of the product"),
-        (
-            {**FIX, **{f"wordkit/m{i}.py": "A = 1\n" for i in range(9)}},
-            {},
-            "diff_size: 10 files of the product are changed, at most 8",
-        ),
-        (
-            {**FIX, **{f"tests/data/m{i}": "A\n" for i in range(20)}},
-            {},
-            "diff_size: 22 files are changed, at most 20",
-        ),
-        ({**FIX, "wordkit/table.bin": b"\0\1"}, {}, "diff_kind: 'wordkit/table.bin' is binary"),
-        ({**FIX, "tests/picture.png": b"\0\1"}, {}, "diff_kind: 'tests/picture.png' is binary"),
-    ],
-)
-def test_a_pull_is_refused_with_the_reason(
-    tmp_path: Path, files: Files, more: dict[str, Any], told: str
-) -> None:
-    assert refused(one_pull(tmp_path, files, **more), 2).startswith(told)
-
-
-def test_a_link_in_the_patch_is_refused(tmp_path: Path) -> None:
-    made = PullRepository(tmp_path)
-    made.issue(1)
-    (made.clone / "wordkit/alias.py").symlink_to("__init__.py")
-    made.pull(2, closes=1)
-    assert refused(made, 2) == "diff_kind: 'wordkit/alias.py' is a link"
-
-
-@pytest.mark.parametrize(
-    ("filters", "told"),
-    [
-        (FilterConfig(min_activity=3), "activity: 2 comments and reviews, at least 3"),
-        (FilterConfig(skipped_labels=("CHORE",)), "label: it is labelled 'chore'"),
-        (FilterConfig(min_issue_letters=900), "issue_content: "),
-        (FilterConfig(min_issue_words=99), "issue_content: "),
-        (FilterConfig(max_lines=1), "diff_size: 2 lines"),
-        (
-            FilterConfig(since=datetime.datetime(2025, 4, 1, tzinfo=datetime.UTC)),
-            "age: merged on 2025-03-01, before 2025-04-01",
-        ),
-        (
-            FilterConfig(until=datetime.datetime(2025, 2, 1, tzinfo=datetime.UTC)),
-            "age: merged on 2025-03-01, after 2025-02-01",
-        ),
-    ],
-)
-def test_bounds_can_be_set(tmp_path: Path, filters: FilterConfig, told: str) -> None:
-    made = one_pull(tmp_path, labels=[{"name": "chore"}])
-    assert refused(made, 2, filters=filters).startswith(told)
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (
-            "Broken. See https://example.org/a/very/long/address/that/says/nothing/at/all",
-            "issue_co",
-        ),
-        (
-            ISSUE + "\nI would write:\n\n    return word[:-1]  +  'ies'\n"
-            '    return word[:-1] + "ies"\n',
-            "fix_in_text: the issue holds a line of the fix",
-        ),
-        (ISSUE + "\n```diff\n- a\n+ b\n```\n", "fix_in_text: "),
-    ],
-)
-def test_an_issue_that_says_too_little_or_too_much_is_refused(
-    tmp_path: Path, body: str, told: str
-) -> None:
-    made = PullRepository(tmp_path)
-    made.issue(1, body)
-    made.pull(2, closes=1)
-    assert refused(made, 2).startswith(told)
-
-
-@pytest.mark.parametrize(
     ("pull", "issue"),
     [
         ({"title": "Resolve #1: plurals"}, {}),
@@ -279,56 +153,6 @@ def test_hints_are_what_people_said_before_the_pull_without_the_fix(tmp_path: Pa
     assert prepared(made, 2).hints == "Also `pony`."
 
 
-@pytest.mark.parametrize(
-    ("repository", "filters", "told"),
-    [
-        ({"stargazers_count": 10}, FilterConfig(min_stars=11), "10 stars, at least 11 are asked"),
-        ({"stargazers_count": 10}, FilterConfig(max_stars=9), "10 stars, at most 9 are asked"),
-        ({}, FilterConfig(min_stars=1), "the dump does not tell its stars"),
-        ({"forks_count": 1}, FilterConfig(min_forks=2), "1 forks, at least 2 are asked"),
-        ({"archived": True}, FilterConfig(is_archived_allowed=False), "it is archived"),
-        ({"stargazers_count": 10}, FilterConfig(min_stars=10, max_stars=10), None),
-    ],
-)
-def test_a_repository_is_refused_as_a_whole(
-    repository: dict[str, Any], filters: FilterConfig, told: str | None
-) -> None:
-    found = refuse_repository(Repository(full_name="a/b", **repository), filters)
-    assert (found.reason if found else None) == told
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("repository.json", "{", "repository.json"),
-        ("repository.json", "{}", "full_name"),
-        ("repository.json", '{"full_name": "../x/y"}', "'owner/name'"),
-        ("pulls.jsonl", '{"number": 1}\n{"number": "x"}\n', r"line 2: .*\$\.number"),
-        ("pulls.jsonl", '{"number": 1}\n{"number": 1}\n', "line 2: number 1 occurs twice"),
-        ("pulls.jsonl", '{"number": 1, "merged_at": "soon"}\n', r"line 1: .*\$\.merged_at"),
-        ("pulls.jsonl", "[1]\n", "line 1: a row is a JSON object"),
-        ("issues.jsonl", "nope\n", "line 1: not JSON"),
-        ("issues.jsonl", None, "holds neither issues.jsonl nor issues.json"),
-    ],
-)
-def test_a_broken_dump_is_named_by_file_and_line(
-    tmp_path: Path, name: str, text: str | None, told: str
-) -> None:
-    dump = one_pull(tmp_path).write_dump()
-    if text is None:
-        (dump / name).unlink()
-    else:
-        (dump / name).write_text(text)
-    with pytest.raises(UsageError, match=told):
-        read_dump(dump)
-
-
-def test_issues_that_are_pull_requests_are_no_issues(tmp_path: Path) -> None:
-    made = one_pull(tmp_path)
-    made.issue(2, pull_request={"url": "..."})
-    assert set(read_dump(made.write_dump()).issues) == {1}
-
-
 def test_a_folder_that_is_no_clone_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no git clone at"):
         GitClone(tmp_path)
@@ -358,53 +182,3 @@ def test_generated_tests_stand_in_for_the_pulls_own(tmp_path: Path) -> None:
     assert found.states.generated == {"tests/test_more_1.py"}
     assert found.states.hidden_files["tests/test_more_1.py"] == b"def test_a(): pass\n"
     assert "tests/test_more_1.py" not in found.states.workspace
-
-
-def test_requirements_are_read_off_the_settings_without_addresses() -> None:
-    files = {
-        "pyproject.toml": b"""
-[project]
-name = "Word-Kit"
-dependencies = ["attrs>=23", "evil @ https://x/y.whl", "./here", "word_kit"]
-[project.optional-dependencies]
-test = ["pytest-cov", "pytest>=7", "hypothesis==6.0 ; python_version > '3'", "word-kit[extra]"]
-docs = ["sphinx"]
-[dependency-groups]
-dev = ["Attrs", "idna"]
-""",
-        "setup.cfg": b"[options]\ninstall_requires =\n    six\n    # none\n",
-    }
-    found = declared(files)
-    assert found == ["attrs>=23", "hypothesis==6.0 ; python_version > '3'", "idna", "six"]
-    recipe = Recipes(is_declared_installed=True, requirements=("idna==3.10",)).of(1, files)
-    assert recipe.requirements[0].startswith("pytest==")
-    assert "idna==3.10" in recipe.requirements
-    assert "idna" not in recipe.requirements
-    assert Recipes().of(1, files).requirements == (recipe.requirements[0],)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{", "holds no recipes"),
-        ('{"pulls": {"x": {}}}', "keyed by numbers"),
-        ('{"default": {"kind": "conda"}}', "'venv' or 'image'"),
-        ('{"default": {"kind": "image"}}', "needs an image"),
-        ('{"default": {"python": "3.11"}}', "python"),
-    ],
-)
-def test_a_broken_recipe_file_is_named(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "recipes.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=told):
-        read_recipes(path)
-
-
-def test_a_recipe_of_the_pull_goes_before_the_default(tmp_path: Path) -> None:
-    path = tmp_path / "recipes.json"
-    path.write_text(
-        '{"default": {"requirements": ["a==1"]}, "pulls": {"2": {"requirements": ["b==1"]}}}'
-    )
-    recipes = replace(read_recipes(path), requirements=("c==1",))
-    assert recipes.of(2, {}).requirements == ("b==1",)
-    assert recipes.of(3, {}).requirements == ("a==1",)

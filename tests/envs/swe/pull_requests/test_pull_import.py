@@ -5,25 +5,15 @@ import json
 from pathlib import Path
 
 import pytest
-from pull_play import TASK, config_of, decided, graded, one_line, one_pull, run
-from pull_repository import (
-    BASE,
-    FIX,
-    FIXED_PLURAL,
-    PLURAL_TESTS,
-    PullRepository,
-)
+from pull_play import TASK, config_of, decided, graded, one_line, run
+from pull_repository import BASE, FIX, FIXED_PLURAL, PLURAL_TESTS, PullRepository, one_pull
 
 from katgym.errors import UsageError
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.making.task_check import check_tasks
 from katgym_envs.swe.pull_requests.import_config import FilterConfig
-from katgym_envs.swe.pull_requests.pull_importer import (
-    Decision,
-    ImportResult,
-    import_pulls,
-)
+from katgym_envs.swe.pull_requests.pull_importer import Decision, ImportResult, import_pulls
 from katgym_envs.swe.sources.open_source import open_source
 
 CHUNKS_ISSUE = """\

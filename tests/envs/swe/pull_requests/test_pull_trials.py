@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pull_play import TASK, config_of, decided, graded, one_line, one_pull, run, with_tests
+from pull_play import TASK, config_of, decided, graded, one_line, run, with_tests
 from pull_repository import (
     BASE,
     FIX,
@@ -15,6 +15,7 @@ from pull_repository import (
     TESTS,
     Files,
     PullRepository,
+    one_pull,
 )
 
 from katgym.errors import InfrastructureError, UsageError
@@ -23,10 +24,7 @@ from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.pull_requests.environment import Recipes
 from katgym_envs.swe.pull_requests.generated_tests import read_generated_tests
 from katgym_envs.swe.pull_requests.import_config import Scope, TrialConfig
-from katgym_envs.swe.pull_requests.pull_importer import (
-    ImportResult,
-    import_pulls,
-)
+from katgym_envs.swe.pull_requests.pull_importer import ImportResult, import_pulls
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.open_source import open_source
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import chess
 import pytest
+from env_play import finish, play
 
 import katgym
 from katgym.errors import UnknownNameError, UsageError
@@ -22,17 +23,6 @@ from katgym_envs.games.moves import IllegalMoveError
 
 BACK_RANK = "6k1/5ppp/8/8/8/8/8/R3K2R w - - 0 1"  # Ra8#
 LADDER = "4k3/8/R7/1R6/8/8/8/4K3 w - - 0 1"  # Rb7 and Ra8#
-
-
-def play(move):
-    return katgym.assistant("", [("play", {"move": move})])
-
-
-def finish(env, action_of):
-    while True:
-        _, reward, terminated, truncated, info = env.step(action_of(env))
-        if terminated or truncated:
-            return reward, info
 
 
 def check_proof(puzzle):

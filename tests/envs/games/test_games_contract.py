@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from env_play import finish
 from gymnasium.utils.env_checker import check_env
 
 from katgym_envs.games.chess_game.env import ChessEnv
@@ -52,10 +53,7 @@ def play(make, *, seed, max_steps=6):
 
 def play_constantly(env, action, *, seed):
     env.reset(seed=seed)
-    while True:
-        _, reward, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            return reward, info
+    return finish(env, lambda _: action)
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -1,111 +1,22 @@
-"""OpenSpiel's games: opponents, hidden information, illegal moves, self-play, rewards."""
+"""OpenSpiel's games: opponents, the oracle, moves that are legal and not, rewards.
+
+Not here: which games (`test_openspiel_catalogue.py`), hidden information and self-play
+(`test_openspiel_seats.py`).
+"""
 
 import itertools
 import random
 from collections import Counter
 
 import pytest
+from env_play import play, play_oracle
 
 import katgym
-from katgym.errors import EpisodeStateError, UnknownNameError, UsageError
-from katgym_envs.games.openspiel.catalogue import (
-    RESAMPLING_GAMES,
-    excluded_games,
-    load_game,
-    playable_games,
-)
+from katgym.errors import UsageError
+from katgym_envs.games.openspiel.catalogue import RESAMPLING_GAMES, load_game, playable_games
 from katgym_envs.games.openspiel.env import OpenSpielEnv
-from katgym_envs.games.openspiel.rules import RULES
 from katgym_envs.games.openspiel.search import ExactPlayer, check_search, exact_player
-from katgym_envs.games.openspiel.view import action_texts, forced_pass, state_text
-
-
-def play_oracle(env, **reset):
-    env.reset(**reset)
-    while True:
-        _, reward, terminated, truncated, _ = env.step(env.oracle_action())
-        if terminated or truncated:
-            return reward
-
-
-def play(move):
-    return katgym.assistant("", [("play", {"move": move})])
-
-
-def states(game):
-    """Walk every state of a small game."""
-    todo = [game.new_initial_state()]
-    while todo:
-        state = todo.pop()
-        yield state
-        actions = [] if state.is_terminal() else state.legal_actions()
-        todo += [state.child(action) for action in actions]
-
-
-# ---- which games
-
-
-def test_the_catalogue_splits_all_registered_games():
-    playable, excluded = playable_games(), excluded_games()
-    assert {"tic_tac_toe", "connect_four", "kuhn_poker", "2048", "backgammon"} <= set(playable)
-    assert len(playable) >= 70
-    assert not set(playable) & set(excluded)
-    assert excluded["goofspiel"] == "its players move simultaneously"
-    assert excluded["hearts"] == "it needs 4 players"
-    assert excluded["crossword"] == "its moves are structures, it lists no legal actions"
-    assert all(excluded.values())
-
-
-def test_every_playable_game_has_rules():
-    assert sorted(RULES) == playable_games()
-
-
-@pytest.mark.parametrize("game", playable_games())
-def test_every_playable_game_is_played_to_its_end_by_random_moves(game):
-    env = OpenSpielEnv(game=game)
-    observation, _ = env.reset(seed=1)
-    assert "Legal moves (" in observation[0]["content"]
-    rng, is_over = random.Random(1), False
-    while not is_over and env.num_turns < 600:
-        _, reward, terminated, truncated, _ = env.step(env.random_action(rng))
-        assert env.last_tool_results[0].error is None
-        is_over = terminated or truncated
-    assert env.num_illegal_moves == 0
-    assert is_over
-    assert 0.0 <= reward <= 1.0
-    assert env.end_reason == "game_over"
-
-
-def test_a_game_with_parameters_is_playable():
-    env = OpenSpielEnv(game="mnk(m=3,n=3,k=3)")
-    observation, _ = env.reset(seed=0)
-    assert "this one is mnk(m=3,n=3,k=3)" in observation[0]["content"]
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "text"),
-    [
-        ({"game": "tic_tac_to"}, "unknown game 'tic_tac_to'. Did you mean 'tic_tac_toe'"),
-        ({"game": "hearts"}, "game 'hearts' cannot be played here: it needs 4 players"),
-        ({"game": "mnk(q=1)"}, "OpenSpiel cannot load the game 'mnk(q=1)': "),
-        ({"game": "pig(players=3)"}, "game 'pig(players=3)' has 3 players; allowed: 1 or 2"),
-        ({"opponent": "mtcs"}, "unknown opponent 'mtcs'. Did you mean 'mcts'?"),
-        ({"game": "2048", "opponent": "self"}, "opponent='self': '2048' is played alone"),
-        ({"simulations": 5}, "simulations=5 is for opponent='mcts' only"),
-        ({"opponent": "mcts", "simulations": 0}, "simulations is an int >= 1, got 0"),
-        ({"game": "hanabi", "opponent": "mcts"}, "opponent='mcts' cannot play 'hanabi'"),
-        ({"illegal_move": "mask"}, "unknown illegal_move 'mask'. Known: 'loss', 'retry'."),
-        ({"max_retries": -1}, "max_retries is an int >= 0, got -1"),
-    ],
-)
-def test_wrong_options_are_refused_with_what_is_allowed(kwargs, text):
-    with pytest.raises(UsageError) as caught:
-        OpenSpielEnv(**kwargs)
-    assert str(caught.value).startswith(text)
-    assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")
-
-
-# ---- play
+from katgym_envs.games.openspiel.view import action_texts, forced_pass
 
 
 @pytest.mark.parametrize("opponent", ["random", "mcts"])
@@ -203,9 +114,6 @@ def test_an_unfinished_game_scores_0():
     assert info["reward"]["failure_kind"] == "max_turns"
 
 
-# ---- moves
-
-
 def first_to_move(**kwargs):
     """Return an env of tic-tac-toe in which the policy has the first move."""
     env = OpenSpielEnv(**kwargs)
@@ -284,137 +192,3 @@ def test_equal_action_texts_are_told_apart():
         state = load_game("backgammon").new_initial_state()
         state.apply_action(seed % 15)
         assert len(action_texts(state)) == len(state.legal_actions())
-
-
-# ---- hidden information
-
-
-@pytest.mark.parametrize(
-    ("game", "num_cards"), [("kuhn_poker", 3), ("leduc_poker", 6), ("liars_dice", 6)]
-)
-def test_a_view_does_not_depend_on_the_hidden_card_of_the_other(game, num_cards):
-    views = {}
-    num_states = 0
-    for state in states(load_game(game)):
-        history = state.history()
-        if state.is_terminal() or state.is_chance_node():
-            continue
-        player = state.current_player()
-        known = (player, history[player], *history[2:])
-        views.setdefault(known, set()).add(state_text(state, player))
-        num_states += 1
-    assert num_states > len(views) >= num_cards
-    assert all(len(texts) == 1 for texts in views.values())
-
-
-def test_the_conversation_does_not_depend_on_the_hidden_card_of_the_other():
-    conversations = {}
-    for own, other in itertools.permutations(range(3), 2):
-        env = OpenSpielEnv(game="kuhn_poker", opponent="self")
-        env.reset(seed=0)
-        state = env.game.new_initial_state()
-        state.apply_action(own)
-        state.apply_action(other)
-        env._state = state
-        text = env.opening()
-        env.step(play("Pass"))
-        observation, *_, info = env.step(play("Bet"))
-        assert info["seat"] == "player_0"
-        text += "".join(message["content"] for message in observation)
-        conversations.setdefault(own, set()).add(text)
-    assert [len(texts) for texts in conversations.values()] == [1, 1, 1]
-
-
-def test_the_other_players_moves_are_not_announced_where_they_are_hidden():
-    env = OpenSpielEnv(game="phantom_ttt")
-    env.reset(seed=0)
-    rng, is_over = random.Random(0), False
-    while not is_over:
-        *_, terminated, truncated, _ = env.step(env.random_action(rng))
-        is_over = terminated or truncated
-    texts = [message["content"] for message in env.messages]
-    assert not any(f"Player {1 - env.player} played" in text for text in texts)
-
-
-# ---- self-play
-
-
-def play_both(env, *, seed):
-    """Play both seats at random; return each seat's conversation."""
-    conversations = {seat: [] for seat in env.seats}
-    observation, info = env.reset(seed=seed)
-    rng, is_over = random.Random(seed), False
-    while True:
-        conversations[env.seat] += observation
-        assert info["seat"] == env.seat
-        if is_over:
-            return conversations
-        action = env.random_action(rng)
-        if rng.random() < 0.3:
-            action = katgym.assistant("", [("legal_actions", {})])
-        elif rng.random() < 0.3:
-            action = action["tool_calls"][0]["function"]["arguments"][10:-2]
-        elif rng.random() < 0.1:
-            action = play("nonsense")
-        conversations[env.seat].append(katgym.messages.normalize_action(action))
-        observation, _, terminated, truncated, info = env.step(action)
-        is_over = terminated or truncated
-
-
-@pytest.mark.parametrize("game", ["tic_tac_toe", "dots_and_boxes", "kuhn_poker", "backgammon"])
-def test_every_seat_has_a_conversation_of_its_own(game):
-    for seed in range(5):
-        env = OpenSpielEnv(game=game, opponent="self", max_retries=50)
-        for seat, messages in play_both(env, seed=seed).items():
-            if not messages:
-                continue
-            player = seat[-1]
-            assert f"You are player {player};" in messages[0]["content"]
-            assert sum("You are player" in message["content"] for message in messages) == 1
-            waiting = 0
-            for message in messages:
-                waiting -= message["role"] == "tool"
-                assert waiting == 0 or message["role"] == "tool"
-                waiting += len(message.get("tool_calls", ()))
-            assert waiting in (0, 1)
-
-
-def test_seat_rewards_of_a_zero_sum_game_add_up_to_1():
-    for seed in range(10):
-        env = OpenSpielEnv(opponent="self", max_retries=50)
-        play_both(env, seed=seed)
-        rewards = env.seat_rewards()
-        assert list(rewards) == ["player_0", "player_1"]
-        assert rewards["player_0"].value + rewards["player_1"].value == 1.0
-        assert rewards["player_0"].value == env.last_reward.value
-
-
-@pytest.mark.parametrize(("game", "other"), [("tic_tac_toe", 1.0), ("hanabi", 0.0)])
-def test_an_illegal_move_in_self_play_costs_its_own_seat(game, other):
-    env = OpenSpielEnv(game=game, opponent="self", illegal_move="loss")
-    env.reset(seed=0)
-    env.step(env.random_action(random.Random(0)))
-    assert env.seat == "player_1"
-    _, reward, terminated, *_ = env.step(play("no"))
-    assert terminated
-    assert reward == other
-    assert [r.value for r in env.seat_rewards().values()] == [other, 0.0]
-
-
-def test_the_last_messages_go_to_the_player_who_ended_the_game():
-    env = OpenSpielEnv(game="kuhn_poker", opponent="self")
-    env.reset(seed=0)
-    observation, *_, info = env.step(play("Bet"))
-    assert info["seat"] == "player_1"
-    assert [message["role"] for message in observation] == ["user"]
-    observation, _, terminated, _, info = env.step(play("Pass"))
-    assert terminated
-    assert info["seat"] == "player_1"
-    assert "The game is over. You lost. Your return is -1 " in observation[0]["content"]
-
-
-def test_there_are_no_seat_rewards_before_the_end():
-    env = OpenSpielEnv(opponent="self")
-    env.reset(seed=0)
-    with pytest.raises(EpisodeStateError):
-        env.seat_rewards()

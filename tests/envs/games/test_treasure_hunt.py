@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+from env_play import finish
 
 import katgym
 from katgym.errors import UsageError
@@ -15,14 +16,6 @@ FACT = re.compile(
     r"the treasure is (not )?in a(?: chest made of (\w+)| chest with the mark of the (\w+)|"
     r" (\w+) chest)\."
 )
-
-
-def finish(env, action_of):
-    """Play until the end; return the reward and the info."""
-    while True:
-        _, reward, terminated, truncated, info = env.step(action_of(env))
-        if terminated or truncated:
-            return reward, info
 
 
 def one_call_a_turn(env):

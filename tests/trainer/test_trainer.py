@@ -1,18 +1,17 @@
-"""Steps of the trainer: what they learn, what they leave alone, what they say."""
+"""Steps of the trainer: what they learn of rows and of groups, and what they say.
+
+Not here: updates (`test_trainer_updates.py`), models (`test_trainer_models.py`).
+"""
 
 from __future__ import annotations
 
 import math
-import os
-import signal
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_model import TinyModel
-from tiny_qwen import group_of_rows, same, tiny_qwen, weights
+from tiny_qwen import FAST, group_of_rows, supervised, tiny_qwen, weights
 
 from katgym import (
     Reward,
@@ -25,21 +24,15 @@ from katgym import (
     assistant,
     user,
 )
-from katgym_trainer import PackedForest, Row, TreeContext, pack, trainer_logprobs
+from katgym_trainer import Row, pack, trainer_logprobs
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.trainer_metrics import METRICS
-
-FAST = {"learning_rate": 0.01, "max_tokens": 64}
 
 
 def row_logprob(model: Any, row: Row) -> float:
     """Return the log-prob of a row's trained tokens."""
     return float(trainer_logprobs(model, pack([row], max_tokens=64))[0].sum())
-
-
-def supervised() -> list[Row]:
-    return [Row([3, 10 + i, 20 + i, 30 + i, 40 + i], [0, 0, 1, 1, 1]) for i in range(4)]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -101,230 +94,6 @@ def test_metrics_are_those_of_the_table() -> None:
     assert 0 < sum(metrics[part] for part in parts) <= metrics["time/step_s"]
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "reinforce"])
-def test_groups_without_advantages_change_nothing_but_time(name: str) -> None:
-    """The same weights come out whether they are computed (an option hides them) or not."""
-    busy = group_of_rows([1.0, -0.5, -0.5])
-    idle = group_of_rows([0.0, 0.0], name="idle", seed=1)
-    args = {"learning_rate": 1e-3, "max_grad_norm": None, "epsilon": 1.0}  # AdamW: about linear
-    quick, whole, alone = (Trainer(tiny_qwen(), name, args=args) for _ in range(3))
-    # An advantage of next to nothing keeps the group in.
-    kept = [row.replace(advantages=1e-30) for row in idle]
-    found = quick.step_rows(busy + idle)
-    wanted = whole.step_rows(busy + kept)
-    other = alone.step_rows(busy)
-    assert found["train/num_idle_rows"] == 2 and wanted["train/num_idle_rows"] == 0
-    assert found["train/num_tokens"] == other["train/num_tokens"] < wanted["train/num_tokens"]
-    for key in ("train/loss", "train/grad_norm"):
-        assert found[key] == pytest.approx(wanted[key], rel=1e-4)
-        assert other[key] > 1.2 * found[key] or other[key] < found[key] / 1.2
-    for key, value in weights(quick.model).items():
-        assert torch.allclose(value, weights(whole.model)[key], rtol=0, atol=1e-7), key
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("sft", []),
-        ("grpo", group_of_rows([0.0, 0.0])),
-        ("grpo", [Row([3, 4], [1, 0], [0, 0], 1.0)]),
-        ("sft", [Row([3, 4], [0, 1], weight=0.0)]),
-    ],
-)
-def test_nothing_to_train_is_told_and_changes_nothing(
-    name: str, rows: list[Row], caplog: pytest.LogCaptureFixture
-) -> None:
-    trainer = Trainer(tiny_qwen(), name, args=FAST)
-    before = weights(trainer.model)
-    metrics = trainer.step_rows(rows)
-    assert metrics["train/is_skipped"] == 1 and metrics["train/num_updates"] == 0
-    assert metrics["train/num_rows"] == len(rows)
-    assert f"step 0: none of its {len(rows)} rows trains anything" in caplog.text
-    assert same(weights(trainer.model), before) and trainer.num_steps == 1
-    assert metrics.keys() <= METRICS.keys()
-
-
-def test_a_gradient_that_is_not_finite_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    trainer = Trainer(tiny_qwen(), "sft", args=FAST)
-    trainer.step_rows(supervised())
-    before = weights(trainer.model)
-    handle = trainer.model.model.norm.weight.register_hook(lambda g: g * math.nan)
-    metrics = trainer.step_rows(supervised())
-    handle.remove()
-    assert metrics["train/num_nonfinite_updates"] == 1 and metrics["train/is_skipped"] == 1
-    assert math.isnan(metrics["train/grad_norm"])
-    assert "step 1: the gradient's norm is nan; the update is left out" in caplog.text
-    assert same(weights(trainer.model), before)
-    metrics = trainer.step_rows(supervised())
-    assert metrics["train/is_skipped"] == 0 and not same(weights(trainer.model), before)
-    assert all(bool(p.isfinite().all()) for p in trainer.model.parameters())
-
-
-def test_clipping_bounds_what_sgd_would_do() -> None:
-    """With epsilon far above the gradient AdamW moves in proportion to it."""
-    args = {"learning_rate": 1e6, "epsilon": 1e6, "beta1": 0.0}
-    moved = []
-    for max_norm in (None, 1e-3):
-        trainer = Trainer(TinyModel(), "sft", args={**args, "max_grad_norm": max_norm})
-        before = weights(trainer.model)
-        metrics = trainer.step_rows([Row([1, 2, 3], [0, 1, 1])])
-        norm = math.sqrt(
-            sum(float((w - before[n]).square().sum()) for n, w in weights(trainer.model).items())
-        )
-        moved.append((metrics["train/grad_norm"], norm))
-    (free, free_moved), (clipped, clipped_moved) = moved
-    assert free == clipped > 1e-2  # told as it was before
-    assert free_moved == pytest.approx(free, rel=1e-4)
-    assert clipped_moved == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_updates_are_made_on_groups_one_after_another() -> None:
-    rows = [
-        row
-        for seed in range(5)
-        for row in group_of_rows([1.0, -1.0], name=f"group-{seed}", seed=seed)
-    ]
-    args = {"learning_rate": 1e-4, "num_updates": 3, "seed": 4}
-    trainer, again = (Trainer(tiny_qwen(), "grpo", args=args) for _ in range(2))
-    metrics = trainer.step_rows(rows)
-    assert metrics["train/num_updates"] == 3 and trainer.num_steps == 1
-    assert metrics["train/num_flat_tokens"] == sum(map(len, rows))
-    again.step_rows(rows)
-    assert same(weights(trainer.model), weights(again.model))
-    one = Trainer(tiny_qwen(), "grpo", args={"learning_rate": 1e-4})
-    one.step_rows(rows)
-    assert not same(weights(trainer.model), weights(one.model))
-    few = trainer.step_rows(rows[:4])  # of two groups
-    assert few["train/num_updates"] == 2
-
-
-class Recorder(TinyModel):
-    """Knows the first token of every forest that it ran."""
-
-    def hidden(self, forest: PackedForest, context: TreeContext) -> torch.Tensor:
-        self.seen = [*getattr(self, "seen", []), int(forest.input_ids[0])]
-        return super().hidden(forest, context)
-
-
-def test_the_order_of_updates_is_another_each_step_and_with_each_seed() -> None:
-    rows = [Row([i, 12], [0, 1]) for i in range(8)]
-    orders = []
-    for seed in (0, 0, 1):
-        model = Recorder()
-        trainer = Trainer(model, "sft", args={"num_updates": 8, "seed": seed})
-        trainer.step_rows(rows)
-        trainer.step_rows(rows)
-        orders.append((tuple(model.seen[:8]), tuple(model.seen[8:])))
-    assert orders[0] == orders[1] and len({*orders[0], *orders[2]}) == 4
-    assert sorted(orders[0][0]) == sorted(orders[0][1]) == list(range(8))
-
-
-def test_the_schedule_sets_the_learning_rate_and_ends() -> None:
-    args = {"learning_rate": 0.1, "schedule": "linear", "num_warmup_steps": 2, "num_steps": 4}
-    trainer = Trainer(TinyModel(), "sft", args=args)
-    rates = [trainer.step_rows([Row([1, 2], [0, 1])])["train/learning_rate"] for _ in range(4)]
-    assert rates == pytest.approx([0.05, 0.1, 0.1, 0.05])
-    with pytest.raises(ValueError, match=r"the schedule ended at num_steps=4 with learning rate 0"):
-        trainer.step_rows([Row([1, 2], [0, 1])])
-
-
-class Interrupted(TinyModel):
-    """Raises on its second forest."""
-
-    error: type[BaseException] = KeyboardInterrupt
-    num_forests = 0
-
-    def hidden(self, forest: PackedForest, context: TreeContext) -> torch.Tensor:
-        self.num_forests += 1
-        if self.num_forests == 2:
-            raise self.error
-        return super().hidden(forest, context)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_interrupted_step_changes_nothing(error: type[BaseException]) -> None:
-    model = Interrupted()
-    model.error = error
-    trainer = Trainer(model, "sft", args={"max_tokens": 3, "learning_rate": 0.1})
-    rows = [Row([1, 2, 3], [0, 1, 1]), Row([4, 5, 6], [0, 1, 1])]
-    before = weights(model)
-    with pytest.raises(error):
-        trainer.step_rows(rows)
-    assert same(weights(model), before) and trainer.num_steps == 0
-    assert all(parameter.grad is None for parameter in model.parameters())
-    trainer.step_rows(rows)
-    other = Trainer(TinyModel(), "sft", args={"max_tokens": 3, "learning_rate": 0.1})
-    other.step_rows(rows)
-    assert same(weights(model), weights(other.model))
-
-
-def send_interrupt(*args: object) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_ctrl_c_waits_for_weights_that_are_being_written() -> None:
-    trainer = Trainer(TinyModel(), "sft", args={"learning_rate": 0.1})
-    rows = [Row([1, 2, 3], [0, 1, 1])]
-    (part,) = trainer._optimizer.parts
-    handle = part.register_step_pre_hook(send_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.step_rows(rows)
-    handle.remove()
-    other = Trainer(TinyModel(), "sft", args={"learning_rate": 0.1})
-    other.step_rows(rows)
-    assert same(weights(trainer.model), weights(other.model)) and trainer.num_steps == 1
-
-
-def fail(*args: object) -> None:
-    raise MemoryError
-
-
-def test_weights_that_were_half_written_are_not_gone_on_with(tmp_path: Any) -> None:
-    trainer = Trainer(TinyModel(), "sft", args={"learning_rate": 0.1})
-    rows = [Row([1, 2, 3], [0, 1, 1])]
-    trainer.step_rows(rows)
-    trainer.save_checkpoint(tmp_path)
-    (part,) = trainer._optimizer.parts
-    handle = part.register_step_post_hook(fail)
-    with pytest.raises(MemoryError):
-        trainer.step_rows(rows)
-    handle.remove()
-    for call in (lambda: trainer.step_rows(rows), lambda: trainer.save_checkpoint(tmp_path)):
-        with pytest.raises(RuntimeError, match="the weights are torn"):
-            call()
-    trainer.load_checkpoint(tmp_path)
-    assert trainer.step_rows(rows)["train/num_updates"] == 1
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"lora_rank": 4}, "lora_rank=4 is for models of transformers; TinyModel brings its own"),
-        ({"should_compile": True}, "should_compile=True is for models of transformers"),
-        ({"should_checkpoint_activations": True}, "should_checkpoint_activations=True is for"),
-        ({"dtype": "bfloat16"}, "dtype='bfloat16', and TinyModel has no parameter of bfloat16"),
-    ],
-)
-def test_tree_models_bring_their_own(args: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Trainer(TinyModel(), "sft", args=args)
-
-
-def test_what_cannot_be_trained_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a model to train is a torch.nn.Module, got int"):
-        Trainer(3, "sft")  # type: ignore[arg-type]
-    for args in ({}, {"lora_rank": 2}):
-        with pytest.raises(ValueError, match="not a model of transformers: Linear"):
-            Trainer(torch.nn.Linear(1, 1), "sft", args=args)
-    with pytest.raises(ValueError, match=r"Qwen3ForCausalLM has attention_dropout 0.1; set it"):
-        Trainer(tiny_qwen(attention_dropout=0.1), "sft")
-    with pytest.raises(ValueError, match=r"unknown algorithm 'gpro'\. Did you mean 'grpo'"):
-        Trainer(TinyModel(), "gpro")
-    frozen = TinyModel().requires_grad_(False)
-    with pytest.raises(ValueError, match="there is no parameter to train"):
-        Trainer(frozen, "sft")
-
-
 def test_steps_on_groups_want_an_algorithm_with_advantages() -> None:
     with pytest.raises(ValueError, match="algorithm 'sft' makes no advantages of rewards: give"):
         Trainer(TinyModel(), "sft").step([])
@@ -364,46 +133,6 @@ def test_steps_on_groups_are_steps_on_their_rows() -> None:
     assert found["train/grad_norm"] == pytest.approx(wanted["train/grad_norm"], rel=1e-5)
 
 
-def test_a_model_that_comes_in_less_is_widened_and_buffers_stay() -> None:
-    model = tiny_qwen().bfloat16()
-    model.eval()
-    trainer = Trainer(model, "sft", args=FAST)
-    assert trainer.model is model
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    lowered = tiny_qwen()
-    frequencies = lowered.model.rotary_emb.inv_freq.clone()
-    Trainer(lowered, "sft", args={**FAST, "dtype": "bfloat16"})
-    assert torch.equal(lowered.model.rotary_emb.inv_freq, frequencies)
-    trainer.step_rows(supervised())
-    assert not model.training  # as it was
-
-
-def test_frozen_parameters_stay() -> None:
-    model = tiny_qwen()
-    model.model.embed_tokens.weight.requires_grad_(False)
-    before = weights(model)
-    Trainer(model, "sft", args=FAST).step_rows(supervised())
-    after = weights(model)
-    moved = {name for name in after if not torch.equal(after[name], before[name])}
-    assert moved == after.keys() - {"model.embed_tokens.weight"}
-
-
-def test_checkpointing_activations_changes_nothing() -> None:
-    trainers = [
-        Trainer(tiny_qwen(), "sft", args={**FAST, "should_checkpoint_activations": does})
-        for does in (False, True)
-    ]
-    runs = []
-    for trainer in trainers:
-        calls: list[int] = []
-        trainer.model.eval()
-        trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
-        trainer.step_rows(supervised())
-        runs.append(len(calls))
-    assert runs == [1, 2]  # once more in the backward
-    assert same(*(weights(trainer.model) for trainer in trainers))
-
-
 def test_rows_that_share_nothing_learn_the_same() -> None:
     args = {**FAST, "max_tokens": 24, "optimizer": "muon"}
     shared, whole = (
@@ -419,26 +148,6 @@ def test_rows_that_share_nothing_learn_the_same() -> None:
     assert metrics[0]["train/grad_norm"] == pytest.approx(metrics[1]["train/grad_norm"], rel=1e-4)
     for name, value in weights(shared.model).items():
         torch.testing.assert_close(value, weights(whole.model)[name], rtol=0, atol=1e-4)
-
-
-# What torch's compiler, setuptools and distutils warn of depends on what was imported before them,
-# and what it finds compiled already on what else ran: neither is what this test is about.
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"should_checkpoint_activations": True, "lora_rank": 4}])
-def test_compiled_layers_learn_the_same(
-    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    args: Sequence[dict[str, Any]] = [{**FAST, **more}, {**FAST, **more, "should_compile": True}]
-    plain, compiled = (Trainer(tiny_qwen(), "sft", args=some) for some in args)
-    for size in (2, 4, 3):
-        wanted = plain.step_rows(supervised()[:size])
-        found = compiled.step_rows(supervised()[:size])
-        assert found["train/loss"] == pytest.approx(wanted["train/loss"], rel=1e-4)
-        assert found["train/grad_norm"] == pytest.approx(wanted["train/grad_norm"], rel=1e-3)
-    layers = [m for n, m in compiled.model.named_modules() if n.endswith(("layers.0", "layers.1"))]
-    assert len(layers) == 2 and all(layer._compiled_call_impl is not None for layer in layers)
 
 
 def test_config_objects_and_mappings_are_the_same() -> None:

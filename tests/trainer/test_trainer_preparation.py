@@ -11,13 +11,12 @@ import pytest
 import torch
 from test_trainer import rollout
 from tiny_model import TinyModel
-from tiny_qwen import group_of_rows, same, tiny_qwen, weights
+from tiny_qwen import FAST, group_of_rows, same, tiny_qwen, weights
 
 from katgym import RolloutGroup
 from katgym_trainer import Row, Trainer, group_rows, pack, scaled_by_pass_rate, trainer_logprobs
 from katgym_trainer.trainer_metrics import METRICS
 
-FAST = {"learning_rate": 1e-2, "max_tokens": 64}
 KL = {"loss": {"kl_coef": 0.5}}
 
 

@@ -11,6 +11,8 @@ import transformers
 from katgym_trainer import Row
 
 VOCABULARY = 60
+FAST = {"learning_rate": 0.01, "max_tokens": 64}
+"""Settings of a trainer that learns a few rows by heart within 40 steps."""
 
 
 def tiny_qwen(seed: int = 0, **more: Any) -> Any:
@@ -42,6 +44,11 @@ def group_of_rows(
         rollout = f"{name}-{number}"
         rows.append(Row(prompt + answer, mask, logprobs, advantage, group=name, rollout=rollout))
     return rows
+
+
+def supervised() -> list[Row]:
+    """Return four rows of five tokens, the last three of which are trained."""
+    return [Row([3, 10 + i, 20 + i, 30 + i, 40 + i], [0, 0, 1, 1, 1]) for i in range(4)]
 
 
 def weights(model: Any) -> dict[str, torch.Tensor]:

@@ -1,0 +1,103 @@
+"""Models of the trainer: which it takes; widened, frozen, checkpointed and compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import TinyModel
+from tiny_qwen import FAST, same, supervised, tiny_qwen, weights
+
+from katgym_trainer.trainer import Trainer
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"lora_rank": 4}, "lora_rank=4 is for models of transformers; TinyModel brings its own"),
+        ({"should_compile": True}, "should_compile=True is for models of transformers"),
+        ({"should_checkpoint_activations": True}, "should_checkpoint_activations=True is for"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16', and TinyModel has no parameter of bfloat16"),
+    ],
+)
+def test_tree_models_bring_their_own(args: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Trainer(TinyModel(), "sft", args=args)
+
+
+def test_what_cannot_be_trained_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a model to train is a torch.nn.Module, got int"):
+        Trainer(3, "sft")  # type: ignore[arg-type]
+    for args in ({}, {"lora_rank": 2}):
+        with pytest.raises(ValueError, match="not a model of transformers: Linear"):
+            Trainer(torch.nn.Linear(1, 1), "sft", args=args)
+    with pytest.raises(ValueError, match=r"Qwen3ForCausalLM has attention_dropout 0.1; set it"):
+        Trainer(tiny_qwen(attention_dropout=0.1), "sft")
+    with pytest.raises(ValueError, match=r"unknown algorithm 'gpro'\. Did you mean 'grpo'"):
+        Trainer(TinyModel(), "gpro")
+    frozen = TinyModel().requires_grad_(False)
+    with pytest.raises(ValueError, match="there is no parameter to train"):
+        Trainer(frozen, "sft")
+
+
+def test_a_model_that_comes_in_less_is_widened_and_buffers_stay() -> None:
+    model = tiny_qwen().bfloat16()
+    model.eval()
+    trainer = Trainer(model, "sft", args=FAST)
+    assert trainer.model is model
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    lowered = tiny_qwen()
+    frequencies = lowered.model.rotary_emb.inv_freq.clone()
+    Trainer(lowered, "sft", args={**FAST, "dtype": "bfloat16"})
+    assert torch.equal(lowered.model.rotary_emb.inv_freq, frequencies)
+    trainer.step_rows(supervised())
+    assert not model.training  # as it was
+
+
+def test_frozen_parameters_stay() -> None:
+    model = tiny_qwen()
+    model.model.embed_tokens.weight.requires_grad_(False)
+    before = weights(model)
+    Trainer(model, "sft", args=FAST).step_rows(supervised())
+    after = weights(model)
+    moved = {name for name in after if not torch.equal(after[name], before[name])}
+    assert moved == after.keys() - {"model.embed_tokens.weight"}
+
+
+def test_checkpointing_activations_changes_nothing() -> None:
+    trainers = [
+        Trainer(tiny_qwen(), "sft", args={**FAST, "should_checkpoint_activations": does})
+        for does in (False, True)
+    ]
+    runs = []
+    for trainer in trainers:
+        calls: list[int] = []
+        trainer.model.eval()
+        trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_, c=calls: c.append(1))
+        trainer.step_rows(supervised())
+        runs.append(len(calls))
+    assert runs == [1, 2]  # once more in the backward
+    assert same(*(weights(trainer.model) for trainer in trainers))
+
+
+# What torch's compiler, setuptools and distutils warn of depends on what was imported before them,
+# and what it finds compiled already on what else ran: neither is what this test is about.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"should_checkpoint_activations": True, "lora_rank": 4}])
+def test_compiled_layers_learn_the_same(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    args: Sequence[dict[str, Any]] = [{**FAST, **more}, {**FAST, **more, "should_compile": True}]
+    plain, compiled = (Trainer(tiny_qwen(), "sft", args=some) for some in args)
+    for size in (2, 4, 3):
+        wanted = plain.step_rows(supervised()[:size])
+        found = compiled.step_rows(supervised()[:size])
+        assert found["train/loss"] == pytest.approx(wanted["train/loss"], rel=1e-4)
+        assert found["train/grad_norm"] == pytest.approx(wanted["train/grad_norm"], rel=1e-3)
+    layers = [m for n, m in compiled.model.named_modules() if n.endswith(("layers.0", "layers.1"))]
+    assert len(layers) == 2 and all(layer._compiled_call_impl is not None for layer in layers)

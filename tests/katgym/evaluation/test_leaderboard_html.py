@@ -1,11 +1,13 @@
+"""The leaderboard's page: well-formed, safe, accessible, in need of nothing else."""
+
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from html_page import Page
 
 from katgym.evaluation.leaderboard import (
     EnvLock,
@@ -19,37 +21,6 @@ from katgym.evaluation.summary import summarize
 
 Make = Callable[..., dict[str, Any]]
 EVIL = "<script>alert(1)</script>\"'&"
-VOID = {"meta", "wbr", "line", "circle", "rect"}
-
-
-class _Page(HTMLParser):
-    """Collects tags and text; an unbalanced tag fails the test."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open_tags: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open_tags == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open_tags.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open_tags.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attrs for name, attrs in self.tags if name == tag]
 
 
 def _board(
@@ -82,7 +53,7 @@ def _board(
 @pytest.mark.parametrize("measure", list(Measure))
 def test_tags_are_balanced_and_nothing_is_injected(make_line: Make, measure: Measure) -> None:
     text = leaderboard_html(_board(make_line, measure=measure))
-    page = _Page(text)
+    page = Page(text)
     assert page.all("script") == []
     assert "<script" not in text
     assert page.text.count("alert(1)") >= 6
@@ -91,7 +62,7 @@ def test_tags_are_balanced_and_nothing_is_injected(make_line: Make, measure: Mea
 
 def test_page_needs_nothing_else(make_line: Make) -> None:
     text = leaderboard_html(_board(make_line))
-    page = _Page(text)
+    page = Page(text)
     for tag in ("link", "img", "iframe", "object", "embed", "image", "use", "a"):
         assert page.all(tag) == []
     assert not any({"src", "href"} & attrs.keys() for _, attrs in page.tags)
@@ -99,7 +70,7 @@ def test_page_needs_nothing_else(make_line: Make) -> None:
 
 
 def test_tables_are_accessible(make_line: Make) -> None:
-    page = _Page(leaderboard_html(_board(make_line)))
+    page = Page(leaderboard_html(_board(make_line)))
     assert {attrs["scope"] for attrs in page.all("th")} == {"col", "row"}
     assert all(attrs["aria-label"] for attrs in page.all("table"))
     labels = [attrs["aria-label"] for attrs in page.all("svg") if attrs.get("role") == "img"]
@@ -120,7 +91,7 @@ def test_bars_stay_inside_their_axis(make_line: Make) -> None:
 
 
 def test_comparable_runs_show_counts_and_no_warning(make_line: Make) -> None:
-    page = _Page(leaderboard_html(_board(make_line)))
+    page = Page(leaderboard_html(_board(make_line)))
     assert "All 2 runs played the same 10 tasks with the same env seeds." in page.text
     assert not [a for a in page.all("div") if a.get("class") == "warning"]
     assert "Wilson score intervals" in page.text
@@ -132,7 +103,7 @@ def test_comparable_runs_show_counts_and_no_warning(make_line: Make) -> None:
 
 
 def test_incomparable_runs_show_a_warning_in_every_section(make_line: Make) -> None:
-    page = _Page(leaderboard_html(_board(make_line, tasks=("aa", "bb"))))
+    page = Page(leaderboard_html(_board(make_line, tasks=("aa", "bb"))))
     warnings = [a for a in page.all("div") if a.get("class") == "warning"]
     assert [a["role"] for a in warnings] == ["note"] * 3
     assert "Not all runs are comparable." in page.text
@@ -154,10 +125,10 @@ def test_run_without_interval_has_a_dot_and_one_without_value_none(make_line: Ma
         )
         return build_leaderboard([entry])
 
-    one = _Page(leaderboard_html(board(1.0)))
+    one = Page(leaderboard_html(board(1.0)))
     assert (len(one.all("circle")), len(one.all("rect"))) == (1, 0)
     assert "One run over 1 task." in one.text
-    none = _Page(leaderboard_html(board(None)))
+    none = Page(leaderboard_html(board(None)))
     assert none.all("svg")[0]["aria-label"] == "no valid rollouts"
 
 

@@ -1,3 +1,5 @@
+"""Pages of a run: links, safety, what a group's page holds, charts."""
+
 from __future__ import annotations
 
 import base64
@@ -5,11 +7,11 @@ import dataclasses
 import hashlib
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from html_page import Page
 from made_runs import (
     Words,
     made_group,
@@ -28,45 +30,6 @@ from katgym.run_view.svg_charts import chart, smoothed, ticks
 from katgym.run_view.token_texts import TokenizerTexts, split_characters
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028\udc80 -->"
-VOID = {"meta", "input", "line", "circle", "rect", "polyline", "polygon"}
-
-
-class Page(HTMLParser):
-    """A page's tags, text and data; an unbalanced tag fails the test."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.source = text
-        self.open_tags: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.scripts: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open_tags == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open_tags.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open_tags.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open_tags and self.open_tags[-1] == "script":
-            self.scripts.append(data)
-        else:
-            self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attrs for name, attrs in self.tags if name == tag]
-
-    def data(self) -> Any:
-        return json.loads(self.scripts[0])
 
 
 def pages_of(folder: Path, out: Path, **more: Any) -> tuple[Page, dict[str, Page]]:

@@ -1,4 +1,4 @@
-"""Makes `toy_set` importable for the tests here, and one set for all of them."""
+"""Makes the helpers here importable, and one set for all of the tests."""
 
 import sys
 from pathlib import Path

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
-from katgym.sandbox.backends import backend
+from small_lab import in_lab
+
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.making.canary_run import apart
 from katgym_envs.swe.making.canary_study import CanaryStudy
-from katgym_envs.swe.making.lab import Lab
-from katgym_envs.swe.making.package_study import study_package
-from katgym_envs.swe.packages import KnownPackage, SourceTree
 
 PRODUCT = """
 SEEN = []
@@ -38,26 +35,7 @@ PATH = "tests/test_it.py"
 
 
 def play(work: Callable[[CanaryStudy], Awaitable[None]]) -> None:
-    package = KnownPackage(
-        name="doubling",
-        version="1.0",
-        source=("doubling.py",),
-        tests=("tests/test_*.py",),
-        test_roots=("tests",),
-    )
-    tree = SourceTree(
-        package=package, files={"doubling.py": PRODUCT.encode(), PATH: TESTS.encode()}
-    )
-
-    async def go() -> None:
-        sandboxes = backend("local")
-        try:
-            async with Lab(tree, sandboxes, num_sandboxes=2) as lab:
-                await work(CanaryStudy(lab, await study_package(lab)))
-        finally:
-            await sandboxes.aclose()
-
-    asyncio.run(go())
+    in_lab("doubling", PRODUCT, {PATH: TESTS}, lambda lab, study: work(CanaryStudy(lab, study)))
 
 
 def test_a_canary_that_passes_beside_another_test_is_unsteady() -> None:

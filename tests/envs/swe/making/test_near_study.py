@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from small_lab import in_lab
 
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
@@ -18,9 +19,8 @@ from katgym_envs.swe.making import near_upgrade
 from katgym_envs.swe.making.canary_study import CanaryStudy
 from katgym_envs.swe.making.lab import Lab
 from katgym_envs.swe.making.near_study import NearStudy, failing_tests
-from katgym_envs.swe.making.package_study import PackageStudy, study_package
+from katgym_envs.swe.making.package_study import PackageStudy
 from katgym_envs.swe.making.task_check import TaskCheck
-from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_envs.swe.sources.mutation_set import MutationSet, read_package
 from katgym_envs.swe.sources.open_source import DATA
 
@@ -55,26 +55,7 @@ PATH = "tests/test_it.py"
 
 
 def play(work: Callable[[Lab, PackageStudy], Awaitable[None]]) -> None:
-    package = KnownPackage(
-        name="doubling",
-        version="1.0",
-        source=("doubling.py",),
-        tests=("tests/test_*.py",),
-        test_roots=("tests",),
-    )
-    tree = SourceTree(
-        package=package, files={"doubling.py": PRODUCT.encode(), PATH: TESTS.encode()}
-    )
-
-    async def go() -> None:
-        sandboxes = backend("local")
-        try:
-            async with Lab(tree, sandboxes, num_sandboxes=2) as lab:
-                await work(lab, await study_package(lab))
-        finally:
-            await sandboxes.aclose()
-
-    asyncio.run(go())
+    in_lab("doubling", PRODUCT, {PATH: TESTS}, work)
 
 
 def test_near_canaries_fail_where_the_test_does_and_beside_all_others() -> None:

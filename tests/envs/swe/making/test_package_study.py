@@ -9,12 +9,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from small_lab import in_lab
 from toy_set import MAKE_ANY, run_make
 
 from katgym.errors import UsageError
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.making.lab import Lab
-from katgym_envs.swe.making.package_study import PackageStudy, study_package
+from katgym_envs.swe.making.package_study import PackageStudy
 from katgym_envs.swe.making.sound_tests import random_parts
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 
@@ -64,25 +65,11 @@ FAILING = "def test_a():\n    assert 1 == 2\n"
 
 
 def study(**tests: str) -> PackageStudy:
-    package = KnownPackage(
-        name="wordless",
-        version="1.0",
-        source=("wordless.py",),
-        tests=("tests/test_*.py",),
-        test_roots=("tests",),
-    )
-    files = {f"tests/test_{name}.py": text.encode() for name, text in tests.items()}
-    tree = SourceTree(package=package, files={"wordless.py": PRODUCT.encode(), **files})
+    async def work(lab: Lab, found: PackageStudy) -> PackageStudy:
+        return found
 
-    async def go() -> PackageStudy:
-        sandboxes = backend("local")
-        try:
-            async with Lab(tree, sandboxes, num_sandboxes=2) as lab:
-                return await study_package(lab)
-        finally:
-            await sandboxes.aclose()
-
-    return asyncio.run(go())
+    files = {f"tests/test_{name}.py": text for name, text in tests.items()}
+    return in_lab("wordless", PRODUCT, files, work)
 
 
 def names(found: PackageStudy) -> set[str]:

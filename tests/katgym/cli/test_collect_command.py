@@ -10,13 +10,13 @@ import json
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_oracle import start_slow_oracle
 
 from katgym.cli.main import main
 from katgym.evaluation.playing import MAX_CONSECUTIVE_FAILURES
@@ -30,26 +30,8 @@ from katgym.rollout_store import (
 )
 
 ARITHMETIC = "katgym/Arithmetic-v0?level=1"
-DRIVER = """
-import asyncio, signal, sys
-# A shell starts background jobs with SIGINT ignored, and so would this process be.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import katgym
-from katgym.policies import oracle
-from katgym.cli.main import main
+COLLECT = """
 import katgym.evaluation.store_collection as collection
-
-class Slow(katgym.Policy):
-    name = "oracle"
-    inner = oracle.OraclePolicy()
-    def start(self, context):
-        session = self.inner.start(context)
-        complete = session.complete
-        async def slow(messages, *, max_tokens):
-            await asyncio.sleep(0.05)
-            return await complete(messages, max_tokens=max_tokens)
-        session.complete = slow
-        return session
 
 collection.make_policy = lambda uri: Slow()
 sys.exit(main(sys.argv[1:]))
@@ -62,11 +44,7 @@ def command(store: Path, *extra: object) -> list[str]:
 
 
 def start(tmp_path: Path, *extra: object) -> subprocess.Popen[bytes]:
-    """Start a collector with a slowed-down oracle in a process of its own."""
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    args = [sys.executable, str(driver), *command(tmp_path / "store", *extra)]
-    return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return start_slow_oracle(tmp_path, COLLECT, *command(tmp_path / "store", *extra))
 
 
 def wait_for_sessions(store: Path, count: int) -> None:

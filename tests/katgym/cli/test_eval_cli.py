@@ -4,37 +4,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from slow_oracle import start_slow_oracle
 
 from katgym.cli.main import main
 
 ARITHMETIC = "katgym/Arithmetic-v0"
-DRIVER = """
-import sys, asyncio, signal
-# A shell starts background jobs with SIGINT ignored, and so would this process be.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import katgym
-from katgym.policies import oracle
-from katgym.cli.main import main
-
+EVALUATE = """
 played = open(sys.argv[1], "a", buffering=1)
-start = oracle.OraclePolicy.start
-
-class Slow(katgym.Policy):
-    name = "oracle"
-    inner = oracle.OraclePolicy()
-    def start(self, context):
-        session = self.inner.start(context)
-        complete = session.complete
-        async def slow(messages, *, max_tokens):
-            await asyncio.sleep(0.05)
-            return await complete(messages, max_tokens=max_tokens)
-        session.complete = slow
-        return session
 
 import katgym.evaluation.run as run
 run.make_policy = lambda uri: Slow()
@@ -55,11 +35,8 @@ def command(out: Path, *extra: str) -> list[str]:
 
 
 def start(tmp_path: Path) -> subprocess.Popen[bytes]:
-    """Start an evaluation with a slowed-down oracle in a process of its own."""
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER)
-    args = [sys.executable, str(driver), str(tmp_path / "played"), *command(tmp_path / "run")]
-    return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    args = [tmp_path / "played", *command(tmp_path / "run")]
+    return start_slow_oracle(tmp_path, EVALUATE, *args)
 
 
 def wait_for_lines(path: Path, count: int) -> None:

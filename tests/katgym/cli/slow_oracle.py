@@ -1,0 +1,36 @@
+"""A slowed-down oracle in a process of its own, which a test can kill or interrupt in between."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SLOW_ORACLE = """
+import asyncio, signal, sys
+# A shell starts background jobs with SIGINT ignored, and so would this process be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import katgym
+from katgym.policies import oracle
+from katgym.cli.main import main
+
+class Slow(katgym.Policy):
+    name = "oracle"
+    inner = oracle.OraclePolicy()
+    def start(self, context):
+        session = self.inner.start(context)
+        complete = session.complete
+        async def slow(messages, *, max_tokens):
+            await asyncio.sleep(0.05)
+            return await complete(messages, max_tokens=max_tokens)
+        session.complete = slow
+        return session
+"""
+
+
+def start_slow_oracle(tmp_path: Path, program: str, *args: object) -> subprocess.Popen[bytes]:
+    """Start a Python process that knows `main` and the policy class `Slow`, and runs a program."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(SLOW_ORACLE + program)
+    command = [sys.executable, str(driver), *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

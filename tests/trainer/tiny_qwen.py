@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import torch
-import transformers
+from random_qwen import random_qwen
 
 from katgym_trainer import Row
 
@@ -17,17 +17,14 @@ FAST = {"learning_rate": 0.01, "max_tokens": 64}
 
 def tiny_qwen(seed: int = 0, **more: Any) -> Any:
     """Return a model of two layers and random float32 weights."""
-    config = transformers.Qwen3Config(
+    return random_qwen(
+        seed=seed,
         **{
-            "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
+            "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8,
+            "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
             "eos_token_id": 2, "tie_word_embeddings": True, **more,
-        }
+        },
     )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return transformers.Qwen3ForCausalLM(config).float()
 
 
 def group_of_rows(

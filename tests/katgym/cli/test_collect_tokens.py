@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 
 from byte_tokenizer import byte_tokenizer  # noqa: E402 - after the skips
-from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from random_qwen import random_qwen  # noqa: E402
+from transformers import Qwen3ForCausalLM  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +28,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of transformers with two random layers and a tokenizer of bytes."""
     path = tmp_path_factory.mktemp("tiny")
     tokenizer = byte_tokenizer()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = Qwen3Config(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-            num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=2048,
-            eos_token_id=None, bos_token_id=None, initializer_range=0.3,
-        )  # fmt: skip
-        Qwen3ForCausalLM(config).save_pretrained(path)
+    model = random_qwen(
+        vocab_size=len(tokenizer), max_position_embeddings=2048, initializer_range=0.3
+    )
+    model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 
 from byte_tokenizer import QWEN_TOKENS, byte_tokenizer  # noqa: E402 - after the skips
-from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from random_qwen import random_qwen  # noqa: E402
 
 VOCAB_SIZE = 288
 CALLS = [
@@ -61,22 +61,10 @@ def _tokenizer() -> Any:
 
 
 def _model() -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCAB_SIZE,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=8192,
-        tie_word_embeddings=False,
-        eos_token_id=None,
-        bos_token_id=None,
-        initializer_range=0.1,
-    )
-    return Qwen3ForCausalLM(config).eval()
+    torch.manual_seed(0)  # `expect` draws from the same
+    return random_qwen(
+        seed=None, vocab_size=VOCAB_SIZE, max_position_embeddings=8192, initializer_range=0.1
+    ).eval()
 
 
 def expect(model: Any, tokenizer: Any) -> None:

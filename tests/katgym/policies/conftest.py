@@ -20,13 +20,13 @@ from katgym.policies.base import EpisodeContext, Sampling
 from katgym.tool import Tool
 
 pytest.importorskip("renderers", reason="needs the extra 'hf'")
-torch = pytest.importorskip("torch", reason="needs the extra 'hf'")
+pytest.importorskip("torch", reason="needs the extra 'hf'")
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
 
-from byte_tokenizer import QWEN_TOKENS, byte_tokenizer  # noqa: E402 - after the skips
-from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from byte_tokenizer import QWEN_TOKENS, byte_tokenizer
+from random_qwen import random_qwen
 
-from katgym.policies.token_policy import Generated, TokenPolicy  # noqa: E402
+from katgym.policies.token_policy import Generated, TokenPolicy
 
 
 @pytest.fixture(scope="session")
@@ -44,22 +44,7 @@ def qwen_tokenizer() -> Any:
 @pytest.fixture(scope="session")
 def model() -> Any:
     """Two random layers with grouped heads, fp32."""
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=288,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-        eos_token_id=None,
-        bos_token_id=None,
-        initializer_range=0.3,
-    )
-    return Qwen3ForCausalLM(config).eval()
+    return random_qwen(vocab_size=288, max_position_embeddings=2048, initializer_range=0.3).eval()
 
 
 @pytest.fixture(scope="session")

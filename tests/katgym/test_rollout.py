@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_rollout import plain_rollout
 
 from katgym.failure import FailureKind, RolloutStatus
 from katgym.messages import assistant, user
@@ -50,24 +51,12 @@ def rollout_of(*records: TokenRecord | None, results: Sequence[ToolResult] = ())
                 ended_s=index + 0.75,
             )
         )
-    return Rollout(
-        env_id="katgym/Echo-v0",
-        plugin_version="1.0",
-        policy="hf:tiny",
-        task_id="train-000001",
-        task_sha256="0" * 64,
-        split="train",
-        seed=3,
+    return plain_rollout(
         attempt=1,
-        episode_id="e",
-        seat="player",
-        status=RolloutStatus.TERMINATED,
         reward=Reward(value=0.5, components={"a": Component(score=0.5)}),
         messages=[user("hi"), assistant("ho")],
         turns=turns,
-        tools=(),
         sampling=Sampling(temperature=0.5, max_tokens=7),
-        sampling_seed=11,
         wall_s=1.25,
         env_kwargs={"level": 2},
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from plain_rollout import plain_rollout
+
 from katgym import (
     FailureKind,
     Message,
     Reward,
     Rollout,
-    RolloutStatus,
-    Sampling,
     TokenRecord,
     ToolErrorKind,
     ToolResult,
@@ -88,25 +88,13 @@ def rollout_of(
         placed.append(Turn(**{**fields, "num_messages": len(messages)}))
         messages.append(answer)
     kind = FailureKind.SANDBOX_ERROR
-    return Rollout(
+    told = Reward.invalid(kind, "gone") if reward is None else Reward(value=reward)
+    return plain_rollout(
         **{
-            "env_id": "katgym/Echo-v0",
-            "plugin_version": "1.0",
-            "policy": "hf:tiny",
-            "task_id": "train-000001",
-            "task_sha256": "0" * 64,
-            "split": "train",
-            "seed": 3,
-            "attempt": 0,
             "episode_id": episode_id,
-            "seat": "player",
-            "status": RolloutStatus.TERMINATED,
-            "reward": Reward.invalid(kind, "gone") if reward is None else Reward(value=reward),
+            "reward": told,
             "messages": messages,
             "turns": placed,
-            "tools": (),
-            "sampling": Sampling(),
-            "sampling_seed": 11,
             **more,
         }
     )
@@ -117,3 +105,9 @@ def short_rollout(episode_id: str, reward: float | None, *completion: int, **mor
     return rollout_of(
         turn(record(None, 0, [1, 2], completion)), reward=reward, episode_id=episode_id, **more
     )
+
+
+def even_rollout(episode_id: str, reward: float, completion: Sequence[int]) -> Rollout:
+    """Return a rollout of one turn whose prompt is 3 4, all tokens of log-prob -4."""
+    tokens = record(None, 0, [3, 4], completion, policy_logprobs=[-4.0] * len(completion))
+    return rollout_of(turn(tokens), reward=reward, episode_id=episode_id)

@@ -10,20 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from made_rollouts import even_rollout
 from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, supervised, tiny_qwen, weights
 
-from katgym import (
-    Reward,
-    Rollout,
-    RolloutGroup,
-    RolloutStatus,
-    Sampling,
-    TokenRecord,
-    Turn,
-    assistant,
-    user,
-)
+from katgym import RolloutGroup
 from katgym_trainer import Row, pack, trainer_logprobs
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.trainer_config import TrainerConfig
@@ -99,27 +90,10 @@ def test_steps_on_groups_want_an_algorithm_with_advantages() -> None:
         Trainer(TinyModel(), "sft").step([])
 
 
-def rollout(episode_id: str, reward: float, completion: list[int]) -> Rollout:
-    tokens = TokenRecord(
-        prompt_ids=[3, 4], completion_ids=completion, policy_logprobs=[-4.0] * len(completion)
-    )
-    turn = Turn(
-        num_messages=1, finish_reason="stop", tokens=tokens, num_prompt_tokens=2,
-        num_completion_tokens=len(completion),
-    )  # fmt: skip
-    return Rollout(
-        env_id="katgym/Echo-v0", plugin_version="1.0", policy="hf:tiny", task_id="train-000001",
-        task_sha256="0" * 64, split="train", seed=3, attempt=0, episode_id=episode_id,
-        seat="player", status=RolloutStatus.TERMINATED, reward=Reward(value=reward),
-        messages=[user("go on"), assistant()], turns=[turn], tools=(), sampling=Sampling(),
-        sampling_seed=11,
-    )  # fmt: skip
-
-
 def test_steps_on_groups_are_steps_on_their_rows() -> None:
     rewards = {"a": 1.0, "b": 0.0, "c": 0.5}
     answers = {"a": [5, 6], "b": [5, 7, 8], "c": [9]}
-    group = RolloutGroup(rollouts=[rollout(n, rewards[n], answers[n]) for n in rewards])
+    group = RolloutGroup(rollouts=[even_rollout(n, rewards[n], answers[n]) for n in rewards])
     trainer, other = (Trainer(tiny_qwen(), "grpo", args=FAST) for _ in range(2))
     found = trainer.step([group])
     rows = [  # the rewards' mean is 0.5 and their deviation 0.5

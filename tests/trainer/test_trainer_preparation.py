@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from test_trainer import rollout
+from made_rollouts import even_rollout
 from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, same, tiny_qwen, weights
 
@@ -128,9 +128,13 @@ def test_entropies_scale_what_is_trained_and_not_how_far() -> None:
 
 def test_pass_rates_scale_groups() -> None:
     groups = [
-        RolloutGroup(rollouts=[rollout("a", 1.0, [5, 6]), rollout("b", 0.0, [5, 7])]),
+        RolloutGroup(rollouts=[even_rollout("a", 1.0, [5, 6]), even_rollout("b", 0.0, [5, 7])]),
         RolloutGroup(
-            rollouts=[rollout("c", 1.0, [8]), rollout("d", 1.0, [9, 5]), rollout("e", 0.0, [6])]
+            rollouts=[
+                even_rollout("c", 1.0, [8]),
+                even_rollout("d", 1.0, [9, 5]),
+                even_rollout("e", 0.0, [6]),
+            ]
         ),
     ]
     args = {**FAST, "advantage_scaling": "pass_rate"}

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from byte_tokenizer import byte_tokenizer
+from plain_rollout import plain_rollout
 
 from katgym.errors import UsageError
-from katgym.failure import FailureKind, RolloutStatus
+from katgym.failure import FailureKind
 from katgym.messages import assistant, user
-from katgym.policies.base import Sampling, TokenRecord
+from katgym.policies.base import TokenRecord
 from katgym.policies.chatml_renderer import ChatMLRenderer
 from katgym.reward import Reward
 from katgym.rollout import Rollout, Turn
@@ -40,13 +41,11 @@ def rollout(
         num_completion_tokens=num_trained,
     )  # fmt: skip
     kind = FailureKind.SANDBOX_ERROR
-    return Rollout(
-        env_id="acme/Toy-v0", plugin_version="1", policy="hf:x", task_id=task, task_sha256="s",
-        split="train", seed=0, attempt=attempt, episode_id=f"{who}-{task}-{attempt}", seat="player",
-        status=RolloutStatus.TERMINATED, turns=[turn], tools=(), sampling=Sampling(),
+    return plain_rollout(
+        env_id="acme/Toy-v0", task_id=task, task_sha256="s", seed=0, attempt=attempt,
+        episode_id=f"{who}-{task}-{attempt}", turns=[turn],
         reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
         messages=[user("?"), assistant("x" * (num_trained - 1))],
-        sampling_seed=0,
     )  # fmt: skip
 
 

@@ -7,13 +7,12 @@ import time
 
 import pytest
 import torch
+from plain_rollout import plain_rollout
 
-from katgym.failure import RolloutStatus
 from katgym.messages import user
 from katgym.policies.base import Sampling
 from katgym.policies.hf import HfConfig, HfPolicy
-from katgym.reward import Reward
-from katgym.rollout import Rollout, Turn
+from katgym.rollout import Turn
 from katgym.rollout_store import RolloutStore, record_rollout, rollouts
 from katgym.version_span import VersionSpan, one_span
 
@@ -129,12 +128,7 @@ def rollout_of(completion):
         num_prompt_tokens=completion.num_prompt_tokens,
         num_completion_tokens=completion.num_completion_tokens,
     )
-    return Rollout(
-        env_id="acme/Toy-v0", plugin_version="1", policy="hf:tiny", task_id="t", task_sha256="s",
-        split="train", seed=0, attempt=0, episode_id="e", seat="player", turns=[turn], tools=(),
-        status=RolloutStatus.TERMINATED, reward=Reward(value=1.0), sampling=Sampling(),
-        messages=[user("hi"), completion.message], sampling_seed=1,
-    )  # fmt: skip
+    return plain_rollout(turns=[turn], messages=[user("hi"), completion.message])
 
 
 def test_an_immediate_update_without_a_change_changes_no_token(policy):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from made_rollouts_of_loop import rollouts_of_loop
 from made_sessions import add
+from plain_rollout import plain_rollout
 
 import katgym
 from katgym import (
@@ -22,7 +23,6 @@ from katgym import (
     Reward,
     Rollout,
     RolloutStatus,
-    Sampling,
     TokenRecord,
     Turn,
     UsageError,
@@ -198,15 +198,14 @@ def made(**more: Any) -> Rollout:
     """A rollout of one turn."""
     turn = Turn(num_messages=1, finish_reason="stop", tokens=TokenRecord(completion_ids=[1]),
                 num_prompt_tokens=0, num_completion_tokens=1)  # fmt: skip
+    components = {"a": Component(score=0.25, weight=2.0)}
     values = {
-        "env_id": "acme/Toy-v0", "plugin_version": "1", "policy": "p", "task_id": "t",
-        "task_sha256": "s", "split": "train", "seed": 0, "attempt": 0, "episode_id": "e",
-        "seat": "player", "status": RolloutStatus.TERMINATED, "turns": [turn], "tools": (),
-        "sampling": Sampling(), "sampling_seed": None,
-        "reward": Reward(value=0.5, components={"a": Component(score=0.25, weight=2.0)}),
+        "turns": [turn],
+        "sampling_seed": None,
+        "reward": Reward(value=0.5, components=components),
         "messages": [user("?"), assistant("!")],
-    }  # fmt: skip
-    return Rollout(**{**values, **more})
+    }
+    return plain_rollout(**{**values, **more})
 
 
 def test_the_same_rollout_again_changes_nothing(store: RolloutStore) -> None:

@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 from made_sessions import add
+from plain_rollout import plain_rollout
 
-from katgym import (
-    FailureKind,
-    Reward,
-    Rollout,
-    RolloutStatus,
-    Sampling,
-    TokenRecord,
-    Turn,
-    UsageError,
-    assistant,
-    user,
-)
+from katgym import FailureKind, Reward, Rollout, TokenRecord, Turn, UsageError, assistant, user
 from katgym.rollout_store import RolloutStore, SessionStatus, stored_groups, stored_rollouts
 from katgym.rollout_store.groups import (
     GRADING_S,
@@ -39,13 +29,14 @@ def rollout(
     turn = Turn(num_messages=1, finish_reason="stop", tokens=tokens if has_tokens else None,
                 num_prompt_tokens=0, num_completion_tokens=2)  # fmt: skip
     kind = FailureKind.SANDBOX_ERROR
-    return Rollout(
-        env_id="acme/Toy-v0", plugin_version="1", policy="p", task_id="t", task_sha256="s",
-        split="train", seed=0, attempt=attempt, episode_id=name, seat="player",
-        status=RolloutStatus.TERMINATED, turns=[turn], tools=(), sampling=Sampling(),
+    return plain_rollout(
+        attempt=attempt,
+        episode_id=name,
+        turns=[turn],
         reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
-        messages=[user("?"), assistant("!")], sampling_seed=None,
-    )  # fmt: skip
+        messages=[user("?"), assistant("!")],
+        sampling_seed=None,
+    )
 
 
 def put(

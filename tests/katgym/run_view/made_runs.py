@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plain_rollout import plain_rollout
+
 from katgym import (
     Component,
     FailureKind,
@@ -21,7 +23,6 @@ from katgym import (
     Reward,
     Rollout,
     RolloutStatus,
-    Sampling,
     TokenRecord,
     ToolErrorKind,
     ToolResult,
@@ -272,14 +273,12 @@ def _rollout(
     if is_broken:
         kind = FailureKind.SANDBOX_ERROR
         reward = Reward.invalid(kind, "the sandbox's container was gone")
-    return Rollout(
-        env_id=ENV_ID, plugin_version="0.1.0", policy="hf:tiny", task_id=f"L3-train-{task:06d}",
-        task_sha256="0" * 64, split="train", seed=task, attempt=attempt,
-        episode_id=f"episode-{task}-{attempt}-{episode.version}", seat="player",
+    return plain_rollout(
+        env_id=ENV_ID, plugin_version="0.1.0", task_id=f"L3-train-{task:06d}", seed=task,
+        attempt=attempt, episode_id=f"episode-{task}-{attempt}-{episode.version}",
         status=RolloutStatus.FAILED if is_broken else RolloutStatus.TERMINATED,
-        reward=reward, messages=[*episode.messages, *episode.new], turns=episode.turns, tools=(),
-        sampling=Sampling(), sampling_seed=attempt, failure_kind=kind, reason=reward.reason,
-        wall_s=episode.clock_s,
+        reward=reward, messages=[*episode.messages, *episode.new], turns=episode.turns,
+        sampling_seed=attempt, failure_kind=kind, reason=reward.reason, wall_s=episode.clock_s,
     )  # fmt: skip
 
 

@@ -1,3 +1,5 @@
+"""Rollouts of a group become a tree: where they part, why, and how it is laid out."""
+
 from __future__ import annotations
 
 import random
@@ -5,8 +7,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_rollout import plain_rollout
 
-from katgym import Reward, Rollout, RolloutStatus, Sampling, TokenRecord, Turn, user
+from katgym import Reward, Rollout, TokenRecord, Turn, user
 from katgym.policies.base import BranchReason
 from katgym.run_view.group_tree import Cause, group_tree
 from katgym.run_view.run_view import GroupView, RolloutView
@@ -25,12 +28,7 @@ def rollout(*records: TokenRecord | None, reward: float = 1.0, said: str = "hm")
             )
         )  # fmt: skip
         messages.append({"role": "assistant", "content": f"{said} {number}"})
-    return Rollout(
-        env_id="katgym/Echo-v0", plugin_version="1", policy="hf:tiny", task_id="t",
-        task_sha256="", split="train", seed=1, attempt=0, episode_id="e", seat="player",
-        status=RolloutStatus.TERMINATED, reward=Reward(value=reward), messages=messages,
-        turns=turns, tools=(), sampling=Sampling(), sampling_seed=1,
-    )  # fmt: skip
+    return plain_rollout(reward=Reward(value=reward), messages=messages, turns=turns)
 
 
 def record(parent: int | None, shared: int, prompt: list[int], answer: list[int], **more):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_exact_gradients import check_equal, gradients, sample_rows
 from tiny_model import TinyModel
+from tiny_model_rows import check_equal, gradients, sample_rows
 from torch import Tensor
 
 from katgym_trainer import Critic, Row, forward_backward, loss, pack, with_gae

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
+from drawn_batches import paths, row_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_packing import paths, row_lists
 
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, Row, pack

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from row_by_row import total_loss
-from test_hugging_face_models import gradients, make, row_outputs, sample_rows
+from tiny_families import gradients, make, row_outputs, sample_rows
 from torch import Tensor
 
 from katgym_trainer import forward_backward, loss, pack

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_exact_gradients import row_outputs, sample_rows
 from tiny_model import TinyModel
+from tiny_model_rows import row_outputs, sample_rows
 
 from katgym_trainer import Row, entropy_scaled, pass_rate_scaled
 from katgym_trainer.row_preparation import row_entropies, scaled_by_entropy, scaled_by_pass_rate

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_hugging_face_models import make
+from tiny_families import make
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface

@@ -1,3 +1,5 @@
+"""What tools say becomes safe to show: control characters are visible, the middle is left out."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Changed lines, distance from gold, and locality of a patch."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -6,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from katgym_envs.swe.edit_metrics import (
-    edit_distance,
-    line_distance,
-    locality,
-    num_changed_lines,
-)
+from katgym_envs.swe.edit_metrics import edit_distance, line_distance, locality, num_changed_lines
 
 BASE = b"""import math
 

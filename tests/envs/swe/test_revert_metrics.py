@@ -1,3 +1,5 @@
+"""How much of an episode's changes were taken back."""
+
 from __future__ import annotations
 
 from katgym_envs.swe.revert_metrics import RevertTracker

@@ -1,3 +1,5 @@
+"""Two runs are compared on the tasks they share, with warnings for what differs."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Components of rewards and prices in summaries: whose means, and when shown."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

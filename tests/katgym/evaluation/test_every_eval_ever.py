@@ -1,3 +1,5 @@
+"""The export to Every Eval Ever: its numbers, its files, and what cannot be exported."""
+
 from __future__ import annotations
 
 import hashlib

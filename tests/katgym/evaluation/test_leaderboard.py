@@ -1,3 +1,5 @@
+"""Ranks that intervals leave open; only equal task sets stand in one order."""
+
 from __future__ import annotations
 
 import io

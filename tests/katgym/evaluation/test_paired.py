@@ -1,3 +1,5 @@
+"""Paired differences and their tests, by hand and against scipy."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""pass@k and pass^k are shares of subsets of attempts."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Means, clustered standard errors and intervals against numbers by hand, scipy and statsmodels."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Student's t agrees with scipy."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""A summary's numbers, by env; what is invalid, missing or alone."""
+
 from __future__ import annotations
 
 import io

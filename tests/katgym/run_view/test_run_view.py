@@ -1,3 +1,5 @@
+"""Folders of evaluations, training runs and stores are read as groups, curves and checkpoints."""
+
 from __future__ import annotations
 
 import json

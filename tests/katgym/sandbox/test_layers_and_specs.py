@@ -1,3 +1,5 @@
+"""Layers are named by their content and lead nowhere else; specs of sandboxes are checked."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The env in which programs may compute: what they reach, and what answers earn."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""mini-swe-agent works in our sandbox as it is."""
+
 from __future__ import annotations
 
 import json

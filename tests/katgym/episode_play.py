@@ -32,12 +32,14 @@ class Site(Env):
         self.trouble = trouble
         self.error = error or RuntimeError("env is broken")
         self.num_teardowns = 0
+        self.is_hanging = False
 
     def load_tasks(self, split: str) -> Sequence[Task]:
         return [Task(task_id=f"{split}-{i}", prompt="go", answer=str(i)) for i in range(20)]
 
     async def _do(self, hook: str) -> None:
         if self.trouble == f"hang:{hook}":
+            self.is_hanging = True
             await forever()
         if self.trouble == hook:
             raise self.error
@@ -77,6 +79,7 @@ class TokenPolicy(Policy):
         self.budgets: list[int] = []
         self.seen: list[int] = []
         self.num_closed = 0
+        self.is_hanging = False
 
     def start(self, context: EpisodeContext) -> Session:
         self.contexts.append(context)
@@ -95,6 +98,7 @@ class TokenSession(Session):
         policy.seen.append(len(messages))
         said = policy.texts[self.turn] if self.turn < len(policy.texts) else "x"
         if said == "hang":
+            policy.is_hanging = True
             await forever()
         if isinstance(said, BaseException):
             raise said

@@ -163,7 +163,8 @@ def test_cancellation_closes_everything_once_and_is_passed_on(env: Site, texts: 
 
     async def go() -> None:
         task = asyncio.create_task(run_rollout(env, policy, seed=0))
-        await asyncio.sleep(0.03)
+        while not (env.is_hanging or policy.is_hanging):
+            await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

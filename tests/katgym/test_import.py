@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -51,10 +50,8 @@ def test_import_takes_under_half_a_second() -> None:
 
 
 def test_import_prints_nothing_and_leaves_no_thread() -> None:
-    began = time.perf_counter()
     done = run_python("import katgym, threading; assert threading.active_count() == 1")
     assert (done.stdout, done.stderr) == ("", "")
-    assert time.perf_counter() - began < 10
 
 
 @pytest.mark.parametrize("source", ["import katgym", "import katgym; katgym.list_envs()"])

@@ -10,38 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
 from typing import Any
 
 import pytest
 from scheduler_play import FAST, make_tool, run, tools_of
 
 from katgym.messages import assistant
-from katgym.scheduler import run_calls
+from katgym.scheduler import SchedulerConfig, run_calls
 
 pytestmark = pytest.mark.usefixtures("no_tool_thread_stays")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_parallel_stage_is_really_concurrent(is_async: bool) -> None:
-    barrier = threading.Barrier(8)
-    inside: list[int] = []
+    barrier, barrier_sync = asyncio.Barrier(8), threading.Barrier(8)
 
-    async def nap() -> str:
-        inside.append(1)
-        await asyncio.sleep(0.2)
-        return str(len(inside))
+    async def meet() -> str:
+        await barrier.wait()
+        return "met"
 
-    def nap_sync() -> str:
-        barrier.wait(timeout=60)
-        time.sleep(0.2)
-        return "8"
+    def meet_sync() -> str:
+        barrier_sync.wait(timeout=60)
+        return "met"
 
-    fn = nap if is_async else nap_sync
-    began = time.perf_counter()
-    results = run(tools_of(fn), *[(fn.__name__, {})] * 8)
-    assert time.perf_counter() - began < 1.5  # one after the other: 1.6
-    assert [r.content for r in results] == ["8"] * 8
+    fn = meet if is_async else meet_sync
+    config = SchedulerConfig(turn_timeout_s=60.0)
+    results = run(tools_of(fn), *[(fn.__name__, {})] * 8, config=config)
+    assert [r.content for r in results] == ["met"] * 8  # one after the other would never meet
     assert {r.stage for r in results} == {0}
 
 
@@ -86,21 +81,22 @@ def test_results_stand_in_call_order_not_in_order_of_ending() -> None:
 
 
 def test_a_sync_tool_does_not_block_the_loop() -> None:
+    is_inside, may_leave = threading.Event(), threading.Event()
+
     def block() -> str:
-        time.sleep(0.1)
-        return "done"
+        is_inside.set()
+        return "let go" if may_leave.wait(timeout=30) else "the loop stood still"
 
-    async def go() -> int:
-        message = assistant("", [("block", {})])
-        running = asyncio.create_task(run_calls(tools_of(block), message["tool_calls"], FAST))
-        ticks = 0
-        while not running.done():
-            await asyncio.sleep(0.005)
-            ticks += 1
-        assert (await running)[0].content == "done"
-        return ticks
+    async def go() -> str:
+        calls = assistant("", [("block", {})])["tool_calls"]
+        config = SchedulerConfig(tool_timeout_s=60.0)
+        running = asyncio.create_task(run_calls(tools_of(block), calls, config))
+        while not is_inside.is_set():
+            await asyncio.sleep(0.001)
+        may_leave.set()
+        return (await running)[0].content
 
-    assert asyncio.run(go()) >= 8
+    assert asyncio.run(go()) == "let go"
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="unset")

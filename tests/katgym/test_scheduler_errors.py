@@ -158,7 +158,7 @@ def test_infrastructure_errors_cancel_the_siblings_and_leave(
 
     async def sibling() -> None:
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
         except asyncio.CancelledError:
             cancelled.append("sibling")
             raise
@@ -178,7 +178,7 @@ def test_infrastructure_errors_cancel_the_siblings_and_leave(
 
     began = time.perf_counter()
     asyncio.run(go())
-    assert time.perf_counter() - began < 4.5  # the siblings would take 5
+    assert time.perf_counter() - began < 30  # the siblings would take 60
     assert (cancelled, ran) == (["sibling"] * 2, [])
 
 
@@ -195,7 +195,8 @@ def test_cancelling_the_caller_cancels_running_tools() -> None:
     async def go() -> None:
         calls = assistant("", [("work", {})] * 2)["tool_calls"]
         task = asyncio.create_task(run_calls(tools_of(work), calls, FAST))
-        await asyncio.sleep(0.02)
+        while len(log) < 2:
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

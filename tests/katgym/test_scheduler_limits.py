@@ -27,7 +27,7 @@ def test_a_tools_own_timeout_goes_before_the_default() -> None:
     assert run({"slow": patient}, ("slow", {}), config=config)[0].content == "done"
     (result,) = run({"slow": make_tool(slow)}, ("slow", {}), config=config)
     assert (result.error, result.content) == (ToolErrorKind.TIMEOUT, "Timed out after 0.05 s.")
-    assert 0.05 <= result.ended_s - result.started_s < 0.14
+    assert result.ended_s - result.started_s >= 0.05
 
 
 def test_one_late_call_does_not_keep_its_siblings_results() -> None:
@@ -52,17 +52,18 @@ def test_the_turn_timeout_refuses_later_calls_visibly() -> None:
 
     async def slow(x: int) -> str:
         started.append(x)
-        await asyncio.sleep(0.06)
+        if x == 1:
+            await asyncio.Event().wait()
         return str(x)
 
-    config = SchedulerConfig(turn_timeout_s=0.1)
+    config = SchedulerConfig(turn_timeout_s=0.5)
     results = run(
         tools_of(slow, parallel=False), *[("slow", {"x": x}) for x in range(4)], config=config
     )
     assert started == [0, 1]
     assert [r.error for r in results] == [None] + [ToolErrorKind.TURN_TIMEOUT] * 3
-    assert results[1].content.startswith("Timed out after 0.0")
-    assert results[2].content == results[3].content == "Not started: the turn's 0.1 s were used up."
+    assert results[1].content.startswith("Timed out after 0.")
+    assert results[2].content == results[3].content == "Not started: the turn's 0.5 s were used up."
     assert [r.stage for r in results] == [0, 1, 2, 3]
 
 
@@ -94,7 +95,7 @@ def test_stuck_coroutines_cost_one_grace_together_and_are_abandoned() -> None:
         tools = {"stubborn": make_tool(stubborn, parallel=True, timeout_s=0.02)}
         calls = assistant("", [("stubborn", {})] * 6)["tool_calls"]
         began = time.perf_counter()
-        results = await run_calls(tools, calls, SchedulerConfig(grace_s=0.1))
+        results = await run_calls(tools, calls, SchedulerConfig(grace_s=0.5))
         wall = time.perf_counter() - began
         released.set()
         await asyncio.sleep(0.01)
@@ -102,7 +103,7 @@ def test_stuck_coroutines_cost_one_grace_together_and_are_abandoned() -> None:
 
     wall, results = asyncio.run(go())
     assert [r.error for r in results] == [ToolErrorKind.TIMEOUT] * 6
-    assert 0.12 <= wall < 0.3
+    assert 0.52 <= wall < 2.5  # a grace for each would take 3
 
 
 @pytest.mark.parametrize(

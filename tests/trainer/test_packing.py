@@ -165,9 +165,9 @@ def test_a_large_batch_is_sorted_in_a_moment() -> None:
     assert sum(map(len, rows)) > 1_300_000
     times = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         trie = TokenTrie.build(rows)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     assert trie.num_tokens < trie.num_flat
     assert min(times) < 0.5  # a slow machine's; benchmarks measure it
 

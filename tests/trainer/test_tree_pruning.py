@@ -341,9 +341,9 @@ def test_ten_thousand_nodes_are_pruned_in_a_moment(options) -> None:
     max_tokens = trie.num_tokens // 3
     times = []
     for _ in range(2):
-        started = time.perf_counter()
+        started = time.process_time()
         pruned = prune(rows, entropies, max_tokens=max_tokens, **options)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     assert 0.9 < pruned.stats.num_tokens / max_tokens < 1.1
     assert min(times) < 3  # a slow machine's
 

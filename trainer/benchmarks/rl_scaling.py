@@ -45,7 +45,7 @@ WORK: tuple[tuple[str, object, tuple[str, ...]], ...] = (
     *(("group_size", n, (f"rollouts.group_size={n}", f"rollouts.max_concurrency={16 * n}",
                          f"policy.max_batch_size={16 * n}"))
       for n in (4, 8, 16, 32)),
-    *(("max_concurrency", n, (f"rollouts.max_concurrency={n}",)) for n in (1, 8, 32, 128)),
+    *(("max_concurrency", n, (f"rollouts.max_concurrency={n}",)) for n in (4, 16, 64, 128)),
     *(("env", level, (_envs(level),)) for level in ("level=1", "level=7&max_turns=3", "level=7")),
     *(("num_envs", n, (_envs(*_LEVELS[:n]),)) for n in (1, 2, 4)),
     *(("max_staleness", n, (f"rollouts.max_staleness={n}", f"train.num_steps={NUM_LEARNING_STEPS}"))

@@ -226,7 +226,6 @@ def step_times(
 
 def of_seed(seed: int, size: Size) -> list[dict[str, Any]]:
     """Return the rows of all variants from one seed's start."""
-    torch.set_num_threads(1)
     tasks = drawn_tasks(size.held_out + size.tasks, random.Random(0))
     start = imitated(tasks[size.held_out :], seed, size)
     rows: list[dict[str, Any]] = []
@@ -281,7 +280,9 @@ def run() -> int:
     with (out or Path(os.devnull)).open("w", encoding="utf-8", newline="") as file:
         table = Rows(file, COLUMNS, {"device": device_name(torch.device("cpu"))})
         rows: list[dict[str, Any]] = []
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            processes, get_context("spawn"), torch.set_num_threads, (1,)
+        ) as pool:
             for found in pool.map(of_seed, range(seeds), [size] * seeds):
                 rows += found
                 for row in found:

@@ -12,6 +12,7 @@ from compacted_sums import (
     END,
     LENGTHS,
     MAX_NUMBER,
+    NUMBERS_PER_PATH,
     PLUS,
     SUM,
     SYSTEM,
@@ -63,6 +64,22 @@ def test_paths_are_what_compaction_makes() -> None:
     ]
     assert written == [[4, END, 9, END], [1, 2, END, 1, 7, END], [2, 1, END]]
     assert rollout.reward.value == 1.0
+
+
+def test_carries_stand_on_the_longest_path_more_often_than_on_the_last() -> None:
+    on: dict[str, list[bool]] = {"longest": [], "last": []}
+    for task in drawn_tasks(2500, random.Random(0)):
+        rollout = taught_rollout(task, "r", forgets=0.0, rng=random.Random(0))
+        lengths = [len(path.token_ids) for path in rollout.trajectories()]
+        total = 0
+        for place, number in enumerate(task):
+            if total % 10 + number >= 10:
+                path = place // NUMBERS_PER_PATH
+                on["longest"].append(path == lengths.index(max(lengths)))
+                on["last"].append(path == len(lengths) - 1)
+            total += number
+    shares = {name: sum(found) / len(found) for name, found in on.items()}
+    assert shares == pytest.approx({"longest": 0.77, "last": 0.39}, abs=0.005)  # as its header says
 
 
 def test_a_wrong_summary_is_gone_on_from() -> None:

@@ -7,11 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
 
-.PHONY: help setup demo demo-train test test-all check format docs bench bench-gpu clean
+.PHONY: help setup demo demo-train nightly test test-all check format docs bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train a new model learns to call tools, then to call them in parallel"
+	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
 	@echo "make test      the unmarked tests (about 12 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers"
@@ -37,6 +38,9 @@ demo: $(SETUP)
 
 demo-train: $(SETUP)
 	$(BIN)/python demo/train_demo.py
+
+nightly: $(SETUP)
+	$(BIN)/python demo/nightly.py
 
 test: $(SETUP)
 	$(BIN)/python -m pytest -n 2 -q

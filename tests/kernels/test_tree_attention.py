@@ -203,13 +203,41 @@ def test_two_runs_are_the_same_bits(backend: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("backend", EXACT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_large_scores_stay_finite(backend: str, dtype: torch.dtype) -> None:
+    """A token may be nearly certain of a key that others of its batch never see."""
+    size = 40 if dtype is torch.float32 else 8
+    for seed, end in enumerate(([3, 3, 3, 5, 5], random_end(random.Random(3), 60))):
+        drawn = draw(len(end), seed=seed)
+        inputs = dataclasses.replace(drawn, q=size * drawn.q, k=size * drawn.k)
+        inputs = inputs.to(dtype)
+        wanted = played("reference", TreePlan.build(end), inputs.to(torch.float64))
+        found = played(backend, TreePlan.build(end), inputs)
+        for name, x, y in zip(("out", "dq", "dk", "dv"), found, wanted, strict=True):
+            assert x.isfinite().all(), (name, end)
+            assert error(x, y, 1.0) < 0.02, (name, end)
+
+
 def test_inputs_that_are_views_are_fine() -> None:
     plan = TreePlan.build(random_end(random.Random(7), 20))
     inputs = draw(20)
     wanted = tree_attention(inputs.q, inputs.k, inputs.v, plan, backend="reference")
     views = [t.transpose(0, 1).contiguous().transpose(0, 1) for t in (inputs.q, inputs.k, inputs.v)]
+    with_gaps = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in views]
+    assert all(t.stride(-1) > 1 for t in with_gaps)
+    grad = inputs.grad.transpose(1, 2).contiguous().transpose(1, 2)
     for backend in EXACT:
         assert error(tree_attention(*views, plan, backend=backend), wanted) < 1e-13
+        leaves = [t.requires_grad_() for t in with_gaps]
+        out = tree_attention(*leaves, plan, backend=backend)
+        assert error(out.detach(), wanted) < 1e-13
+        for found, expected in zip(
+            torch.autograd.grad(out, leaves, grad),
+            played("reference", plan, inputs)[1:],
+            strict=True,
+        ):
+            assert error(found, expected) < 1e-13
 
 
 Q = torch.zeros(4, 3, 8)

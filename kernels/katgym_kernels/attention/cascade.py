@@ -22,7 +22,13 @@ import torch
 from torch import Tensor
 
 from katgym_kernels.attention.cpu_batches import cpu_batches
-from katgym_kernels.attention.flash_ops import flash_backward, flash_forward, taken, wide_dtype
+from katgym_kernels.attention.flash_ops import (
+    dense_rows,
+    flash_backward,
+    flash_forward,
+    taken,
+    wide_dtype,
+)
 from katgym_kernels.attention.rectangles import FlashCall, by_level, flash_calls
 from katgym_kernels.tree_plan import TreePlan
 
@@ -53,7 +59,7 @@ class _Cascade(torch.autograd.Function):
         scale: float,
     ) -> Tensor:
         wide = wide_dtype(q_HND.dtype)
-        q_NHD, k_NKD, v_NKD = (t.transpose(0, 1) for t in (q_HND, k_KND, v_KND))
+        q_NHD, k_NKD, v_NKD = (dense_rows(t.transpose(0, 1)) for t in (q_HND, k_KND, v_KND))
         made = torch.zeros if plan.num_above else torch.empty  # all else is written
         out_NHD = made(q_NHD.shape, dtype=wide, device=q_NHD.device)
         lse_NH = made(q_NHD.shape[:2], dtype=wide, device=q_NHD.device)
@@ -80,7 +86,7 @@ class _Cascade(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        grad_NHD = grads[0].transpose(0, 1)
+        grad_NHD = dense_rows(grads[0].transpose(0, 1))
         q_NHD, k_NKD, v_NKD, sinks_H, out_NHD, lse_NH = ctx.saved_tensors
         wide = wide_dtype(q_NHD.dtype)
         made = torch.zeros if ctx.plan.num_above else torch.empty

@@ -4,14 +4,16 @@ These are the ops behind `scaled_dot_product_attention`, called directly because
 the log-sum-exp and take one in the backward. Those of CUDA take many sequences. Those of the CPU
 take a batch, so rectangles are padded to the longest: no query sees a padded key, as it comes after
 it in a causal square, and other rectangles of a call have the same number of keys. Tokens are the
-first dimension, as models lay them out: most of what follows are views. Not here: merging
-(`cascade.py`).
+first dimension, as models lay them out: most of what follows are views, whose last dimension has no
+gaps (`dense_rows`). Not here: merging (`cascade.py`).
 
 Letters: H query heads, K key heads, N packed tokens, I queries of a call, J its keys, D head size,
 B rectangles, L the most queries or keys of one of them.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ def flash_forward(
 ) -> tuple[Tensor, Tensor]:
     """Return (out_IHD in q's dtype, lse_IH in float32, or float64 for float64)."""
     if q_NHD.is_cuda:
-        q, k, v = _dense(call, q_NHD, k_NKD, v_NKD)
+        q, k, v = _taken(call, q_NHD, k_NKD, v_NKD)
         out_IHD, lse_HI, *_ = _CUDA(
             q, k, v, *_sequences(call), 0.0, call.is_causal, False, scale=scale
         )
@@ -63,8 +65,8 @@ def flash_backward(
         # Of no meaning without dropout, but the op wants them.
         rng_state = torch.zeros(2, dtype=torch.uint64, device=q_NHD.device)
         unused = torch.empty(0, device=q_NHD.device)
-        q, k, v = _dense(call, q_NHD, k_NKD, v_NKD)
-        grad, out = (_dense_rows(t, call.queries) for t in (grad_NHD, out_NHD))
+        q, k, v = _taken(call, q_NHD, k_NKD, v_NKD)
+        grad, out = taken(grad_NHD, call.queries), taken(out_NHD, call.queries)
         lse_HI = taken(lse_NH, call.queries).transpose(0, 1).contiguous()
         dq, dk, dv = _CUDA_BACKWARD(
             grad, q, k, v, out, lse_HI,
@@ -74,12 +76,13 @@ def flash_backward(
     num_heads, num_k_heads = q_NHD.shape[1], k_NKD.shape[1]
     q, k, v = _batched(call, q_NHD, k_NKD, v_NKD)
     padded, longest = call.padded_queries, call.max_queries
-    grad = taken(grad_NHD, padded.tokens)
-    if padded.padding is not None:  # no gradient comes from it, so it gives none
+    grad, out, lse = (taken(t, padded.tokens) for t in (grad_NHD, out_NHD, lse_NH[..., None]))
+    if padded.padding is not None:
+        # No gradient comes from it, so it gives none; and no key is too likely for what it sees.
         grad = grad.index_fill(0, padded.padding, 0)
+        lse = lse.index_fill(0, padded.padding, math.inf)
     grad, out, lse = (
-        _by_head(t, call.num, longest).reshape(*q.shape[:3], -1)
-        for t in (grad, taken(out_NHD, padded.tokens), taken(lse_NH, padded.tokens)[..., None])
+        _by_head(t, call.num, longest).reshape(*q.shape[:3], -1) for t in (grad, out, lse)
     )
     dq, dk, dv = _CPU_BACKWARD(grad, q, k, v, out, lse[..., 0], 0.0, call.is_causal, scale=scale)
     if dk.shape[1] != num_k_heads:  # keys were repeated for their group
@@ -92,6 +95,10 @@ def flash_backward(
 def taken(t_N: Tensor, tokens: slice | Tensor) -> Tensor:
     """Return what a tensor has for some tokens: a view of a slice, else a copy."""
     return t_N[tokens] if isinstance(tokens, slice) else t_N.index_select(0, tokens)
+
+
+def _taken(call: FlashCall, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return taken(q, call.queries), taken(k, call.keys), taken(v, call.keys)
 
 
 def _batched(
@@ -129,18 +136,9 @@ def _real(t: Tensor, padded: Padded) -> Tensor:
     return t if padded.real is None else t.index_select(0, padded.real)
 
 
-def _dense(call: FlashCall, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        _dense_rows(q, call.queries),
-        _dense_rows(k, call.keys),
-        _dense_rows(v, call.keys),
-    )
-
-
-def _dense_rows(t: Tensor, tokens: slice | Tensor) -> Tensor:
-    """Return tokens without gaps in a row."""
-    found = taken(t, tokens)
-    return found if found.stride(-1) == 1 else found.contiguous()
+def dense_rows(t: Tensor) -> Tensor:
+    """Return a tensor whose last dimension has no gaps, as the ops take for granted."""
+    return t if t.stride(-1) == 1 else t.contiguous()
 
 
 def _sequences(call: FlashCall) -> tuple[Tensor, Tensor, int, int]:

@@ -10,11 +10,12 @@ Not here: what is rendered (`chatml_renderer.py`, the `renderers` library).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-MAX_TEXTS = 4096
-MAX_CHARS = 2048
+MAX_TEXTS = 1024
+MAX_CHARS = 1024
 """Longer texts are encoded each time: they seldom come twice, and would fill the memory."""
 
 
@@ -37,16 +38,16 @@ class CachedTokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._tokenizer,)
 
-    def encode(self, text: str, **options: Any) -> list[int]:
+    def encode(self, text: Any, *more: Any, **options: Any) -> list[int]:
         """Return what the tokenizer's `encode` does: a new list each time."""
-        if len(text) > MAX_CHARS:
-            return list(self._tokenizer.encode(text, **options))
+        if more or not _is_kept(text, options):
+            return list(self._tokenizer.encode(text, *more, **options))
         return list(self._encoded(text, tuple(sorted(options.items()))))
 
-    def __call__(self, text: Any, **options: Any) -> Any:
+    def __call__(self, text: Any, *more: Any, **options: Any) -> Any:
         """Return what the tokenizer does when it is called: new lists each time."""
-        if not isinstance(text, str) or len(text) > MAX_CHARS or "return_tensors" in options:
-            return self._tokenizer(text, **options)
+        if more or not _is_kept(text, options) or "return_tensors" in options:
+            return self._tokenizer(text, *more, **options)
         kind, items = self._called(text, tuple(sorted(options.items())))
         return kind({name: list(values) for name, values in items})
 
@@ -58,3 +59,8 @@ class CachedTokenizer:
     ) -> tuple[type, tuple[tuple[str, Any], ...]]:
         found = self._tokenizer(text, **dict(options))
         return type(found), tuple((name, tuple(values)) for name, values in found.items())
+
+
+def _is_kept(text: Any, options: Mapping[str, Any]) -> bool:
+    plain = all(isinstance(value, (bool, int, str)) or value is None for value in options.values())
+    return isinstance(text, str) and len(text) <= MAX_CHARS and plain

@@ -65,7 +65,8 @@ def test_calls_are_remembered_too() -> None:
     }  # fmt: skip
     assert inner.calls == ["ab"]
     tokenizer("ab", return_tensors="pt")
-    assert inner.calls == ["ab", "ab"]
+    tokenizer("ab", kinds=["a list is no key"])
+    assert inner.calls == ["ab", "ab", "ab"]
 
 
 def test_the_rest_is_the_tokenizers_and_copies_work() -> None:

@@ -25,7 +25,12 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import Place, prompts
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.session_table import Session, SessionTable
-from katgym.gateway.state_file import GatewayState, read_state, write_state
+from katgym.gateway.state_file import (
+    MAX_REPLACED_KEYS,
+    GatewayState,
+    read_state,
+    write_state,
+)
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.messages import Message, assistant
 from katgym.rollout_store import RolloutStore
@@ -152,7 +157,7 @@ class Gateway:
             replace(
                 self._state,
                 num_replaced=self._state.num_replaced + num_sessions,
-                replaced_keys=(*known, key) if key else known,
+                replaced_keys=(*known, key)[-MAX_REPLACED_KEYS:] if key else known,
             )
         )
         self.manager.replace(num_sessions)  # once that is kept: who asks again finds the key

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from katgym.errors import UsageError
 from katgym.storage import write_atomically
 
 NAME = "gateway.json"
+MAX_REPLACED_KEYS = 1000
+"""That are kept: requests are told again after a trainer was killed, which are the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class GatewayState:
     num_replaced: int = 0
     """Sessions that have begun, and do not count for how many may."""
     replaced_keys: tuple[str, ...] = ()
-    """Of the requests that told so; one that is told again changes nothing."""
+    """Of the last requests that told so; one that is told again changes nothing."""
 
 
 def read_state(folder: Path) -> GatewayState:
@@ -42,7 +45,7 @@ def read_state(folder: Path) -> GatewayState:
         state = GatewayState(
             version=raw["version"],
             num_replaced=raw["num_replaced"],
-            replaced_keys=tuple(raw.get("replaced_keys", ())),
+            replaced_keys=tuple(_texts(raw.get("replaced_keys", []))),
         )
     except FileNotFoundError:
         return GatewayState()
@@ -55,6 +58,12 @@ def read_state(folder: Path) -> GatewayState:
         if type(value) is not int or value < 0:
             raise UsageError(f"{str(path)!r} holds {name} {value!r}, which is no number >= 0")
     return state
+
+
+def _texts(found: Any) -> list[str]:
+    if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"replaced_keys is a list of texts, got {found!r:.100}")
+    return found
 
 
 def write_state(folder: Path, state: GatewayState) -> None:

@@ -328,6 +328,7 @@ def test_what_is_kept_of_a_session_survives_a_restart(server, tmp_path):
         b'{"version": "3", "num_replaced": 0}',
         b'{"version": 3, "num_replaced": null}',
         b'{"version": 3, "num_replaced": 0, "replaced_keys": 1}',
+        b'{"version": 3, "num_replaced": 0, "replaced_keys": "abc"}',
     ],
 )
 def test_a_damaged_state_file_is_named(server, tmp_path, content):

@@ -29,7 +29,12 @@ def work():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
-work()
+if "thread" in sys.argv:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+else:
+    work()
 """
 
 
@@ -43,11 +48,11 @@ def told(*args: str, **env: str) -> list[str]:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
-def test_freed_blocks_are_not_asked_for_again() -> None:
-    (num_before,) = told()
-    is_kept, num_after = told("keep")
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_freed_blocks_are_not_asked_for_again(where: str) -> None:
+    is_kept, num_faults = told("keep", where)
     assert is_kept == "True"
-    assert int(num_after) < int(num_before) / 4
+    assert int(num_faults) < 1000  # 12,289 as a rule if nothing is done
 
 
 def test_what_the_environment_says_stays() -> None:

@@ -152,6 +152,7 @@ def server_environment(
     found.setdefault("VLLM_NO_USAGE_STATS", "1")
     if config.devices:
         found["CUDA_VISIBLE_DEVICES"] = config.devices
+        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # numbers are those of nvidia-smi
     if config.has_rl_routes or config.weight_transfer:
         found["VLLM_SERVER_DEV_MODE"] = "1"
     if config.has_lora:

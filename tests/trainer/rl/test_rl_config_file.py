@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from katgym.errors import UsageError
-from katgym_trainer.rl.placement import ServerConfig, ServerTag
+from katgym_trainer.rl.placement import ServerConfig, ServerTag, sharing_devices
 from katgym_trainer.rl.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.rl.rl_config_file import parse_rl_config
 
@@ -207,3 +207,20 @@ def test_bad_sections_are_told_as_such() -> None:
     raw: dict[str, Any] = {"model": {"path": "m"}, "envs": [{"id": "a/B-v0"}], "policy": 3}
     with pytest.raises(UsageError, match=r"rl.toml \[policy\] is a table of keys and values, got"):
         parse_rl_config(raw, name="rl.toml")
+
+
+@pytest.mark.parametrize(
+    ("servers", "groups"),
+    [
+        ([{"devices": "0"}, {"devices": "1"}], [[0], [1]]),
+        ([{"devices": "0"}, {"devices": "1"}, {"devices": "0, 2"}], [[1], [0, 2]]),
+        ([{"devices": "0"}, {"devices": "1"}, {"devices": "1,0"}], [[0, 1, 2]]),
+        ([{"devices": "0"}, {}], [[0, 1]]),
+        ([{"url": "http://a:1#m"}, {}, {"url": "http://b:1#m"}], [[0], [1], [2]]),
+    ],
+)
+def test_servers_that_may_share_a_device_start_in_turn(
+    servers: list[dict[str, str]], groups: list[list[int]]
+) -> None:
+    found = sharing_devices([ServerConfig(**server) for server in servers])
+    assert sorted(sorted(places) for places in found) == sorted(groups)

@@ -132,9 +132,13 @@ class Pool:
     def url(self, number: int) -> str:
         return str(self.pool.policy.describe()["servers"][number]["url"])
 
+    def started(self, number: int) -> str:
+        """Return where a server is, or will be once it has the weights."""
+        return self.pool._servers[number].url
+
     def kill(self, number: int) -> None:
         """Kill a server's process and its supervisor."""
-        port = str(urlsplit(self.url(number)).port)
+        port = str(urlsplit(self.started(number)).port)
         for pid in filter(str.isdecimal, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -175,6 +179,24 @@ def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_
             own.kill(1)
             assert await own.ask("a") == 4  # lost, and asked of the other
         assert sorted(path.name for path in tmp_path.glob("*.log")) == ["vllm-0.log", "vllm-1.log"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
+    model: Path, tmp_path: Path
+) -> None:
+    async def go() -> None:
+        async with own_pool(model, tmp_path, (ServerTag.ROLLOUT,)) as own:
+            first = own.started(0)
+            async with own.pool.training():  # it gets no weights meanwhile
+                own.kill(0)
+                await until(lambda: own.started(0) != first)
+                own.kill(0)
+            metrics = await own.pool.push(own.trainer.num_steps)
+            assert metrics["sync/num_restarts"] == 2
+            assert await own.ask("a") == 4
 
     asyncio.run(go())
 

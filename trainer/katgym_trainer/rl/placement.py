@@ -94,3 +94,21 @@ def check_servers(servers: Sequence[ServerConfig], *, uri: str, gateway: str) ->
     for place in places:
         if places.count(place) > 1:
             raise UsageError(f"url {place!r} is there twice")
+
+
+def sharing_devices(servers: Sequence[ServerConfig]) -> list[list[int]]:
+    """Return the places of servers in groups: two in different ones have no device in common.
+
+    A server of the run's own that names no devices may have any.
+    """
+    found: list[tuple[set[str], list[int]]] = []
+    is_any = any(not server.url and not server.devices for server in servers)
+    for place, server in enumerate(servers):
+        names = {device.strip() for device in server.devices.split(",")}
+        devices = {server.url} if server.url else {"any"} if is_any else names
+        places = [place]
+        for group in [group for group in found if group[0] & devices]:
+            found.remove(group)
+            devices, places = devices | group[0], [*group[1], *places]
+        found.append((devices, places))
+    return [places for _, places in found]

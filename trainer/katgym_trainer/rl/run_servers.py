@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = "trained"
 """What a server of the run's own calls the model."""
+_MAX_LOST = 3
+"""Times in a row that a server may end before it is up again."""
 _PATIENCE_S = 24 * 3600.0
 """Time limit of a request that may be frozen for as long as a step takes."""
 
@@ -167,10 +170,12 @@ class RunServer:
         await control.wake_up()
 
     def _new_sync(self) -> WeightSync:
-        folder, number = self.role.folder, self.role.number
+        folder, number, where = self.role.folder, self.role.number, self.role.where
         if not self.role.has_adapters:
             return ReloadSync([self.url], self.name, folder=folder)
-        link = f"current-{number}" if number else "current"
+        # Of servers that are there by their place: they know it when the run goes on with others.
+        told = hashlib.blake2b(where.place.encode(), digest_size=6).hexdigest()
+        link = f"current-{told if where.url else number}"
         return LoraSync([self.url], self.name, folder=folder, link_name=link)
 
     async def _connected(self, kind: type[VllmPolicy]) -> VllmPolicy:
@@ -225,10 +230,12 @@ class OwnServer(RunServer):
             return await super().deliver(weights, gates)
 
     async def connect(self) -> None:
+        async with self._end_noticed():
+            connected = await self._connected(WatchedPolicy)
         if self._policy is None:
-            self._policy = await self._connected(WatchedPolicy)
+            self._policy = connected
         else:
-            await self._watched.moved_to(await self._connected(WatchedPolicy))
+            await self._watched.moved_to(connected)
         self.is_up = True
         self.role.changed.give()
 
@@ -266,6 +273,7 @@ class OwnServer(RunServer):
         return self._policy
 
     async def _watch(self, mend: Callable[[Self], Awaitable[None]]) -> None:
+        num_lost = 0
         while True:
             await asyncio.sleep(POLL_S)
             if self._process.is_alive:
@@ -273,11 +281,20 @@ class OwnServer(RunServer):
             self._went_down()
             try:
                 await mend(self)
+                num_lost = 0
+            except LostError as e:  # it ended once more before it was up
+                num_lost += 1
+                if num_lost == _MAX_LOST:
+                    self._give_up(e)
+                    return
             except Exception as e:  # whatever it is, nobody is to wait for the server
-                logger.error("vLLM (%s) is not started again: %s", self._process.log_file, e)
-                self.error = e
-                self.role.changed.give()
+                self._give_up(e)
                 return
+
+    def _give_up(self, error: Exception) -> None:
+        logger.error("vLLM (%s) is not started again: %s", self._process.log_file, error)
+        self.error = error
+        self.role.changed.give()
 
     def _went_down(self) -> None:
         self.is_up = self.is_asleep = False

@@ -20,6 +20,7 @@ from typing import Self
 import torch
 
 from katgym_trainer.rl.gateway_link import GatewayLink
+from katgym_trainer.rl.placement import sharing_devices
 from katgym_trainer.rl.policy_hosts import PolicyHost
 from katgym_trainer.rl.rl_config import RlConfig
 from katgym_trainer.rl.routed_policy import RoutedPolicy, Signal
@@ -52,6 +53,8 @@ class ServerPool(PolicyHost):
         taken before `_weights`."""
         self._weights = asyncio.Lock()
         """Held while the trainer changes them, and while servers get them."""
+        self._starting = asyncio.Lock()
+        """Held while a server is started again: vLLM measures what is free on its devices."""
         self._ready: ReadyWeights | None = None
         """The newest that were made ready."""
 
@@ -124,16 +127,13 @@ class ServerPool(PolicyHost):
 
         vLLM measures what is free on a device, which nobody else may change meanwhile.
         """
-        of_devices: dict[str, list[RunServer]] = {}
-        for server in self._servers:
-            where = server.role.where
-            of_devices.setdefault(where.url or where.devices, []).append(server)
 
-        async def in_turn(servers: Sequence[RunServer]) -> None:
-            for server in servers:
-                await server.start()
+        async def in_turn(places: Sequence[int]) -> None:
+            for place in places:
+                await self._servers[place].start()
 
-        await all_of(in_turn(servers) for servers in of_devices.values())
+        placed = [server.role.where for server in self._servers]
+        await all_of(in_turn(places) for places in sharing_devices(placed))
 
     async def _until_one_is_up(self) -> None:
         """Wait for a server that weights can go to; raise why one could not be mended."""
@@ -170,10 +170,15 @@ class ServerPool(PolicyHost):
 
     async def _mend(self, server: OwnServer) -> None:
         """Start a server anew, with the weights that the trainer has."""
-        devices = self._devices if server.is_shared else contextlib.nullcontext()
-        async with devices:
-            await server.start_again()
-            async with self._weights:  # until it is up: the next push is for it, too
+        async with contextlib.AsyncExitStack() as held:
+            if server.is_shared:  # nor is another to wake on its devices meanwhile
+                await held.enter_async_context(self._devices)
+                await held.enter_async_context(self._weights)
+            async with self._starting:
+                await server.start_again()
+            async with (
+                contextlib.nullcontext() if server.is_shared else self._weights
+            ):  # until it is up: the next push is for it, too
                 await server.deliver(await self._ready_weights(), ())
                 await server.connect()
 

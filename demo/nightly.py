@@ -1,16 +1,18 @@
 """The long check: SmolLM2-135M learns arithmetic by adapters, sampled by a real vLLM server.
 
-    python demo/nightly.py    # CPU or GPU; the first time it installs vLLM (`katgym vllm install`)
+    katgym vllm install --cpu    # or --gpu, once a machine
+    python demo/nightly.py
 
 Imitation of the env's solutions, then a few steps of reinforcement with sampling and training at
 the same time. It fails if a rollout had no valid reward, if tokens were older than the bound, or if
-server and trainer disagree about what was sampled. A second run goes on where the first was
-stopped. Not here: a model that learns something to look at (`train_demo.py`).
+server and trainer disagree about what was sampled. One that was stopped goes on; one that ended
+begins anew. Not here: a model that learns something to look at (`train_demo.py`).
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,6 +28,8 @@ MAX_DIFFERENCE = 1e-3
 
 def run() -> int:
     """Train, then check what was measured; return the exit code."""
+    if (RUN / "model").exists():  # it ended: its figures say nothing of what is here now
+        shutil.rmtree(RUN)
     command = ["train", "rl", str(CONFIG), "--out", str(RUN)]
     code = main([*command, "--set", f"model.path={model_directory()}"])
     if code:

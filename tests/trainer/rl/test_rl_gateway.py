@@ -129,7 +129,10 @@ def test_agents_play_with_each_steps_weights_and_versions_are_counted(place: Pla
         assert main(place.command(steps=4)) == 0  # goes on
     lines = place.metrics()
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    assert lines[0]["train/policy_kl"] < 1e-5  # sampled by the weights that are trained
+    # Sampled by the weights that are trained; nothing is where all rewards of a group are the same.
+    fresh = [line for line in lines if line["rollout/max_staleness"] == 0]
+    assert all(line["train/policy_kl"] < 1e-5 for line in fresh if "train/policy_kl" in line)
+    assert any("train/policy_kl" in line for line in lines)
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     ages = {line["step"]: line["rollout/max_staleness"] for line in lines}
     assert ages == {step: step - 1 - old for step, old in oldest_versions(place).items()}

@@ -96,9 +96,11 @@ def test_every_step_trains_on_what_the_agents_sampled(played: Any) -> None:
 def test_recorded_logprobs_are_those_of_the_weights_that_are_trained(played: Any) -> None:
     lines = metrics(played[0])
     assert lines[0]["rollout/max_staleness"] == 0
-    fresh = [line for line in lines if line["rollout/max_staleness"] == 0]
-    assert all(line["train/policy_kl"] < 1e-5 for line in fresh)
-    assert all(math.isfinite(line["train/policy_kl"]) for line in lines)
+    # By chance all rewards of each group are the same in a step: then nothing is trained.
+    trained = [line for line in lines if "train/policy_kl" in line]
+    fresh = [line for line in trained if line["rollout/max_staleness"] == 0]
+    assert trained and all(line["train/policy_kl"] < 1e-5 for line in fresh)
+    assert all(math.isfinite(line["train/policy_kl"]) for line in trained)
 
 
 def test_staleness_is_that_of_the_versions_in_the_store(played: Any) -> None:

@@ -18,6 +18,8 @@ POLL_S = 0.5
 """How often it is looked whether a server still runs."""
 NOTICED_S = 2 * POLL_S
 """Within this time its end is noticed."""
+_MAX_POLLS = 10
+"""After as many an error is one of a server that runs."""
 
 
 class LostError(InfrastructureError):
@@ -61,9 +63,12 @@ class WatchedPolicy(VllmPolicy):
                 raise
             raise LostError(f"the server of policy {self.name!r} ended") from None
         except InfrastructureError as e:
-            # Its end is noticed by whoever is quicker.
-            await asyncio.sleep(NOTICED_S)
-            if self.num_losses == num_losses:
+            # Its end is noticed by whoever is quicker, and on a busy machine late.
+            for _ in range(_MAX_POLLS):
+                await asyncio.sleep(POLL_S)
+                if self.num_losses != num_losses:
+                    break
+            else:
                 raise
             raise LostError(f"the server of policy {self.name!r} ended") from e
         finally:

@@ -25,12 +25,7 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import Place, prompts
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.session_table import Session, SessionTable
-from katgym.gateway.state_file import (
-    MAX_REPLACED_KEYS,
-    GatewayState,
-    read_state,
-    write_state,
-)
+from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.messages import Message, assistant
 from katgym.rollout_store import RolloutStore
@@ -150,17 +145,10 @@ class Gateway:
 
         key: names them; told again, also after a restart, it changes nothing. "" names none.
         """
-        known = self._state.replaced_keys
-        if key and key in known:
-            return
-        self._keep(
-            replace(
-                self._state,
-                num_replaced=self._state.num_replaced + num_sessions,
-                replaced_keys=(*known, key)[-MAX_REPLACED_KEYS:] if key else known,
-            )
-        )
-        self.manager.replace(num_sessions)  # once that is kept: who asks again finds the key
+        state = self._state.with_replaced(num_sessions, key)
+        if state is not self._state:
+            self._keep(state)
+            self.manager.replace(num_sessions)  # once that is kept: who asks again finds the key
 
     def _keep(self, state: GatewayState) -> None:
         write_state(self.store.folder, state)

@@ -6,7 +6,7 @@ Not here: sessions and calls (`katgym.rollout_store`).
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,18 @@ class GatewayState:
     """Sessions that have begun, and do not count for how many may."""
     replaced_keys: tuple[str, ...] = ()
     """Of the last requests that told so; one that is told again changes nothing."""
+
+    def with_replaced(self, num_sessions: int, key: str) -> GatewayState:
+        """Return this with so many more sessions replaced, or itself if the key told so before."""
+        if not key:
+            return replace(self, num_replaced=self.num_replaced + num_sessions)
+        if key in self.replaced_keys:
+            return self
+        return replace(
+            self,
+            num_replaced=self.num_replaced + num_sessions,
+            replaced_keys=(*self.replaced_keys, key)[-MAX_REPLACED_KEYS:],
+        )
 
 
 def read_state(folder: Path) -> GatewayState:

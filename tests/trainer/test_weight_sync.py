@@ -1,6 +1,7 @@
 """The procedure of a weight sync, against real HTTP servers that answer as told; and the probe.
 
-Not here: real vLLM servers (`test_weight_sync_servers.py`, `test_weight_sync_smollm2.py`).
+Not here: what is written for servers (`test_served_weights.py`); real vLLM servers
+(`test_weight_sync_servers.py`, `test_weight_sync_smollm2.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import threading
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny_qwen import tiny_qwen
 
 from katgym.errors import PolicyError, UsageError
@@ -25,13 +25,9 @@ from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.served_weights import (
     scores,
-    served_weights,
-    tied_head,
     write_adapter,
-    write_weights,
 )
 from katgym_trainer.weight_sync.standstill import Asleep
-from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
 from katgym_trainer.weight_sync.weight_sync import WeightSync
 
 ROUTES = ["/pause", "/resume", "/update_weight_version", "/v1/completions", "/v1/load_lora_adapter"]
@@ -330,44 +326,6 @@ def test_a_probe_is_always_the_same_and_as_strict_as_the_dtype(model):
             ProbeConfig(**wrong)
 
 
-def test_a_tied_head_is_sent_beside_the_embeddings(model, tmp_path):
-    name, weight = tied_head(model)
-    assert name == "lm_head.weight"
-    sent = dict(served_weights(model))
-    assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
-    assert "lm_head.weight" not in dict(served_weights(model, should_repeat_head=False))
-    write_weights(model, tmp_path)
-    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-    assert files == ["model.safetensors", "tied_head.safetensors"]
-    assert torch.equal(load_file(tmp_path / "tied_head.safetensors")[name], weight)
-    assert not (tmp_path / "model.safetensors.index.json").exists()
-
-
-def test_an_untied_model_has_one_head(tmp_path):
-    model = tiny_qwen(tie_word_embeddings=False)
-    assert tied_head(model) is None
-    assert [name for name, _ in served_weights(model)].count("lm_head.weight") == 1
-    write_weights(model, tmp_path)
-    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
-
-
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_adapters_are_merged_into_what_is_sent(is_tied, tmp_path):
-    model = add_adapters(tiny_qwen(tie_word_embeddings=is_tied), TrainerConfig(lora_rank=2))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_()
-    expected = scores(model, [5, 6, 7, 8])
-    sent = dict(served_weights(model))
-    write_weights(model, tmp_path)
-    for state in (sent, load_file(tmp_path / "model.safetensors")):
-        plain = tiny_qwen(tie_word_embeddings=is_tied)
-        plain.load_state_dict(state, strict=False)
-        assert scores(plain, [5, 6, 7, 8]) == pytest.approx(expected, abs=1e-4)
-        assert not [name for name in state if "lora" in name or "base" in name]
-
-
 def test_an_adapter_is_loaded_once_and_read_again_after(told, tmp_path):
     model = add_adapters(tiny_qwen(), TrainerConfig(lora_rank=2)).eval()
     told[0].model = model
@@ -398,11 +356,3 @@ def test_what_does_not_apply_is_refused(told, model, tmp_path):
     with pytest.raises(UsageError, match="the model is not on one"):
         run_sync(IpcSync([told[0].url], "tiny"), model)
     assert told[0].calls == []
-
-
-def test_only_versions_are_removed(tmp_path):
-    for name in ("v1", "v2", "v12", "v2.replaced", ".unfinished-v3-x", "vital", "current"):
-        (tmp_path / name).mkdir()
-    remove_versions(tmp_path, but=12)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v12", "vital"]
-    assert version_folder(tmp_path, 12) == tmp_path / "v12"

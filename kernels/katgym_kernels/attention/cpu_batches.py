@@ -16,8 +16,8 @@ _CALL_NS = 200e3
 _COPIED_NS = 2.0
 """Of a query's element, with keys, values and all gradients."""
 _PAIR_NS = 0.13
-"""Of a pair's element. Forward and backward in float32 on two x86-64 cores; only their ratio
-matters."""
+"""Of a pair's element. Forward and backward in float32 on two x86-64 cores, two of them about what
+`benchmarks/cpu_costs.py` fits; only their ratio matters."""
 
 
 def cpu_batches(made: Sequence[Rectangle], width: int) -> list[list[Rectangle]]:

@@ -13,6 +13,7 @@ import pytest
 
 from katgym.errors import PolicyError
 from katgym.gateway import GatewayClient
+from katgym.gateway.state_file import MAX_REPLACED_KEYS, GatewayState
 
 from .served_gateway import OWNER, running, wait_until
 
@@ -127,3 +128,12 @@ def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
         with pytest.raises(PolicyError, match="no more may: try again"):
             asyncio.run(give_up(gateway.url))
         assert gateway.store.num_sessions() == 2
+
+
+def test_as_many_keys_are_kept_as_a_killed_trainer_may_tell_again():
+    state = GatewayState()
+    for number in range(MAX_REPLACED_KEYS + 5):
+        state = state.with_replaced(2, f"group-{number}")
+    assert state.num_replaced == 2 * (MAX_REPLACED_KEYS + 5)
+    assert len(state.replaced_keys) == MAX_REPLACED_KEYS
+    assert state.with_replaced(2, state.replaced_keys[-1]) is state

@@ -29,7 +29,7 @@ from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.rl.placement import OWN, ServerConfig
 from katgym_trainer.rl.rl_config import RlConfig, SyncKind
 from katgym_trainer.rl.routed_policy import Signal
-from katgym_trainer.rl.watched_policy import NOTICED_S, POLL_S, LostError, WatchedPolicy
+from katgym_trainer.rl.watched_policy import POLL_S, LostError, WatchedPolicy
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.standstill import Asleep, Paused
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 _NAME = "trained"
 """What a server of the run's own calls the model."""
+_ENDS_S = 1.0
+"""Within this time a process whose connections broke has ended, if that is why."""
 _MAX_LOST = 3
 """Times in a row that a server may end before it is up again."""
 _PATIENCE_S = 24 * 3600.0
@@ -314,7 +316,7 @@ class OwnServer(RunServer):
         try:
             yield
         except InfrastructureError as e:
-            await asyncio.sleep(NOTICED_S)
+            await asyncio.sleep(_ENDS_S)
             if self._process.is_alive and self.num_restarts == num_restarts:
                 raise
             raise LostError(f"vLLM ended (see {self._process.log_file})") from e

@@ -16,8 +16,6 @@ from katgym.policies.vllm_client import VllmPolicy
 
 POLL_S = 0.5
 """How often it is looked whether a server still runs."""
-NOTICED_S = 2 * POLL_S
-"""Within this time its end is noticed."""
 _MAX_POLLS = 10
 """After as many an error is one of a server that runs."""
 

@@ -11,7 +11,7 @@ SETUP := $(VENV)/.set-up
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
-	@echo "make demo-train a new model learns to call tools, then to call them in parallel"
+	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
 	@echo "make test      the unmarked tests (about 12 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"

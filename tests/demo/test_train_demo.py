@@ -61,11 +61,12 @@ def test_a_quick_run_goes_through_everything_and_can_be_repeated(tmp_path):
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
-        assert "solved in 3 turns" in done.stdout
-    runs = tmp_path / "runs" / "demo-train-quick"
-    assert (runs / "leaderboard" / "leaderboard.html").exists()
-    assert (runs / "plots" / "overview.png").stat().st_size > 10_000
-    assert len((runs / "rl-0" / "metrics.jsonl").read_text().splitlines()) == 2
+        assert done.stdout.count("solved in 3 turns") == 2
+    for game in ("expressions", "hunts"):
+        runs = tmp_path / "runs" / "demo-train-quick" / game
+        assert (runs / "leaderboard" / "leaderboard.html").exists()
+        assert (runs / "plots" / "overview.png").stat().st_size > 10_000
+        assert len((runs / "rl-0" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_no_seed_is_refused(tmp_path):

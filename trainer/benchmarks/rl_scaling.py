@@ -4,10 +4,10 @@
     python trainer/benchmarks/rl_scaling.py --out trainer/benchmarks/rl_scaling.csv
 
 The demo's configuration (demo/train/rl.toml) with group sizes, concurrency, lengths of episodes and
-numbers of envs in place of its own, a few steps each; and, for as many steps as the demo takes,
-sampling and training in turn or at the same time (`max_staleness`). Each row is the median over
-steps, the first left out: seconds of waiting for groups, of the optimizer's step and of the sync,
-the whole step, tokens, the share of packed tokens that sharing saved, and how long who was idle.
+numbers of envs in place of its own, a few steps each; and, for 16 steps, sampling and training in
+turn or at the same time (`max_staleness`). Each row is the median over steps, the first left out:
+seconds of waiting for groups, of the optimizer's step and of the sync, the whole step, tokens, the
+share of packed tokens that sharing saved, and how long who was idle.
 `to_success_s` is the time until the mean success of three steps was 0.4, without evaluations. All
 cores are one process's. Not here: what changes learning (`rl_ablations.py`).
 """

@@ -80,6 +80,7 @@ def test_the_oracle_goes_by_what_was_read(level):
     for seed in range(20):
         observation, _ = env.reset(seed=seed)
         reader, is_over = Reader(observation[0]["content"]), False
+        all_chests = reader.chests
         while not is_over:
             action = one_call_a_turn(env)
             is_open = action["tool_calls"][0]["function"]["name"] == "open_chest"
@@ -88,6 +89,8 @@ def test_the_oracle_goes_by_what_was_read(level):
                 said = re.fullmatch(r"(.*) That is chest (\d+)\.", action["content"])
                 assert [said[2]] == list(reader.chests)
                 assert set(FACT.findall(said[1])) == reader.facts
+                seen = re.findall(r"chest (\d+): (.*?)(?:;|\.$)", said[1])
+                assert seen == list(all_chests.items())[: int(said[2])]
             observation, _, terminated, truncated, _ = env.step(action)
             reader.read(observation)
             is_over = terminated or truncated

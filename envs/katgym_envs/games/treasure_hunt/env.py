@@ -185,11 +185,17 @@ class TreasureHuntEnv(katgym.Env):
         facts = self._facts_read()
         left = [n for n, c in enumerate(self.task.data["chests"], start=1) if fits(c, facts)]
         if len(left) == 1:
-            said = " ".join(map(fact_text, facts)) + f" That is chest {left[0]}."
+            said = " ".join([*map(fact_text, facts), self._looked_through(left[0])])
             return katgym.assistant(said, [("open_chest", {"number": left[0]})])
         places = [p for places in self.task.data["places"].values() for p in places]
         unread = [p for p in self._lockers_named() + places if p not in self.inspected]
         return katgym.assistant("", [("inspect", {"place": place}) for place in unread])
+
+    def _looked_through(self, number: int) -> str:
+        """Return the chests from the first one to the one that fits, in words."""
+        chests = self.task.data["chests"][:number]
+        seen = "; ".join(f"chest {n}: {chest_text(c)}" for n, c in enumerate(chests, start=1))
+        return f"{seen}. That is chest {number}."
 
     def _facts_read(self) -> list[Fact]:
         """Return what the true notes read so far say of the treasure's chest."""

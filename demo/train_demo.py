@@ -131,7 +131,8 @@ class Demo:
             folders.append(f"{self.runs}/teachers/{name}")
             sizes = ("--tasks", f"{self.sized(num_tasks)}", "--seed", f"{seed}")
             _eval(env, policy, folders[-1], "--split", "train", *sizes)
-        self.train("sft", "sft", f"model.path={model}", f"data.teachers={folders}")
+        more = ("train.num_warmup_steps=2",) if self.is_quick else ()
+        self.train("sft", "sft", f"model.path={model}", f"data.teachers={folders}", *more)
 
     def reinforce(self, seed: int) -> None:
         """Let the model play and learn from what succeeds."""

@@ -176,11 +176,10 @@ class ServerPool(PolicyHost):
                 await held.enter_async_context(self._weights)
             async with self._starting:
                 await server.start_again()
-            async with (
-                contextlib.nullcontext() if server.is_shared else self._weights
-            ):  # until it is up: the next push is for it, too
-                await server.deliver(await self._ready_weights(), ())
-                await server.connect()
+            if not server.is_shared:  # until it is up: the next push is for it, too
+                await held.enter_async_context(self._weights)
+            await server.deliver(await self._ready_weights(), ())
+            await server.connect()
 
 
 def _servers(

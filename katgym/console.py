@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
 
-from katgym.messages import Message
+from katgym.environment.messages import Message
 
 _ROLE_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
 _FILE_WIDTH = 160
@@ -37,6 +40,29 @@ def print_json(value: Any) -> None:
 def print_error(message: str) -> None:
     """Print an error for the user, on standard error."""
     stderr.print(f"[bold red]error:[/] {_escape(message)}", soft_wrap=True)
+
+
+def print_rows(
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    header: Sequence[str] = (),
+    right: Collection[str] = (),
+) -> None:
+    """Print a table without lines; a `str` is no markup.
+
+    header: names of the columns, in bold. right: the columns that hold numbers.
+    """
+    table = Table(box=None, pad_edge=False, show_header=bool(header), header_style="bold")
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    stdout.print(table)
+
+
+def yes_or_no(is_so: bool) -> Text:
+    """Return the word that a table shows, in colour."""
+    return Text("yes", style="green") if is_so else Text("no", style="yellow")
 
 
 def print_message(message: Message) -> None:

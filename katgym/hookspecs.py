@@ -1,4 +1,4 @@
-"""What a plugin may register: the hooks of pluggy project `katgym`, all of them.
+"""Hooks of pluggy project `katgym`: all that a plugin may register.
 
 A plugin is a module named in entry-point group `katgym`. It defines some of these hooks and calls
 the `register` it is given; it should import nothing heavy, as it is imported with katgym itself
@@ -112,6 +112,9 @@ def katgym_register_commands(register: RegisterNamed) -> None:
     `argparse.ArgumentParser`, adds arguments (or subparsers) to it, and sets their default `run`,
     a function of the parsed arguments that returns the exit code. Its docstring is the help text.
     katgym's own commands cannot be replaced: such a one is left out with a warning.
+
+    A name of two words is a subcommand that is added to another plugin's command: "swe make" runs
+    as `katgym swe make`.
     """
 
 

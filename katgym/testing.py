@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from katgym.env import Env
-from katgym.messages import Action, Message, normalize_action
+from katgym.environment.env import Env
+from katgym.environment.messages import Action, Message, normalize_action
+from katgym.environment.reward import scorer
+from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
+from katgym.environment.tool import tool
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
-from katgym.reward import scorer
-from katgym.task import ProceduralTaskSet, Task, TaskSet
-from katgym.tool import tool
 
 __all__ = ["EchoEnv", "ScriptedPolicy"]
 

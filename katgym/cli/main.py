@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 import katgym
 from katgym import console
+from katgym.cli.parser import Parser
 from katgym.cli.plugin_commands import add_plugin_command, plugin_commands
-from katgym.errors import KatgymError, UsageError, unknown_name
+from katgym.errors import KatgymError, UsageError
+from katgym.system.openmp import settle_openmp
 
 COMMANDS = {
     "envs": "list environments",
@@ -32,21 +34,20 @@ COMMANDS = {
     "sandboxd": "serve this machine's sandboxes to others over HTTP",
     "vllm": "start, watch and look at vLLM servers, the policy of `vllm:`",
 }
-"""Subcommand -> its line of help, with a module `katgym.cli.<name>_command`.
+"""Command -> its line of help. Plugins add more."""
 
-Plugins add more."""
+PLACES = {
+    "environments": ("envs", "plugins", "doctor", "play", "check"),
+    "runs": ("eval", "compare", "leaderboard", "view"),
+    "servers": ("sandbox", "gateway", "sandboxd"),
+}
+"""Folder here -> its commands, modules `<name>_command`; others are a folder of subcommands."""
 
 PASSES_ON = frozenset({"vllm"})
 """Commands of which a subcommand passes what follows -- on to another program: `args.extra`."""
 
-
-class _Parser(argparse.ArgumentParser):
-    """Suggests the nearest command for a misspelled one."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]  # exits, as argparse's does
-        self.print_usage(sys.stderr)
-        console.print_error(message)
-        raise SystemExit(2)
+VERBOSE = ("-v", "--verbose")
+"""The option that every command has, at any place before `--`."""
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -54,42 +55,51 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
     Plugins are loaded unless `command` is one of katgym's own.
     """
-    parser = _Parser(prog="katgym", description="Gymnasium for LLM agents.")
+    parser = Parser(prog="katgym", description="Gymnasium for LLM agents.")
     parser.add_argument("--version", action="version", version=f"katgym {katgym.__version__}")
+    parser.add_argument(*VERBOSE, action="store_true", help="show katgym's log; at any place")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         is_needed = command is None or command == name
-        module = importlib.import_module(f"katgym.cli.{name}_command") if is_needed else None
+        place = next((f"{p}.{name}_command" for p, names in PLACES.items() if name in names), name)
+        module = importlib.import_module(f"katgym.cli.{place}") if is_needed else None
         sub = subparsers.add_parser(
-            name,
-            help=summary,
-            description=module.__doc__ if module else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=summary, description=module.__doc__ if module else None
         )
-        sub.add_argument("-v", "--verbose", action="store_true", help="show katgym's log")
         if module is not None:
             module.add_arguments(sub)
             if hasattr(module, "run"):  # a command of subcommands has none of its own
                 sub.set_defaults(run=module.run)
     if command not in COMMANDS:
-        for name, entry in plugin_commands(COMMANDS).items():
-            add_plugin_command(subparsers, entry, is_needed=command is None or command == name)
+        found = plugin_commands(COMMANDS)
+        for name, entry in found.items():
+            if " " in name:
+                continue
+            add_plugin_command(
+                subparsers,
+                entry,
+                is_needed=command is None or command == name,
+                subcommands={
+                    n.removeprefix(f"{name} "): sub
+                    for n, sub in found.items()
+                    if n.startswith(f"{name} ")
+                },
+            )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    settle_openmp(os.environ)  # before a command imports torch
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((a for a in arguments if not a.startswith("-")), None)
-    if command is not None and command not in COMMANDS:
-        known = {*COMMANDS, *plugin_commands(COMMANDS)}
-        if command not in known:
-            console.print_error(unknown_name("command", command, known))
-            return 2
-    extra: list[str] = []
-    if command in PASSES_ON and "--" in arguments:
-        at = arguments.index("--")
-        arguments, extra = arguments[:at], arguments[at + 1 :]
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    arguments, rest = arguments[:at], arguments[at:]
+    is_verbose = any(text in VERBOSE for text in arguments)
+    arguments = [text for text in arguments if text not in VERBOSE]
+    extra = rest[1:] if command in PASSES_ON else []
+    if not extra:
+        arguments += rest
     try:
         args = build_parser(command or "").parse_args(arguments, argparse.Namespace(extra=extra))
     except SystemExit as e:
@@ -100,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if extra and not getattr(args, "passes_on", False):
         console.print_error(f"this command passes nothing on, got -- {' '.join(extra)}")
         return 2
-    console.show_logs(is_verbose=args.verbose)
+    console.show_logs(is_verbose=is_verbose)
     # Loading bars of transformers would tear katgym's own live table.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:

@@ -16,13 +16,13 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from katgym.engine import RolloutRequest
-from katgym.env import Env
+from katgym.environment.env import Env
 from katgym.errors import UsageError
-from katgym.limits import Limits
+from katgym.play.engine import RolloutRequest
+from katgym.play.limits import Limits
+from katgym.play.seeding import derive_seed
+from katgym.plugins.registry import make
 from katgym.policies.base import Sampling
-from katgym.registry import make
-from katgym.seeding import derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class EvalConfig:
     """One evaluation; everything but `max_concurrency` and `max_retries` is its identity."""
 
     envs: tuple[str, ...]
-    """Env ids, each with optional arguments: `katgym/Arithmetic-v0?level=3`."""
+    """Env ids, each with `?name=value&...` if needed: `katgym/Arithmetic-v0?level=3`."""
     policy: str
-    """Policy URI."""
+    """URI of the policy: oracle, noop, random, smollm2, hf:MODEL, vllm:URL#MODEL, ..."""
     num_tasks: int = 100
     """Tasks per env; all of them if the split has fewer."""
     group_size: int = 1
@@ -42,10 +42,13 @@ class EvalConfig:
     seed: int = 0
     """Chooses the tasks and seeds env and sampling of every rollout."""
     split: str = "test"
+    """Which tasks."""
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     max_concurrency: int = 16
+    """Rollouts at a time."""
     max_retries: int = 1
+    """Attempts after the first, after infrastructure faults."""
 
     def __post_init__(self) -> None:
         for name in ("num_tasks", "group_size"):

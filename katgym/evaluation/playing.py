@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from katgym.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
 from katgym.evaluation.plan import Plan
-from katgym.failure import FailureKind
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.play.rollout import Rollout
 from katgym.policies.base import Policy
-from katgym.rollout import Rollout
 
 MAX_CONSECUTIVE_FAILURES = 16
 """Rollouts that may fail one after the other for one reason before the policy is given up."""

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from katgym.evaluation.plan import Plan
-from katgym.evaluation.statistics import mean, t_interval
-from katgym.rollout import Rollout
+from katgym.evaluation.statistics.intervals import mean, t_interval
+from katgym.play.rollout import Rollout
 
 ResumedRollout = tuple[str, str, float]
 """Env id, task id and reward."""
@@ -94,20 +94,15 @@ class EvalProgress:
         done = sum(len(item.rewards) for item in self._envs.values())
         planned = sum(item.num_planned for item in self._envs.values())
         invalid = sum(item.num_invalid for item in self._envs.values())
+        elapsed_s = max(1e-9, time.perf_counter() - self._began_s)
+        eta = "?"
+        if self._num_new:
+            seconds = int((planned - done) * elapsed_s / self._num_new)
+            eta = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
         return (
-            f"{done}/{planned} rollouts, {invalid} invalid, {self._rate():.0f} tokens/s,"
-            f" {self._eta()} left"
+            f"{done}/{planned} rollouts, {invalid} invalid,"
+            f" {self._num_tokens / elapsed_s:.0f} tokens/s, {eta} left"
         )
-
-    def _rate(self) -> float:
-        return self._num_tokens / max(1e-9, time.perf_counter() - self._began_s)
-
-    def _eta(self) -> str:
-        left = sum(item.num_planned - len(item.rewards) for item in self._envs.values())
-        if not self._num_new:
-            return "?"
-        seconds = int(left * (time.perf_counter() - self._began_s) / self._num_new)
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, caption=self._line(), caption_justify="left")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.playing import Observer, play_missing
+from katgym.evaluation.statistics.summary import RunSummary, summarize
 from katgym.evaluation.store import RunStore, read_rollouts
-from katgym.evaluation.summary import RunSummary, summarize
 from katgym.policies.uri import policy as make_policy
 
 
@@ -56,7 +56,7 @@ async def evaluate(
             finally:
                 summary = summarize(read_rollouts(folder))
                 store.write_summary(summary.to_json())
-            failed = len({*_keys(plan)} - store.done)
+            failed = len({request.key for request in plan.requests()} - store.done)
             return EvalResult(
                 folder=folder,
                 summary=summary,
@@ -67,7 +67,3 @@ async def evaluate(
             )
     finally:
         await policy.aclose()
-
-
-def _keys(plan: Plan) -> list[str]:
-    return [request.key for request in plan.requests()]

@@ -1,12 +1,11 @@
-"""A run's folder: what was played, kept so that a kill at any moment loses nothing finished.
+"""An evaluation's folder: a rollout store with a lock, so that a kill loses nothing finished.
 
     lock.json        what defines the run; written first, compared on resume
-    rollouts.jsonl   one line per finished rollout, appended and fsynced
-    failures.jsonl   rollouts that infrastructure broke; played again on resume
+    live.sqlite, finished/    the rollouts (`katgym.rollout_store`), each on disk when it has ended
     summary.json     written at the end
 
-A line that a kill cut short was not finished; it is removed on resume. Not here: what the numbers
-mean (`summary.py`).
+A rollout that infrastructure broke is kept, too, and played again on resume. Not here: what the
+numbers mean (`statistics/summary.py`), which rollouts are missing (`store_collection.py`).
 """
 
 from __future__ import annotations
@@ -15,41 +14,40 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import katgym
 from katgym.errors import UsageError
-from katgym.evaluation.plan import Plan, rollout_key
-from katgym.rollout import Rollout
-from katgym.storage import FolderGuard, Journal, read_journal, write_atomically
+from katgym.evaluation.plan import Plan
+from katgym.evaluation.store_collection import GroupCollection
+from katgym.play.rollout import Rollout
+from katgym.rollout_store.groups import stored_attempts
+from katgym.rollout_store.store import RolloutStore
+from katgym.system import FolderGuard, write_atomically
 
 LOCK_FORMAT = 1
 
 
-class RunStore:
+class RunStore(GroupCollection):
     """The folder of one run, open for appending by this process alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.done: set[str] = set()
-        """Keys of the rollouts that `rollouts.jsonl` holds."""
-        self.num_resumed = 0
-        """Rollouts that were there when the folder was opened."""
-        self._rollouts = Journal(folder / "rollouts.jsonl")
-        self._failures = Journal(folder / "failures.jsonl")
-        self._guard = FolderGuard(folder)
+    def __init__(
+        self, store: RolloutStore, plan: Plan, policy: Mapping[str, Any], guard: FolderGuard
+    ) -> None:
+        """Use `open` instead."""
+        super().__init__(store, plan, policy)
+        self._guard = guard
 
     @classmethod
     def open(cls, folder: Path, plan: Plan, policy: Mapping[str, Any]) -> RunStore:
         """Create the folder or continue in it.
 
         Raises `UsageError` when it belongs to another configuration (naming what differs), holds
-        something else, or a whole line in it cannot be read; the folder is left as it was.
+        something else, or its store cannot be read; the folder is left as it was.
         """
-        store = cls(folder)
         identity = {**plan.identity(), "policy_details": dict(policy)}
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
@@ -59,46 +57,31 @@ class RunStore:
                 " name another with --out"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        store._guard.take()
+        # Not the store's own guard, which whoever opens it takes for a moment.
+        guard = FolderGuard(folder, file=".run")
+        guard.take()
         try:
             if (folder / "lock.json").exists():
                 _compare(folder, read_lock(folder), identity)
-                store.done = {_key(line) for line in read_journal(folder / "rollouts.jsonl")}
-                store.num_resumed = len(store.done)
             else:
                 _write_json(folder / "lock.json", _lock(identity))
-            store._rollouts.open()
-            store._failures.open()
+            store = RolloutStore.open(folder)
+            try:
+                return cls(store, plan, policy, guard)
+            except BaseException:
+                store.close()
+                raise
         except BaseException:
-            store.close()
+            guard.release()
             raise
-        return store
-
-    def resumed(self) -> list[tuple[str, str, float]]:
-        """Return env id, task id and reward of the rollouts that were there at the opening."""
-        lines = read_journal(self.folder / "rollouts.jsonl") if self.num_resumed else ()
-        return [(line["env_id"], line["task_id"], line["reward"]["value"]) for line in lines]
-
-    def append(self, rollouts: Sequence[Rollout]) -> None:
-        """Write finished rollouts and return when they are on disk; blocks for the fsync."""
-        for journal, chosen in (
-            (self._rollouts, [r for r in rollouts if r.reward.is_valid]),
-            (self._failures, [r for r in rollouts if not r.reward.is_valid]),
-        ):
-            if chosen:
-                journal.append([r.to_json() for r in chosen])
-        self.done |= {
-            rollout_key(r.env_id, r.task_id, r.attempt) for r in rollouts if r.reward.is_valid
-        }
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace `summary.json`."""
-        _write_json(self.folder / "summary.json", summary)
+        _write_json(self.store.folder / "summary.json", summary)
 
     def close(self) -> None:
-        """Close the files and let other processes in; may be called twice."""
-        self._rollouts.close()
-        self._failures.close()
+        """Close the store and let other processes in; may be called twice."""
+        self.store.close()
         self._guard.release()
 
     def __enter__(self) -> RunStore:
@@ -117,25 +100,24 @@ def read_lock(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{str(folder)!r} holds no lock.json, so it is no run") from None
     except ValueError as e:
         raise UsageError(f"{str(path)!r} is not valid JSON: {e}") from e
+    if (folder / "rollouts.jsonl").exists() and not RolloutStore.is_at(folder):
+        raise UsageError(
+            f"{str(folder)!r} is a run of an older katgym, which kept its rollouts in"
+            " rollouts.jsonl; name another folder, or go on with the katgym that wrote it"
+        )
     if not isinstance(lock, dict) or lock.get("format") != LOCK_FORMAT:
         found = lock.get("format") if isinstance(lock, dict) else None
         raise UsageError(f"{str(path)!r} has format {found!r}; this katgym reads {LOCK_FORMAT}")
     return lock
 
 
-def read_rollouts(folder: Path) -> list[dict[str, Any]]:
-    """Return a run's lines: finished rollouts, and the last failure of those never finished."""
-    finished = list(read_journal(folder / "rollouts.jsonl"))
-    done = {_key(line) for line in finished}
-    failed = {_key(line): line for line in read_journal(folder / "failures.jsonl")}
-    return finished + [line for key, line in failed.items() if key not in done]
-
-
-def _key(line: Mapping[str, Any]) -> str:
-    try:
-        return rollout_key(line["env_id"], line["task_id"], line["attempt"])
-    except KeyError as e:
-        raise UsageError(f"a rollout line has no {e.args[0]!r}: {str(dict(line))[:120]}") from e
+def read_rollouts(folder: Path) -> list[Rollout]:
+    """Return a run's rollouts: of every attempt the finished one, or its failure."""
+    if not RolloutStore.is_at(folder):
+        read_lock(folder)  # which nothing was played for yet
+        return []
+    with RolloutStore.open(folder, create=False) as store:
+        return list(stored_attempts(store))
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

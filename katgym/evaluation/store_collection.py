@@ -3,7 +3,7 @@
 A group's id is a hash of everything that decides how it is played, so that the same command finds
 what it has collected, and commands that differ never mix. Not here: the command line
 (`cli/rollouts/collect_command.py`), playing (`playing.py`), how a rollout is kept
-(`katgym.rollout_store.recording`), reading groups (`katgym.rollout_store.groups`).
+(`katgym.rollout_store.rollouts`), reading groups (`katgym.rollout_store.groups`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, rollout_key
 from katgym.evaluation.playing import Observer, play_missing
+from katgym.play.rollout import Rollout
 from katgym.policies.uri import policy as make_policy
-from katgym.rollout import Rollout
 from katgym.rollout_store import RolloutStore, SessionRecord, record_rollouts
 from katgym.rollout_store.groups import GROUP_SIZE, chosen_attempts
-from katgym.rollout_store.recorded_details import details_of
-from katgym.rollout_store.session_outcome import has_valid_reward
+from katgym.rollout_store.records import has_valid_reward, reward_value
+from katgym.rollout_store.rollouts import rollout_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +74,16 @@ class GroupCollection:
         """Return the planned rollouts that have ended, one for each attempt."""
         groups: dict[str, list[SessionRecord]] = {name: [] for name in self.group_ids.values()}
         for record in self.store.sessions():
-            if record.group_id in groups and details_of(record) is not None:
+            if record.group_id in groups and record.rollout is not None:
                 groups[record.group_id].append(record)
         return [record for records in groups.values() for record in chosen_attempts(records)]
 
     def resumed(self) -> list[tuple[str, str, float]]:
         """Return env id, task id and reward of the planned rollouts that have a valid one."""
         return [
-            (record.metadata["env_id"], record.metadata["task_id"], record.reward)
+            (record.rollout.env_id, record.rollout.task_id, value)
             for record in self.attempts()
-            if record.reward is not None and _key(record) in self.done
+            if record.rollout is not None and (value := reward_value(record)) is not None
         ]
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
@@ -93,6 +93,7 @@ class GroupCollection:
             rollouts,
             group_id=lambda rollout: self.group_ids[rollout.env_id, rollout.task_id],
             metadata={GROUP_SIZE: self.plan.config.group_size},
+            is_durable=True,
         )
         self.done |= {
             rollout_key(r.env_id, r.task_id, r.attempt) for r in rollouts if r.reward.is_valid
@@ -102,11 +103,9 @@ class GroupCollection:
         """Count what the store holds of the plan."""
         found = self.attempts()
         in_group = Counter(record.group_id for record in found)
-        rewards = [r.reward for r in found if has_valid_reward(r) and r.reward is not None]
-        invalid = Counter(
-            str(r.metadata.get("failure_kind")) for r in found if not has_valid_reward(r)
-        )
-        turns = [t for r in found if (details := details_of(r)) for t in details.turns]
+        rewards = [value for r in found if (value := reward_value(r)) is not None]
+        invalid = Counter(str(rollout_of(r).failure_kind) for r in found if not has_valid_reward(r))
+        turns = [t for r in found for t in self.store.turns(r.session_id)]
         return CollectResult(
             folder=self.store.folder,
             num_groups=sum(num >= self.plan.config.group_size for num in in_group.values()),
@@ -180,5 +179,5 @@ def _identity(item: PlannedEnv) -> dict[str, Any]:
 
 
 def _key(record: SessionRecord) -> str:
-    meta = record.metadata
-    return rollout_key(meta["env_id"], meta["task_id"], meta["attempt"])
+    rollout = rollout_of(record)
+    return rollout_key(rollout.env_id, rollout.task_id, rollout.attempt)

@@ -72,7 +72,7 @@ class RolloutManager:
         self._is_paused = False
         self._wake()
 
-    async def passed(self) -> None:
+    async def wait_for_resume(self) -> None:
         """Return once calls may go out."""
         while self._is_paused:
             await self._wait()

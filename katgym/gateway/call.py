@@ -1,16 +1,21 @@
-"""One model call as every API's request becomes, and the answer that every API's reply is made of.
+"""One model call: what every API's request becomes, and what every API's answer is made of.
 
 Not here: reading and writing the APIs (`wire/`); getting the answer (`answering/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
-from katgym.messages import Message
-from katgym.version_span import VersionSpan
+from katgym.environment.messages import Message
+from katgym.gateway.conversation import CallPlace
+from katgym.gateway.errors import GatewayError
+from katgym.gateway.session_table import LiveSession
+from katgym.policies.version_span import VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,14 @@ class CallSampling:
             "seed": self.seed,
         }
         return {k: v for k, v in given.items() if v is not None} | dict(self.extra)
+
+    def override(self, wanted: Mapping[str, Any]) -> CallSampling:
+        """Return sampling in which `wanted` wins over what the agent asked for."""
+        if not wanted:
+            return self
+        own = {f.name for f in fields(CallSampling)} - {"extra"}
+        extra = {**self.extra, **{k: v for k, v in wanted.items() if k not in own}}
+        return replace(self, **{k: v for k, v in wanted.items() if k in own}, extra=extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,3 +150,65 @@ class Served:
     def num_completion_tokens(self) -> int:
         """Sampled tokens of all answers."""
         return sum(len(a.completion_ids) for a in self.reply.answers)
+
+
+class Dialect(Protocol):
+    """An API that agents speak; each module of `wire/` with these names is one."""
+
+    ROUTE: str
+    KEEPALIVE: bytes
+    """An event that says nothing."""
+
+    def parse(self, body: Mapping[str, Any], /) -> ModelCall:
+        """Return the call of a request body; raises `GatewayError`."""
+
+    def servable(self, message: Message, /) -> Message:
+        """Return an answer's message as the API can say it."""
+
+    def render(self, served: Served, /) -> dict[str, Any]:
+        """Return the body of an answer."""
+
+    def events(self, served: Served, /) -> Iterator[bytes]:
+        """Yield an answer as server-sent events."""
+
+    def error(self, failure: GatewayError, /) -> dict[str, Any]:
+        """Return the body of an error."""
+
+    def error_event(self, failure: GatewayError, /) -> bytes:
+        """Return an error that comes after a stream has begun."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CallContext:
+    """One call on its way through `Gateway.respond`; each stage fills in its part.
+
+    Example:
+        CallContext(session=session, api=openai_chat, body={"model": "m", "messages": [...]},
+                    received_s=1.7e9)
+    """
+
+    session: LiveSession
+    api: Dialect
+    body: Mapping[str, Any] = field(default_factory=dict)
+    received_s: float = 0.0
+    """Unix time."""
+    idempotency_key: str = ""
+    """Calls of one session with the same key get the same answer; "" for no other call's."""
+    call_id: str = ""
+    """Made from the key, or at random."""
+    call: ModelCall = field(init=False)
+    """As the agent asked; with the messages that it goes on from once it is placed."""
+    place: CallPlace = field(init=False)
+    model: str = ""
+    """Asked of the model server: the owner's, or else the agent's."""
+    sampling: CallSampling = field(default_factory=CallSampling)
+    """Asked of the model server: what the owner wants wins over the agent's."""
+    max_tokens: int | None = None
+    """That the session may still sample; None for any number."""
+
+    def __post_init__(self) -> None:
+        name = f"{self.session.session_id}\0{self.idempotency_key}".encode("utf-8", "surrogatepass")
+        is_named = bool(self.idempotency_key)
+        self.call_id = (
+            hashlib.blake2b(name, digest_size=12).hexdigest() if is_named else secrets.token_hex(12)
+        )

@@ -1,4 +1,4 @@
-"""The owner's side of a gateway: makes sessions, points agents at them, tells their rewards.
+"""The owner's side of a gateway: makes sessions, points agents at them, reports their rewards.
 
     async with GatewayClient("http://127.0.0.1:8900", admin_key) as gateway:
         async with gateway.session(group_id="task-7") as session:
@@ -6,7 +6,7 @@
             await process.wait()
             await session.finish(reward=1.0)
 
-Not here: the server (`serve.py`).
+Not here: the server (`server/`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from katgym.errors import PolicyError
-from katgym.policies.http_retry import HttpClient, HttpStatusError, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, HttpStatusError, RetryConfig
 
 URL_VARIABLE = "KATGYM_GATEWAY_URL"
 KEY_VARIABLE = "KATGYM_GATEWAY_KEY"
@@ -73,7 +73,7 @@ class AgentSession:
                     os.environ.pop(name, None)
 
     async def reward(self, value: float, components: Mapping[str, float] | None = None) -> None:
-        """Tell the session's reward; the last one told counts."""
+        """Report the session's reward; the last one reported counts."""
         body = {"reward": value, "components": dict(components or {})}
         await self._client.post(f"/s/{self.session_id}/reward", body)
 
@@ -144,7 +144,19 @@ class GatewayClient:
         options: `group_id`, `metadata`, `max_calls`, `max_tokens`, `timeout_s`.
         """
         body = {"id": session_id, **options} if session_id else options
-        made = await self._admitted(body)
+        deadline = time.monotonic() + self._admission_s
+        num_broken = 0
+        while True:  # until the gateway lets it begin
+            try:
+                made: dict[str, Any] = await self._admission.post("/sessions", body)
+                break
+            except PolicyError as e:
+                is_busy = isinstance(e, HttpStatusError) and e.status == 429
+                num_broken = 0 if is_busy else num_broken + 1
+                is_passing = is_busy or e.kind == "policy_unavailable"
+                if not is_passing or num_broken > _MAX_BROKEN or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_ASK_EVERY_S)
         return AgentSession(
             made["id"], made["key"], made["openai_base_url"], made["anthropic_base_url"], self
         )
@@ -181,22 +193,6 @@ class GatewayClient:
     async def status(self) -> dict[str, Any]:
         """Return the rollout manager's state and the model servers'."""
         return await self.get("/control/status")
-
-    async def _admitted(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask for a session until the gateway lets it begin."""
-        deadline = time.monotonic() + self._admission_s
-        num_broken = 0
-        while True:
-            try:
-                made: dict[str, Any] = await self._admission.post("/sessions", body)
-                return made
-            except PolicyError as e:
-                is_busy = isinstance(e, HttpStatusError) and e.status == 429
-                num_broken = 0 if is_busy else num_broken + 1
-                is_passing = is_busy or e.kind == "policy_unavailable"
-                if not is_passing or num_broken > _MAX_BROKEN or time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(_ASK_EVERY_S)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a POST."""

@@ -1,6 +1,6 @@
-"""How a gateway works.
+"""Settings of a gateway.
 
-Not here: its command line (`katgym.cli.gateway_command`).
+Not here: its command line (`katgym.cli.servers.gateway_command`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ANSWERINGS = ("auto", "tokens", "render", "chat")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Everything a gateway is told.
+    """Everything that a gateway is given.
 
     Example:
         GatewayConfig(upstreams=("http://127.0.0.1:8000",), auth="keys", max_staleness=4)
@@ -37,7 +37,7 @@ class GatewayConfig:
     renderer: str = ""
     """Renderer for `tokens`; "" chooses by the model."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters that win over the agents', as `{"temperature": 1.0, "top_p": 1.0}`."""
+    """Sampling parameters that win over the agents', as `{temperature = 1.0, top_p = 1.0}`."""
     auth: str = "keys"
     """`keys`: each session has a key of its own. `none`: whoever connects is let in, and a session
     begins with its first call."""
@@ -54,9 +54,9 @@ class GatewayConfig:
     is_waiting: bool = False
     """Whether a session that may not begin waits; else it is refused with 429."""
     retry_after_s: float = 1.0
-    """What a 429 asks for."""
+    """Seconds that a 429 asks an agent to wait."""
     max_calls: int | None = None
-    """Calls a session may make, unless it is told otherwise when it is made."""
+    """Calls a session may make, unless it is made with another number."""
     max_tokens: int | None = None
     """Tokens a session may sample."""
     session_timeout_s: float | None = None
@@ -82,6 +82,9 @@ class GatewayConfig:
             raise UsageError(f"answering is one of {ANSWERINGS}, got {self.answering!r}")
         if self.sessions_per_version is not None and self.max_staleness is None:
             raise UsageError("sessions_per_version counts with max_staleness: give both")
+        for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):
+            if not isinstance(self.sampling.get(name, 0), int | float):
+                raise UsageError(f"sampling {name} is a number, got {self.sampling[name]!r}")
         for name in ("max_body_bytes", "call_timeout_s", "keepalive_s", "retry_after_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")

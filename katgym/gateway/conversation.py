@@ -17,22 +17,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from katgym.messages import Message
-from katgym.policies.base import BranchReason
-from katgym.rendering import num_common
-from katgym.rollout_store.records import Node, NodeText
+from katgym.environment.messages import Message
+from katgym.play.rollout import Turn, parent_of, prompt_messages
+from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.rendering.chat_format import num_common
 
-MAX_NODES = 4096
+MAX_TURNS = 4096
 """Answers of one session that can be gone on from; past it the ones used longest ago are forgotten
 (they stay in the store), and a call that goes on from one becomes a branch."""
 
 
 @dataclass(slots=True)
-class _Known:
+class KnownAnswer:
     """An answer that can be gone on from."""
 
     index: int
-    parent: _Known | None
+    parent: KnownAnswer | None
     num_shared: int
     prompt_ids: array[int]
     completion_ids: array[int]
@@ -52,7 +52,7 @@ class _Known:
     def first_ids(self, num: int) -> list[int]:
         """Return the first `num` of its prompt's and answer's ids."""
         pieces: list[array[int]] = []
-        known: _Known | None = self
+        known: KnownAnswer | None = self
         while known is not None:
             own = known.prompt_ids + known.completion_ids
             pieces.append(own[: max(num - known.num_shared, 0)])
@@ -64,129 +64,124 @@ class _Known:
         return ids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a call belongs in its session's tree."""
+@dataclass(slots=True, kw_only=True)
+class CallPlace:
+    """Where a call belongs in its session's tree: its parent, and what it shares with it."""
 
     chain: Sequence[bytes]
     """`chain[i]` stands for the tools and the first i messages."""
-    known: _Known | None = None
+    parent: KnownAnswer | None = None
     """The answer it goes on from, or the nearest one."""
-    num_known_messages: int = 0
-    """Messages that the answer and this call have in common, the answer itself included."""
+    num_shared_messages: int = 0
+    """Messages that the parent and this call have in common, the parent's answer included."""
+    num_shared: int = 0
+    """Tokens that its prompt shares with the parent; 0 until `share_tokens` has compared them."""
     is_extension: bool = False
-    """Whether it goes on from `known`'s answer."""
+    """Whether it goes on from the parent's answer."""
     is_same_prompt: bool = False
-    """Whether it asks what `known` was asked."""
-    reason: BranchReason | None = None
+    """Whether it asks what the parent was asked."""
+    branch: BranchReason | None = None
     """Why it does neither; None for the first call."""
 
     def prompt_ids(self) -> list[int]:
-        """Return the whole prompt of `known`."""
-        assert self.known is not None
-        return self.known.first_ids(self.known.num_prompt_tokens)
+        """Return the whole prompt of the parent."""
+        assert self.parent is not None
+        return self.parent.first_ids(self.parent.num_prompt_tokens)
 
     def completion_ids(self) -> list[int]:
-        """Return the answer of `known`."""
-        assert self.known is not None
-        return self.known.completion_ids.tolist()
+        """Return the answer of the parent."""
+        assert self.parent is not None
+        return self.parent.completion_ids.tolist()
 
+    def share_tokens(self, prompt_ids: Sequence[int]) -> None:
+        """Compare the call's prompt, which is known by now, with the parent's tokens.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
-    """A prompt as what is new in it; see `Node`."""
-
-    parent: int | None = None
-    num_shared: int = 0
-    branch: BranchReason | None = None
+        A prompt that was rendered otherwise than it was sampled is a branch; a parent that it has
+        no token in common with is none.
+        """
+        parent = self.parent
+        if parent is None:
+            return
+        whole = parent.num_prompt_tokens if self.is_same_prompt else parent.num_tokens
+        self.num_shared = num_common(parent.first_ids(whole), prompt_ids)
+        if self.num_shared < whole and (self.is_extension or self.is_same_prompt):
+            stripped = BranchReason.THINK_STRIPPED
+            self.branch = stripped if parent.has_reasoning else BranchReason.RETOKENIZED
+        if not self.num_shared:
+            self.parent, self.num_shared_messages = None, 0
 
 
 class Conversation:
     """The tree of one session."""
 
     def __init__(self) -> None:
-        self.num_nodes = 0
-        self._by_answer: OrderedDict[bytes, _Known] = OrderedDict()
-        self._by_prompt: OrderedDict[bytes, _Known] = OrderedDict()
-        self._by_prefix: OrderedDict[bytes, _Known] = OrderedDict()
+        self.num_turns = 0
+        self._by_answer: OrderedDict[bytes, KnownAnswer] = OrderedDict()
+        self._by_prompt: OrderedDict[bytes, KnownAnswer] = OrderedDict()
+        self._by_prefix: OrderedDict[bytes, KnownAnswer] = OrderedDict()
 
-    def place(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Place:
+    def place(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> CallPlace:
         """Return where a call with these messages belongs."""
         chain = hash_chain(messages, tools)
-        return self._placed(chain, messages)
+        last = len(messages)
+        # The longest beginning that ends with a recorded answer: the call goes on from it.
+        for num in range(last - 1, 0, -1):
+            known = self._by_answer.get(chain[num])
+            if known is not None:
+                self._by_answer.move_to_end(chain[num])
+                return CallPlace(
+                    chain=chain, parent=known, num_shared_messages=num, is_extension=True
+                )
+        known = self._by_prompt.get(chain[last])
+        if known is not None:
+            return CallPlace(
+                chain=chain, parent=known, num_shared_messages=last, is_same_prompt=True
+            )
+        # A branch: off the call with the longest common beginning, else off the latest one.
+        for num in range(last - 1, -1, -1):
+            known = self._by_prefix.get(chain[num])
+            if known is not None:
+                reason = _branch_reason(known, num, messages)
+                return CallPlace(chain=chain, parent=known, num_shared_messages=num, branch=reason)
+        if not self.num_turns:
+            return CallPlace(chain=chain)
+        latest = next(reversed(self._by_prompt.values()), None)
+        return CallPlace(chain=chain, parent=latest, branch=BranchReason.SUB_AGENT)
 
-    def place_text(self, prompt: str | Sequence[int]) -> Place:
+    def place_text(self, prompt: str | Sequence[int]) -> CallPlace:
         """Return where a plain completion belongs: nothing but its own prompt is looked for."""
         text = prompt if isinstance(prompt, str) else json.dumps(list(prompt))
         start = _hash(b"completion", text)
         known = self._by_prompt.get(start)
         if known is not None:
-            return Place(chain=[start], known=known, is_same_prompt=True)
+            return CallPlace(chain=[start], parent=known, is_same_prompt=True)
         latest = next(reversed(self._by_prompt.values()), None)
-        reason = None if latest is None else BranchReason.REWRITE
-        return Place(chain=[start], known=latest, reason=reason)
+        branch = None if latest is None else BranchReason.REWRITE
+        return CallPlace(chain=[start], parent=latest, branch=branch)
 
-    def _placed(self, chain: list[bytes], messages: Sequence[Message]) -> Place:
-        last = len(messages)
-        for num in range(last - 1, 0, -1):
-            known = self._by_answer.get(chain[num])
-            if known is not None:
-                self._by_answer.move_to_end(chain[num])
-                return Place(chain=chain, known=known, num_known_messages=num, is_extension=True)
-        known = self._by_prompt.get(chain[last])
-        if known is not None:
-            return Place(chain=chain, known=known, num_known_messages=last, is_same_prompt=True)
-        for num in range(last - 1, -1, -1):
-            known = self._by_prefix.get(chain[num])
-            if known is not None:
-                reason = _reason(known, num, messages)
-                return Place(chain=chain, known=known, num_known_messages=num, reason=reason)
-        if not self.num_nodes:
-            return Place(chain=chain)
-        latest = next(reversed(self._by_prompt.values()), None)
-        return Place(chain=chain, known=latest, reason=BranchReason.SUB_AGENT)
-
-    def delta(self, place: Place, prompt_ids: Sequence[int]) -> Delta:
-        """Return what a prompt shares with the answer it goes on from, or with the nearest one."""
-        known = place.known
-        if known is None:
-            return Delta(branch=place.reason)
-        whole = known.num_prompt_tokens if place.is_same_prompt else known.num_tokens
-        num = num_common(known.first_ids(whole), prompt_ids)
-        branch = place.reason
-        if num < whole and (place.is_extension or place.is_same_prompt):
-            stripped = BranchReason.THINK_STRIPPED
-            branch = stripped if known.has_reasoning else BranchReason.RETOKENIZED
-        if not num:
-            return Delta(branch=branch)
-        return Delta(parent=known.index, num_shared=num, branch=branch)
-
-    def commit(self, place: Place, nodes: Sequence[Node], texts: Sequence[NodeText]) -> None:
+    def commit(self, place: CallPlace, turns: Sequence[Turn]) -> None:
         """Take up the answers of one call, which are in the store.
 
-        The first one's parent is that of `delta`; the others share its prompt.
+        The first one's parent is the place's; the others share its prompt.
         """
-        first: _Known | None = None
-        for node, text in zip(nodes, texts, strict=True):
-            parent = None if node.parent is None else first or place.known
-            known = self._add(place.chain, node, text, parent)
+        first: KnownAnswer | None = None
+        for turn in turns:
+            known = self._add(place.chain, turn, first or place.parent)
             first = first or known
 
-    def _add(
-        self, chain: Sequence[bytes], node: Node, text: NodeText, parent: _Known | None
-    ) -> _Known:
-        answer = text.answer
+    def _add(self, chain: Sequence[bytes], turn: Turn, parent: KnownAnswer | None) -> KnownAnswer:
+        answer, tokens = turn.answer, turn.tokens or TokenRecord()
         has_reasoning = bool(answer and answer.get("reasoning_content"))
-        known = _Known(
-            index=node.index,
+        known = KnownAnswer(
+            index=self.num_turns,
             parent=parent,
-            num_shared=node.num_shared,
-            prompt_ids=array("i", node.prompt_ids),
-            completion_ids=array("i", node.completion_ids),
+            num_shared=tokens.num_shared,
+            prompt_ids=array("i", tokens.prompt_ids),
+            completion_ids=array("i", tokens.completion_ids),
             num_messages=len(chain) - 1,
             has_reasoning=has_reasoning or (parent is not None and parent.has_reasoning),
         )
-        self.num_nodes = max(self.num_nodes, node.index + 1)
+        self.num_turns += 1
         # The first one with a prompt holds its ids; the others hold none.
         self._by_prompt.setdefault(chain[-1], known)
         self._by_prompt.move_to_end(chain[-1])
@@ -195,42 +190,31 @@ class Conversation:
         if answer is not None:
             after = _hash(chain[-1], canonical(answer))
             self._by_answer[after] = self._by_prefix[after] = known
-        self._forget()
-        return known
-
-    def _forget(self) -> None:
         for table, limit in (
-            (self._by_answer, MAX_NODES),
-            (self._by_prompt, MAX_NODES),
-            (self._by_prefix, 4 * MAX_NODES),
+            (self._by_answer, MAX_TURNS),
+            (self._by_prompt, MAX_TURNS),
+            (self._by_prefix, 4 * MAX_TURNS),
         ):
             while len(table) > limit:
                 table.popitem(last=False)
+        return known
 
     @classmethod
-    def restored(cls, nodes: Sequence[Node], texts: Sequence[NodeText]) -> Conversation:
+    def restore(cls, turns: Sequence[Turn]) -> Conversation:
         """Return the tree of what the store holds of a session."""
         conversation = cls()
-        known: dict[int, _Known] = {}
-        for node, text, prompt in zip(nodes, texts, prompts(nodes, texts), strict=True):
-            parent = None if node.parent is None else known[node.parent]
-            chain = hash_chain(prompt, text.tools)
-            known[node.index] = conversation._add(chain, node, text, parent)
+        known: list[KnownAnswer] = []
+        for index, turn in enumerate(turns):
+            parent = parent_of(turns, index)
+            chain = hash_chain(prompt_messages(turns, index), turn.tools)
+            before = None if parent is None else known[parent]
+            known.append(conversation._add(chain, turn, before))
         return conversation
 
 
-def prompts(nodes: Sequence[Node], texts: Sequence[NodeText]) -> list[list[Message]]:
-    """Return the messages of each node's prompt."""
-    found: list[list[Message]] = []
-    whole: list[list[Message]] = []
-    for node, text in zip(nodes, texts, strict=True):
-        before = [] if node.parent is None else whole[node.parent]
-        found.append([*before[: text.num_shared_messages], *text.messages])
-        whole.append([*found[-1], text.answer] if text.answer is not None else found[-1])
-    return found
-
-
-def _reason(known: _Known, num_common_messages: int, messages: Sequence[Message]) -> BranchReason:
+def _branch_reason(
+    known: KnownAnswer, num_common_messages: int, messages: Sequence[Message]
+) -> BranchReason:
     """Return why a call that shares its first messages with `known` does not go on from it."""
     num_leading = next(
         (i for i, m in enumerate(messages) if m["role"] not in ("system",)), len(messages)

@@ -1,4 +1,4 @@
-"""What the gateway answers when it cannot answer: one exception, with status and kind.
+"""Failures of calls: one exception, with status and kind.
 
 Not here: how an API writes an error (`wire/`).
 """
@@ -36,7 +36,7 @@ class ErrorKind(StrEnum):
     BUSY = "busy"
     """Not at this time: try again."""
     CLIENT_GONE = "client_gone"
-    """The client hung up before its answer was there."""
+    """The client disconnected before its answer was there."""
     UPSTREAM = "upstream"
     """The model server failed."""
     UPSTREAM_TIMEOUT = "upstream_timeout"

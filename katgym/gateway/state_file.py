@@ -1,21 +1,22 @@
-"""What a gateway knows beside its sessions, kept over restarts.
+"""State of a gateway beside its sessions, kept over restarts.
 
 Not here: sessions and calls (`katgym.rollout_store`).
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 from katgym.errors import UsageError
-from katgym.storage import write_atomically
+from katgym.system import write_atomically
 
 NAME = "gateway.json"
 MAX_REPLACED_KEYS = 1000
-"""That are kept: requests are told again after a trainer was killed, which are the last ones."""
+"""That are kept: requests come again after a trainer was killed, which are the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,15 @@ class GatewayState:
         GatewayState(version=12, num_replaced=8, replaced_keys=("group-17", "group-20"))
     """
 
-    version: int = 0
+    version: Annotated[int, msgspec.Meta(ge=0)]
     """Of the weights."""
-    num_replaced: int = 0
+    num_replaced: Annotated[int, msgspec.Meta(ge=0)]
     """Sessions that have begun, and do not count for how many may."""
     replaced_keys: tuple[str, ...] = ()
-    """Of the last requests that told so; one that is told again changes nothing."""
+    """Of the last requests for that; one that comes again changes nothing."""
 
     def with_replaced(self, num_sessions: int, key: str) -> GatewayState:
-        """Return this with so many more sessions replaced, or itself if the key told so before."""
+        """Return this with so many more sessions replaced, or itself if the key is known."""
         if not key:
             return replace(self, num_replaced=self.num_replaced + num_sessions)
         if key in self.replaced_keys:
@@ -53,31 +54,16 @@ def read_state(folder: Path) -> GatewayState:
     """
     path = folder / NAME
     try:
-        raw = json.loads(path.read_bytes())
-        state = GatewayState(
-            version=raw["version"],
-            num_replaced=raw["num_replaced"],
-            replaced_keys=tuple(_texts(raw.get("replaced_keys", []))),
-        )
+        return msgspec.json.decode(path.read_bytes(), type=GatewayState)
     except FileNotFoundError:
-        return GatewayState()
-    except (OSError, ValueError, KeyError, TypeError) as e:
+        return GatewayState(version=0, num_replaced=0)
+    except (OSError, ValueError) as e:
         raise UsageError(
-            f"{str(path)!r} cannot be read ({e!r}); delete it, and tell the gateway the version of"
+            f"{str(path)!r} cannot be read ({e}); delete it, and tell the gateway the version of"
             " the weights with POST /control/resume"
         ) from e
-    for name, value in (("version", state.version), ("num_replaced", state.num_replaced)):
-        if type(value) is not int or value < 0:
-            raise UsageError(f"{str(path)!r} holds {name} {value!r}, which is no number >= 0")
-    return state
-
-
-def _texts(found: Any) -> list[str]:
-    if not isinstance(found, list) or not all(isinstance(key, str) for key in found):
-        raise ValueError(f"replaced_keys is a list of texts, got {found!r:.100}")
-    return found
 
 
 def write_state(folder: Path, state: GatewayState) -> None:
     """Keep a state; `InfrastructureError` if it cannot be written."""
-    write_atomically(folder / NAME, json.dumps(asdict(state)).encode() + b"\n")
+    write_atomically(folder / NAME, msgspec.json.encode(state) + b"\n")

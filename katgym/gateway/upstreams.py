@@ -112,14 +112,16 @@ class UpstreamPool:
         data = msgspec.json.encode(body)
         attempt = 0
         while True:
-            upstream = self._chosen(session_id) if not url else self._named(url)
+            upstream = self._choose(session_id) if not url else self._find(url)
             try:
                 return await self._attempt(upstream, path, data, session_id)
             except _AttemptError as failure:
                 upstream.num_failures += 1
                 upstream.last_error = failure.error.message
+                if failure.is_dead and upstream.is_healthy:
+                    logger.warning("%s", failure.error)
                 if failure.is_dead:
-                    self._lost(upstream)
+                    upstream.is_healthy = False
                 if attempt >= self.config.max_retries:
                     raise failure.error from failure.__cause__
                 pause_s = min(max(0.25 * 2**attempt, failure.asked_s), _MAX_PAUSE_S)
@@ -131,7 +133,7 @@ class UpstreamPool:
 
     async def get(self, path: str, *, url: str = "") -> UpstreamAnswer:
         """Return a server's answer to a GET, without retries."""
-        upstream = self._chosen("") if not url else self._named(url)
+        upstream = self._choose("") if not url else self._find(url)
         try:
             return await self._attempt(upstream, path, None, "")
         except _AttemptError as failure:
@@ -181,7 +183,7 @@ class UpstreamPool:
 
     # ---- which server
 
-    def _chosen(self, session_id: str) -> Upstream:
+    def _choose(self, session_id: str) -> Upstream:
         if len(self.upstreams) == 1:
             return self.upstreams[0]
         healthy = [u for u in self.upstreams if u.is_healthy] or self.upstreams
@@ -196,15 +198,8 @@ class UpstreamPool:
                 self._affinity.popitem(last=False)
         return least
 
-    def _named(self, url: str) -> Upstream:
+    def _find(self, url: str) -> Upstream:
         return next(u for u in self.upstreams if u.url == url)
-
-    def _lost(self, upstream: Upstream) -> None:
-        if upstream.is_healthy:
-            logger.warning(
-                "model server %s cannot be reached: %s", upstream.url, upstream.last_error
-            )
-        upstream.is_healthy = False
 
     async def _watch(self) -> None:
         """Ask servers that were lost whether they are back."""

@@ -1,7 +1,7 @@
-"""What a policy is: it opens a session per episode, and the session answers turn by turn.
+"""Interface of a policy: it opens a session per episode, and the session answers turn by turn.
 
 Two kinds exist. A `TokenPolicy` maps prompt token ids to token ids with log-probabilities, and its
-sessions keep the ids (`rendering.py`). Any other policy answers with messages and records no
+sessions keep the ids (`token_policy.py`). Any other policy answers with messages and records no
 tokens: fine for evaluation, refused where tokens are asked for.
 
 Not here: URIs (`policies/uri.py`); the policies themselves (one module each).
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from katgym.environment.messages import Message
+from katgym.environment.tool import Tool
 from katgym.errors import UsageError
-from katgym.messages import Message
-from katgym.tool import Tool
-from katgym.version_span import VersionSpan, check_spans, oldest_version
+from katgym.policies.version_span import VersionSpan, check_spans, oldest_version
 
 if TYPE_CHECKING:
-    from katgym.env import Env
+    from katgym.environment.env import Env
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class Sampling:
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
+    """Share of the probability that tokens are taken from, the likeliest first; 1 keeps all."""
     top_k: int = 0
     """Tokens kept; 0 keeps all."""
     max_tokens: int = 512

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from katgym.environment.messages import Message, assistant
 from katgym.errors import UsageError
-from katgym.messages import Message, assistant
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from katgym.environment.messages import Message, ToolCallMessage, normalize_action
 from katgym.errors import UsageError
-from katgym.messages import Message, ToolCallMessage, normalize_action
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 from katgym.policies.uri_options import parse_options
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from katgym.environment.messages import Message, normalize_action
 from katgym.errors import UsageError
-from katgym.messages import Message, normalize_action
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 
 

@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from katgym.environment.messages import Message, assistant, normalize_action
 from katgym.errors import UsageError, unknown_name
-from katgym.messages import Message, assistant, normalize_action
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 
 Script = list[Message]
@@ -57,7 +57,16 @@ def load_script(path: Path) -> Script | dict[str, Script]:
     try:
         whole = json.loads(text)
     except ValueError:
-        return _load_lines(path, text)
+        script = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError as e:
+                raise UsageError(f"{path}:{number}: not JSON ({e}): {line!r:.100}") from e
+            script.append(_action(value, f"{path}:{number}"))
+        return script
     if isinstance(whole, list):
         return [_action(item, f"{path}: action {i}") for i, item in enumerate(whole, 1)]
     if isinstance(whole, dict) and not {"role", "content", "tool_calls"} & whole.keys():
@@ -72,19 +81,6 @@ def from_uri(rest: str) -> ScriptedFilePolicy:
     if not rest:
         raise UsageError("the policy URI ends too early; its form is scripted:FILE")
     return ScriptedFilePolicy(load_script(Path(rest).expanduser()), name=f"scripted:{rest}")
-
-
-def _load_lines(path: Path, text: str) -> Script:
-    script = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as e:
-            raise UsageError(f"{path}:{number}: not JSON ({e}): {line!r:.100}") from e
-        script.append(_action(value, f"{path}:{number}"))
-    return script
 
 
 def _actions(items: object, where: str) -> Script:

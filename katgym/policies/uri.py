@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from katgym.contributions import load_entry_point
 from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.plugins.contributions import load_entry_point
 from katgym.policies.base import Policy
 
 BUILTIN_POLICIES: dict[str, str] = {
@@ -18,10 +18,10 @@ BUILTIN_POLICIES: dict[str, str] = {
     "noop": "katgym.policies.noop:from_uri",
     "random": "katgym.policies.random_policy:from_uri",
     "scripted": "katgym.policies.scripted:from_uri",
-    "hf": "katgym.policies.hf:from_uri",
-    "smollm2": "katgym.policies.smollm2:from_uri",
-    "vllm": "katgym.policies.vllm_client:from_uri",
-    "openai": "katgym.policies.openai_chat:from_uri",
+    "hf": "katgym.policies.hf.hf_policy:from_uri",
+    "smollm2": "katgym.policies.hf.smollm2:from_uri",
+    "vllm": "katgym.policies.endpoints.vllm_client:from_uri",
+    "openai": "katgym.policies.endpoints.openai_chat:from_uri",
 }
 """Scheme -> `module:attribute`, called with what stands behind the scheme."""
 

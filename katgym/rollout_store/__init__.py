@@ -1,23 +1,25 @@
 """Where the data plane keeps what agents did: live sessions in SQLite, finished ones in Parquet.
 
-Not here: the gateway that writes it; playing (`katgym.evaluation.store_collection`); evaluation
-runs (`katgym.evaluation.store`).
+Not here: the gateway that writes it; playing, and the lock of an evaluation (`katgym.evaluation`).
 """
 
 from katgym.rollout_store.collecting import CollectReport, collect
 from katgym.rollout_store.exporting import ColumnType, Exporter, export, exporter
 from katgym.rollout_store.faults import CorruptStoreError
 from katgym.rollout_store.groups import stored_groups, stored_rollouts
-from katgym.rollout_store.recording import record_rollout, record_rollouts
 from katgym.rollout_store.records import (
     FailedCall,
-    Node,
-    NodeText,
     SessionRecord,
     SessionStatus,
     StoredSession,
 )
-from katgym.rollout_store.rollouts import as_rollout, conversation, rollout_groups, rollouts
+from katgym.rollout_store.rollouts import (
+    as_rollout,
+    record_rollout,
+    record_rollouts,
+    rollout_groups,
+    rollouts,
+)
 from katgym.rollout_store.sealing import SealReport
 from katgym.rollout_store.statistics import StoreStatistics, statistics
 from katgym.rollout_store.store import RolloutStore
@@ -28,8 +30,6 @@ __all__ = [
     "CorruptStoreError",
     "Exporter",
     "FailedCall",
-    "Node",
-    "NodeText",
     "RolloutStore",
     "SealReport",
     "SessionRecord",
@@ -38,7 +38,6 @@ __all__ = [
     "StoredSession",
     "as_rollout",
     "collect",
-    "conversation",
     "export",
     "exporter",
     "record_rollout",

@@ -80,7 +80,7 @@ def collect(
     with store.connections.write() as connection:
         connection.execute(
             "DELETE FROM tools WHERE sha256 NOT IN"
-            " (SELECT tools_sha256 FROM nodes WHERE tools_sha256 IS NOT NULL)"
+            " (SELECT tools_sha256 FROM turns WHERE tools_sha256 IS NOT NULL)"
         )
     store.connections.vacuum()
     report.num_bytes_after = store.num_bytes()

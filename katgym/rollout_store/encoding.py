@@ -1,6 +1,6 @@
-"""Nodes as columns of SQLite, bit for bit: numbers as little-endian blobs, text as JSON.
+"""Turns as columns of SQLite, bit for bit: numbers as little-endian blobs, text as JSON.
 
-Token ids are int32. Log-probs are float32 where every one of a node comes back the same, float64
+Token ids are int32. Log-probs are float32 where every one of a turn comes back the same, float64
 otherwise; the blob's length tells which. Text of some length is deflated, with a window and tables
 small enough that setting them up does not cost more than the text.
 
@@ -13,91 +13,177 @@ import array
 import hashlib
 import json
 import math
+import operator
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from katgym.environment.failure import FailureKind
+from katgym.environment.messages import Message
+from katgym.environment.reward import Reward
+from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError
-from katgym.policies.base import BranchReason
-from katgym.rollout_store.records import FailedCall, Node, NodeText
-from katgym.version_span import VersionSpan, check_spans, one_span
+from katgym.play.rollout import Rollout, Turn
+from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.version_span import VersionSpan, one_span
+from katgym.rollout_store.records import FailedCall
 
-MAX_NODES = 2**20
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+MAX_TURNS = 2**20
 """Of one session."""
+_NO_TOKENS = TokenRecord()
 _DEFLATED_FROM = 4096
-"""Bytes. To deflate 2 KB takes a third of the time that encoding a node takes and saves 1 KB, which
+"""Bytes. To deflate 2 KB takes a third of the time that encoding a turn takes and saves 1 KB, which
 a shard saves anyway."""
 
 _JSON = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 )
 
-NODE_COLUMNS = (
-    *("idx", "call_id", "choice", "parent", "num_shared", "prompt_ids", "completion_ids"),
-    *("policy_logprobs", "version", "versions", "branch", "finish_reason", "model", "route"),
-    *("sampling", "upstream", "received_s", "sent_s", "answered_s", "checksum"),
-    *("num_shared_messages", "tools_sha256", "text"),
+SAME = (
+    *("call_id", "choice", "num_prompt_tokens", "num_completion_tokens", "finish_reason", "model"),
+    *("route", "upstream", "started_s", "sent_s", "completed_s", "ended_s", "num_shared_messages"),
 )
-_BLOBS = ("prompt_ids", "completion_ids", "policy_logprobs", "versions")
+"""Columns that hold a turn's values as they are."""
+_same_values = operator.attrgetter(*SAME)
+TURN_COLUMNS = (
+    *("idx", "parent", "num_shared", *SAME, "prompt_ids", "completion_ids", "policy_logprobs"),
+    *("version", "versions", "branch", "has_tokens", "sampling", "checksum", "tools_sha256"),
+    *("tool_results", "text"),
+)
 
 
-def node_to_columns(node: Node, text: NodeText) -> tuple[tuple[Any, ...], tuple[bytes, str] | None]:
-    """Return the values of `NODE_COLUMNS`, and hash and JSON of the tools that were offered.
+@dataclass(frozen=True, slots=True)
+class EncodedTurn:
+    """A turn as it is written."""
 
-    Raises `UsageError` for a node that does not hold together.
+    values: tuple[Any, ...]
+    """Of `TURN_COLUMNS`."""
+    tools: tuple[bytes, str] | None
+    """Hash and JSON of the tools that were offered."""
+    num_bytes: int
+    """Of ids, log-probs and text."""
+
+
+def encode_turn(
+    turn: Turn,
+    index: int,
+    parent: int | None,
+    replies: Sequence[Message] = (),
+    tools: tuple[bytes, str] | None = None,
+) -> EncodedTurn:
+    """Return a turn as its columns; parent: `parent_of` it.
+
+    replies: messages that came after its answer; a tool result that says the same as its message is
+    not kept twice. tools: the turn's, encoded, where the caller has them.
+
+    Raises `UsageError` for a turn that does not hold together.
     """
-    _check_node(node)
-    prompt = ids_to_blob("prompt_ids", node.prompt_ids)
-    completion = ids_to_blob("completion_ids", node.completion_ids)
-    logprobs = logprobs_to_blob(node)
-    version, versions = _spans_to_columns(node)
-    tools = None
-    if text.tools:
-        dumped = to_json("tools", list(text.tools))
+    tokens = turn.tokens or _NO_TOKENS
+    _check_turn(turn, tokens, index, parent)
+    prompt = ids_to_blob("prompt_ids", tokens.prompt_ids)
+    completion = ids_to_blob("completion_ids", tokens.completion_ids)
+    logprobs = logprobs_to_blob(tokens.policy_logprobs)
+    if turn.tools and tools is None:
+        dumped = to_json("tools", list(turn.tools))
         tools = (hashlib.sha256(dumped.encode()).digest(), dumped)
-    said = text_to_column(text)
-    values = (
-        *(node.index, node.call_id, node.choice, node.parent, node.num_shared, prompt, completion),
-        *(logprobs, version, versions, None if node.branch is None else str(node.branch)),
-        *(node.finish_reason, node.model, node.route, to_json("sampling", dict(node.sampling))),
-        *(node.upstream, node.received_s, node.sent_s, node.answered_s),
-        *(checksum(prompt, completion, logprobs, said), text.num_shared_messages),
-        *(None if tools is None else tools[0], said),
+    text = text_to_column(turn)
+    values = (  # of TURN_COLUMNS
+        *(index, parent, tokens.num_shared, *_same_values(turn), prompt, completion, logprobs),
+        *_spans_to_columns(tokens),
+        None if tokens.branch is None else str(tokens.branch),
+        turn.tokens is not None,
+        to_json("sampling", dict(turn.sampling)) if turn.sampling else "{}",
+        checksum(prompt, completion, logprobs, text),
+        None if tools is None else tools[0],
+        results_to_column(turn.tool_results, replies),
+        text,
     )
-    return values, tools
+    num_bytes = len(prompt) + len(completion) + len(logprobs) + len(text)
+    return EncodedTurn(values, tools, num_bytes)
 
 
-def node_from_columns(row: Mapping[str, Any], *, is_compact: bool = False) -> Node:
-    """Return the node of a row of `NODE_COLUMNS`.
+def turns_from_columns(
+    rows: Sequence[Mapping[str, Any]],
+    final_messages: Sequence[Message],
+    *,
+    is_compact: bool = False,
+) -> list[Turn]:
+    """Return the turns of a session's rows, which have `TURN_COLUMNS` and the JSON `tools`.
 
-    is_compact: its numbers are `array.array`s, which take an eighth of the memory of lists.
+    final_messages: those of its rollout. is_compact: ids and log-probs are `array.array`s, which
+    take an eighth of the memory of lists.
     """
-    prompt = _from_little("i", row["prompt_ids"])
-    sampled = _from_little("i", row["completion_ids"])
-    logprobs = logprobs_from_blob(row["policy_logprobs"], len(sampled))
-    return Node(
-        index=row["idx"],
-        call_id=row["call_id"],
-        choice=row["choice"],
-        parent=row["parent"],
-        num_shared=row["num_shared"],
-        prompt_ids=prompt if is_compact else list(prompt),
-        completion_ids=sampled if is_compact else list(sampled),
-        policy_logprobs=logprobs if is_compact else list(logprobs),
-        versions=spans_from_columns(row["version"], row["versions"], len(sampled)),
-        branch=None if row["branch"] is None else BranchReason(row["branch"]),
-        finish_reason=row["finish_reason"],
-        model=row["model"],
-        route=row["route"],
+    texts = [json.loads(t if isinstance(t, str) else zlib.decompress(t))
+             for t in (row["text"] for row in rows)]  # fmt: skip
+    replies = [*(text["messages"] for text in texts[1:]), final_messages]
+    return [
+        _turn(row, text, reply, is_compact=is_compact)
+        for row, text, reply in zip(rows, texts, replies, strict=False)
+    ]
+
+
+def _turn(
+    row: Mapping[str, Any], text: Mapping[str, Any], reply: Sequence[Message], *, is_compact: bool
+) -> Turn:
+    tokens = None
+    if row["has_tokens"]:
+        prompt = _from_little("i", row["prompt_ids"])
+        sampled = _from_little("i", row["completion_ids"])
+        logprobs = logprobs_from_blob(row["policy_logprobs"], len(sampled))
+        tokens = TokenRecord(
+            parent=row["parent"],
+            num_shared=row["num_shared"],
+            prompt_ids=prompt if is_compact else list(prompt),
+            completion_ids=sampled if is_compact else list(sampled),
+            policy_logprobs=logprobs if is_compact else list(logprobs),
+            version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
+            branch=None if row["branch"] is None else BranchReason(row["branch"]),
+        )
+    return Turn(
+        **{name: row[name] for name in SAME},
+        tokens=tokens,
         sampling=json.loads(row["sampling"]),
-        upstream=row["upstream"],
-        received_s=row["received_s"],
-        sent_s=row["sent_s"],
-        answered_s=row["answered_s"],
+        messages=text["messages"],
+        answer=text["answer"],
+        tools=[] if row["tools"] is None else json.loads(row["tools"]),
+        tool_results=results_from_column(row["tool_results"], reply),
     )
+
+
+def results_to_column(results: Sequence[ToolResult], replies: Sequence[Message]) -> str | None:
+    """Return tool results as JSON; one that its message repeats has no `content`."""
+    if not results:
+        return None
+    values = msgspec.to_builtins(results)
+    for value in values:
+        if _reply_to(value["call_id"], replies) == value["content"]:
+            del value["content"]
+    return to_json("tool_results", values)
+
+
+def results_from_column(text: str | None, replies: Sequence[Message]) -> list[ToolResult]:
+    """Return the tool results that `results_to_column` wrote."""
+    values = [] if text is None else json.loads(text)
+    for value in values:
+        if "content" not in value:
+            value["content"] = _reply_to(value["call_id"], replies)
+    return msgspec.convert(values, list[ToolResult])
+
+
+def _reply_to(call_id: str, replies: Iterable[Message]) -> str | None:
+    """Return the text of the tool message for a call, None without one."""
+    for message in replies:
+        if message["role"] == "tool" and message.get("tool_call_id") == call_id:
+            return message["content"]
+    return None
 
 
 def is_unchanged(row: Mapping[str, Any]) -> bool:
@@ -114,7 +200,7 @@ def is_hash(sha256: bytes | None, tools: str | None) -> bool:
 
 
 def checksum(prompt: bytes, completion: bytes, logprobs: bytes, text: str | bytes) -> int:
-    """Return the CRC-32 that guards a node's blobs and text."""
+    """Return the CRC-32 that guards a turn's blobs and text."""
     crc = zlib.crc32(completion, zlib.crc32(prompt))
     return zlib.crc32(text.encode() if isinstance(text, str) else text, zlib.crc32(logprobs, crc))
 
@@ -125,15 +211,17 @@ def ids_to_blob(name: str, ids: Sequence[int]) -> bytes:
         packed = array.array("i", ids)
     except (TypeError, OverflowError) as e:
         raise UsageError(f"{name} is a list of token ids from 0 to {2**31 - 1}: {e}") from e
-    if packed and (least := int(np.frombuffer(packed, dtype=np.int32).min())) < 0:
+    # `reduce` is `min` without a call in Python, which takes as long as 100 ids.
+    least = int(np.minimum.reduce(np.frombuffer(packed, dtype=np.int32))) if packed else 0
+    if least < 0:
         raise UsageError(f"{name} holds {least}; a token id is at least 0")
     return _little(packed)
 
 
-def logprobs_to_blob(node: Node) -> bytes:
-    """Return a node's log-probs as float32 where that changes no bit, as float64 otherwise."""
-    wide = np.array(node.policy_logprobs, dtype="<f8")
-    if not np.isfinite(wide).all():
+def logprobs_to_blob(logprobs: Sequence[float]) -> bytes:
+    """Return a turn's log-probs as float32 where that changes no bit, as float64 otherwise."""
+    wide = np.array(logprobs, dtype="<f8")
+    if not np.logical_and.reduce(np.isfinite(wide)):
         place = int(np.flatnonzero(~np.isfinite(wide))[0])
         raise UsageError(
             f"policy_logprobs[{place}] is {float(wide[place])!r}; the log-prob of a sampled token"
@@ -151,9 +239,9 @@ def logprobs_from_blob(blob: bytes, num: int) -> array.array[float]:
     return array.array("d", np.frombuffer(blob, dtype=dtype).astype("=f8").tobytes())
 
 
-def text_to_column(text: NodeText) -> str | bytes:
+def text_to_column(turn: Turn) -> str | bytes:
     """Return messages and answer as JSON text, deflated where that is shorter."""
-    value = {"messages": list(text.messages), "answer": text.answer}
+    value = {"messages": list(turn.messages), "answer": turn.answer}
     dumped = to_json("messages", value)
     data = dumped.encode()
     if len(data) < _DEFLATED_FROM:
@@ -163,16 +251,54 @@ def text_to_column(text: NodeText) -> str | bytes:
     return packed if len(packed) < len(data) else dumped
 
 
-def text_from_columns(row: Mapping[str, Any], tools: str | None) -> NodeText:
-    """Return the text of a row; tools: the JSON behind its hash."""
-    said = row["text"]
-    value = json.loads(said if isinstance(said, str) else zlib.decompress(said))
-    return NodeText(
-        num_shared_messages=row["num_shared_messages"],
-        messages=value["messages"],
-        answer=value["answer"],
-        tools=[] if tools is None else json.loads(tools),
-    )
+def reward_to_column(reward: Reward | None) -> str | None:
+    """Return a reward as JSON without what is at its default."""
+    if reward is None:
+        return None
+    if not isinstance(reward, Reward):
+        raise UsageError(f"the reward of a session is a katgym.Reward or None, got {reward!r}")
+    components = {name: _changed(component) for name, component in reward.components.items()}
+    return to_json("reward", {**_changed(reward), "components": components})
+
+
+def reward_from_column(text: str | None) -> Reward | None:
+    """Return the reward that `reward_to_column` wrote."""
+    return None if text is None else msgspec.convert(json.loads(text), Reward)
+
+
+def rollout_to_column(rollout: Rollout | None) -> str | None:
+    """Return a rollout as JSON, without turns and reward, and without what is at its default."""
+    if rollout is None:
+        return None
+    values = _changed(rollout)
+    values = {name: value for name, value in values.items() if name not in ("turns", "reward")}
+    for name in ("env_kwargs", "artifacts"):
+        values[name] = dict(values.get(name, {}))
+    if rollout.sampling is not None:
+        values["sampling"] = _changed(rollout.sampling)
+    return to_json("rollout", {**values, "final_messages": list(rollout.final_messages)})
+
+
+def rollout_from_column(text: str | None, reward: Reward | None) -> Rollout | None:
+    """Return the rollout that `rollout_to_column` wrote, with its session's reward."""
+    if text is None:
+        return None
+    values = json.loads(text)
+    messages = values.pop("final_messages")
+    invalid = Reward.invalid(FailureKind.VERIFIER_UNAVAILABLE, "its reward was taken back")
+    rollout = msgspec.convert({**values, "reward": {"value": 0.0}}, Rollout)
+    return replace(rollout, reward=reward or invalid, final_messages=messages)
+
+
+def _changed(value: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not at their defaults."""
+    found = {each.name: getattr(value, each.name) for each in fields(value)}
+    return {
+        each.name: found[each.name]
+        for each in fields(value)
+        if found[each.name]
+        != (each.default if each.default_factory is MISSING else each.default_factory())
+    }
 
 
 def failed_to_columns(call: FailedCall) -> tuple[Any, ...]:
@@ -194,48 +320,50 @@ def to_json(name: str, value: Any) -> str:
     return text
 
 
-def _check_node(node: Node) -> None:
-    num = len(node.completion_ids)
-    if len(node.policy_logprobs) not in (0, num):
+def _check_turn(turn: Turn, tokens: TokenRecord, index: int, parent: int | None) -> None:
+    num = len(tokens.completion_ids)
+    if len(tokens.policy_logprobs) not in (0, num):
         raise UsageError(
-            f"node {node.index} has {len(node.policy_logprobs)} policy_logprobs for {num}"
+            f"turn {index} has {len(tokens.policy_logprobs)} policy_logprobs for {num}"
             " completion_ids; allowed is one for each, or none at all if they are not known"
         )
-    if node.index < 0 or node.choice < 0 or node.num_shared < 0:
+    numbers = (index, turn.choice, tokens.num_shared, turn.num_shared_messages)
+    if min(numbers) < 0:
         raise UsageError(
-            f"index, choice and num_shared are at least 0, got {node.index!r}, {node.choice!r} and"
-            f" {node.num_shared!r}"
+            "a turn's index, choice, num_shared and num_shared_messages are at least 0, got"
+            f" {numbers!r}"
         )
-    if node.index >= MAX_NODES:
-        raise UsageError(f"a node's index is at most {MAX_NODES - 1}, got {node.index!r}")
-    if node.parent is None and node.num_shared:
-        raise UsageError(f"node {node.index} has no parent to share {node.num_shared} tokens with")
-    if node.parent is not None and not 0 <= node.parent < node.index:
-        raise UsageError(f"node {node.index} has parent {node.parent}; a parent comes before")
-    if not all(map(math.isfinite, (node.received_s, node.sent_s, node.answered_s))):
-        raise UsageError(f"the times of node {node.index} have to be finite numbers")
+    if index >= MAX_TURNS:
+        raise UsageError(f"a turn's index is at most {MAX_TURNS - 1}, got {index!r}")
+    if parent is None and tokens.num_shared:
+        raise UsageError(f"turn {index} has no parent to share {tokens.num_shared} tokens with")
+    if parent is not None and not 0 <= parent < index:
+        raise UsageError(f"turn {index} has parent {parent}; a parent comes before")
+    if not all(map(math.isfinite, (turn.started_s, turn.sent_s, turn.completed_s, turn.ended_s))):
+        raise UsageError(f"the times of turn {index} have to be finite numbers")
 
 
-def _spans_to_columns(node: Node) -> tuple[int | None, bytes | None]:
+def _spans_to_columns(tokens: TokenRecord) -> tuple[int | None, bytes | None]:
     """Return the version of all tokens, or (version, end) pairs as int64; neither: not known."""
-    spans = node.versions
+    spans = tokens.version_spans
     if not spans:
         return None, None
-    check_spans(spans, len(node.completion_ids), of=f"node {node.index}")
     if len(spans) == 1:
         return spans[0].version, None
     pairs = [number for span in spans for number in (span.version, span.end)]
     return None, _little(array.array("q", pairs))
 
 
-def spans_from_columns(version: int | None, blob: bytes | None, num: int) -> list[VersionSpan]:
+def spans_from_columns(
+    version: int | None, blob: bytes | None, num: int
+) -> tuple[VersionSpan, ...]:
     """Return the version spans of `num` sampled tokens."""
     if version is not None:
-        return list(one_span(version, num))
+        return one_span(version, num)
     numbers = list(_from_little("q", blob or b""))
     starts = [0, *numbers[1::2]]
     pairs = zip(numbers[::2], starts, numbers[1::2], strict=False)
-    return [VersionSpan(version=v, start=start, end=end) for v, start, end in pairs]
+    return tuple(VersionSpan(version=v, start=start, end=end) for v, start, end in pairs)
 
 
 def _little(packed: array.array[int]) -> bytes:

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from katgym import plugins
-from katgym.contributions import EntryKind
 from katgym.errors import UsageError
+from katgym.plugins.contributions import EntryKind
 from katgym.rollout_store.encoding import to_json
-from katgym.rollout_store.recorded_details import policy_without_tokens
-from katgym.rollout_store.records import SessionStatus, StoredSession
+from katgym.rollout_store.records import SessionStatus, StoredSession, reward_value
 from katgym.rollout_store.shards import import_pyarrow
 from katgym.rollout_store.store import RolloutStore
-from katgym.storage import whole_file
+from katgym.system import whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class ColumnType(StrEnum):
     NUMBERS = "numbers"
     FLAGS = "flags"
     MESSAGES = "messages"
-    """Chat messages of `katgym.messages.Message`."""
+    """Chat messages of `katgym.environment.messages.Message`."""
     JSON = "json"
     """Any JSON value; JSON text in Parquet."""
 
@@ -95,7 +94,7 @@ def export(
         stored
         for stored in store.each(statuses)
         if min_reward is None
-        or (stored.record.reward is not None and stored.record.reward >= min_reward)
+        or ((value := reward_value(stored.record)) is not None and value >= min_reward)
     )
     return write_rows(out, format, exporter(format), chosen)
 
@@ -125,8 +124,8 @@ def _usable(chosen: Iterable[StoredSession], name: str, form: Exporter) -> Itera
     """Yield the sessions that a format can make rows of; says at the end what it cannot."""
     left_out: Counter[str] = Counter()
     for stored in chosen:
-        if form.needs_tokens and (policy := policy_without_tokens(stored)) is not None:
-            left_out[policy] += 1
+        if form.needs_tokens and any(turn.tokens is None for turn in stored.turns):
+            left_out[stored.record.rollout.policy if stored.record.rollout else ""] += 1
         else:
             yield stored
     for policy, num in left_out.items():

@@ -15,11 +15,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from katgym.errors import UsageError
-from katgym.rollout import Rollout, RolloutGroup
-from katgym.rollout_store.recorded_details import is_recorded
-from katgym.rollout_store.records import ENDED, SessionRecord
-from katgym.rollout_store.rollouts import as_rollout
-from katgym.rollout_store.session_outcome import has_valid_reward
+from katgym.play.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.records import ENDED, SessionRecord, has_valid_reward
+from katgym.rollout_store.rollouts import as_rollout, rollout_of
 from katgym.rollout_store.store import RolloutStore
 
 _READ_TOGETHER = 64
@@ -72,7 +70,14 @@ def stored_groups(
     """
     if group_size is not None and group_size < 1:
         raise UsageError(f"group_size is >= 1 or None, got {group_size!r}")
-    for group_id, members in _complete(store, group_size, without):
+    complete = []  # when, group id, one session for each attempt
+    for group_id, records in _by_group(store, without).items():
+        size = _stated_size(records) or group_size
+        members = chosen_attempts(records)
+        if size is not None and len(members) >= size:
+            ends = sorted(_ended(record) for record in members)
+            complete.append((ends[size - 1], group_id, members))
+    for _, group_id, members in sorted(complete, key=lambda group: group[:2]):
         stored = store.stored_many([member.session_id for member in members])
         group = RolloutGroup(rollouts=list(map(as_rollout, stored)))
         if min_version is None or _oldest_version(group) >= min_version:
@@ -85,7 +90,7 @@ def incomplete_groups(
     """Return the groups that `stored_groups` waits for, the oldest first."""
     found = []
     for group_id, records in _by_group(store, without).items():
-        size, num_ended = _told_size(records) or group_size, len(chosen_attempts(records))
+        size, num_ended = _stated_size(records) or group_size, len(chosen_attempts(records))
         if size is None or num_ended < size:
             is_open = [record for record in records if not _has_ended(record)]
             found.append(
@@ -123,7 +128,8 @@ def is_held_out(record: SessionRecord) -> bool:
 def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
     """Yield every rollout that has ended, those of a group together in order of their attempts.
 
-    Groups come in the order in which they began, whether they are sealed or not.
+    Groups come in the order of their ids, whenever they were played and whether they are sealed or
+    not: what is trained on them is the same each time.
     """
     groups: dict[str, list[SessionRecord]] = {}
     for record in store.sessions():
@@ -131,33 +137,36 @@ def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
             groups.setdefault(record.group_id or record.session_id, []).append(record)
     ids = [
         record.session_id
-        for members in sorted(groups.values(), key=lambda g: min(map(_began, g)))
+        for _, members in sorted(groups.items())
         for record in sorted(members, key=_began_of_attempt)
     ]
     for start in range(0, len(ids), _READ_TOGETHER):
         yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))
 
 
+def stored_attempts(store: RolloutStore) -> Iterator[Rollout]:
+    """Yield the rollouts that have ended, of every attempt of a group one, as groups count them."""
+    groups: dict[str, list[SessionRecord]] = {}
+    for record in store.sessions():
+        groups.setdefault(record.group_id or record.session_id, []).append(record)
+    ids = [r.session_id for members in groups.values() for r in chosen_attempts(members)]
+    for start in range(0, len(ids), _READ_TOGETHER):
+        yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))
+
+
 def chosen_attempts(records: Iterable[SessionRecord]) -> list[SessionRecord]:
     """Return the sessions of one group that have ended, one for each attempt, in their order."""
-    found: dict[Hashable, SessionRecord] = {}
-    for record in sorted(filter(_has_ended, records), key=_preference):
-        found.setdefault(_attempt(record), record)
-    return sorted(found.values(), key=_began_of_attempt)
-
-
-def _complete(
-    store: RolloutStore, group_size: int | None, without: Collection[str]
-) -> list[tuple[str, Sequence[SessionRecord]]]:
-    """Return the complete groups, the first that was complete first."""
-    found = []
-    for group_id, records in _by_group(store, without).items():
-        size = _told_size(records) or group_size
-        members = chosen_attempts(records)
-        if size is not None and len(members) >= size:
-            ends = sorted(_ended(record) for record in members)
-            found.append((ends[size - 1], group_id, members))
-    return [(group_id, members) for _, group_id, members in sorted(found, key=lambda f: f[:2])]
+    by_attempt: dict[Hashable, SessionRecord] = {}
+    preferred = sorted(  # those with a valid reward, then the first that ended
+        filter(_has_ended, records),
+        key=lambda record: (not has_valid_reward(record), _ended(record), record.session_id),
+    )
+    for record in preferred:
+        # Sessions of a gateway are one attempt each.
+        whole = record.rollout
+        attempt = record.session_id if whole is None else (whole.attempt, whole.seat)
+        by_attempt.setdefault(attempt, record)
+    return sorted(by_attempt.values(), key=_began_of_attempt)
 
 
 def _by_group(store: RolloutStore, without: Collection[str]) -> dict[str, list[SessionRecord]]:
@@ -175,21 +184,10 @@ def _has_ended(record: SessionRecord) -> bool:
     return record.status in ENDED or is_overdue
 
 
-def _told_size(records: Iterable[SessionRecord]) -> int | None:
-    """Return the largest size that a group's sessions tell; None if they tell none."""
-    told = [record.metadata.get(GROUP_SIZE) for record in records]
-    return max([size for size in told if type(size) is int and size >= 1], default=None)
-
-
-def _attempt(record: SessionRecord) -> Hashable:
-    """Return what tells an attempt from its siblings; sessions of a gateway are one each."""
-    if not is_recorded(record):
-        return record.session_id
-    return record.metadata.get("attempt"), record.metadata.get("seat")
-
-
-def _preference(record: SessionRecord) -> tuple[bool, float, str]:
-    return not has_valid_reward(record), _ended(record), record.session_id
+def _stated_size(records: Iterable[SessionRecord]) -> int | None:
+    """Return the largest size that a group's sessions state; None if they state none."""
+    sizes = [record.metadata.get(GROUP_SIZE) for record in records]
+    return max([size for size in sizes if type(size) is int and size >= 1], default=None)
 
 
 def _ended(record: SessionRecord) -> float:
@@ -202,8 +200,7 @@ def _began(record: SessionRecord) -> tuple[float, str]:
 
 
 def _began_of_attempt(record: SessionRecord) -> tuple[int, float, str]:
-    attempt = record.metadata.get("attempt")
-    return attempt if type(attempt) is int else 0, record.created_s, record.session_id
+    return rollout_of(record).attempt, record.created_s, record.session_id
 
 
 def _oldest_version(group: RolloutGroup) -> float:

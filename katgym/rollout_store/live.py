@@ -7,30 +7,34 @@ sealed sessions (`shards.py`).
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from katgym.environment.messages import Message
 from katgym.errors import UsageError, unknown_name
+from katgym.play.rollout import Turn, parent_of
 from katgym.rollout_store.encoding import (
-    MAX_NODES,
-    NODE_COLUMNS,
+    MAX_TURNS,
+    TURN_COLUMNS,
+    EncodedTurn,
+    encode_turn,
     failed_to_columns,
     is_hash,
     is_unchanged,
-    node_from_columns,
-    node_to_columns,
-    text_from_columns,
+    reward_from_column,
+    reward_to_column,
+    rollout_from_column,
+    rollout_to_column,
     to_json,
+    turns_from_columns,
 )
 from katgym.rollout_store.faults import corrupt_database
 from katgym.rollout_store.records import (
+    EpisodeFacts,
     FailedCall,
-    Node,
-    NodeText,
     SessionRecord,
     SessionStatus,
     StoredSession,
@@ -39,7 +43,7 @@ from katgym.rollout_store.records import (
 _CHANGEABLE = sorted({field.name for field in fields(SessionRecord)} - {"session_id", "created_s"})
 _SESSION_COLUMNS = (
     *("session_id", "group_id", "metadata", "created_s", "ended_s", "status", "reward"),
-    *("reward_components", "key_sha256", "max_calls", "max_tokens", "deadline_s"),
+    *("rollout", "key_sha256", "max_calls", "max_tokens", "deadline_s"),
 )
 
 
@@ -48,9 +52,9 @@ def _insert(table: str, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
 
 
-NODES_OF_SESSION = f"n.id BETWEEN s.id * {MAX_NODES} AND s.id * {MAX_NODES} + {MAX_NODES - 1}"
-"""Joins `nodes n` to `sessions s`."""
-_INSERT_NODE = _insert("nodes", ("id", *NODE_COLUMNS)) + " ON CONFLICT DO NOTHING"
+TURNS_OF_SESSION = f"n.id BETWEEN s.id * {MAX_TURNS} AND s.id * {MAX_TURNS} + {MAX_TURNS - 1}"
+"""Joins `turns n` to `sessions s`."""
+_INSERT_TURN = _insert("turns", ("id", *TURN_COLUMNS)) + " ON CONFLICT DO NOTHING"
 _INSERT_FAILED = (
     _insert("failed_calls",
             ("session", "call_id", "route", "status", "kind", "reason", "received_s"))
@@ -62,7 +66,7 @@ _UPDATE_SESSION = (
     f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in _SESSION_COLUMNS)} WHERE id = ?"
 )
 _SELECT_LENGTH = (
-    "SELECT num_shared + (length(prompt_ids) + length(completion_ids)) / 4 FROM nodes WHERE id = ?"
+    "SELECT num_shared + (length(prompt_ids) + length(completion_ids)) / 4 FROM turns WHERE id = ?"
 )
 
 
@@ -71,32 +75,97 @@ class Encoded:
     """What one `append` writes, encoded before anybody has to wait for it."""
 
     session_id: str
-    nodes: Sequence[tuple[tuple[Any, ...], tuple[bytes, str] | None]]
+    first: int
+    turns: Sequence[EncodedTurn]
     failed: Sequence[tuple[Any, ...]]
-    num_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Of ids, log-probs and text."""
+        return sum(turn.num_bytes for turn in self.turns)
 
 
 def encode(
-    session_id: str, nodes: Iterable[tuple[Node, NodeText]], failed: Iterable[FailedCall]
+    session_id: str, first: int, turns: Sequence[Turn], failed: Iterable[FailedCall]
 ) -> Encoded:
-    """Encode; `UsageError` for what does not hold together."""
-    rows = [node_to_columns(node, text) for node, text in nodes]
-    size = sum(len(v[5]) + len(v[6]) + len(v[7]) + len(v[-1]) for v, _ in rows)  # blobs and text
-    return Encoded(session_id, rows, [failed_to_columns(call) for call in failed], size)
+    """Encode the turns from place `first` on; `UsageError` for what does not hold together."""
+    parents = [
+        turn.tokens.parent if turn.tokens else index - 1 if index else None
+        for index, turn in enumerate(turns, first)
+    ]
+    encoded = _encode_turns(turns, first, parents, [()] * len(turns))
+    return Encoded(session_id, first, encoded, [failed_to_columns(call) for call in failed])
 
 
-def append(connection: sqlite3.Connection, encoded: Encoded) -> None:
-    """Write nodes and failed calls; those that are there already are left as they are."""
-    session = _writable(connection, encoded.session_id)
-    for values, tools in encoded.nodes:
-        index, call_id, choice, parent, num_shared = values[:5]
-        node = session * MAX_NODES + index
-        if tools is not None:
-            connection.execute(_INSERT_TOOLS, tools)
+def encode_session(session: StoredSession) -> Encoded:
+    """Encode a whole session; see `encode`."""
+    turns, record = session.turns, session.record
+    final = () if record.rollout is None else record.rollout.final_messages
+    replies = [*(turn.messages for turn in turns[1:]), final]
+    parents = [parent_of(turns, index) for index in range(len(turns))]
+    failed = [failed_to_columns(call) for call in session.failed_calls]
+    return Encoded(record.session_id, 0, _encode_turns(turns, 0, parents, replies), failed)
+
+
+def _encode_turns(
+    turns: Sequence[Turn],
+    first: int,
+    parents: Sequence[int | None],
+    replies: Sequence[Sequence[Message]],
+) -> list[EncodedTurn]:
+    """Encode turns; tools that are the object of the turn before are dumped once."""
+    encoded: list[EncodedTurn] = []
+    for place, turn in enumerate(turns):
+        is_same = place > 0 and turn.tools is turns[place - 1].tools
+        tools = encoded[-1].tools if is_same else None
+        encoded.append(encode_turn(turn, first + place, parents[place], replies[place], tools))
+    return encoded
+
+
+def append(connection: sqlite3.Connection, encoded: Encoded, *, is_whole: bool = False) -> None:
+    """Write turns and failed calls; those that are there already are left as they are.
+
+    is_whole: they are all that a rollout of the agent loop has, to which nothing can be added.
+    """
+    session_id = encoded.session_id
+    session = _writable(connection, session_id, is_added_to=not is_whole)
+    first = session * MAX_TURNS
+    if encoded.turns and encoded.first:
+        before = connection.execute(
+            "SELECT 1 FROM turns WHERE id = ?", (first + encoded.first - 1,)
+        )
+        if before.fetchone() is None:
+            raise UsageError(
+                f"turn {encoded.first} of session {session_id!r} is appended before turn"
+                f" {encoded.first - 1}; turns are appended in their order"
+            )
+    for turn in encoded.turns:
+        index, parent, num_shared, call_id, choice = turn.values[:5]
+        # The tools come first, a turn names them; then the parent's length, which bounds what is
+        # shared; then the turn, which a second try of the same call finds there.
+        if turn.tools is not None:
+            connection.execute(_INSERT_TOOLS, turn.tools)
         if parent is not None:
-            _check_parent(connection, encoded.session_id, session, index, parent, num_shared)
-        if connection.execute(_INSERT_NODE, (node, *values)).rowcount == 0:
-            _check_same(connection, encoded.session_id, node, (index, call_id, choice))
+            length = connection.execute(_SELECT_LENGTH, (first + parent,)).fetchone()
+            if length is None:
+                raise UsageError(
+                    f"turn {index} of session {session_id!r} has parent {parent}, which is not"
+                    " there; a parent is appended before its children"
+                )
+            if num_shared > length[0]:
+                raise UsageError(
+                    f"turn {index} of session {session_id!r} shares {num_shared} tokens with turn"
+                    f" {parent}, which has {length[0]}"
+                )
+        if connection.execute(_INSERT_TURN, (first + index, *turn.values)).rowcount == 0:
+            old = connection.execute(
+                "SELECT call_id, choice FROM turns WHERE id = ?", (first + index,)
+            ).fetchone()
+            if tuple(old) != (call_id, choice):
+                raise UsageError(
+                    f"turn {index} of session {session_id!r} is there already: choice {old[1]} of"
+                    f" call {old[0]!r}, not choice {choice} of call {call_id!r}"
+                )
     for call in encoded.failed:
         connection.execute(_INSERT_FAILED, (session, *call))
 
@@ -105,6 +174,7 @@ def create_session(connection: sqlite3.Connection, record: SessionRecord) -> Non
     """Write a session; `UsageError` when its id exists."""
     if is_known(connection, record.session_id):
         raise UsageError(f"session {record.session_id!r} exists already; ids are never used again")
+    _check_facts(record)
     connection.execute(_INSERT_SESSION, _session_columns(record))
 
 
@@ -121,7 +191,7 @@ def is_known(connection: sqlite3.Connection, session_id: str) -> bool:
 def has_call(connection: sqlite3.Connection, session_id: str, call_id: str) -> bool:
     """Return whether a live session holds an answer of a call; looks at no blob."""
     found = connection.execute(
-        f"SELECT 1 FROM sessions s JOIN nodes n ON {NODES_OF_SESSION}"
+        f"SELECT 1 FROM sessions s JOIN turns n ON {TURNS_OF_SESSION}"
         " WHERE s.session_id = ? AND n.call_id = ? LIMIT 1",
         (session_id, call_id),
     )
@@ -147,6 +217,7 @@ def update_session(
     row = _writable(connection, session_id)
     found = connection.execute("SELECT * FROM sessions WHERE id = ?", (row,)).fetchone()
     record = replace(_record(found), **changes)
+    _check_facts(record)
     connection.execute(_UPDATE_SESSION, (*_session_columns(record), row))
     return record
 
@@ -182,21 +253,16 @@ def delete_sessions(connection: sqlite3.Connection, session_ids: Sequence[str]) 
             "DELETE FROM sessions WHERE session_id = ? RETURNING id", (session_id,)
         ).fetchone()
         if row is not None:
-            first = row[0] * MAX_NODES
+            first = row[0] * MAX_TURNS
             connection.execute(
-                "DELETE FROM nodes WHERE id >= ? AND id < ?", (first, first + MAX_NODES)
+                "DELETE FROM turns WHERE id >= ? AND id < ?", (first, first + MAX_TURNS)
             )
             connection.execute("DELETE FROM failed_calls WHERE session = ?", (row[0],))
 
 
-def read_nodes(connection: sqlite3.Connection, session_id: str) -> list[Node]:
-    """Return a live session's nodes in their order."""
-    return [node_from_columns(row) for row in _node_rows(connection, session_id)]
-
-
-def read_texts(connection: sqlite3.Connection, session_id: str) -> list[NodeText]:
-    """Return the texts of a live session's nodes, in their order."""
-    return [text_from_columns(row, row["tools"]) for row in _node_rows(connection, session_id)]
+def read_turns(connection: sqlite3.Connection, session_id: str) -> list[Turn]:
+    """Return a live session's turns in their order."""
+    return list(read_session(connection, session_id).turns)
 
 
 def read_failed(connection: sqlite3.Connection, session_id: str) -> list[FailedCall]:
@@ -212,20 +278,11 @@ def read_failed(connection: sqlite3.Connection, session_id: str) -> list[FailedC
 def read_session(
     connection: sqlite3.Connection, session_id: str, *, is_compact: bool = False
 ) -> StoredSession:
-    """Return a live session with everything that is kept of it; see `node_from_columns`."""
+    """Return a live session with everything that is kept of it; see `turns_from_columns`."""
     record = read_record(connection, session_id)
-    rows = _node_rows(connection, session_id)
-    return StoredSession(
-        record=record,
-        nodes=[node_from_columns(row, is_compact=is_compact) for row in rows],
-        texts=[text_from_columns(row, row["tools"]) for row in rows],
-        failed_calls=read_failed(connection, session_id),
-    )
-
-
-def _node_rows(connection: sqlite3.Connection, session_id: str) -> list[dict[str, Any]]:
+    final = () if record.rollout is None else record.rollout.final_messages
     found = connection.execute(
-        f"SELECT n.*, t.tools FROM sessions s JOIN nodes n ON {NODES_OF_SESSION}"
+        f"SELECT n.*, t.tools FROM sessions s JOIN turns n ON {TURNS_OF_SESSION}"
         " LEFT JOIN tools t ON t.sha256 = n.tools_sha256 WHERE session_id = ? ORDER BY n.id",
         (session_id,),
     )
@@ -236,16 +293,24 @@ def _node_rows(connection: sqlite3.Connection, session_id: str) -> list[dict[str
     if changed:
         path = Path(connection.execute("PRAGMA database_list").fetchone()["file"])
         raise corrupt_database(
-            path, f"the bytes of nodes {changed} of session {session_id!r} have changed"
+            path, f"the bytes of turns {changed} of session {session_id!r} have changed"
         )
-    return rows
+    return StoredSession(
+        record=record,
+        turns=turns_from_columns(rows, final, is_compact=is_compact),
+        failed_calls=read_failed(connection, session_id),
+    )
 
 
-def _writable(connection: sqlite3.Connection, session_id: str) -> int:
+def _writable(connection: sqlite3.Connection, session_id: str, *, is_added_to: bool = False) -> int:
     """Return a live session's row; `UsageError` if there is none or it is sealed."""
     row = connection.execute(
-        "SELECT id, shard FROM sessions WHERE session_id = ?", (session_id,)
+        "SELECT id, shard, rollout IS NOT NULL FROM sessions WHERE session_id = ?", (session_id,)
     ).fetchone()
+    if row is not None and is_added_to and row[2]:
+        raise UsageError(
+            f"session {session_id!r} was recorded whole; nothing can be added to a recorded rollout"
+        )
     if row is not None and row[1] is None:
         return int(row[0])
     sealed = connection.execute(
@@ -258,62 +323,32 @@ def _writable(connection: sqlite3.Connection, session_id: str) -> int:
     raise UsageError(f"there is no session {session_id!r}; create_session comes first")
 
 
-def _check_parent(
-    connection: sqlite3.Connection,
-    session_id: str,
-    session: int,
-    index: int,
-    parent: int,
-    num_shared: int,
-) -> None:
-    found = connection.execute(_SELECT_LENGTH, (session * MAX_NODES + parent,)).fetchone()
-    if found is None:
-        raise UsageError(
-            f"node {index} of session {session_id!r} has parent {parent}, which is not there;"
-            " a parent is appended before its children"
-        )
-    if num_shared > found[0]:
-        raise UsageError(
-            f"node {index} of session {session_id!r} shares {num_shared} tokens with node"
-            f" {parent}, which has {found[0]}"
-        )
-
-
-def _check_same(
-    connection: sqlite3.Connection, session_id: str, node: int, new: tuple[int, str, int]
-) -> None:
-    index, call_id, choice = new
-    old = connection.execute("SELECT call_id, choice FROM nodes WHERE id = ?", (node,)).fetchone()
-    if tuple(old) != (call_id, choice):
-        raise UsageError(
-            f"node {index} of session {session_id!r} is there already: choice {old[1]} of call"
-            f" {old[0]!r}, not choice {choice} of call {call_id!r}"
-        )
+def _check_facts(record: SessionRecord) -> None:
+    """Raise for metadata that says of an episode what no rollout can say."""
+    if record.rollout is None:
+        EpisodeFacts.of(record.session_id, record.metadata)
 
 
 def _session_columns(record: SessionRecord) -> tuple[Any, ...]:
     if not record.session_id:
         raise UsageError("session_id is empty; a session has a name")
-    components = dict(record.reward_components)
-    for name, value in {"": record.reward, **components}.items():
-        is_known = name or value is not None
-        if is_known and not (isinstance(value, (int, float)) and math.isfinite(value)):
-            what = f"component {name!r} of the reward" if name else "the reward"
-            raise UsageError(
-                f"{what} of session {record.session_id!r} is {value!r}; it is a finite number"
-                + ("" if name else ", or None if there is no valid one")
-            )
     return (
         *(record.session_id, record.group_id, to_json("metadata", dict(record.metadata))),
-        *(record.created_s, record.ended_s, str(SessionStatus(record.status)), record.reward),
-        *(to_json("reward_components", components), record.key_sha256),
-        *(record.max_calls, record.max_tokens, record.deadline_s),
+        *(record.created_s, record.ended_s, str(SessionStatus(record.status))),
+        *(reward_to_column(record.reward), rollout_to_column(record.rollout)),
+        *(record.key_sha256, record.max_calls, record.max_tokens, record.deadline_s),
     )
 
 
 def _record(row: sqlite3.Row) -> SessionRecord:
     values = {name: row[name] for name in _SESSION_COLUMNS}
-    values["status"] = SessionStatus(values["status"])
-    for name in ("metadata", "reward_components"):
-        values[name] = json.loads(values[name])
-    return SessionRecord(**values)
+    reward = reward_from_column(values["reward"])
+    return SessionRecord(
+        **{
+            **values,
+            "status": SessionStatus(values["status"]),
+            "metadata": json.loads(values["metadata"]),
+            "reward": reward,
+            "rollout": rollout_from_column(values["rollout"], reward),
+        }
+    )

@@ -1,20 +1,21 @@
-"""What the data plane keeps: sessions, and their model calls as nodes of a token tree.
+"""Sessions: one episode's place in a store, whoever plays it, with its failed calls.
 
-A node holds what its parent does not have, so a session's size grows with its number of tokens.
-Not here: where they are kept (`database.py`, `shards.py`); the same for one episode of the agent
-loop (`katgym.rollout`).
+Not here: the episode itself, whose turns are those of `katgym.play.rollout`; where sessions are
+kept (`live.py`, `shards.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from katgym.messages import Message
-from katgym.policies.base import BranchReason, TokenRecord
-from katgym.version_span import VersionSpan
+import msgspec
+
+from katgym.environment.reward import Reward
+from katgym.errors import UsageError
+from katgym.play.rollout import Rollout, Turn
 
 
 class SessionStatus(StrEnum):
@@ -28,79 +29,6 @@ class SessionStatus(StrEnum):
     """Its owner said that it is over and worth nothing: out of every loss and mean."""
     EXPIRED = "expired"
     """Its deadline passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One sampled answer, as a delta to an earlier answer of the same session.
-
-    The prompt is the first `num_shared` tokens of node `parent` (its prompt followed by its
-    answer), followed by `prompt_ids`; `parent` is None for a root, `num_shared` then 0. The loss
-    mask is False on `prompt_ids` and True on `completion_ids`.
-
-    Example:
-        Node(index=1, parent=0, num_shared=57, prompt_ids=[2, 198], completion_ids=[504, 2],
-             policy_logprobs=[-0.3, -0.01], versions=[VersionSpan(version=3, start=0, end=2)],
-             call_id="c0ffee", finish_reason="stop")
-    """
-
-    index: int
-    """Place in the session, from 0; a parent comes before its children."""
-    call_id: str
-    """Unique among model calls; the answers of one call (`n` > 1) share it."""
-    choice: int = 0
-    """Which of the call's answers."""
-    parent: int | None = None
-    num_shared: int = 0
-    prompt_ids: Sequence[int] = ()
-    completion_ids: Sequence[int] = ()
-    policy_logprobs: Sequence[float] = ()
-    """One natural-log probability per entry of `completion_ids`, kept bit for bit."""
-    versions: Sequence[VersionSpan] = ()
-    """They cover `completion_ids` without a gap; empty: not known."""
-    branch: BranchReason | None = None
-    """Why the prompt does not extend its parent; None where it does, and for a root."""
-    finish_reason: str = "stop"
-    """`stop`, `length` or `tool_calls`."""
-    model: str = ""
-    route: str = ""
-    """API it came through, as in `openai/chat`."""
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    """What it was sampled with: `temperature`, `top_p`, `max_tokens`, `seed`, ..."""
-    upstream: str = ""
-    received_s: float = 0.0
-    """Unix time at which the request was there."""
-    sent_s: float = 0.0
-    """Unix time at which it went to the model server."""
-    answered_s: float = 0.0
-    """Unix time at which the model server had answered."""
-
-    def tokens(self, *, parent: int | None) -> TokenRecord:
-        """Return the node as a rollout's turn has it; parent: the turn that it continues."""
-        return TokenRecord(
-            parent=parent,
-            num_shared=self.num_shared,
-            prompt_ids=self.prompt_ids,
-            completion_ids=self.completion_ids,
-            policy_logprobs=self.policy_logprobs,
-            version_spans=tuple(self.versions),
-            branch=self.branch,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeText:
-    """The readable side of a node; nothing is trained on it.
-
-    The messages of the prompt are the first `num_shared_messages` of the parent's messages (its
-    prompt's followed by its answer), followed by `messages`.
-    """
-
-    num_shared_messages: int = 0
-    messages: Sequence[Message] = ()
-    answer: Message | None = None
-    tools: Sequence[Mapping[str, Any]] = ()
-    """OpenAI function tools that were offered; kept once however often they are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,23 +56,24 @@ class SessionRecord:
 
     Example:
         SessionRecord(session_id="s1", group_id="task-7", metadata={"env_id": "katgym/Swe-v0"},
-                      created_s=1.7e9, status=SessionStatus.FINISHED, reward=1.0,
-                      reward_components={"tests": 1.0})
+                      created_s=1.7e9, status=SessionStatus.FINISHED, reward=Reward(value=1.0))
     """
 
     session_id: str
     group_id: str = ""
     """Siblings of one task share it; advantages are relative to them."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever its owner wants to find again: env id, task id, seed, harness. Key `katgym` is kept
-    for what `record_rollout` writes."""
+    """Whatever its owner wants to find again. What `EpisodeFacts` names says the same of every
+    session of a gateway, and has its types."""
     created_s: float = 0.0
     """Unix time."""
     ended_s: float | None = None
     status: SessionStatus = SessionStatus.OPEN
-    reward: float | None = None
-    """None: not told, or not valid."""
-    reward_components: Mapping[str, float] = field(default_factory=dict)
+    reward: Reward | None = None
+    """None: not given."""
+    rollout: Rollout | None = None
+    """Of a rollout that was recorded whole: all of it but its turns; None in a gateway's session.
+    Its reward is the session's."""
     key_sha256: str = ""
     """Hash of the key that its agent uses; the key itself is kept nowhere."""
     max_calls: int | None = None
@@ -155,14 +84,57 @@ class SessionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeFacts:
+    """What the metadata of a gateway's session may say of its episode; see `Rollout`."""
+
+    env_id: str = ""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    plugin_version: str = ""
+    task_id: str = ""
+    """"" is the session's group, whose sessions are attempts at one task, or the session itself."""
+    task_sha256: str = ""
+    split: str = ""
+    seed: int | None = None
+    attempt: int = 0
+    seat: str = "agent"
+    failure_kind: str = ""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, session_id: str, metadata: Mapping[str, Any]) -> EpisodeFacts:
+        """Read them; `UsageError` names one of another type."""
+        try:
+            return msgspec.convert(metadata, cls)
+        except msgspec.ValidationError as e:
+            raise UsageError(
+                f"metadata of session {session_id!r}: {e}. Its names {', '.join(FACTS)} say what a"
+                " rollout says; all others are free"
+            ) from e
+
+
+FACTS = tuple(each.name for each in fields(EpisodeFacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """A session with everything that is kept of it; `nodes` and `texts` line up."""
+    """A session with everything that is kept of it."""
 
     record: SessionRecord
-    nodes: Sequence[Node] = ()
-    texts: Sequence[NodeText] = ()
+    turns: Sequence[Turn] = ()
+    """As they were written; `as_rollout` adds what later ones tell of a gateway's."""
     failed_calls: Sequence[FailedCall] = ()
 
 
 ENDED = (SessionStatus.FINISHED, SessionStatus.FAILED, SessionStatus.EXPIRED)
 """Statuses in which a session makes no calls any more."""
+
+
+def has_valid_reward(record: SessionRecord) -> bool:
+    """Return whether a session finished with a valid reward."""
+    is_valid = record.reward is not None and record.reward.is_valid
+    return record.status is SessionStatus.FINISHED and is_valid
+
+
+def reward_value(record: SessionRecord) -> float | None:
+    """Return the reward of a session that finished with a valid one, None of others."""
+    return record.reward.value if has_valid_reward(record) and record.reward else None

@@ -1,27 +1,113 @@
-"""A stored session as a `katgym.Rollout`: what the trainer and everything else of katgym takes.
+"""Rollouts in a store: the agent loop's are written whole, a gateway's grow call by call.
 
-Not here: rows of other libraries (`exporters/`).
+    with RolloutStore.open("rollouts") as store:
+        record_rollout(store, await katgym.run_rollout(env, policy), group_id="task-7")
+
+Not here: playing and recording many (`katgym.evaluation`); rows of other libraries (`exporters/`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from katgym.messages import Message
-from katgym.policies.base import Sampling
-from katgym.rollout import Rollout, RolloutGroup, Turn
-from katgym.rollout_store.recorded_details import details_of
-from katgym.rollout_store.recorded_rollouts import recorded_rollout
-from katgym.rollout_store.records import NodeText, SessionStatus, StoredSession
-from katgym.rollout_store.session_outcome import outcome
+import msgspec
+
+from katgym.environment.failure import FailureKind, RolloutStatus, failure_kind
+from katgym.environment.reward import Reward
+from katgym.environment.scheduler import ToolResult
+from katgym.errors import UsageError
+from katgym.play.rollout import Rollout, RolloutGroup, Turn, parent_of
+from katgym.rollout_store.records import (
+    EpisodeFacts,
+    SessionRecord,
+    SessionStatus,
+    StoredSession,
+    has_valid_reward,
+)
 from katgym.rollout_store.store import RolloutStore
-from katgym.scheduler import ToolResult
+
+_ONLY_SEATS = ("player", "agent")
+"""What the one seat of an episode is called, here and in rollouts of a gateway."""
+
+
+def record_rollout(
+    store: RolloutStore,
+    rollout: Rollout,
+    *,
+    group_id: str = "",
+    metadata: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write a rollout as a session, and return whether it was not there.
+
+    group_id: siblings of one task share it. metadata: more to find it by, plain JSON; keys that say
+    what the rollout itself says are refused. The session's id is the rollout's episode id, with the
+    seat where an episode has several; a session that has this id is left as it is.
+
+    Raises `UsageError` for a rollout that cannot be kept: turns or tokens that do not hold
+    together, values that are not JSON.
+    """
+    return bool(record_rollouts(store, [rollout], group_id=group_id, metadata=metadata))
+
+
+def record_rollouts(
+    store: RolloutStore,
+    rollouts: Iterable[Rollout],
+    *,
+    group_id: str | Callable[[Rollout], str] = "",
+    metadata: Mapping[str, Any] | None = None,
+    is_durable: bool = False,
+) -> list[str]:
+    """Write many rollouts in one transaction, and return the ids of the sessions that are new.
+
+    group_id: of all of them, or a function that returns each one's. is_durable: they are on the
+    disk when this returns. See `record_rollout`.
+    """
+    now_s = time.time()
+    return store.add_sessions(
+        [
+            as_session(
+                rollout,
+                group_id=group_id if isinstance(group_id, str) else group_id(rollout),
+                metadata=metadata or {},
+                ended_s=now_s,
+            )
+            for rollout in rollouts
+        ],
+        is_durable=is_durable,
+    )
+
+
+def as_session(
+    rollout: Rollout, *, group_id: str, metadata: Mapping[str, Any], ended_s: float
+) -> StoredSession:
+    """Return a rollout as a session that ended at Unix time `ended_s`."""
+    for key in metadata:
+        if key in Rollout.__slots__:
+            raise UsageError(
+                f"metadata has the key {key!r}, which the rollout itself decides; the others are"
+                " free"
+            )
+    session_id = rollout.episode_id
+    if rollout.seat not in _ONLY_SEATS:
+        session_id = f"{session_id}-{rollout.seat}"
+    record = SessionRecord(
+        session_id=session_id,
+        group_id=group_id,
+        metadata=metadata,
+        created_s=ended_s - rollout.wall_s,
+        ended_s=ended_s,
+        status=SessionStatus.FINISHED if rollout.reward.is_valid else SessionStatus.FAILED,
+        reward=rollout.reward,
+        rollout=replace(rollout, turns=()),
+    )
+    return StoredSession(record=record, turns=rollout.turns)
 
 
 def rollouts(store: RolloutStore, session_id: str) -> Rollout:
-    """Return a session as a rollout, a turn for each of its nodes; see `as_rollout`."""
+    """Return a session as a rollout; see `as_rollout`."""
     return as_rollout(store.stored(session_id))
 
 
@@ -43,129 +129,113 @@ def rollout_groups(
 def as_rollout(stored: StoredSession) -> Rollout:
     """Return a session as a rollout: one that `record_rollout` wrote as it was.
 
-    Of a gateway's, turns are its nodes in their order, all branches and all answers of one call
-    among them. The reward is valid for a finished session that has one. `messages` holds what each
-    call adds, followed by its answer: on a branch the model saw other messages before that;
-    `conversation` has them. Env, task and the like come from the session's metadata where they are
-    there (`env_id`, `task_id`, ...).
+    Of a gateway's, turns are its calls in their order, all branches and all answers of one call
+    among them, with the tool results that later prompts tell. The reward is valid for a finished
+    session that has a valid one.
     """
-    record, meta = stored.record, stored.record.metadata
-    if (details := details_of(record)) is not None:
-        return recorded_rollout(stored, details)
-    messages: list[Message] = []
-    places: dict[int, int] = {}  # index of a node -> its turn
-    children: dict[int, list[int]] = {}  # index of a node -> the turns that continue it
-    num_before = []
-    for turn, (node, text) in enumerate(zip(stored.nodes, stored.texts, strict=True)):
-        places[node.index] = turn
-        if node.parent is not None:
-            children.setdefault(node.parent, []).append(turn)
-        messages += text.messages
-        num_before.append(len(messages))
-        messages.append(text.answer or {"role": "assistant", "content": ""})
-    status, reward = outcome(record)
-    first = stored.nodes[0] if stored.nodes else None
+    rollout = rollout_of(stored.record)
+    if stored.record.rollout is not None:
+        return replace(rollout, turns=stored.turns)
+    last_s = max((turn.completed_s for turn in stored.turns), default=0.0)
+    return replace(
+        rollout,
+        turns=_with_results(stored.turns),
+        policy=", ".join(dict.fromkeys(turn.model for turn in stored.turns)),
+        wall_s=rollout.wall_s or max(0.0, last_s),
+    )
+
+
+def rollout_of(record: SessionRecord) -> Rollout:
+    """Return what is known of a session's rollout without its turns.
+
+    A gateway's has what `EpisodeFacts` names from the metadata, no `sampling` (its turns have
+    theirs), and the models that its calls named for a policy, once its turns are there. Sessions
+    without a `task_id` are attempts at the task that their group, or else they themselves, are.
+    """
+    if record.rollout is not None:
+        was_valid = record.rollout.status not in (RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+        is_invalid = record.reward is not None and not record.reward.is_valid
+        if has_valid_reward(record):
+            is_as_recorded = was_valid
+        else:
+            is_as_recorded = is_invalid and record.status is SessionStatus.FAILED
+        if is_as_recorded:
+            return record.rollout
+        # Its owner judged it otherwise since then.
+        status, reward = _outcome(record, None, "")
+        return replace(
+            record.rollout, status=status, reward=reward, failure_kind=reward.failure_kind,
+            reason=reward.reason,
+        )  # fmt: skip
+    facts, meta = EpisodeFacts.of(record.session_id, record.metadata), dict(record.metadata)
+    kind = failure_kind(facts.failure_kind) if facts.failure_kind else None
+    status, reward = _outcome(record, kind, facts.reason)
+    ended_s = record.created_s if record.ended_s is None else record.ended_s
     return Rollout(
-        env_id=str(meta.get("env_id", "")),
-        plugin_version=str(meta.get("plugin_version", "")),
-        task_sha256=str(meta.get("task_sha256", "")),
-        split=str(meta.get("split", "")),
-        seat=str(meta.get("seat", "agent")),
-        policy=first.model if first else "",
-        task_id=str(meta.get("task_id") or record.group_id or record.session_id),
-        seed=_integer(meta.get("seed")),
-        attempt=_integer(meta.get("attempt")) or 0,
+        env_id=facts.env_id,
+        env_kwargs=facts.env_kwargs,
+        plugin_version=facts.plugin_version,
+        policy="",
+        task_id=facts.task_id or record.group_id or record.session_id,
+        task_sha256=facts.task_sha256,
+        split=facts.split,
+        seed=facts.seed,
+        attempt=facts.attempt,
         episode_id=record.session_id,
+        seat=facts.seat,
         status=status,
         reward=reward,
         failure_kind=reward.failure_kind,
         reason=reward.reason,
-        messages=messages,
-        turns=[
-            _turn(stored, turn, places, children.get(node.index, ()), num_before[turn])
-            for turn, node in enumerate(stored.nodes)
-        ],
-        tools=next((text.tools for text in stored.texts if text.tools), ()),
-        sampling=_sampling(first.sampling if first else {}),
-        sampling_seed=_integer(first.sampling.get("seed")) if first else None,
-        wall_s=_wall_s(stored),
-        env_kwargs=meta["env_kwargs"] if isinstance(meta.get("env_kwargs"), Mapping) else {},
-        artifacts={"metadata": dict(meta)} if meta else {},
+        wall_s=max(0.0, ended_s - record.created_s),
+        artifacts={"metadata": meta} if meta else {},
+        final_messages=[],
     )
 
 
-def conversation(stored: StoredSession, place: int) -> list[Message]:
-    """Return the messages that node number `place` of a session answered, then its answer."""
-    by_index = {node.index: number for number, node in enumerate(stored.nodes)}
-    chain = [place]
-    while (parent := stored.nodes[chain[-1]].parent) is not None:
-        chain.append(by_index[parent])
-    messages: list[Message] = []
-    for number in reversed(chain):
-        text = stored.texts[number]
-        del messages[text.num_shared_messages :]
-        messages += text.messages
-        messages.append(text.answer or {"role": "assistant", "content": ""})
-    return messages
+def _outcome(
+    record: SessionRecord, kind: FailureKind | None, reason: str
+) -> tuple[RolloutStatus, Reward]:
+    """Return how a session ended, and its reward; kind, reason: what is said of a failure."""
+    if record.reward is not None and has_valid_reward(record):
+        return RolloutStatus.TERMINATED, record.reward
+    match record.status:
+        case SessionStatus.FINISHED:
+            status, kind = RolloutStatus.FAILED, FailureKind.VERIFIER_UNAVAILABLE
+            reason = reason or "the session finished without a reward"
+        case SessionStatus.FAILED:
+            status, kind = RolloutStatus.FAILED, kind or FailureKind.INFRASTRUCTURE_ERROR
+            reason = reason or "its owner said that the session failed"
+        case SessionStatus.EXPIRED:
+            status, kind = RolloutStatus.CANCELLED, FailureKind.CANCELLED
+            reason = reason or "the session's deadline passed"
+        case SessionStatus.OPEN:
+            status, kind = RolloutStatus.CANCELLED, FailureKind.CANCELLED
+            reason = reason or "the session is still open"
+    return status, Reward.invalid(kind, reason)
 
 
-def _turn(
-    stored: StoredSession,
-    turn: int,
-    places: Mapping[int, int],
-    children: Sequence[int],
-    num_messages: int,
-) -> Turn:
-    node, began_s = stored.nodes[turn], stored.record.created_s
-    next_s = [stored.nodes[child].received_s for child in children]
-    return Turn(
-        num_messages=num_messages,
-        finish_reason=node.finish_reason,
-        tokens=node.tokens(parent=None if node.parent is None else places[node.parent]),
-        num_prompt_tokens=node.num_shared + len(node.prompt_ids),
-        num_completion_tokens=len(node.completion_ids),
-        tool_results=list(_tool_results(stored.texts[turn], [stored.texts[c] for c in children])),
-        started_s=node.received_s - began_s,
-        completed_s=node.answered_s - began_s,
-        ended_s=min([s for s in next_s if s >= node.answered_s], default=node.answered_s) - began_s,
-    )
+def _with_results(turns: Sequence[Turn]) -> list[Turn]:
+    """Return a gateway's turns with what the turns that go on from them tell.
 
-
-def _tool_results(text: NodeText, later: Sequence[NodeText]) -> Iterator[ToolResult]:
-    """Yield the results of a turn's calls, as the first later prompt that has them says."""
-    for call in text.answer.get("tool_calls", ()) if text.answer else ():
-        for message in (m for child in later for m in child.messages):
-            if message["role"] == "tool" and message.get("tool_call_id") == call["id"]:
-                yield ToolResult(
-                    call_id=call["id"],
-                    name=call["function"]["name"],
-                    content=message["content"],
-                )
-                break
-
-
-def _sampling(told: Mapping[str, Any]) -> Sampling:
-    """Return the settings of a call that say something; the others are the defaults."""
-    numbers = {
-        name: value
-        for name, value in told.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
-    default = Sampling()
-    top_p, max_tokens = numbers.get("top_p", 1.0), int(numbers.get("max_tokens", 0))
-    return Sampling(
-        temperature=max(0.0, numbers.get("temperature", default.temperature)),
-        top_p=top_p if 0 < top_p <= 1 else default.top_p,
-        top_k=max(0, int(numbers.get("top_k", 0))),
-        max_tokens=max_tokens if max_tokens >= 1 else default.max_tokens,
-    )
-
-
-def _wall_s(stored: StoredSession) -> float:
-    """Return the seconds from a session's beginning to its end, or to its last answer."""
-    last_s = max([node.answered_s for node in stored.nodes], default=0.0)
-    return max(0.0, (stored.record.ended_s or last_s) - stored.record.created_s)
-
-
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    That is when the agent was done with an answer, and its tools' results, each as the first later
+    prompt has it.
+    """
+    children: dict[int, list[Turn]] = {}
+    for index, turn in enumerate(turns):
+        if (parent := parent_of(turns, index)) is not None:
+            children.setdefault(parent, []).append(turn)
+    found = []
+    for index, turn in enumerate(turns):
+        later = children.get(index, [])
+        replies = [m for child in later for m in child.messages if m["role"] == "tool"]
+        results = []
+        for call in turn.answer.get("tool_calls", ()) if turn.answer else ():
+            texts = [m["content"] for m in replies if m.get("tool_call_id") == call["id"]]
+            if texts:
+                name = call["function"]["name"]
+                results.append(ToolResult(call_id=call["id"], name=name, content=texts[0]))
+        next_s = [c.started_s for c in later if c.started_s >= turn.completed_s]
+        ended_s = min(next_s, default=turn.completed_s)
+        found.append(msgspec.structs.replace(turn, tool_results=results, ended_s=ended_s))
+    return found

@@ -27,13 +27,13 @@ from katgym.rollout_store import live
 from katgym.rollout_store.connections import Connections
 from katgym.rollout_store.records import ENDED, StoredSession
 from katgym.rollout_store.shards import (
-    nodes_file,
     read_records,
     rollouts_file,
-    write_nodes,
+    turns_file,
     write_rollouts,
+    write_turns,
 )
-from katgym.storage import FolderGuard, explained
+from katgym.system import FolderGuard, explain_os_error
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ MAX_SHARD_BYTES = 32 * 2**20
 """Of one shard: it is in memory while it is written, and writers wait while it leaves SQLite."""
 
 OnStep = Callable[[str], None]
-"""Called with each step's name after it: `named`, `nodes`, `rollouts`, `moved`, `dropped`."""
+"""Called with each step's name after it: `named`, `turns`, `rollouts`, `moved`, `dropped`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,15 +70,22 @@ def seal(
             name = f"{int(time.time()):011d}-{uuid.uuid4().hex[:8]}"
             ids = _name(connections, name, [row for row, _, _ in batch])
             on_step("named")
-            sessions = [_read(connections, session_id) for session_id in ids]
-            write_nodes(folder, name, sessions)
-            on_step("nodes")
+            sessions: list[StoredSession] = []
+            for session_id in ids:  # one at a time: other readers go on between them
+                with connections.read() as connection:
+                    sessions.append(live.read_session(connection, session_id, is_compact=True))
+            write_turns(folder, name, sessions)
+            on_step("turns")
             write_rollouts(folder, name, sessions)
             on_step("rollouts")
-            _move(connections, name, sessions)
+            # In one transaction the shard is finished and its rows leave SQLite.
+            last_s = max((s.record.ended_s or s.record.created_s for s in sessions), default=0.0)
+            with connections.write(is_durable=True) as connection:
+                _seal_ids(connection, name, ids, last_s)
+                live.delete_sessions(connection, ids)
             connections.written(sum(num_bytes for _, _, num_bytes in batch))
             on_step("moved")
-            report.sealed += [session.record.session_id for session in sessions]
+            report.sealed += ids
             report.shards.append(name)
     return report
 
@@ -90,8 +97,8 @@ def endable(connections: Connections, older_than_s: float) -> list[tuple[int, st
         found = connection.execute(
             "SELECT s.id, session_id, total(length(prompt_ids) + length(completion_ids)"
             " + length(policy_logprobs) + length(text)) FROM sessions s"
-            f" LEFT JOIN nodes n ON {live.NODES_OF_SESSION}"
-            f" WHERE s.status IN ({marks}) AND coalesce(ended_s, created_s) <= ?"
+            f" LEFT JOIN turns n ON {live.TURNS_OF_SESSION}"
+            f" WHERE s.status IN ({marks}) AND coalesce(s.ended_s, created_s) <= ?"
             " GROUP BY s.id ORDER BY s.id",
             (*map(str, ENDED), time.time() - older_than_s),
         )
@@ -102,7 +109,7 @@ def endable(connections: Connections, older_than_s: float) -> list[tuple[int, st
 def sealing(folder: Path) -> Iterator[None]:
     """Keep other processes from sealing; `UsageError` if one is at it."""
     guard = FolderGuard(folder, hint="try again later: it seals what there is")
-    with explained(folder):
+    with explain_os_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     guard.take()
     try:
@@ -194,20 +201,6 @@ def _name(connections: Connections, name: str, rows: Sequence[int]) -> list[str]
         return [row[0] for row in found]
 
 
-def _read(connections: Connections, session_id: str) -> StoredSession:
-    with connections.read() as connection:
-        return live.read_session(connection, session_id, is_compact=True)
-
-
-def _move(connections: Connections, name: str, sessions: Sequence[StoredSession]) -> None:
-    """Let a written shard count and its rows go, in one transaction."""
-    ids = [session.record.session_id for session in sessions]
-    last_s = max((s.record.ended_s or s.record.created_s for s in sessions), default=0.0)
-    with connections.write(is_durable=True) as connection:
-        _seal_ids(connection, name, ids, last_s)
-        live.delete_sessions(connection, ids)
-
-
 def _seal_ids(connection: sqlite3.Connection, name: str, ids: Sequence[str], last_s: float) -> None:
     connection.execute(
         "INSERT OR REPLACE INTO shards (name, state, num_sessions, last_s)"
@@ -222,8 +215,8 @@ def _adopt(connections: Connections, folder: Path, name: str) -> None:
     """Take in a shard of which the database knows nothing, unless it knows its sessions."""
     try:
         records = read_records(folder, name)
-        if not nodes_file(folder, name).exists():
-            raise UsageError(f"{str(nodes_file(folder, name))!r} is missing")
+        if not turns_file(folder, name).exists():
+            raise UsageError(f"{str(turns_file(folder, name))!r} is missing")
     except UsageError as e:
         logger.warning("an unknown shard is left alone: %s", e)
         return
@@ -250,5 +243,5 @@ def _adopt(connections: Connections, folder: Path, name: str) -> None:
 
 
 def _remove_files(folder: Path, name: str) -> None:
-    for path in (rollouts_file(folder, name), nodes_file(folder, name)):
+    for path in (rollouts_file(folder, name), turns_file(folder, name)):
         path.unlink(missing_ok=True)

@@ -18,27 +18,43 @@ from typing import Any
 
 import numpy as np
 
+from katgym.environment.messages import Message
 from katgym.errors import MissingDependencyError, UsageError
-from katgym.policies.base import BranchReason
-from katgym.rollout_store.encoding import to_json
+from katgym.play.rollout import Turn, parent_of
+from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.version_span import VersionSpan
+from katgym.rollout_store.encoding import (
+    SAME,
+    results_from_column,
+    results_to_column,
+    reward_from_column,
+    reward_to_column,
+    rollout_from_column,
+    rollout_to_column,
+    to_json,
+)
 from katgym.rollout_store.faults import corrupt_shard
 from katgym.rollout_store.records import (
     FailedCall,
-    Node,
-    NodeText,
     SessionRecord,
     SessionStatus,
     StoredSession,
 )
-from katgym.rollout_store.schema import SCHEMA_VERSION
-from katgym.storage import whole_file
-from katgym.version_span import VersionSpan
+from katgym.rollout_store.schema import SCHEMA_VERSION, wrong_version
+from katgym.system import whole_file
 
 _VERSION_KEY = b"katgym.rollout_store.version"
 _ROW_GROUP = 2048
-"""Nodes read together to get at one of them."""
+"""Turns read together to get at one of them."""
 _STATISTICS_COLUMNS = (
-    *("parent", "num_shared", "num_prompt_tokens", "num_completion_tokens", "branch", "versions"),
+    *(
+        "num_shared",
+        "num_prompt_tokens",
+        "num_completion_tokens",
+        "has_tokens",
+        "branch",
+        "versions",
+    ),
 )
 
 
@@ -47,19 +63,15 @@ def rollouts_file(folder: Path, name: str) -> Path:
     return folder / f"rollouts-{name}.parquet"
 
 
-def nodes_file(folder: Path, name: str) -> Path:
+def turns_file(folder: Path, name: str) -> Path:
     """Return the file with a shard's calls."""
-    return folder / f"nodes-{name}.parquet"
+    return folder / f"turns-{name}.parquet"
 
 
-def write_nodes(folder: Path, name: str, sessions: Sequence[StoredSession]) -> None:
+def write_turns(folder: Path, name: str, sessions: Sequence[StoredSession]) -> None:
     """Write the calls of a shard; on disk when this returns."""
-    rows = [
-        _node_to_row(session.record.session_id, node, text)
-        for session in _by_id(sessions)
-        for node, text in zip(session.nodes, session.texts, strict=True)
-    ]
-    _write(nodes_file(folder, name), "nodes", rows)
+    rows = [row for session in _by_id(sessions) for row in _turn_rows(session)]
+    _write(turns_file(folder, name), "turns", rows)
 
 
 def write_rollouts(folder: Path, name: str, sessions: Sequence[StoredSession]) -> None:
@@ -82,37 +94,37 @@ def read_sealed(folder: Path, name: str, session_ids: Sequence[str]) -> list[Sto
     if missing := set(session_ids) - {session["session_id"] for session in sessions}:
         raise corrupt_shard(rollouts_file(folder, name), f"it has no session {min(missing)!r}")
     rows: dict[str, list[Mapping[str, Any]]] = {}
-    for row in _read(nodes_file(folder, name), filters=only):
+    for row in _read(turns_file(folder, name), filters=only):
         rows.setdefault(row["session_id"], []).append(row)
     return [_stored(folder, name, found, rows.get(found["session_id"], [])) for found in sessions]
 
 
 def read_shard(folder: Path, name: str) -> Iterator[StoredSession]:
-    """Yield the sessions of a shard, by id; the nodes of few are in memory at a time."""
+    """Yield the sessions of a shard, by id; the turns of few are in memory at a time."""
     import pyarrow.parquet as pq  # read_records has told whether it is there
 
     sessions = _read(rollouts_file(folder, name))
-    path = nodes_file(folder, name)
+    path = turns_file(folder, name)
     with _explained(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
         _check_version(path, file.schema_arrow.metadata)
         batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=256))
         rows: list[Mapping[str, Any]] = []
         for session in sessions:
-            while len(rows) < session["num_nodes"] and (more := next(batches, None)) is not None:
+            while len(rows) < session["num_turns"] and (more := next(batches, None)) is not None:
                 rows += more
-            own, rows = rows[: session["num_nodes"]], rows[session["num_nodes"] :]
+            own, rows = rows[: session["num_turns"]], rows[session["num_turns"] :]
             yield _stored(folder, name, session, own)
 
 
-def read_node_statistics(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return what statistics need of every node of a shard: no ids, no text."""
-    return _read(nodes_file(folder, name), columns=list(_STATISTICS_COLUMNS))
+def read_turn_statistics(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return what statistics need of every turn of a shard: no ids, no text."""
+    return _read(turns_file(folder, name), columns=list(_STATISTICS_COLUMNS))
 
 
 def read_failed_calls(folder: Path, name: str) -> list[FailedCall]:
     """Return the failed calls of a shard's sessions."""
     rows = _read(rollouts_file(folder, name))
-    return [call for row in rows for call in _failed_calls(row)]
+    return [FailedCall(**call) for row in rows for call in row["failed_calls"]]
 
 
 def check_shard(folder: Path, name: str) -> None:
@@ -129,88 +141,107 @@ def _by_id(sessions: Sequence[StoredSession]) -> list[StoredSession]:
 def _stored(
     folder: Path, name: str, session: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> StoredSession:
-    if len(rows) != session["num_nodes"] or any(
+    if len(rows) != session["num_turns"] or any(
         row["session_id"] != session["session_id"] for row in rows
     ):
-        why = f"session {session['session_id']!r} has not the {session['num_nodes']} nodes it had"
-        raise corrupt_shard(nodes_file(folder, name), why)
+        why = f"session {session['session_id']!r} has not the {session['num_turns']} turns it had"
+        raise corrupt_shard(turns_file(folder, name), why)
+    record = _record(session)
+    final = () if record.rollout is None else record.rollout.final_messages
     return StoredSession(
-        record=_record(session),
-        nodes=[_node(row) for row in rows],
-        texts=[_text(row) for row in rows],
-        failed_calls=_failed_calls(session),
+        record=record,
+        turns=_turns(rows, final),
+        failed_calls=[FailedCall(**call) for call in session["failed_calls"]],
     )
-
-
-def _failed_calls(row: Mapping[str, Any]) -> list[FailedCall]:
-    """Return the failed calls of a session; shards of version 1 have none."""
-    return [FailedCall(**call) for call in row.get("failed_calls") or ()]
 
 
 def _session_to_row(session: StoredSession) -> dict[str, Any]:
     record = session.record
+    components = {} if record.reward is None else record.reward.components
     values = {name: getattr(record, name) for name in SessionRecord.__slots__}
     return {
         **values,
         "status": str(record.status),
         "metadata": to_json("metadata", dict(record.metadata)),
-        "reward_components": [
-            {"name": name, "value": value} for name, value in record.reward_components.items()
-        ],
-        "num_nodes": len(session.nodes),
-        "num_prompt_tokens": sum(n.num_shared + len(n.prompt_ids) for n in session.nodes),
-        "num_completion_tokens": sum(len(n.completion_ids) for n in session.nodes),
+        "reward": None if record.reward is None else record.reward.value,
+        "reward_components": [{"name": name, "value": c.score} for name, c in components.items()],
+        "reward_json": reward_to_column(record.reward),
+        "rollout": rollout_to_column(record.rollout),
+        "num_turns": len(session.turns),
+        "num_prompt_tokens": sum(turn.num_prompt_tokens for turn in session.turns),
+        "num_completion_tokens": sum(turn.num_completion_tokens for turn in session.turns),
         "failed_calls": [asdict(call) for call in session.failed_calls],
     }
 
 
 def _record(row: Mapping[str, Any]) -> SessionRecord:
     values = {name: row[name] for name in SessionRecord.__slots__}
-    values["status"] = SessionStatus(values["status"])
-    values["metadata"] = json.loads(values["metadata"])
-    values["reward_components"] = {c["name"]: c["value"] for c in values["reward_components"]}
-    return SessionRecord(**values)
-
-
-def _node_to_row(session_id: str, node: Node, text: NodeText) -> dict[str, Any]:
-    values = {name: getattr(node, name) for name in Node.__slots__}
-    num = len(node.completion_ids)
-    return {
-        **values,
-        "session_id": session_id,
-        # Arrays: pyarrow takes them without making an object of every number.
-        "prompt_ids": np.asarray(node.prompt_ids, dtype=np.int32),
-        "completion_ids": np.asarray(node.completion_ids, dtype=np.int32),
-        "policy_logprobs": np.asarray(node.policy_logprobs, dtype=np.float64),
-        "loss_mask": np.repeat([False, True], [len(node.prompt_ids), num]),
-        "versions": [asdict(span) for span in node.versions],
-        "branch": None if node.branch is None else str(node.branch),
-        "sampling": to_json("sampling", dict(node.sampling)),
-        "num_prompt_tokens": node.num_shared + len(node.prompt_ids),
-        "num_completion_tokens": num,
-        "num_shared_messages": text.num_shared_messages,
-        "messages": to_json("messages", list(text.messages)),
-        "answer": None if text.answer is None else to_json("answer", text.answer),
-        "tools": to_json("tools", list(text.tools)) if text.tools else None,
-    }
-
-
-def _node(row: Mapping[str, Any]) -> Node:
-    values = {name: row[name] for name in Node.__slots__}
-    values["versions"] = [VersionSpan(**span) for span in values["versions"]]
-    branch = values["branch"]
-    values["branch"] = None if branch is None else BranchReason(branch)
-    values["sampling"] = json.loads(values["sampling"])
-    return Node(**values)
-
-
-def _text(row: Mapping[str, Any]) -> NodeText:
-    return NodeText(
-        num_shared_messages=row["num_shared_messages"],
-        messages=json.loads(row["messages"]),
-        answer=None if row["answer"] is None else json.loads(row["answer"]),
-        tools=[] if row["tools"] is None else json.loads(row["tools"]),
+    reward = reward_from_column(row["reward_json"])
+    return SessionRecord(
+        **{
+            **values,
+            "status": SessionStatus(values["status"]),
+            "metadata": json.loads(values["metadata"]),
+            "reward": reward,
+            "rollout": rollout_from_column(values["rollout"], reward),
+        }
     )
+
+
+def _turn_rows(session: StoredSession) -> Iterator[dict[str, Any]]:
+    record = session.record
+    final = () if record.rollout is None else record.rollout.final_messages
+    replies = [*(turn.messages for turn in session.turns[1:]), final]
+    for index, turn in enumerate(session.turns):
+        tokens = turn.tokens or TokenRecord()
+        num = len(tokens.completion_ids)
+        yield {
+            **{name: getattr(turn, name) for name in SAME},
+            "session_id": record.session_id,
+            "index": index,
+            "parent": parent_of(session.turns, index),
+            "num_shared": tokens.num_shared,
+            # Arrays: pyarrow takes them without making an object of every number.
+            "prompt_ids": np.asarray(tokens.prompt_ids, dtype=np.int32),
+            "completion_ids": np.asarray(tokens.completion_ids, dtype=np.int32),
+            "policy_logprobs": np.asarray(tokens.policy_logprobs, dtype=np.float64),
+            "loss_mask": np.repeat([False, True], [len(tokens.prompt_ids), num]),
+            "versions": [asdict(span) for span in tokens.version_spans],
+            "branch": None if tokens.branch is None else str(tokens.branch),
+            "has_tokens": turn.tokens is not None,
+            "sampling": to_json("sampling", dict(turn.sampling)),
+            "messages": to_json("messages", list(turn.messages)),
+            "answer": None if turn.answer is None else to_json("answer", turn.answer),
+            "tools": to_json("tools", list(turn.tools)) if turn.tools else None,
+            "tool_results": results_to_column(turn.tool_results, replies[index]),
+        }
+
+
+def _turns(rows: Sequence[Mapping[str, Any]], final: Sequence[Message]) -> list[Turn]:
+    messages = [json.loads(row["messages"]) for row in rows]
+    turns = []
+    for row, own, reply in zip(rows, messages, [*messages[1:], final], strict=False):
+        tokens = TokenRecord(
+            parent=row["parent"],
+            num_shared=row["num_shared"],
+            prompt_ids=row["prompt_ids"],
+            completion_ids=row["completion_ids"],
+            policy_logprobs=row["policy_logprobs"],
+            version_spans=tuple(VersionSpan(**span) for span in row["versions"]),
+            branch=None if row["branch"] is None else BranchReason(row["branch"]),
+        )
+        turns.append(
+            Turn(
+                **{name: row[name] for name in SAME},
+                tokens=tokens if row["has_tokens"] else None,
+                sampling=json.loads(row["sampling"]),
+                messages=own,
+                answer=None if row["answer"] is None else json.loads(row["answer"]),
+                tools=[] if row["tools"] is None else json.loads(row["tools"]),
+                tool_results=results_from_column(row["tool_results"], reply),
+            )
+        )
+    return turns
 
 
 def _write(path: Path, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -225,7 +256,7 @@ def _write(path: Path, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
         schema,
         compression="zstd",
         use_dictionary=[name for name in schema.names if name not in ("policy_logprobs", "text")],
-        column_encoding={floats: "BYTE_STREAM_SPLIT"} if kind == "nodes" else None,
+        column_encoding={floats: "BYTE_STREAM_SPLIT"} if kind == "turns" else None,
         write_page_checksum=True,
     ) as writer:
         for start in range(0, max(len(rows), 1), _ROW_GROUP):
@@ -247,11 +278,8 @@ def _check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
     version = int((metadata or {}).get(_VERSION_KEY, b"0"))
     if not version:
         raise corrupt_shard(path, "it is no shard of a rollout store")
-    if version > SCHEMA_VERSION:
-        raise UsageError(
-            f"{str(path)!r} was written by a newer katgym: its schema is version {version}, this"
-            f" katgym knows versions 1 to {SCHEMA_VERSION}. Hint: pip install -U katgym"
-        )
+    if version != SCHEMA_VERSION:
+        raise UsageError(wrong_version(path, version))
 
 
 @contextlib.contextmanager

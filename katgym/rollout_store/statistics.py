@@ -77,27 +77,27 @@ def statistics(store: RolloutStore) -> StoreStatistics:
             statuses[row[0]] += row[1]
         for row in connection.execute("SELECT kind, count(*) FROM failed_calls GROUP BY kind"):
             failed[row[0]] += row[1]
-        _count(found, map(_of_row, connection.execute(_LIVE_NODES)))
+        _count(found, map(_of_row, connection.execute(_LIVE_TURNS)))
     for name in names:
         try:
             records = shards.read_records(store.finished, name)
-            nodes = shards.read_node_statistics(store.finished, name)
+            turns = shards.read_turn_statistics(store.finished, name)
             failed += Counter(call.kind for call in shards.read_failed_calls(store.finished, name))
         except UsageError as e:
             found.unreadable.append(str(e))
             continue
         statuses += Counter(str(record.status) for record in records)
         found.num_sealed += len(records)
-        _count(found, nodes)
+        _count(found, turns)
     found.num_sessions, found.failed_calls = dict(statuses), dict(failed)
     found.num_shards = len(names)
     found.num_bytes = store.num_bytes()
     return found
 
 
-_LIVE_NODES = (
-    "SELECT num_shared, num_shared + length(prompt_ids) / 4 AS num_prompt_tokens, version,"
-    " length(completion_ids) / 4 AS num_completion_tokens, branch, versions FROM nodes"
+_LIVE_TURNS = (
+    "SELECT num_shared, num_prompt_tokens, version, num_completion_tokens, has_tokens, branch,"
+    " versions FROM turns"
 )
 
 
@@ -108,16 +108,18 @@ def _of_row(row: Any) -> dict[str, Any]:
     return {**dict(row), "versions": versions}
 
 
-def _count(found: StoreStatistics, nodes: Iterable[Mapping[str, Any]]) -> None:
-    for node in nodes:
+def _count(found: StoreStatistics, turns: Iterable[Mapping[str, Any]]) -> None:
+    for turn in turns:
         found.num_calls += 1
-        found.num_prompt_tokens += node["num_prompt_tokens"]
-        found.num_sampled_tokens += node["num_completion_tokens"]
+        if not turn["has_tokens"]:
+            continue
+        found.num_prompt_tokens += turn["num_prompt_tokens"]
+        found.num_sampled_tokens += turn["num_completion_tokens"]
         found.num_kept_tokens += (
-            node["num_prompt_tokens"] - node["num_shared"] + node["num_completion_tokens"]
+            turn["num_prompt_tokens"] - turn["num_shared"] + turn["num_completion_tokens"]
         )
-        if node["branch"] is not None:
-            found.branches[node["branch"]] = found.branches.get(node["branch"], 0) + 1
-        for span in node["versions"]:
+        if turn["branch"] is not None:
+            found.branches[turn["branch"]] = found.branches.get(turn["branch"], 0) + 1
+        for span in turn["versions"]:
             num = span["end"] - span["start"]
             found.versions[span["version"]] = found.versions.get(span["version"], 0) + num

@@ -1,9 +1,9 @@
-"""`RolloutStore`: sessions and their model calls, live in SQLite, finished in Parquet.
+"""`RolloutStore`: sessions and their turns, live in SQLite, finished in Parquet.
 
     with RolloutStore.open(Path("rollouts")) as store:
         store.create_session(SessionRecord(session_id="s1"))
-        store.append("s1", [(node, text)])
-        store.update_session("s1", status=SessionStatus.FINISHED, reward=1.0)
+        store.append("s1", [turn])
+        store.update_session("s1", status=SessionStatus.FINISHED, reward=Reward(value=1.0))
         store.seal()
 
 Not here: statements (`live.py`), shards (`shards.py`), sealing (`sealing.py`), what is dropped
@@ -20,28 +20,27 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.play.rollout import Turn
 from katgym.rollout_store import live, shards
 from katgym.rollout_store.connections import Connections, connect
 from katgym.rollout_store.faults import sqlite_faults
 from katgym.rollout_store.records import (
     FailedCall,
-    Node,
-    NodeText,
     SessionRecord,
     SessionStatus,
     StoredSession,
 )
 from katgym.rollout_store.schema import prepare
 from katgym.rollout_store.sealing import MAX_SHARD_BYTES, OnStep, SealReport, seal, tidy_up
-from katgym.storage import FolderGuard, explained
+from katgym.system import FolderGuard, explain_os_error
 
 logger = logging.getLogger(__name__)
 
 DATABASE = "live.sqlite"
 FINISHED = "finished"
 
-Item = tuple[str, Sequence[tuple[Node, NodeText]], Sequence[FailedCall]]
-"""What `append` takes: session id, nodes with their texts, failed calls."""
+Item = tuple[str, int, Sequence[Turn], Sequence[FailedCall]]
+"""What `append` takes: session id, place of the first turn, turns, failed calls."""
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ class RolloutStore:
     """A folder of rollouts, shared by threads and processes.
 
     What a writing method has written is with the operating system when it returns, and survives a
-    kill of the process. All methods block (tests/benchmarks/rollout_store.csv says how long).
+    kill of the process. All methods block (benchmarks/rollout_store.csv says how long).
     """
 
     def __init__(self, folder: Path, connections: Connections) -> None:
@@ -68,10 +67,10 @@ class RolloutStore:
 
     @classmethod
     def open(cls, folder: Path | str, *, create: bool = True) -> RolloutStore:
-        """Open a store; one of an older katgym is brought up to date, which may take a while.
+        """Open a store.
 
         create: make it if there is none. Raises `UsageError` saying what to do for a store that is
-        missing, of a newer katgym, or corrupt.
+        missing, of another version, or corrupt.
         """
         folder = Path(folder)
         path = folder / DATABASE
@@ -82,7 +81,7 @@ class RolloutStore:
             )
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{str(folder)!r} is a file; a rollout store is a folder")
-        with explained(folder):
+        with explain_os_error(folder):
             (folder / FINISHED).mkdir(parents=True, exist_ok=True)
         guard = FolderGuard(folder)
         guard.take(should_wait=True)
@@ -122,17 +121,19 @@ class RolloutStore:
     def append(
         self,
         session_id: str,
-        nodes: Sequence[tuple[Node, NodeText]],
+        turns: Sequence[Turn],
         failed: Sequence[FailedCall] = (),
+        *,
+        first: int = 0,
     ) -> None:
-        """Add nodes and failed calls in one transaction.
+        """Add turns, the first of them as number `first`, and failed calls in one transaction.
 
-        A node whose index is there with the same call and choice, and a failed call whose id is
-        there, are left as they are. Raises `UsageError` for an index that another call has, a node
-        that does not hold together, and a session that does not exist or is sealed; nothing is
-        written then.
+        A turn whose place is there with the same call and choice, and a failed call whose id is
+        there, are left as they are. Raises `UsageError` for a place that another call has or that
+        leaves a gap, a turn that does not hold together, and a session that does not exist, is
+        sealed or was recorded whole; nothing is written then.
         """
-        self.append_many([(session_id, nodes, failed)])
+        self.append_many([(session_id, first, turns, failed)])
 
     def append_many(self, items: Sequence[Item]) -> None:
         """Add to several sessions in one transaction: all of it or, after an error, nothing."""
@@ -142,29 +143,23 @@ class RolloutStore:
                 live.append(connection, item)
         self.connections.written(sum(item.num_bytes for item in encoded))
 
-    def add_sessions(self, sessions: Sequence[StoredSession]) -> list[str]:
+    def add_sessions(
+        self, sessions: Sequence[StoredSession], *, is_durable: bool = False
+    ) -> list[str]:
         """Write whole sessions in one transaction: all of them or, after an error, none.
 
+        is_durable: they are on the disk when this returns.
+
         Returns the ids of those that are new; a session whose id is there, live or sealed, is left
-        as it is. Raises `UsageError` for nodes that do not hold together.
+        as it is. Raises `UsageError` for turns that do not hold together.
         """
-        encoded = [
-            (
-                session.record,
-                live.encode(
-                    session.record.session_id,
-                    zip(session.nodes, session.texts, strict=True),
-                    session.failed_calls,
-                ),
-            )
-            for session in sessions
-        ]
+        encoded = [(session.record, live.encode_session(session)) for session in sessions]
         added = []
-        with self.connections.write() as connection:
+        with self.connections.write(is_durable=is_durable) as connection:
             for record, item in encoded:
                 if not live.is_known(connection, record.session_id):
                     live.create_session(connection, record)
-                    live.append(connection, item)
+                    live.append(connection, item, is_whole=True)
                     added.append(record.session_id)
         self.connections.written(sum(item.num_bytes for _, item in encoded))
         return added
@@ -211,13 +206,9 @@ class RolloutStore:
         sealed.sort(key=lambda record: record.created_s)
         return [record for record in sealed if status in (None, record.status)] + records
 
-    def nodes(self, session_id: str) -> list[Node]:
-        """Return a session's nodes, by index."""
-        return self._find(session_id, live.read_nodes, lambda s: list(s.nodes))
-
-    def texts(self, session_id: str) -> list[NodeText]:
-        """Return the texts of a session's nodes, by index."""
-        return self._find(session_id, live.read_texts, lambda s: list(s.texts))
+    def turns(self, session_id: str) -> list[Turn]:
+        """Return a session's turns in their order."""
+        return self._find(session_id, live.read_turns, lambda s: list(s.turns))
 
     def failed_calls(self, session_id: str) -> list[FailedCall]:
         """Return a session's failed calls, in the order in which they were kept."""

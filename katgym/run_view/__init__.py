@@ -1,6 +1,6 @@
 """A training or evaluation run as static HTML: curves, groups, and every group as one token tree.
 
-Not here: transcripts in the terminal (`katgym.cli.view_command`); curves as PNG (`katgym train
+Not here: transcripts in the terminal (`katgym.cli.runs.view_command`); curves as PNG (`katgym train
 plot`).
 """
 

@@ -1,6 +1,6 @@
-"""An evaluation run as a `RunView`: `rollouts.jsonl`, `lock.json`.
+"""An evaluation run as a `RunView`: its rollout store, `lock.json`.
 
-Not here: what the numbers mean (`katgym.evaluation.summary`).
+Not here: what the numbers mean (`katgym.evaluation.statistics.summary`).
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from katgym.errors import UsageError
+from katgym.evaluation.statistics.summary import EnvSummary, summarize
 from katgym.evaluation.store import read_rollouts
-from katgym.evaluation.summary import EnvSummary, summarize
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
 from katgym.run_view.lock_facts import config_pairs, evaluation_facts
 from katgym.run_view.run_view import (
     Checkpoint,
     GroupView,
     Panel,
-    RolloutView,
     RunKind,
     RunView,
     Series,
 )
-from katgym.run_view.selection import GroupHead, Selection, choose
+from katgym.run_view.selection import Selection
+from katgym.run_view.stored_groups import stored_groups
 from katgym.run_view.token_texts import TokenTexts
 
 
@@ -40,12 +39,10 @@ def evaluation_view(
     missing_texts: why there are no `texts`.
     """
     lines = read_rollouts(folder)
-    by_group: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        by_group.setdefault(f"{line['env_id']} {line['task_id']}", []).append(line)
-    heads = [_head(group_id, found) for group_id, found in by_group.items()]
-    chosen = choose(heads, selection)
-    groups = [_group(head, by_group[head.group_id], folder) for head in chosen]
+    groups: list[GroupView] = []
+    num_groups, more = 0, list[str]()
+    if lines:
+        groups, num_groups, more = stored_groups(folder, selection)
     envs = list(summarize(lines, num_resamples=200).envs.values()) if lines else []
     has_tokens = any(view.rollout.has_tokens for group in groups for view in group.rollouts)
     notes = _notes(folder, lock, lines, has_tokens=has_tokens)
@@ -54,40 +51,12 @@ def evaluation_view(
         kind=RunKind.EVALUATION,
         facts=evaluation_facts(lock),
         config=config_pairs(lock),
-        notes=[*notes, *([missing_texts] if missing_texts and has_tokens else [])],
+        notes=[*notes, *more, *([missing_texts] if missing_texts and has_tokens else [])],
         panels=_panels(envs, lines),
         checkpoints=[_checkpoint(env) for env in envs if env.success_rate is not None],
         groups=groups,
-        num_groups=len(heads),
+        num_groups=num_groups,
         token_texts=texts,
-    )
-
-
-def _head(group_id: str, lines: Sequence[Mapping[str, Any]]) -> GroupHead:
-    values = [line["reward"]["value"] for line in lines if line["reward"]["is_valid"]]
-    return GroupHead(
-        group_id=group_id,
-        env_id=lines[0]["env_id"],
-        task_id=lines[0]["task_id"],
-        step=None,
-        mean_reward=sum(values) / len(values) if values else None,
-        num_invalid=len(lines) - len(values),
-    )
-
-
-def _group(head: GroupHead, lines: Sequence[Mapping[str, Any]], folder: Path) -> GroupView:
-    try:
-        found = [Rollout.from_json(line) for line in lines]
-    except (KeyError, TypeError, ValueError) as e:
-        raise UsageError(
-            f"a line of {str(folder / 'rollouts.jsonl')!r} (task {head.task_id!r}) is not as katgym"
-            f" writes it: {e!r}"
-        ) from e
-    return GroupView(
-        group_id=head.group_id,
-        env_id=head.env_id,
-        task_id=head.task_id,
-        rollouts=[RolloutView(rollout=r) for r in sorted(found, key=lambda r: (r.attempt, r.seat))],
     )
 
 
@@ -104,7 +73,7 @@ def _checkpoint(env: EnvSummary) -> Checkpoint:
     )
 
 
-def _panels(envs: Sequence[EnvSummary], lines: Sequence[Mapping[str, Any]]) -> list[Panel]:
+def _panels(envs: Sequence[EnvSummary], lines: Sequence[Rollout]) -> list[Panel]:
     """Return pass@k over k, and how rewards and turns are spread."""
     panels = []
     of_k = [env for env in envs if len(env.pass_at_k) > 1]
@@ -115,11 +84,13 @@ def _panels(envs: Sequence[EnvSummary], lines: Sequence[Mapping[str, Any]]) -> l
             panels.append(
                 Panel(title=title, unit=unit, series=series, x_name="k", is_from_zero=True)
             )
-    ids = dict.fromkeys(line["env_id"] for line in lines)
+    by_env: dict[str, list[Rollout]] = {}
+    for line in lines:
+        by_env.setdefault(line.env_id, []).append(line)
     for title, key in (("Turns", "num_turns"), ("Parallel calls", "num_parallel_calls")):
         series = [
-            Series(name=env_id, points=_shares([n[key] for n in lines if n["env_id"] == env_id]))
-            for env_id in ids
+            Series(name=env_id, points=_shares([getattr(line, key) for line in of_env]))
+            for env_id, of_env in by_env.items()
         ]
         if any(len(one.points) > 1 for one in series):
             panels.append(
@@ -139,13 +110,13 @@ def _shares(counts: Sequence[int]) -> list[tuple[float, float]]:
 def _notes(
     folder: Path,
     lock: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
+    lines: Sequence[Rollout],
     *,
     has_tokens: bool,
 ) -> list[str]:
     notes = []
     planned = sum(env["num_tasks"] for env in lock["envs"]) * lock["group_size"]
-    num_invalid = sum(not line["reward"]["is_valid"] for line in lines)
+    num_invalid = sum(not line.reward.is_valid for line in lines)
     if not lines:
         notes.append("No rollout is finished yet.")
     elif len(lines) < planned or not (folder / "summary.json").exists():

@@ -14,7 +14,6 @@ from katgym.run_view.group_tree import GroupTree, group_tree
 from katgym.run_view.page_frame import facts, notes, page, plural, shade, short
 from katgym.run_view.rollout_json import rollout_json
 from katgym.run_view.run_view import GroupView, RunView
-from katgym.run_view.token_texts import TokenTexts
 from katgym.run_view.tree_json import MAX_VERTICES, sharing, tree_json
 
 SCRIPTS = ("tree.js", "tokens.js", "rollout.js", "group.js")
@@ -32,21 +31,27 @@ def group_page(
     reward_range: ends of the colours' scale. neighbours: addresses of the groups before and after.
     """
     tree = group_tree([one.rollout for one in group.rollouts])
+    texts = view.token_texts
+    records: Sequence[Any] = [turn.tokens for one in group.rollouts for turn in one.rollout.turns]
+    ids = sorted({i for record in records if record is not None for i in record.completion_ids})
     data = {
         "range": list(reward_range),
         "recorded": group.has_advantages,
-        "tree": tree_json(group, tree, view.token_texts),
-        "rollouts": [
-            rollout_json(group, place, view.token_texts) for place in range(len(group.rollouts))
-        ],
-        "texts": _texts(group, view.token_texts),
+        "tree": tree_json(group, tree, texts),
+        "rollouts": [rollout_json(group, place, texts) for place in range(len(group.rollouts))],
+        "texts": None if texts is None else {str(i): texts.text(i) for i in ids},
     }
+    missing = []
+    if len(tree.vertices) > MAX_VERTICES:
+        missing.append(f"The tree has {len(tree.vertices):,} vertices and is not drawn.")
+    if tree.is_of_tokens and texts is None:
+        missing.append("The run's tokenizer was not at hand: tokens are shown as ids.")
     body = f"""<main class="wide">
 <header>
 {_crumbs(view, group, neighbours)}
 <h1>{escape(group.task_id)}</h1>
 {facts(_numbers(group, tree))}
-{notes(_sentences(view, tree))}
+{notes(missing)}
 </header>
 {_siblings(group, reward_range)}
 <noscript><p class="notes">The tree and the rollouts are drawn by this page's script.</p></noscript>
@@ -78,16 +83,6 @@ def _numbers(group: GroupView, tree: GroupTree) -> list[tuple[str, str]]:
     return [(name, value) for name, value in told if value]
 
 
-def _sentences(view: RunView, tree: GroupTree) -> list[str]:
-    """Return what is missing on the page."""
-    sentences = []
-    if len(tree.vertices) > MAX_VERTICES:
-        sentences.append(f"The tree has {len(tree.vertices):,} vertices and is not drawn.")
-    if tree.is_of_tokens and view.token_texts is None:
-        sentences.append("The run's tokenizer was not at hand: tokens are shown as ids.")
-    return sentences
-
-
 def _step(group: GroupView) -> str:
     step = "" if group.step is None else f"step {group.step}"
     return f"{step}, held out" if group.is_held_out else step
@@ -96,11 +91,6 @@ def _step(group: GroupView) -> str:
 def _crumbs(view: RunView, group: GroupView, neighbours: tuple[str | None, str | None]) -> str:
     parts = [f'<a href="../index.html">{escape(view.name)}</a>']
     parts += [f"<span>{escape(part)}</span>" for part in (_step(group), group.env_id) if part]
-    links = "".join(parts) + _neighbours(neighbours)
-    return f'<nav class="crumbs" aria-label="Where this is">{links}</nav>'
-
-
-def _neighbours(neighbours: tuple[str | None, str | None]) -> str:
     links = [
         f'<a rel="{rel}" href="{escape(address)}">{text}</a>'
         for address, rel, text in (
@@ -109,7 +99,9 @@ def _neighbours(neighbours: tuple[str | None, str | None]) -> str:
         )
         if address is not None
     ]
-    return f'<span class="right">{"".join(links)}</span>' if links else ""
+    if links:
+        parts.append(f'<span class="right">{"".join(links)}</span>')
+    return f'<nav class="crumbs" aria-label="Where this is">{"".join(parts)}</nav>'
 
 
 def _siblings(group: GroupView, reward_range: tuple[float, float]) -> str:
@@ -125,12 +117,3 @@ def _siblings(group: GroupView, reward_range: tuple[float, float]) -> str:
             f"<b>{place + 1}</b> {reward}{ended}</a>"
         )
     return f'<nav class="siblings" aria-label="Rollouts of the group">{"".join(links)}</nav>'
-
-
-def _texts(group: GroupView, texts: TokenTexts | None) -> dict[str, str] | None:
-    """Return the text of every sampled token id; None where it is not known."""
-    if texts is None:
-        return None
-    records: Sequence[Any] = [turn.tokens for view in group.rollouts for turn in view.rollout.turns]
-    ids = sorted({i for record in records if record is not None for i in record.completion_ids})
-    return {str(token_id): texts.text(token_id) for token_id in ids}

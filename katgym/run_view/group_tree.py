@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout, parent_of
 
 
 class Cause(StrEnum):
@@ -96,15 +96,13 @@ def group_tree(rollouts: Sequence[Rollout]) -> GroupTree:
         turns = _token_turns(rollout) if is_of_tokens else _message_turns(rollout, messages)
         for number, turn in enumerate(turns):
             builder.add(place, number, turn)
-    return builder.tree(is_of_tokens=is_of_tokens, messages=[_label(key) for key in messages])
-
-
-def _label(key: str) -> str:
-    """Return a message's text in one line, from what it is told apart by."""
-    role, content, _, calls = json.loads(key)
-    said = [f"{call['name']} {call['arguments']}" for call in calls]
-    text = " ".join(" ".join([*said, str(content or "")]).split())
-    return text[:160] or f"(empty {role} message)"
+    labels = []  # each message's text in one line, from what it is told apart by
+    for key in messages:
+        role, content, _, calls = json.loads(key)
+        said = [f"{call['name']} {call['arguments']}" for call in calls]
+        text = " ".join(" ".join([*said, str(content or "")]).split())
+        labels.append(text[:160] or f"(empty {role} message)")
+    return builder.tree(is_of_tokens=is_of_tokens, messages=labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,21 +137,17 @@ def _token_turns(rollout: Rollout) -> Iterator[_TurnSymbols]:
 
 def _message_turns(rollout: Rollout, known: dict[str, int]) -> Iterator[_TurnSymbols]:
     """Number messages by what they say; ids of calls, which may be random, are left out."""
-    begin = 0
     for number, turn in enumerate(rollout.turns):
-        given = rollout.messages[begin : turn.num_messages]
-        answer = rollout.messages[turn.num_messages : turn.num_messages + 1]
-        begin = turn.num_messages + 1
         symbols = []
-        for message in (*given, *answer):
+        for message in (*turn.messages, *([] if turn.answer is None else [turn.answer])):
             calls = [call["function"] for call in message.get("tool_calls", ())]
             said = (message["role"], message.get("content"), message.get("reasoning_content"))
             key = json.dumps([*said, calls], sort_keys=True, default=str)
             symbols.append(known.setdefault(key, len(known)))
         yield _TurnSymbols(
-            parent=number - 1 if number else None,
-            prompt=symbols[: len(given)],
-            answer=symbols[len(given) :],
+            parent=parent_of(rollout.turns, number),
+            prompt=symbols[: len(turn.messages)],
+            answer=symbols[len(turn.messages) :],
         )
 
 
@@ -188,9 +182,22 @@ class _Builder:
         """Insert a turn behind the one it extends, or from the root."""
         at = self.root if turn.parent is None else self.ends[rollout, turn.parent]
         num_before = at.end()
-        end = self._insert(at, [*turn.prompt, *turn.answer])
-        end.turns.append((rollout, number))
-        self.ends[rollout, number] = end
+        symbols, place = [*turn.prompt, *turn.answer], 0
+        while place < len(symbols):
+            child = at.children.get(symbols[place])
+            if child is None:
+                child = at.children[symbols[place]] = _Node(at, symbols[place:])
+            common = _num_common(child.symbols, symbols, place)
+            if common < len(child.symbols):
+                # They part within it: a new node holds what they share, it keeps its end.
+                upper = at.children[symbols[place]] = _Node(at, child.symbols[:common])
+                child.parent, child.symbols = upper, child.symbols[common:]
+                upper.children[child.symbols[0]] = child
+                child = upper
+            at = child
+            place += common
+        at.turns.append((rollout, number))
+        self.ends[rollout, number] = at
         self.turns[rollout, number] = (num_before + len(turn.prompt), turn)
 
     def tree(self, *, is_of_tokens: bool, messages: Sequence[str]) -> GroupTree:
@@ -227,28 +234,6 @@ class _Builder:
             is_of_tokens=is_of_tokens,
             messages=messages,
         )
-
-    def _insert(self, at: _Node, symbols: list[int]) -> _Node:
-        """Return the node at which the symbols end, splitting the one where they leave the tree."""
-        place = 0
-        while place < len(symbols):
-            child = at.children.get(symbols[place])
-            if child is None:
-                child = at.children[symbols[place]] = _Node(at, symbols[place:])
-                return child
-            common = _num_common(child.symbols, symbols, place)
-            at = child if common == len(child.symbols) else self._split(child, common)
-            place += common
-        return at
-
-    def _split(self, node: _Node, num: int) -> _Node:
-        """Put a new node behind the first `num` symbols of a node, which keeps its end."""
-        assert node.parent is not None
-        upper = _Node(node.parent, node.symbols[:num])
-        node.parent.children[upper.symbols[0]] = upper
-        node.parent, node.symbols = upper, node.symbols[num:]
-        upper.children[node.symbols[0]] = node
-        return upper
 
     def _mark(self, end: _Node, num_prompt: int, turn: _TurnSymbols) -> None:
         """Say of the vertices on a turn's path what begins with them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from katgym.evaluation.number_text import NONE, count_text, number_text
+from katgym.evaluation.statistics.number_text import NONE, count_text, number_text
 from katgym.run_view.page_frame import facts, notes, page, plural, shade, short
 from katgym.run_view.run_view import Checkpoint, GroupView, RunKind, RunView
-from katgym.run_view.svg_charts import chart
+from katgym.run_view.svg_charts import chart, interval_bar
 
 _MAX_DOTS = 64
 _COLUMNS = (
@@ -99,29 +99,17 @@ def _checkpoint(one: Checkpoint, *, is_training: bool) -> str:
         NONE if count is None else count_text(count)
         for count in (one.num_rollouts, one.num_invalid)
     ]
+    label, ends = f"success {100 * one.success:.1f}%", None
+    if one.low is not None and one.high is not None:
+        label += f", interval {100 * one.low:.1f} to {100 * one.high:.1f}%"
+        ends = (one.low, one.high)
+    bar = interval_bar(one.success, ends, label=label)
     return (
         f'<tr>{step}<th scope="row">{escape(one.env_id)}</th>'
-        f'<td class="n strong">{100 * one.success:.1f}%</td><td class="bar">{_bar(one)}</td>'
+        f'<td class="n strong">{100 * one.success:.1f}%</td><td class="bar">{bar}</td>'
         f'<td class="n">{number_text(one.mean_reward, 3)}</td><td class="n">{counts[0]}</td>'
         f'<td class="n">{counts[1]}</td></tr>'
     )
-
-
-def _bar(one: Checkpoint) -> str:
-    """Return the rate as a dot on its interval, from 0 to 1."""
-
-    def at(value: float) -> str:
-        return f"{2 + 96 * min(1.0, max(0.0, value)):.2f}%"
-
-    label, span = f"success {100 * one.success:.1f}%", ""
-    if one.low is not None and one.high is not None:
-        label += f", interval {100 * one.low:.1f} to {100 * one.high:.1f}%"
-        span = f'<line class="span" x1="{at(one.low)}" x2="{at(one.high)}" y1="50%" y2="50%"/>'
-    grid = "".join(
-        f'<line class="grid" x1="{at(x)}" x2="{at(x)}" y1="0" y2="100%"/>' for x in (0, 0.5, 1)
-    )
-    dot = f'<circle class="dot" cx="{at(one.success)}" cy="50%" r="4.5"/>'
-    return f'<svg class="interval" role="img" aria-label="{label}">{grid}{span}{dot}</svg>'
 
 
 def _groups(view: RunView, files: Mapping[str, str]) -> str:

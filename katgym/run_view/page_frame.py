@@ -1,7 +1,7 @@
 """What all pages have in common: the frame, data and scripts in it, escaped; numbers and rewards.
 
 A page is one file that loads nothing, and its policy lets a browser run our script alone. Not here:
-what is on a page (`index_page.py`, `group_page.py`).
+what is on a page (`index_page.py`, `group_page.py`, `leaderboard_page.py`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,31 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from katgym.evaluation.number_text import NONE, number_text
+from katgym.evaluation.statistics.number_text import NONE, number_text
 
 
-def page(*, title: str, body: str, scripts: Sequence[str], data: Any = None) -> str:
+def page(
+    *,
+    title: str,
+    body: str,
+    scripts: Sequence[str] = (),
+    style: str = "style.css",
+    data: Any = None,
+) -> str:
     """Return a whole page.
 
-    body: HTML, escaped. scripts: names of files in `assets/`, run in this order. data: JSON that
+    body: HTML, escaped. scripts: names of files in `assets/`, run in this order; without any the
+        page may run none. style: the file there that follows the frame's own style. data: JSON that
         the scripts find in the element `data`.
     """
-    script = "\n".join(asset(name) for name in ("page.js", *scripts))
-    held = (
-        ""
-        if data is None
-        else f'<script type="application/json" id="data">{safe_json(data)}</script>'
-    )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy, end = "default-src 'none'; style-src 'unsafe-inline'", ""
+    if scripts:
+        script = "\n".join(asset(name) for name in ("page.js", *scripts))
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        end = f'<div id="tip" role="tooltip" hidden></div>\n<script>{script}</script>\n'
+        if data is not None:
+            end = f'<script type="application/json" id="data">{safe_json(data)}</script>\n{end}'
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -40,14 +48,11 @@ def page(*, title: str, body: str, scripts: Sequence[str], data: Any = None) -> 
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
-<style>{asset("style.css")}</style>
+<style>{asset("frame.css")}{asset(style)}</style>
 </head>
 <body>
 {body}
-<div id="tip" role="tooltip" hidden></div>
-{held}
-<script>{script}</script>
-</body>
+{end}</body>
 </html>
 """
 

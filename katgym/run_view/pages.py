@@ -14,7 +14,7 @@ from katgym.errors import UsageError
 from katgym.run_view.group_page import group_page
 from katgym.run_view.index_page import index_page, reward_range
 from katgym.run_view.run_view import GroupView, RunView
-from katgym.storage import explained, write_atomically
+from katgym.system import explain_os_error, write_atomically
 
 _MARK = ".katgym-view"
 """File that says that a folder's pages are ours and may be replaced."""
@@ -25,9 +25,15 @@ def write_pages(view: RunView, folder: Path) -> Path:
 
     Pages of an earlier call are replaced. Raises `UsageError` for a folder of anything else.
     """
-    _check_is_ours(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise UsageError(
+            f"folder {str(folder)!r} is not empty and holds no pages of katgym view; name another"
+            " with --out"
+        )
     files = _file_names(view.groups)
-    with explained(folder):
+    with explain_os_error(folder):
         (folder / "groups").mkdir(parents=True, exist_ok=True)
         (folder / _MARK).touch()
         for path in (folder / "groups").glob("*.html"):
@@ -43,16 +49,6 @@ def write_pages(view: RunView, folder: Path) -> Path:
     addresses = {group_id: f"groups/{name}" for group_id, name in files.items()}
     _write(folder / "index.html", index_page(view, addresses))
     return folder / "index.html"
-
-
-def _check_is_ours(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).exists():
-        raise UsageError(
-            f"folder {str(folder)!r} is not empty and holds no pages of katgym view; name another"
-            " with --out"
-        )
 
 
 def _file_names(groups: Sequence[GroupView]) -> dict[str, str]:

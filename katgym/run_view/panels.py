@@ -7,7 +7,7 @@ drawn (`svg_charts.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from katgym.run_view.json_values import finite
@@ -81,7 +81,12 @@ def training_panels(
     reward: the reward as the kept rollouts tell it, with intervals; it stands where the metrics
         have none.
     """
-    found = _curves(lines)
+    found: dict[str, list[tuple[float, float]]] = {}  # each metric's points
+    for line in lines:
+        for name, value in line.items():
+            number = finite(value)
+            if name != "step" and number is not None:
+                found.setdefault(name, []).append((line["step"], number))
     taken: set[str] = set()
     panels: list[Panel] = []
 
@@ -93,7 +98,12 @@ def training_panels(
     of_reward = take(_REWARD)
     if reward is not None and not any(one.bands for one in of_reward):
         has_all = {x for s in of_reward for x, _ in s.points} <= {x for x, _ in reward.points}
-        of_reward = [reward] if has_all else _banded(of_reward, reward)
+        if has_all:
+            of_reward = [reward]
+        else:  # the first series with the intervals of the other where it has points
+            places = {x for x, _ in of_reward[0].points}
+            bands = [band for band in reward.bands if band.x in places]
+            of_reward = [replace(of_reward[0], bands=bands), *of_reward[1:]]
     has_bands = any(one.bands for one in of_reward)
     unit = "mean of a step" + (", 95% interval over groups" if has_bands else "")
     _add(panels, "Reward", unit, of_reward)
@@ -104,16 +114,17 @@ def training_panels(
     for chart in _CHARTS:
         series = take(chart.metrics)
         _add(panels, chart.title, chart.unit, series, is_from_zero=chart.is_from_zero)
-    split = take(name for name in found if _is_part_of_step(name) and name not in taken)
+    split = take(
+        name
+        for name in found
+        if name.startswith("time/") and name.endswith("_s")
+        if name not in (*_WHOLES, *_WITHIN) and name not in taken
+    )
     if split:
         panels.append(_time_split(split, take([n for n in _WHOLES if n in found][:1])))
     for name in sorted(set(found) - taken):
         panels.append(Panel(title=name, series=[_with_bands(name, found)], is_main=False))
     return panels
-
-
-def _is_part_of_step(name: str) -> bool:
-    return name.startswith("time/") and name.endswith("_s") and name not in (*_WHOLES, *_WITHIN)
 
 
 def _add(
@@ -123,28 +134,10 @@ def _add(
         panels.append(Panel(title=title, unit=unit, series=series, is_from_zero=is_from_zero))
 
 
-def _curves(lines: Sequence[Line]) -> dict[str, list[tuple[float, float]]]:
-    """Return each metric's points; what is no finite number is left out."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for line in lines:
-        for name, value in line.items():
-            number = finite(value)
-            if name != "step" and number is not None:
-                found.setdefault(name, []).append((line["step"], number))
-    return found
-
-
 def _with_bands(name: str, found: Mapping[str, list[tuple[float, float]]]) -> Series:
     low, high = dict(found.get(f"{name}_low", ())), dict(found.get(f"{name}_high", ()))
     bands = [Band(x=x, low=low[x], high=high[x]) for x in low if x in high]
     return Series(name=name, points=found[name], bands=bands)
-
-
-def _banded(series: Sequence[Series], told: Series) -> list[Series]:
-    """Return the first series with the intervals of another where it has points."""
-    places = {x for x, _ in series[0].points}
-    bands = [band for band in told.bands if band.x in places]
-    return [Series(name=series[0].name, points=series[0].points, bands=bands), *series[1:]]
 
 
 def _evaluated(checkpoints: Sequence[Checkpoint]) -> list[Series]:

@@ -9,13 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from katgym.messages import Message
-from katgym.policies.base import TokenRecord
-from katgym.reward import Reward
-from katgym.rollout import Rollout, Turn
+from katgym.environment.messages import Message, assistant
+from katgym.play.rollout import Rollout, Turn, parent_of
 from katgym.run_view.run_view import GroupView
 from katgym.run_view.token_texts import TokenTexts, split_characters
-from katgym.scheduler import ToolResult
 
 MAX_TEXT = 20_000
 """Characters that a page has of one message; the number left out is told."""
@@ -31,29 +28,21 @@ def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict
         "failure": None if rollout.failure_kind is None else str(rollout.failure_kind),
         "reason": rollout.reason,
         "reward": rollout.reward.value,
-        "components": _components(rollout.reward),
+        "components": [
+            [name, c.score, c.weight, c.is_gate] for name, c in rollout.reward.components.items()
+        ],
         "advantage": group.advantage(place),
         "facts": _facts(rollout),
         "turns": [_turn(rollout, n, outputs, texts) for n in range(len(rollout.turns))],
-        "rest": _messages(rollout.messages[slice(*_segments(rollout)[-1])], outputs),
+        "rest": _messages(rollout.final_messages, outputs),
     }
-
-
-def _components(reward: Reward) -> list[list[Any]]:
-    return [[name, c.score, c.weight, c.is_gate] for name, c in reward.components.items()]
 
 
 def _facts(rollout: Rollout) -> list[list[str]]:
     """Return what is told of a rollout above its turns."""
     records = [turn.tokens for turn in rollout.turns if turn.tokens is not None]
     versions = sorted({span.version for record in records for span in record.version_spans})
-    spans = (
-        f"{versions[0]}"
-        if len(versions) == 1
-        else f"{versions[0]} to {versions[-1]}"
-        if versions
-        else ""
-    )
+    spans = " to ".join(str(version) for version in dict.fromkeys(versions[:1] + versions[-1:]))
     facts = [
         ("turns", str(rollout.num_turns)),
         ("tool calls", str(rollout.num_tool_calls)),
@@ -70,33 +59,25 @@ def _facts(rollout: Rollout) -> list[list[str]]:
     return [[name, value] for name, value in facts if value]
 
 
-def _segments(rollout: Rollout) -> list[tuple[int, int]]:
-    """Return where the messages lie that each turn adds before its answer; behind it, the rest."""
-    begins = [0, *(turn.num_messages + 1 for turn in rollout.turns)]
-    ends = [*(turn.num_messages for turn in rollout.turns), len(rollout.messages)]
-    return list(zip(begins, ends, strict=True))
-
-
 def _outputs(rollout: Rollout) -> dict[tuple[int, str], Message]:
     """Return (turn, call id) -> the message that answers the call.
 
     It stands before the answer of the next turn, or of a turn that goes on from this one.
     """
-    segments = _segments(rollout)
+    turns = rollout.turns
+    children: dict[int, list[int]] = {number: [number + 1] for number in range(len(turns))}
+    for number in range(len(turns)):
+        if (parent := parent_of(turns, number)) is not None:
+            children[parent].append(number)
+    given = [*(turn.messages for turn in turns), rollout.final_messages]
     found: dict[tuple[int, str], Message] = {}
-    for number, turn in enumerate(rollout.turns):
+    for number, turn in enumerate(turns):
         ids = {result.call_id for result in turn.tool_results}
-        nexts = [number + 1, *(n for n, t in enumerate(rollout.turns) if _goes_on(t, number))]
-        for begin, end in (segments[n] for n in dict.fromkeys(nexts)):
-            for message in rollout.messages[begin:end]:
-                call_id = message.get("tool_call_id", "")
-                if message["role"] == "tool" and call_id in ids:
-                    found.setdefault((number, call_id), message)
+        for message in (m for child in dict.fromkeys(children[number]) for m in given[child]):
+            call_id = message.get("tool_call_id", "")
+            if message["role"] == "tool" and call_id in ids:
+                found.setdefault((number, call_id), message)
     return found
-
-
-def _goes_on(turn: Turn, parent: int) -> bool:
-    return turn.tokens is not None and turn.tokens.parent == parent
 
 
 def _turn(
@@ -106,14 +87,13 @@ def _turn(
     texts: TokenTexts | None,
 ) -> dict[str, Any]:
     turn = rollout.turns[number]
-    begin, end = _segments(rollout)[number]
-    has_answer = turn.num_messages < len(rollout.messages)
-    answer: Message = (
-        rollout.messages[turn.num_messages] if has_answer else {"role": "assistant", "content": ""}
-    )
+    answer = turn.answer or assistant()
     record = turn.tokens
+    joined: list[tuple[int, int, str]] = []  # parts of characters: place, number of tokens, text
+    if record is not None and texts is not None:
+        joined = list(split_characters(texts, record.completion_ids))
     return {
-        "given": _messages(rollout.messages[begin:end], outputs),
+        "given": _messages(turn.messages, outputs),
         "answer": {
             "content": _cut(answer.get("content") or ""),
             "reasoning": _cut(answer.get("reasoning_content") or ""),
@@ -133,16 +113,9 @@ def _turn(
         "num_shared": 0 if record is None else record.num_shared,
         "ids": [] if record is None else list(record.completion_ids),
         "logprobs": [] if record is None else [_rounded(x) for x in record.policy_logprobs],
-        "joined": _joined(record, texts),
+        "joined": joined,
         "lanes": _lanes(turn, number, answer, outputs),
     }
-
-
-def _joined(record: TokenRecord | None, texts: TokenTexts | None) -> list[tuple[int, int, str]]:
-    """Return where tokens are parts of characters: place, number of tokens, text."""
-    if record is None or texts is None:
-        return []
-    return list(split_characters(texts, record.completion_ids))
 
 
 def _lanes(
@@ -153,10 +126,24 @@ def _lanes(
     called = {c["id"]: c["function"]["arguments"] for c in answer.get("tool_calls", ())}
     times = [r.called_s or r.started_s for r in turn.tool_results if r.ended_s > 0]
     begin = min(times, default=0.0)
-    rows = [
-        _lane(result, called.get(call_id, ""), begin, outputs.get((number, call_id)))
-        for call_id, result in results.items()
-    ]
+    rows: list[dict[str, Any]] = []
+    for call_id, result in results.items():
+        is_timed = result.ended_s > 0
+        message = outputs.get((number, call_id))
+        start = result.called_s or result.started_s
+        rows.append(
+            {
+                "name": result.name,
+                "arguments": _cut(called.get(call_id, "")),
+                "error": None if result.error is None else str(result.error),
+                "stage": result.stage,
+                "called": _rounded(start - begin) if is_timed else None,
+                "start": _rounded(result.started_s - begin) if is_timed else None,
+                "end": _rounded(result.ended_s - begin) if is_timed else None,
+                "output": _cut(result.content or (message.get("content") if message else "") or ""),
+                "omitted": result.num_bytes_omitted,
+            }
+        )
     for call in answer.get("tool_calls", ()):
         if call["id"] not in results:
             name, arguments = call["function"]["name"], _cut(call["function"]["arguments"])
@@ -168,23 +155,6 @@ def _lanes(
         if times
         else None,
         "rows": rows,
-    }
-
-
-def _lane(
-    result: ToolResult, arguments: str, begin: float, message: Message | None
-) -> dict[str, Any]:
-    is_timed = result.ended_s > 0
-    return {
-        "name": result.name,
-        "arguments": _cut(arguments),
-        "error": None if result.error is None else str(result.error),
-        "stage": result.stage,
-        "called": _rounded((result.called_s or result.started_s) - begin) if is_timed else None,
-        "start": _rounded(result.started_s - begin) if is_timed else None,
-        "end": _rounded(result.ended_s - begin) if is_timed else None,
-        "output": _cut(result.content or (message.get("content") if message else "") or ""),
-        "omitted": result.num_bytes_omitted,
     }
 
 

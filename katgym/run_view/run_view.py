@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
 from katgym.run_view.token_texts import TokenTexts
 
 SUCCESS_THRESHOLD = 1.0

@@ -53,8 +53,26 @@ def choose(heads: Sequence[GroupHead], selection: Selection) -> list[GroupHead]:
 
     heads: in the order in which they were played.
     """
-    _check_known(heads, selection)
-    fitting = [head for head in heads if _fits(head, selection)]
+    if heads and selection.group_id not in (None, *(head.group_id for head in heads)):
+        known = [head.group_id for head in heads]
+        raise UnknownNameError(unknown_name("group", str(selection.group_id), known))
+    steps_there = sorted({head.step for head in heads if head.step is not None})
+    if heads and selection.step not in (None, *steps_there):
+        allowed = (
+            f"the run has steps {steps_there[0]} to {steps_there[-1]}"
+            if steps_there
+            else "the run has none"
+        )
+        raise UsageError(f"no group is of step {selection.step!r}; {allowed}")
+    fitting = [
+        head
+        for head in heads
+        if selection.step in (None, head.step)
+        and selection.group_id in (None, head.group_id)
+        and selection.env_id in (None, head.env_id)
+        and selection.task_id in (None, head.task_id)
+        and not (selection.is_invalid and head.num_invalid == 0)
+    ]
     if heads and not fitting:
         raise UsageError(
             "no group of this run is as asked for; leave out one of --step, --group, --env, --task"
@@ -66,33 +84,19 @@ def choose(heads: Sequence[GroupHead], selection: Selection) -> list[GroupHead]:
     return [chosen[i] for i in order]
 
 
-def _fits(head: GroupHead, selection: Selection) -> bool:
-    return (
-        selection.step in (None, head.step)
-        and selection.group_id in (None, head.group_id)
-        and selection.env_id in (None, head.env_id)
-        and selection.task_id in (None, head.task_id)
-        and not (selection.is_invalid and head.num_invalid == 0)
-    )
-
-
-def _check_known(heads: Sequence[GroupHead], selection: Selection) -> None:
-    if not heads:
-        return
-    if selection.group_id is not None and selection.group_id not in {h.group_id for h in heads}:
-        known = [h.group_id for h in heads]
-        raise UnknownNameError(unknown_name("group", selection.group_id, known))
-    steps = sorted({head.step for head in heads if head.step is not None})
-    if selection.step is not None and selection.step not in steps:
-        allowed = f"the run has steps {steps[0]} to {steps[-1]}" if steps else "the run has none"
-        raise UsageError(f"no group is of step {selection.step!r}; {allowed}")
-
-
 def _bounded(heads: Sequence[GroupHead], limit: int) -> list[GroupHead]:
     """Return at most `limit` groups, in their order."""
     if len(heads) <= limit:
         return list(heads)
-    newest = sorted(range(len(heads)), key=lambda i: _newness(heads[i], i), reverse=True)
+    newest = sorted(  # those that were trained on first, of them those of the last step
+        range(len(heads)),
+        key=lambda i: (
+            not heads[i].is_held_out,
+            -1 if (step := heads[i].step) is None else step,
+            i,
+        ),
+        reverse=True,
+    )
     trained = [i for i in range(len(heads)) if not heads[i].is_held_out]
     known = [i for i in trained if heads[i].mean_reward is not None]
     by_reward = sorted(known, key=lambda i: heads[i].mean_reward or 0.0)
@@ -102,7 +106,3 @@ def _bounded(heads: Sequence[GroupHead], limit: int) -> list[GroupHead]:
         chosen.update(dict.fromkeys(new[: limit // 4]))
     chosen.update(dict.fromkeys([i for i in newest if i not in chosen][: limit - len(chosen)]))
     return [heads[i] for i in sorted(chosen)]
-
-
-def _newness(head: GroupHead, place: int) -> tuple[bool, int, int]:
-    return not head.is_held_out, -1 if head.step is None else head.step, place

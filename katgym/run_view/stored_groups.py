@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from katgym.errors import UnknownNameError
 from katgym.rollout_store import (
@@ -17,6 +16,9 @@ from katgym.rollout_store import (
     StoredSession,
     as_rollout,
 )
+from katgym.rollout_store.groups import chosen_attempts
+from katgym.rollout_store.records import reward_value
+from katgym.rollout_store.rollouts import rollout_of
 from katgym.run_view.json_values import finite, whole
 from katgym.run_view.run_view import GroupView, RolloutView
 from katgym.run_view.selection import GroupHead, Selection, choose
@@ -65,30 +67,36 @@ def is_held_out(record: SessionRecord) -> bool:
 
 
 def _by_group(records: Sequence[SessionRecord]) -> dict[str, list[SessionRecord]]:
-    """Return group id -> its sessions, the oldest group first; one without is its own group."""
+    """Return group id -> its sessions, the oldest group first; one without is its own group.
+
+    An attempt that was played again is there once, as everywhere (`chosen_attempts`).
+    """
     found: dict[str, list[SessionRecord]] = {}
     for record in sorted(records, key=lambda record: record.created_s):
         found.setdefault(record.group_id or record.session_id, []).append(record)
+    for group_id, members in found.items():
+        counted = {record.session_id for record in chosen_attempts(members)}
+        found[group_id] = [
+            record
+            for record in members
+            if record.session_id in counted or record.status is SessionStatus.OPEN
+        ]
     return found
 
 
 def _head(group_id: str, records: Sequence[SessionRecord]) -> GroupHead:
-    values = [reward for record in records if (reward := _reward(record)) is not None]
-    meta: Mapping[str, Any] = records[0].metadata
+    values = [reward for record in records if (reward := reward_value(record)) is not None]
+    first = rollout_of(records[0])
     return GroupHead(
         group_id=group_id,
-        env_id=str(meta.get("env_id", "")),
-        task_id=str(meta.get("task_id") or group_id),
+        env_id=first.env_id,
+        task_id=first.task_id,
         step=max((s for r in records if (s := step_of(r)) is not None), default=None),
         mean_reward=sum(values) / len(values) if values else None,
         num_invalid=len(records) - len(values),
         is_held_out=any(is_held_out(record) for record in records),
         is_open=any(record.status is SessionStatus.OPEN for record in records),
     )
-
-
-def _reward(record: SessionRecord) -> float | None:
-    return record.reward if record.status is SessionStatus.FINISHED else None
 
 
 def _read(store: RolloutStore, wanted: Sequence[str]) -> dict[str, StoredSession]:

@@ -1,4 +1,4 @@
-"""Curves as inline SVG, with their numbers in an attribute for the script that shows them on hover.
+"""Curves and intervals as inline SVG; a curve's numbers are in an attribute, for its script.
 
 Not here: the script (`assets/charts.js`), which curves there are (`panels.py`).
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 
-from katgym.evaluation.number_text import number_text
+from katgym.evaluation.statistics.number_text import number_text
 from katgym.run_view.run_view import Band, Panel, Series
 
 At = Callable[[float, float], tuple[float, float]]
@@ -27,7 +28,8 @@ _MIN_SMOOTHED = 40
 
 def chart(panel: Panel) -> str:
     """Return a panel as a `<figure>`; one without a point says so."""
-    panel = _fewer(panel)
+    if any(len(series.points) > _MAX_POINTS for series in panel.series):
+        panel = replace(panel, series=[_merged(series) for series in panel.series])
     has_points = any(series.points for series in panel.series)
     drawn = _svg(panel) if has_points else '<p class="nothing">no numbers yet</p>'
     names = [_short(series.name) for series in panel.series]
@@ -40,6 +42,35 @@ def chart(panel: Panel) -> str:
         f'<figure class="chart"><figcaption>{escape(panel.title)}{unit}</figcaption>'
         f"{drawn}{keys}</figure>"
     )
+
+
+def interval_bar(
+    value: float,
+    interval: tuple[float, float] | None,
+    *,
+    label: str,
+    scale: tuple[float, float] = (0.0, 1.0),
+) -> str:
+    """Return a value as a dot on its interval; `scale` is what the ends of the width stand for.
+
+    label: what a screen reader says.
+    """
+
+    def at(x: float) -> float:
+        share = (x - scale[0]) / (scale[1] - scale[0])
+        return 2 + 96 * min(1.0, max(0.0, share))  # percent; the dot stays inside at both ends
+
+    grid = "".join(
+        f'<line class="grid" x1="{at(x):.2f}%" x2="{at(x):.2f}%" y1="0" y2="100%"/>'
+        for x in (scale[0], (scale[0] + scale[1]) / 2, scale[1])
+    )
+    span = ""
+    if interval is not None:
+        left, right = at(interval[0]), at(interval[1])
+        place = f'x="{left:.2f}%" width="{right - left:.2f}%" y="50%" height="8" rx="4"'
+        span = f'<rect class="span" {place}/>'
+    dot = f'<circle class="dot" cx="{at(value):.2f}%" cy="50%" r="4.5"/>'
+    return f'<svg class="interval" role="img" aria-label="{escape(label)}">{grid}{span}{dot}</svg>'
 
 
 def _svg(panel: Panel) -> str:
@@ -60,9 +91,13 @@ def _svg(panel: Panel) -> str:
             edge = [at(x, top) for x, _, top in layer] + [at(x, low) for x, low, _ in layer[::-1]]
             parts.append(f'<polygon class="area c{place % NUM_COLORS}" points="{_text(edge)}"/>')
     elif panel.is_bars:
-        parts += [
-            _bar(at(x, 0.0), at(x, y), _bar_width(x_low, x_high)) for x, y in panel.series[0].points
-        ]
+        width = 0.8 * (WIDTH - _LEFT - _RIGHT) / (x_high - x_low)  # a little room between bars
+        for x, y in panel.series[0].points:
+            (middle, bottom), (_, top) = at(x, 0.0), at(x, y)
+            parts.append(
+                f'<rect class="area c0" x="{middle - width / 2:.1f}" y="{top:.1f}"'
+                f' width="{width:.1f}" height="{bottom - top:.1f}"/>'
+            )
     else:
         for place, series in enumerate(panel.series):
             parts.append(_curve(series, at, place))
@@ -75,7 +110,12 @@ def _svg(panel: Panel) -> str:
             "stacked": panel.is_stacked,
         }
     )
-    label = f"{panel.title}: {', '.join(_spoken(s) for s in panel.series if s.points)}"
+    spoken = [
+        f"{_short(s.name)} from {s.points[0][1]:.3g} to {s.points[-1][1]:.3g}"
+        for s in panel.series
+        if s.points
+    ]
+    label = f"{panel.title}: {', '.join(spoken)}"
     return (
         f'<svg class="plot" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img"'
         f' aria-label="{escape(label)}" data-chart="{escape(data)}">{"".join(parts)}</svg>'
@@ -101,19 +141,6 @@ def _axes(at: At, xs: tuple[float, float], ys: tuple[float, float]) -> list[str]
             f"{escape(_tick_text(tick))}</text>"
         )
     return parts
-
-
-def _bar(bottom: tuple[float, float], top: tuple[float, float], width: float) -> str:
-    height = bottom[1] - top[1]
-    return (
-        f'<rect class="area c0" x="{bottom[0] - width / 2:.1f}" y="{top[1]:.1f}"'
-        f' width="{width:.1f}" height="{height:.1f}"/>'
-    )
-
-
-def _bar_width(low: float, high: float) -> float:
-    """Return the width of a bar over a whole number, with a little room beside it."""
-    return 0.8 * (WIDTH - _LEFT - _RIGHT) / (high - low)
 
 
 def _curve(series: Series, at: At, place: int) -> str:
@@ -217,19 +244,8 @@ def _stacked(series: Sequence[Series]) -> list[list[tuple[float, float, float]]]
     return layers
 
 
-def _fewer(panel: Panel) -> Panel:
-    """Return the panel with the means of neighbours where a series has very many points."""
-    if all(len(series.points) <= _MAX_POINTS for series in panel.series):
-        return panel
-    series = [_merged(one) for one in panel.series]
-    return Panel(
-        title=panel.title, unit=panel.unit, series=series, x_name=panel.x_name,
-        is_stacked=panel.is_stacked, is_bars=panel.is_bars, is_from_zero=panel.is_from_zero,
-        is_main=panel.is_main,
-    )  # fmt: skip
-
-
 def _merged(series: Series) -> Series:
+    """Return the means of neighbours, at most `_MAX_POINTS` of them."""
     size = -(-len(series.points) // _MAX_POINTS)
     points = []
     for place in range(0, len(series.points), size):
@@ -254,11 +270,6 @@ def _numbers(series: Series) -> dict[str, object]:
             [b.x, float(f"{b.low:.4g}"), float(f"{b.high:.4g}")] for b in series.bands
         ]
     return found
-
-
-def _spoken(series: Series) -> str:
-    first, last = series.points[0][1], series.points[-1][1]
-    return f"{_short(series.name)} from {first:.3g} to {last:.3g}"
 
 
 def _short(name: str) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from katgym.evaluation.statistics import mean, t_interval
-from katgym.rollout_store import SessionRecord, SessionStatus
+from katgym.evaluation.statistics.intervals import mean, t_interval
+from katgym.rollout_store import SessionRecord
+from katgym.rollout_store.records import reward_value
 from katgym.rollout_store.store import DATABASE
 from katgym.run_view.json_values import finite, whole
 from katgym.run_view.lock_facts import config_pairs, training_facts
@@ -135,9 +136,9 @@ def _reward_series(records: Sequence[SessionRecord]) -> Series | None:
         if is_held_out(record):
             continue
         step = step_of(record)
-        is_valid = record.status is SessionStatus.FINISHED and record.reward is not None
-        if step is not None and is_valid and record.reward is not None:
-            by_step.setdefault(step, []).append((record.group_id, record.reward))
+        value = reward_value(record)
+        if step is not None and value is not None:
+            by_step.setdefault(step, []).append((record.group_id, value))
     points, bands = [], []
     for step, rows in sorted(by_step.items()):
         points.append((float(step), mean(rows)))

@@ -79,12 +79,18 @@ def _forks(tree: GroupTree, texts: TokenTexts | None) -> list[dict[str, Any]]:
             continue
         below = [tree.vertices[index] for index in children]
         sampled = next((child for child in below if child.cause is Cause.SAMPLED), None)
-        turn = _turn_at(tree, sampled or below[0])
-        offset = vertex.end - tree.num_prompts[turn] if sampled is not None and turn else None
+        # The first turn of a rollout through the vertex whose path holds the vertex's symbols.
+        at = sampled or below[0]
+        rollout = at.rollouts[0]
+        turns = sorted(t for r, t in tree.ends if r == rollout)
+        turn = next((t for t in turns if at.index in tree.path(rollout, t)), None)
+        offset = None
+        if sampled is not None and turn is not None:
+            offset = vertex.end - tree.num_prompts[rollout, turn]
         found.append(
             {
                 "vertex": vertex.index,
-                "turn": turn[1] if turn else None,
+                "turn": turn,
                 "offset": offset,
                 "ways": [
                     {"vertex": child.index, "text": _way_text(tree, child, texts)}
@@ -93,13 +99,6 @@ def _forks(tree: GroupTree, texts: TokenTexts | None) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _turn_at(tree: GroupTree, vertex: Vertex) -> tuple[int, int] | None:
-    """Return the first turn of a rollout through a vertex whose path holds the vertex's symbols."""
-    rollout = vertex.rollouts[0]
-    turns = sorted(t for r, t in tree.ends if r == rollout)
-    return next(((rollout, t) for t in turns if vertex.index in tree.path(rollout, t)), None)
 
 
 def _way_text(tree: GroupTree, vertex: Vertex, texts: TokenTexts | None) -> str:

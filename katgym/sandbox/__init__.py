@@ -13,14 +13,13 @@ from katgym.sandbox.backends import backend
 from katgym.sandbox.base import (
     Enforcement,
     ExecResult,
-    Sandbox,
-    SandboxBackend,
     SandboxError,
     SandboxUnavailableError,
 )
 from katgym.sandbox.changes import ChangeKind, FileChange, WorkspaceDiff
 from katgym.sandbox.layer import Layer, LayerStore, layer_store
 from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.shared import close_shared_backends, shared_backend
 from katgym.sandbox.spec import SandboxSpec
 

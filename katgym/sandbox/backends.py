@@ -1,7 +1,7 @@
 """Finds sandbox backends by name.
 
-Not here: registering them (`katgym.built_in_sandboxes`, hook `katgym_register_sandboxes`), one for
-all envs of a process (`shared.py`).
+Not here: registering them (`katgym.plugins.built_in_sandboxes`, hook `katgym_register_sandboxes`),
+one for all envs of a process (`shared.py`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from katgym import plugins
-from katgym.contributions import EntryKind
 from katgym.errors import UsageError
-from katgym.sandbox.base import SandboxBackend
+from katgym.plugins.contributions import EntryKind
+from katgym.sandbox.sandbox import SandboxBackend
 
 
 def backend(name: str, **options: Any) -> SandboxBackend:

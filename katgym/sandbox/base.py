@@ -1,22 +1,15 @@
-"""The interface of every sandbox backend: create, exec, read, write, diff, snapshot, fork, kill.
+"""Results and errors of every sandbox backend, and what one says that it enforces.
 
-A plugin registers a backend with hook `katgym_register_sandboxes`; `conformance` is the suite it
-should pass. Not here: the backends (`local/`, `docker_engine/`, `remote/`).
+Not here: sandboxes and backends themselves (`sandbox.py`).
 """
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
 
+from katgym.environment.failure import FailureKind
 from katgym.errors import InfrastructureError, UsageError
-from katgym.failure import FailureKind
-from katgym.sandbox.changes import WorkspaceDiff
-from katgym.sandbox.limits import SandboxLimits
-from katgym.sandbox.spec import SandboxSpec
 
 AGENT = "agent"
 """The user commands run as by default: unprivileged, in no group but its own."""
@@ -83,18 +76,18 @@ class ExecResult:
 
     def text(self) -> str:
         """Return stdout, then stderr, decoded with replacement; what was left out is marked."""
-        parts = (
-            _joined(self.stdout, self.stdout_split, self.stdout_omitted),
-            _joined(self.stderr, self.stderr_split, self.stderr_omitted),
+        streams = (
+            (self.stdout, self.stdout_split, self.stdout_omitted),
+            (self.stderr, self.stderr_split, self.stderr_omitted),
         )
-        return "".join(parts)
-
-
-def _joined(data: bytes, split: int, omitted: int) -> str:
-    if not omitted:
-        return data.decode("utf-8", "replace")
-    head, tail = data[:split].decode("utf-8", "replace"), data[split:].decode("utf-8", "replace")
-    return f"{head}\n[{omitted} bytes left out]\n{tail}"
+        text = ""
+        for data, split, omitted in streams:
+            if omitted:
+                text += data[:split].decode("utf-8", "replace")
+                text += f"\n[{omitted} bytes left out]\n"
+                data = data[split:]
+            text += data.decode("utf-8", "replace")
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,139 +111,3 @@ class Enforcement:
     """Probe -> "yes", or why not."""
     notes: tuple[str, ...] = ()
     """What is weaker than a reader would expect."""
-
-
-class Sandbox(abc.ABC):
-    """One live sandbox; an async context manager that kills it.
-
-    Methods raise `SandboxError` when the sandbox is gone or broken. Commands may run at the same
-    time; `diff`, `snapshot`, `reset` and `fork` first end every command that is running.
-    """
-
-    id: str
-    spec: SandboxSpec
-    backend: SandboxBackend
-
-    @abc.abstractmethod
-    async def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        limits: SandboxLimits | None = None,
-        user: str = AGENT,
-    ) -> ExecResult:
-        """Run a command to its end, and end every process it left behind.
-
-        command: an argv, or a text for `/bin/bash -c` (no login shell).
-        cwd: absolute, or relative to the workdir; None is the workdir.
-        env: added to the spec's; limits: tightened by the spec's.
-        user: "agent", or what capability "users" allows: "root" (of the sandbox, without
-            capabilities) or a numeric uid.
-
-        A command that cannot be started is a result like a shell's: exit code 127 (not found), 126
-        (not executable, not a cwd, argument list too long) and the reason on stderr.
-        """
-
-    @abc.abstractmethod
-    async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """Return a regular file's bytes; the path is absolute or relative to the workdir.
-
-        It lies in the workdir or /tmp, and no link on the way leads out. `SandboxFileError` if it
-        is missing, no regular file, larger than `max_bytes`, or leads out.
-        """
-
-    @abc.abstractmethod
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Replace or create a regular file, making its directories; owned by the agent.
-
-        The same paths as for `read`. The content is exchanged at once (temporary file and rename),
-        so a reader never sees half of it. A link at the path itself is replaced, not followed.
-        """
-
-    @abc.abstractmethod
-    async def diff(
-        self, *, max_file_bytes: int = MAX_READ_BYTES, max_changes: int = 10_000
-    ) -> WorkspaceDiff:
-        """Return how the workspace differs from the spec's layers."""
-
-    @abc.abstractmethod
-    async def snapshot(self) -> str:
-        """Freeze the workspace; return an id for `reset` and `fork`, good while this backend is."""
-
-    @abc.abstractmethod
-    async def reset(self, to: str | None = None) -> None:
-        """Put the workspace back to a snapshot (None: to the spec's layers) and empty /tmp."""
-
-    @abc.abstractmethod
-    async def fork(self, num: int = 1, *, at: str | None = None) -> list[Sandbox]:
-        """Return `num` new sandboxes whose workspaces start as this one's is (or as snapshot `at`).
-
-        Files only, no processes. A fork outlives this sandbox.
-        """
-
-    @abc.abstractmethod
-    async def kill(self) -> None:
-        """End everything in it and release what it holds; may be called twice, and never waits for
-        processes to agree."""
-
-    async def call(
-        self,
-        function: str,
-        argument: bytes,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> tuple[ExecResult, bytes]:
-        """Run `module:function` of a preloaded module in a child forked from the warm interpreter.
-
-        `function(argument: bytes, report: Callable[[bytes], None]) -> int | None` (the exit code);
-        the bytes it reports, joined and capped at `limits.output_bytes`, come back beside the
-        result. They are what a process with untrusted code in it said: evidence, not truth. The
-        child is confined like a command. Needs capability "call"; raises `UsageError` without.
-        """
-        raise UsageError(f"sandbox backend {self.backend.name!r} has no capability 'call'")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.kill()
-
-
-class SandboxBackend(abc.ABC):
-    """Makes sandboxes of one kind; belongs to one event loop at a time, safe to share in it."""
-
-    name: str
-
-    @abc.abstractmethod
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """Return a live sandbox.
-
-        `UsageError` for a spec this backend cannot honour, `SandboxUnavailableError` if it cannot
-        work here, `SandboxError` if making this one failed (nothing is left behind then).
-        """
-
-    @abc.abstractmethod
-    async def enforcement(self) -> Enforcement:
-        """Probe this machine and return what is enforced on it; cached."""
-
-    @abc.abstractmethod
-    async def gc(self) -> int:
-        """End and remove what dead katgym processes left behind; return how many sandboxes."""
-
-    @abc.abstractmethod
-    async def aclose(self) -> None:
-        """Kill every sandbox of this backend object and release what it holds."""
-
-    def provenance(self) -> Mapping[str, Any]:
-        """Return what a result should record: backend, level, whether `unsafe` was asked for."""
-        return {"backend": self.name}

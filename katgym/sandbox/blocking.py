@@ -3,21 +3,35 @@
     with BlockingSandbox("local", SandboxSpec(layers=(layer,))) as sandbox:
         print(sandbox.exec("pytest -q").text())
 
-Not here: the interface itself (`base.py`); under asyncio use that.
+Not here: the interface itself (`sandbox.py`); under asyncio use that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from katgym.sandbox.backends import backend
-from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult, Sandbox, SandboxBackend
-from katgym.sandbox.changes import WorkspaceDiff
-from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.shared import SandboxThread
 from katgym.sandbox.spec import SandboxSpec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _wait_for(
+    method: Callable[Concatenate[Sandbox, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingSandbox, P], T]:
+    """Return a method that runs one of `Sandbox` on the sandbox thread and waits for it."""
+
+    @functools.wraps(method)
+    def wait(self: BlockingSandbox, /, *args: P.args, **options: P.kwargs) -> T:
+        return self.thread.wait(method(self.sandbox, *args, **options))
+
+    return wait
 
 
 class BlockingSandbox:
@@ -28,41 +42,22 @@ class BlockingSandbox:
 
     def __init__(self, name: str, spec: SandboxSpec, **options: Any) -> None:
         """Start a sandbox of backend `name` with its `options`; errors are those of `create`."""
-        self._thread = SandboxThread()
+        self.thread = SandboxThread()
         self._is_closed = False
         self._backend: SandboxBackend | None = None
         try:
-            self._backend, self.sandbox = self._thread.wait(_start(name, spec, options))
+            self._backend, self.sandbox = self.thread.wait(_start(name, spec, options))
         except BaseException:
             self.close()
             raise
 
-    def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        limits: SandboxLimits | None = None,
-        user: str = AGENT,
-    ) -> ExecResult:
-        """Run a command to its end; see `Sandbox.exec`."""
-        return self._thread.wait(
-            self.sandbox.exec(command, cwd=cwd, env=env, stdin=stdin, limits=limits, user=user)
-        )
-
-    def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """Return a file's bytes; see `Sandbox.read`."""
-        return self._thread.wait(self.sandbox.read(path, max_bytes=max_bytes))
-
-    def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Replace or create a file; see `Sandbox.write`."""
-        self._thread.wait(self.sandbox.write(path, data, mode=mode))
-
-    def diff(self) -> WorkspaceDiff:
-        """Return what changed in the workspace; see `Sandbox.diff`."""
-        return self._thread.wait(self.sandbox.diff())
+    exec = _wait_for(Sandbox.exec)
+    call = _wait_for(Sandbox.call)
+    read = _wait_for(Sandbox.read)
+    write = _wait_for(Sandbox.write)
+    diff = _wait_for(Sandbox.diff)
+    snapshot = _wait_for(Sandbox.snapshot)
+    reset = _wait_for(Sandbox.reset)
 
     def close(self) -> None:
         """Kill the sandbox and release everything; may be called twice."""
@@ -71,9 +66,9 @@ class BlockingSandbox:
         self._is_closed = True
         try:
             if self._backend is not None:
-                self._thread.wait(self._backend.aclose())
+                self.thread.wait(self._backend.aclose())
         finally:
-            self._thread.stop()
+            self.thread.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -1,13 +1,15 @@
-"""What changed in a workspace: plain data, taken from layers, never by running git.
+"""Changes of a workspace as plain data, taken from layers, never by running git.
 
 Not here: unified diffs of it (`katgym_envs.swe.patching`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class ChangeKind(StrEnum):
@@ -72,3 +74,39 @@ class WorkspaceDiff:
             for c in self.changes
             if c.file_type == "file" and c.kind is not ChangeKind.DELETED
         )
+
+
+def parse_changes(reply: Mapping[str, Any], data: bytes) -> WorkspaceDiff:
+    """Return the list of changes that `supervisor.change_list` packed.
+
+    `OSError` with what went wrong while it was made; `ValueError` for what is no such list.
+    """
+    if "error" in reply:
+        raise OSError(f"the diff failed: {reply['error']}")
+    try:
+        end = int(reply["manifest_bytes"])
+        changes = []
+        for path, kind, file_type, mode, size, link, content_bytes in json.loads(data[:end]):
+            if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
+                raise ValueError(f"not a path below the workspace: {path!r:.200}")
+            if file_type not in ("file", "dir", "link", "other"):
+                raise ValueError(f"not a type of file: {file_type!r:.50}")
+            content = None
+            if content_bytes >= 0:
+                content = data[end : end + content_bytes]
+                end += content_bytes
+            change = FileChange(
+                path=path,
+                kind=ChangeKind(kind),
+                file_type=file_type,
+                mode=int(mode),
+                size=int(size),
+                link_target=None if link is None else str(link),
+                content=content,
+            )
+            changes.append(change)
+        if end != len(data):
+            raise ValueError(f"{len(data)} bytes, of which the list explains {end}")
+        return WorkspaceDiff(changes=tuple(changes), num_omitted=int(reply["omitted"]))
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"not a list of changes: {e!r}") from e

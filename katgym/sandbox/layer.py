@@ -10,12 +10,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from katgym.errors import UsageError
+from katgym.sandbox.local.identity import layer_owner
 
 EXECUTABLE = 0o755
 PLAIN = 0o644
@@ -119,7 +120,24 @@ def directory_entries(
     root: Path, *, exclude: tuple[str, ...] = (".git", "__pycache__")
 ) -> dict[str, FileEntry]:
     """Return a directory of the host as a tree; `UsageError` for devices, sockets and fifos."""
-    return dict(_walk(root, exclude))
+    entries = {}
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(n for n in folders if n not in exclude)
+        linked = [n for n in folders if (Path(folder) / n).is_symlink()]
+        for name in sorted([n for n in names if n not in exclude] + linked):
+            path = Path(folder) / name
+            relative = path.relative_to(root).as_posix()
+            info = path.lstat()
+            if stat.S_ISLNK(info.st_mode):
+                entries[relative] = FileEntry(link_target=str(path.readlink()))
+            elif stat.S_ISREG(info.st_mode):
+                is_executable = bool(info.st_mode & 0o100)
+                entries[relative] = FileEntry(
+                    content=path.read_bytes(), is_executable=is_executable
+                )
+            else:
+                raise UsageError(f"{relative!r} is neither file, link nor directory")
+    return entries
 
 
 def tree_digest(files: Mapping[str, bytes | FileEntry]) -> str:
@@ -130,41 +148,18 @@ def tree_digest(files: Mapping[str, bytes | FileEntry]) -> str:
 @lru_cache(maxsize=1)
 def layer_store() -> LayerStore:
     """Return this user's layer store, `$XDG_CACHE_HOME/katgym/layers`."""
-    from katgym.sandbox.local.identity import (
-        layer_owner,
-    )  # the local backend decides who owns files
-
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return LayerStore(Path(base) / "katgym" / "layers", owner=layer_owner())
 
 
-def _walk(root: Path, exclude: tuple[str, ...]) -> Iterator[tuple[str, FileEntry]]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(n for n in folders if n not in exclude)
-        linked = [n for n in folders if (Path(folder) / n).is_symlink()]
-        for name in sorted([n for n in names if n not in exclude] + linked):
-            path = Path(folder) / name
-            relative = path.relative_to(root).as_posix()
-            info = path.lstat()
-            if stat.S_ISLNK(info.st_mode):
-                yield relative, FileEntry(link_target=str(path.readlink()))
-            elif stat.S_ISREG(info.st_mode):
-                yield (
-                    relative,
-                    FileEntry(content=path.read_bytes(), is_executable=bool(info.st_mode & 0o100)),
-                )
-            else:
-                raise UsageError(f"{relative!r} is neither file, link nor directory")
-
-
 def _entries(files: Mapping[str, bytes | FileEntry]) -> dict[str, FileEntry]:
     return {
-        _checked_path(path): f if isinstance(f, FileEntry) else FileEntry(content=f)
+        _check_path(path): f if isinstance(f, FileEntry) else FileEntry(content=f)
         for path, f in files.items()
     }
 
 
-def _checked_path(path: str) -> str:
+def _check_path(path: str) -> str:
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or str(pure) != path:
         raise UsageError(f"not a relative path without '.' and '..': {path!r}")

@@ -1,6 +1,6 @@
-"""How much a sandbox, or one command in it, may use.
+"""Limits of what a sandbox, or one command in it, may use.
 
-Not here: the budgets of an episode (`katgym.limits`).
+Not here: the budgets of an episode (`katgym.play.limits`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SandboxLimits:
         if self.output_bytes is None or self.output_bytes < 2:
             raise UsageError(f"output_bytes is at least 2, got {self.output_bytes!r}")
 
-    def tightened(self, other: SandboxLimits) -> SandboxLimits:
+    def tighten(self, other: SandboxLimits) -> SandboxLimits:
         """Return, field by field, the tighter of two limits."""
         values: dict[str, Any] = {}
         for item in fields(self):

@@ -3,7 +3,7 @@
 Envs take theirs from here: a synchronous `env.step` runs in a new event loop each time, and their
 sandbox has to live on between two. The backends live on an event loop of their own, in a thread;
 each call costs two thread switches more (about 0.1 ms). Not here: backends made by hand
-(`backends.py`), the interface (`base.py`).
+(`backends.py`), the interface (`sandbox.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from katgym.sandbox.backends import backend
-from katgym.sandbox.base import (
-    AGENT,
-    MAX_READ_BYTES,
-    Enforcement,
-    ExecResult,
-    Sandbox,
-    SandboxBackend,
-    SandboxError,
-)
-from katgym.sandbox.changes import WorkspaceDiff
-from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.base import Enforcement, SandboxError
+from katgym.sandbox.operations import Link, Operation
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
@@ -95,79 +87,27 @@ async def _cancel_others() -> None:
     await asyncio.sleep(0)  # transports that were closed just now give their sockets back
 
 
-class SharedSandbox(Sandbox):
-    """A sandbox that lives on the sandbox thread; the methods are those of `Sandbox`."""
+class ThreadLink(Link):
+    """The link to a sandbox that lives on the sandbox thread."""
 
-    def __init__(self, thread: SandboxThread, inner: Sandbox, owner: SharedBackend) -> None:
+    def __init__(self, thread: SandboxThread, inner: Link) -> None:
         self.id = inner.id
         self.spec = inner.spec
-        self.backend = owner
         self._thread = thread
         self._inner = inner
 
-    async def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        limits: SandboxLimits | None = None,
-        user: str = AGENT,
-    ) -> ExecResult:
-        """See `Sandbox.exec`."""
-        return await self._thread.run(
-            self._inner.exec(command, cwd=cwd, env=env, stdin=stdin, limits=limits, user=user)
-        )
+    async def request(self, operation: Operation[T]) -> T:
+        """See `Link.request`."""
+        return await self._thread.run(self._inner.request(operation))
 
-    async def call(
-        self,
-        function: str,
-        argument: bytes,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> tuple[ExecResult, bytes]:
-        """See `Sandbox.call`."""
-        return await self._thread.run(
-            self._inner.call(function, argument, cwd=cwd, env=env, limits=limits)
-        )
-
-    async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """See `Sandbox.read`."""
-        return await self._thread.run(self._inner.read(path, max_bytes=max_bytes))
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """See `Sandbox.write`."""
-        await self._thread.run(self._inner.write(path, data, mode=mode))
-
-    async def diff(
-        self, *, max_file_bytes: int = MAX_READ_BYTES, max_changes: int = 10_000
-    ) -> WorkspaceDiff:
-        """See `Sandbox.diff`."""
-        return await self._thread.run(
-            self._inner.diff(max_file_bytes=max_file_bytes, max_changes=max_changes)
-        )
-
-    async def snapshot(self) -> str:
-        """See `Sandbox.snapshot`."""
-        return await self._thread.run(self._inner.snapshot())
-
-    async def reset(self, to: str | None = None) -> None:
-        """See `Sandbox.reset`."""
-        await self._thread.run(self._inner.reset(to))
-
-    async def fork(self, num: int = 1, *, at: str | None = None) -> list[Sandbox]:
-        """See `Sandbox.fork`."""
-        made = await self._thread.run(self._inner.fork(num, at=at))
-        return [SharedSandbox(self._thread, inner, self.backend) for inner in made]
+    async def fork(self, num: int, at: str | None) -> Sequence[Link]:
+        """See `Link.fork`."""
+        made = await self._thread.run(self._inner.fork(num, at))
+        return [ThreadLink(self._thread, inner) for inner in made]
 
     async def kill(self) -> None:
-        """See `Sandbox.kill`."""
+        """See `Link.kill`."""
         await self._thread.run(self._inner.kill())
-
-    backend: SharedBackend
 
 
 class SharedBackend(SandboxBackend):
@@ -178,7 +118,7 @@ class SharedBackend(SandboxBackend):
         self._thread = thread
         self._inner = inner
 
-    async def create(self, spec: SandboxSpec) -> SharedSandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `SandboxBackend.create`."""
         work = self._thread.submit(self._inner.create(spec))
         try:
@@ -188,7 +128,7 @@ class SharedBackend(SandboxBackend):
                 with contextlib.suppress(SandboxError):  # it was closed, and the sandbox with it
                     await self._thread.run(work.result().kill())  # nobody waits for it
             raise
-        return SharedSandbox(self._thread, inner, self)
+        return Sandbox(ThreadLink(self._thread, inner.link), self)
 
     async def enforcement(self) -> Enforcement:
         """See `SandboxBackend.enforcement`."""

@@ -1,6 +1,6 @@
-"""What a sandbox is made from.
+"""The specification of a sandbox: what it is made from.
 
-Not here: making one (`base.py`, and the backends).
+Not here: making one (the backends).
 """
 
 from __future__ import annotations
@@ -49,3 +49,7 @@ class SandboxSpec:
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name or "\0" in value:
                 raise UsageError(f"not an environment variable: {name!r}={value!r}")
+
+    def tighten(self, limits: SandboxLimits | None) -> SandboxLimits:
+        """Return the limits of a command that asks for its own: the tighter ones."""
+        return self.limits if limits is None else self.limits.tighten(limits)

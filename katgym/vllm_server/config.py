@@ -1,4 +1,4 @@
-"""What a vLLM server is started with: settings, and the command and variables they become.
+"""Settings of a vLLM server, and the command and variables they become.
 
 Not here: starting it (`server.py`); the environment it runs in (`environment.py`).
 """
@@ -50,14 +50,15 @@ class VllmServerConfig:
     served_name: str = ""
     """What clients call the model; "" is `model` itself."""
     python: str = ""
-    """Python of an environment with vLLM; "" is the one `katgym vllm install` makes."""
+    """That of an environment with vLLM; "" is the one `katgym vllm install` makes."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = 0
-    """0 takes a free one."""
+    """Port to listen on, 0 for a free one."""
     device: Device = Device.AUTO
     """`auto` is the GPU where there is an NVIDIA driver."""
     dtype: str = "auto"
-    """`auto` is the model's own; else float32, bfloat16 or float16."""
+    """float32, bfloat16 or float16 of the weights; `auto` is the model's own."""
     max_model_len: int = 0
     """Prompt plus completion tokens; 0 is the model's own limit."""
     logprobs_mode: LogprobsMode = LogprobsMode.PROCESSED

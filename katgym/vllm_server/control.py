@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from katgym.errors import PolicyError, UsageError
-from katgym.policies.http_retry import HttpClient
+from katgym.policies.endpoints.http_retry import HttpClient
 from katgym.vllm_server.token_api import COMPLETIONS_ROUTE, GENERATE_ROUTE
 
 PauseMode = Literal["keep", "wait", "abort"]
@@ -30,7 +30,7 @@ class Abilities:
     """Which routes a server has."""
 
     version: str
-    """vLLM's version; "" where it is not told."""
+    """vLLM's version; "" where it is not reported."""
     has_completions: bool
     """`/v1/completions`, which takes and returns token ids since vLLM 0.10.2."""
     has_generate: bool
@@ -43,7 +43,7 @@ class Abilities:
     """Pause, resume, weight versions."""
     has_sleep: bool
     """Sleeping and waking; on a GPU memory is given back where it was started with
-    `--enable-sleep-mode`, which is not told."""
+    `--enable-sleep-mode`, which is not reported."""
     has_rpc: bool
     """`/collective_rpc`, which full reloads go through."""
     has_weight_transfer: bool
@@ -176,7 +176,7 @@ class VllmControl:
         await self.http.post_text("/collective_rpc", body)
 
     async def init_weight_transfer(self, init_info: Mapping[str, Any]) -> None:
-        """Prepare vLLM's transfer engine; what it is told depends on its backend."""
+        """Prepare vLLM's transfer engine; what it is given depends on its backend."""
         await self.http.post("/init_weight_transfer_engine", {"init_info": dict(init_info)})
 
     async def transfer_weights(self, update_info: Mapping[str, Any]) -> None:

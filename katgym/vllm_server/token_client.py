@@ -1,14 +1,14 @@
 """A client of one vLLM server that samples and scores token ids, over the best route it has.
 
 Not here: bodies and answers (`token_api.py`); pausing and weights (`control.py`); conversations
-(`katgym/policies/vllm_client.py`).
+(`katgym/policies/endpoints/vllm_client.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from katgym.policies.http_retry import HttpClient
+from katgym.policies.endpoints.http_retry import HttpClient
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,

@@ -1,4 +1,4 @@
-"""Which tiles of queries and keys are visited, and which of them need no mask.
+"""Tiles of queries and keys that are visited, and those of them that need no mask.
 
 For queries [q0, q1) and keys [k0, k1), with the smallest and the largest `end` of the keys:
 

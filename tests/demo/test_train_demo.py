@@ -13,7 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from plain_rollout import plain_rollout
 from rich.console import Console
+
+from katgym import Reward
 
 PROGRAM = Path(__file__).parents[2] / "demo" / "train_demo.py"
 
@@ -46,7 +49,10 @@ def test_the_table_has_means_over_seeds_and_their_intervals(demo):
 
 def test_a_task_is_shown_that_was_solved_after_and_not_before(demo):
     def lines(**rewards):
-        return [{"task_id": task, "reward": {"value": value}} for task, value in rewards.items()]
+        return [
+            plain_rollout(task_id=task, reward=Reward(value=value))
+            for task, value in rewards.items()
+        ]
 
     assert demo.newly_solved(lines(a=1, b=0, c=0), lines(c=1, a=1, b=0)) == "c"
     assert demo.newly_solved(lines(a=1, b=0), lines(a=0, b=0)) == "a"

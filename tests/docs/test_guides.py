@@ -10,13 +10,18 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
 PAGES = sorted([*DOCS.rglob("*.md"), README])
+SLOW = {"learner.md"}
+"""Pages whose blocks take more than five seconds together."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if BLOCK.search(p.read_text())],
-    ids=lambda p: p.name,
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else [])
+        for page in PAGES
+        if BLOCK.search(page.read_text())
+    ],
 )
 def test_python_blocks_run(page):
     code = "\n".join(BLOCK.findall(page.read_text()))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import katgym
-from katgym.agent_loop import run_rollout
-from katgym.env import Env
-from katgym.messages import Message, normalize_action
+from katgym.environment.env import Env
+from katgym.environment.messages import Message, normalize_action
+from katgym.environment.task import Task
+from katgym.environment.tool import tool
+from katgym.play.agent_loop import run_rollout
+from katgym.play.rollout import Rollout
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session, TokenRecord
-from katgym.rollout import Rollout
-from katgym.task import Task
-from katgym.tool import tool
 
 
 async def forever() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from katgym.tool import Tool
+from katgym.environment.tool import Tool
 
 Positive = Annotated[int, msgspec.Meta(ge=0)]
 

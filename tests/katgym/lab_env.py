@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import katgym
-from katgym.env import Env
-from katgym.messages import Message, user
-from katgym.scheduler import ToolResult
-from katgym.task import Task
-from katgym.tool import tool
+from katgym.environment.env import Env
+from katgym.environment.messages import Message, user
+from katgym.environment.scheduler import ToolResult
+from katgym.environment.task import Task
+from katgym.environment.tool import tool
 
 
 class Lab(Env):

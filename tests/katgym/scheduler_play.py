@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from katgym.messages import assistant, normalize_action
-from katgym.scheduler import SchedulerConfig, ToolResult, run_calls
-from katgym.tool import Tool, ToolOptions
+from katgym.environment.messages import assistant, normalize_action
+from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
+from katgym.environment.tool import Tool, ToolOptions
 
 FAST = SchedulerConfig(tool_timeout_s=5.0, grace_s=0.2)
 

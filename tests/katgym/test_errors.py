@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from katgym.environment.reward import ScoringFailure
 from katgym.errors import (
     ContextLengthError,
     DuplicateIdError,
@@ -20,7 +21,6 @@ from katgym.errors import (
     UsageError,
     unknown_name,
 )
-from katgym.reward import ScoringFailure
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from time_limit import slowness
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
@@ -46,7 +47,7 @@ def run_python(source: str) -> subprocess.CompletedProcess[str]:
 def test_import_takes_under_half_a_second() -> None:
     source = "import time; t = time.process_time(); import katgym; print(time.process_time() - t)"
     seconds = [float(run_python(source).stdout) for _ in range(5)]
-    assert min(seconds) < 0.5  # of the processor, and the least: others use the machine as well
+    assert min(seconds) < 0.5 * slowness()  # of the processor, and the least
 
 
 def test_import_prints_nothing_and_leaves_no_thread() -> None:
@@ -66,5 +67,13 @@ def test_import_and_listing_load_no_heavy_package(source: str) -> None:
 
 def test_submodules_import_alone() -> None:
     """No import cycle hides behind the package's own order of imports."""
-    for name in ("scheduler", "tool", "env", "rollout", "agent_loop", "match", "testing"):
+    for name in (
+        "environment.scheduler",
+        "environment.tool",
+        "environment.env",
+        "play.rollout",
+        "play.agent_loop",
+        "play.match",
+        "testing",
+    ):
         assert run_python(f"import katgym.{name}").stdout == ""

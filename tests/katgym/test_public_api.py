@@ -25,14 +25,11 @@ OPTIONS = {
     "doctor": "--json",
     "play": "env --seed --task --split",
     "eval": (
-        "envs --policy --tasks --group-size --seed --split --concurrency --out --temperature"
-        " --top-p --top-k --max-tokens --max-turns --max-episode-tokens --timeout --retries --json"
+        "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
+        " --max-tokens --set --out --json"
     ),
     "compare": "a b --json",
-    "leaderboard": (
-        "runs --out --title --by --success-threshold --json --organization --relationship"
-        " --model-id"
-    ),
+    "leaderboard": ("runs --out --json --by --organization --model-id --set"),
     "view": (
         "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"
     ),
@@ -40,11 +37,10 @@ OPTIONS = {
     "check": "env --tasks --json",
     "sandbox": "action name --only --image --json",
     "gateway": (
-        "--upstream --store --host --port --auth --model --answering --tokenizer --renderer"
-        " --sampling --max-staleness --sessions-per-version --wait --max-calls --max-tokens"
-        " --session-timeout --call-timeout"
+        "--upstream --store --host --port --auth --model --max-staleness --sessions-per-version"
+        " --set"
     ),
-    "sandboxd": "--host --port --backend --token-file --max-sandboxes --python",
+    "sandboxd": "--host --port --sandbox --token-file --max-sandboxes --offer-python",
     "vllm": "subcommand",
     "swe": "subcommand",
     "train": "subcommand",
@@ -52,8 +48,8 @@ OPTIONS = {
 OF_PLUGINS = {"swe", "train"}
 OF_ROLLOUTS = {
     "collect": (
-        "envs --policy --tasks --group-size --seed --split --concurrency --temperature --top-p"
-        " --top-k --max-tokens --max-turns --max-episode-tokens --timeout --retries --store --json"
+        "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
+        " --max-tokens --set --store --json"
     ),
     "show": "store session --text --status --limit --json",
     "export": "store --format --out --status --min-reward",
@@ -61,8 +57,8 @@ OF_ROLLOUTS = {
     "gc": "store --older-than --keep-expired --drop-shard --dry-run --json",
 }
 ROLLOUT_STORE = """
-CollectReport ColumnType CorruptStoreError Exporter FailedCall Node NodeText RolloutStore SealReport
-SessionRecord SessionStatus StoreStatistics StoredSession as_rollout collect conversation export
+CollectReport ColumnType CorruptStoreError Exporter FailedCall RolloutStore SealReport
+SessionRecord SessionStatus StoreStatistics StoredSession as_rollout collect export
 exporter record_rollout record_rollouts rollout_groups rollouts statistics stored_groups
 stored_rollouts
 """

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from katgym import testing
-from katgym.agent_loop import run_rollout
+from katgym.environment.failure import FailureKind, RolloutStatus
+from katgym.environment.messages import assistant, user
 from katgym.errors import PolicyError
-from katgym.failure import FailureKind, RolloutStatus
-from katgym.messages import assistant, user
+from katgym.play.agent_loop import run_rollout
+from katgym.play.rollout import Rollout
 from katgym.policies.base import EpisodeContext
-from katgym.rollout import Rollout
 from katgym.testing import EchoEnv, ScriptedPolicy
 
 
@@ -51,7 +51,7 @@ def test_scripted_policy_waits_its_latency() -> None:
     session = ScriptedPolicy(["a"], latency_s=0.03).start(EpisodeContext(env=EchoEnv()))
     began = time.perf_counter()
     asyncio.run(session.complete([], max_tokens=1))
-    assert 0.029 <= time.perf_counter() - began < 5
+    assert 0.029 <= time.perf_counter() - began < 60
 
 
 def test_echo_env_echoes_until_it_hears_the_word() -> None:

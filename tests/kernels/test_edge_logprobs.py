@@ -57,7 +57,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 5, 3), (23, 37, 8), (16, 64, 4)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 5, 3), (9, 37, 8), (8, 64, 4)])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_results_and_gradients_are_those_of_the_whole_softmax(
     block: int, shape: tuple[int, int, int], temperature: float, backend: str

@@ -53,7 +53,7 @@ def check(plan: TreePlan, block_m: int, block_n: int) -> None:
 
 
 @given(end=ends(), block_m=BLOCKS, block_n=BLOCKS)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_rules_equal_brute_force(end: list[int], block_m: int, block_n: int) -> None:
     check(TreePlan.build(end), block_m, block_n)
 

@@ -5,6 +5,7 @@ Not here: rollouts that were played, turns and their tokens.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from katgym import Reward, Rollout, RolloutStatus, Sampling, assistant, user
@@ -26,11 +27,15 @@ def plain_rollout(**fields: Any) -> Rollout:
             "seat": "player",
             "status": RolloutStatus.TERMINATED,
             "reward": Reward(value=1.0),
-            "messages": [user("go on"), assistant()],
             "turns": [],
-            "tools": (),
+            "final_messages": [] if fields.get("turns") else [user("go on"), assistant()],
             "sampling": Sampling(),
             "sampling_seed": 11,
             **fields,
         }
     )
+
+
+def plain_json(rollout: Rollout) -> Any:
+    """Return a rollout as it comes out of a JSON file: lists for tuples."""
+    return json.loads(json.dumps(rollout.to_json()))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from plain_rollout import plain_rollout
 
 from katgym import (
     FailureKind,
-    Message,
     Reward,
     Rollout,
     TokenRecord,
@@ -22,7 +22,8 @@ from katgym import (
     assistant,
     user,
 )
-from katgym.version_span import one_span
+from katgym.play.rollout import parent_of
+from katgym.policies.version_span import one_span
 
 
 def record(
@@ -54,46 +55,46 @@ def turn(
     *errors: ToolErrorKind | None,
     calls: Sequence[tuple[str, str]] = (),
     finish_reason: str = "stop",
-) -> tuple[Turn, Message]:
-    """Return a turn with one result for each error (None for a good one), and its answer."""
+) -> Turn:
+    """Return a turn with one result for each error (None for a good one)."""
     results = [
         ToolResult(call_id=str(i), name="f", content="", error=e) for i, e in enumerate(errors)
     ]
-    made = Turn(
-        num_messages=0,
-        finish_reason=finish_reason,
-        tokens=tokens,
-        num_prompt_tokens=0,
-        num_completion_tokens=0,
-        tool_results=results,
-    )
     answer = assistant()
     if calls:
         answer["tool_calls"] = [
             {"id": str(i), "type": "function", "function": {"name": name, "arguments": text}}
             for i, (name, text) in enumerate(calls)
         ]
-    return made, answer
+    return Turn(
+        messages=[user("go on")],
+        answer=answer,
+        finish_reason=finish_reason,
+        tokens=tokens,
+        tool_results=results,
+    )
 
 
 def rollout_of(
-    *turns: tuple[Turn, Message], reward: float | None = 1.0, episode_id: str = "e", **more: Any
+    *turns: Turn, reward: float | None = 1.0, episode_id: str = "e", **more: Any
 ) -> Rollout:
     """Return a rollout of these turns; a reward of None is not valid."""
-    messages: list[Message] = []
-    placed = []
-    for made, answer in turns:
-        messages.append(user("go on"))
-        fields = {name: getattr(made, name) for name in Turn.__slots__}
-        placed.append(Turn(**{**fields, "num_messages": len(messages)}))
-        messages.append(answer)
+    placed: list[Turn] = []
+    for index, made in enumerate(turns):
+        parent = parent_of([*placed, made], index)
+        num_shared = 0 if parent is None else 2 * (parent + 1)
+        asked = [m for turn in placed[num_shared // 2 :] for m in (user("go on"), turn.answer)]
+        placed.append(
+            msgspec.structs.replace(
+                made, num_shared_messages=num_shared, messages=[*asked, user("go on")]
+            )
+        )
     kind = FailureKind.SANDBOX_ERROR
     told = Reward.invalid(kind, "gone") if reward is None else Reward(value=reward)
     return plain_rollout(
         **{
             "episode_id": episode_id,
             "reward": told,
-            "messages": messages,
             "turns": placed,
             **more,
         }

@@ -24,7 +24,7 @@ from compacted_sums import (
 )
 
 from katgym import Reward
-from katgym.rollout import RolloutGroup
+from katgym.play.rollout import RolloutGroup
 from katgym_trainer import rollout_rows
 
 SIZE = Size(

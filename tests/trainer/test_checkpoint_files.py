@@ -12,7 +12,14 @@ import pytest
 import torch
 
 from katgym.errors import InfrastructureError
-from katgym_trainer.checkpoints import Checkpoint, CheckpointError, chosen, latest, load, save
+from katgym_trainer.saving.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    choose,
+    latest,
+    load,
+    save,
+)
 
 FILES = ("weights.safetensors", "optimizer.safetensors", "random.safetensors", "state.json")
 
@@ -123,7 +130,7 @@ def test_a_save_killed_while_it_replaced_is_still_found(tmp_path: Path) -> None:
     path = save(checkpoint(1), tmp_path)
     path.rename(tmp_path / "step-000001.replaced")
     (tmp_path / ".unfinished-step-000001-abc").mkdir()
-    assert load(chosen(tmp_path)).state["num_steps"] == 1
+    assert load(choose(tmp_path)).state["num_steps"] == 1
     save(checkpoint(1), tmp_path)
     assert names(tmp_path) == ["step-000001"]
 

@@ -11,7 +11,7 @@ from katgym_trainer import Row
 from katgym_trainer.advantages.entropy_scaling import (
     entropy_of_rollout,
     entropy_scaled,
-    estimated_entropy_of_rollout,
+    estimate_entropy_of_rollout,
     pass_rate_scaled,
 )
 
@@ -152,13 +152,13 @@ def test_the_entropy_of_a_rollout_is_the_mean_over_trained_tokens_of_all_its_row
     ]
     exact = entropy_of_rollout(rows, [[NAN, 0.25, NAN, 1.0], [9.0, 9.0, 1.0], [NAN]])
     assert exact == 2.25 / 3
-    assert estimated_entropy_of_rollout(rows) == 6.0 / 3
+    assert estimate_entropy_of_rollout(rows) == 6.0 / 3
 
 
 def test_the_estimate_s_expectation_is_the_entropy() -> None:
     chances = np.array([0.5, 0.25, 0.125, 0.125])  # 1.75 bits
     expected = sum(
-        p * estimated_entropy_of_rollout([Row([0, token], [0, 1], [0.0, float(np.log(p))])])
+        p * estimate_entropy_of_rollout([Row([0, token], [0, 1], [0.0, float(np.log(p))])])
         for token, p in enumerate(chances)
     )
     assert expected == pytest.approx(1.75 * np.log(2), rel=1e-14)
@@ -166,7 +166,7 @@ def test_the_estimate_s_expectation_is_the_entropy() -> None:
 
 def test_entropies_that_round_below_zero_count_as_zero() -> None:
     row = Row([5, 6], [0, 1], [0.0, 5e-4])
-    assert estimated_entropy_of_rollout([row]) == 0.0
+    assert estimate_entropy_of_rollout([row]) == 0.0
     assert entropy_of_rollout([row], [[0.0, -5e-4]]) == 0.0
 
 
@@ -215,9 +215,9 @@ def test_entropies_that_do_not_fit_their_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"entropies\[0\]\[1\] is nan, allowed are finite"):
         entropy_of_rollout([row], [[0.0, NAN]])
     with pytest.raises(ValueError, match=r"rows\[0\] has no policy_logprobs to estimate"):
-        estimated_entropy_of_rollout([row])
+        estimate_entropy_of_rollout([row])
     for rows in ([], [Row([5, 6], [1, 0], [0.0, 0.0])]):
         with pytest.raises(ValueError, match="the rollout trains no token: there is no entropy"):
-            estimated_entropy_of_rollout(rows)
+            estimate_entropy_of_rollout(rows)
         with pytest.raises(ValueError, match="the rollout trains no token"):
             entropy_of_rollout(rows, [[0.0, 0.0]] * len(rows))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, Row, pack
-from katgym_trainer.gradients.gateway import depth_first
+from katgym_trainer.gradients.split_backward import depth_first
 
 
 def owners(forest: PackedForest) -> list[list[int]]:

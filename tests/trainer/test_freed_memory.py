@@ -16,7 +16,7 @@ import threading
 
 import torch
 
-from katgym_trainer.runs.freed_memory import keep_freed_memory
+from katgym_trainer.runs.process.freed_memory import keep_freed_memory
 
 if "keep" in sys.argv:
     print(keep_freed_memory())
@@ -58,5 +58,6 @@ def test_freed_blocks_are_not_asked_for_again(where: str) -> None:
     assert int(num_faults) < 1000  # 10,240 and more if nothing is done
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_stays() -> None:
     assert told("keep", MALLOC_TRIM_THRESHOLD_="100000")[0] == "False"

@@ -14,9 +14,8 @@ from tiny_qwen import tiny_qwen
 
 from katgym.cli.main import main
 from katgym.errors import DiskFullError
-from katgym_trainer.runs.train_config_file import read_config
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.train_run import train_run
-from katgym_trainer.runs.train_run_config import TrainKind
 
 CONFIG = """
 [model]
@@ -70,7 +69,7 @@ def losses(run: Path) -> list[float]:
 def test_a_run_whose_disk_was_full_goes_on_to_the_same_losses(tmp_path: Path) -> None:
     path = tmp_path / "sft.toml"
     path.write_text(CONFIG.format(model=save_tiny(tmp_path / "model")))
-    config = read_config(path, TrainKind.SFT)
+    config = TrainRunConfig.read(path, kind=TrainKind.SFT)
     assert main(["train", "sft", str(path), "--out", str(tmp_path / "whole")]) == 0
     with small_disk(tmp_path / "disk", size="32m") as disk:
         run = disk / "run"

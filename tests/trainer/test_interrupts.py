@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from katgym_trainer.interrupts import interrupts_held_back
+from katgym_trainer.saving.interrupts import hold_interrupts
 
 
 def interrupt() -> None:
@@ -17,7 +17,7 @@ def interrupt() -> None:
 
 def test_the_block_ends_first() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt), interrupts_held_back():
+    with pytest.raises(KeyboardInterrupt), hold_interrupts():
         interrupt()
         interrupt()
         done.append(True)
@@ -26,9 +26,9 @@ def test_the_block_ends_first() -> None:
 
 
 def test_without_one_nothing_is_raised_and_errors_pass() -> None:
-    with interrupts_held_back():
+    with hold_interrupts():
         pass
-    with pytest.raises(ZeroDivisionError), interrupts_held_back():
+    with pytest.raises(ZeroDivisionError), hold_interrupts():
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -37,7 +37,7 @@ def test_whoever_handles_it_is_called_once() -> None:
     calls: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
     try:
-        with interrupts_held_back():
+        with hold_interrupts():
             interrupt()
             interrupt()
             assert calls == []
@@ -50,7 +50,7 @@ def test_other_threads_run_as_they_are() -> None:
     seen = []
 
     def run() -> None:
-        with interrupts_held_back():
+        with hold_interrupts():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=run)

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from katgym_trainer import Row
-from katgym_trainer.logprobs.logprob_block import merged, trained_blocks
+from katgym_trainer.logprobs.logprob_block import logprob_blocks, merge
 
 NAN = float("nan")
 
 
 def keys(row: Row, version: str = "ref", temperature: float = 1.0) -> list[Any]:
-    return [block.key for block in trained_blocks(row, version=version, temperature=temperature)]
+    return [block.key for block in logprob_blocks(row, version=version, temperature=temperature)]
 
 
 def row_of(num: int, **changes: Any) -> Row:
@@ -89,7 +89,7 @@ def test_blocks_without_trained_tokens_are_left_out() -> None:
     mask = np.zeros(200, bool)
     mask[[0, 64, 199]] = True  # the first is never trained
     row = row_of(200)
-    blocks = list(trained_blocks(row.replace(loss_mask=mask), version="ref", temperature=1.0))
+    blocks = list(logprob_blocks(row.replace(loss_mask=mask), version="ref", temperature=1.0))
     assert [block.key for block in blocks] == [keys(row)[1], keys(row)[3]]
     assert [np.arange(200)[block.at].tolist() for block in blocks] == [
         list(range(64, 128)),
@@ -121,7 +121,7 @@ def test_names_are_equal_where_all_tokens_until_there_are(
 
 
 def test_merged_keeps_what_was_known_first() -> None:
-    found = merged(np.array([NAN, -1.0, NAN, -2.0]), np.array([-5.0, -6.0, NAN, NAN]))
+    found = merge(np.array([NAN, -1.0, NAN, -2.0]), np.array([-5.0, -6.0, NAN, NAN]))
     assert found.tolist()[:2] == [-5.0, -1.0] and np.isnan(found[2]) and found[3] == -2.0
 
 

@@ -21,7 +21,7 @@ from katgym_trainer import (
     trainer_logprobs,
 )
 from katgym_trainer.logprobs.logprob_cache import LogprobCache
-from katgym_trainer.logprobs.logprob_reuse import cached_logprobs
+from katgym_trainer.logprobs.logprob_reuse import look_up_logprobs
 
 
 class CountingModel(TinyModel):
@@ -63,7 +63,7 @@ def test_they_are_the_models_own_to_the_last_bit(temperature: float) -> None:
     wanted = computed(model, rows, 1000, temperature=temperature)
     with LogprobCache() as cache:
         for _ in range(2):
-            found = cached_logprobs(
+            found = look_up_logprobs(
                 model, rows, cache=cache, version="v", max_tokens=1000, temperature=temperature
             )
             assert of_trained(rows, found) == wanted
@@ -75,14 +75,14 @@ def test_they_are_the_models_own_to_the_last_bit(temperature: float) -> None:
 def test_two_epochs_are_half_hits_and_one_forward(tmp_path: Path) -> None:
     model, rows = CountingModel(), sample_rows()
     with LogprobCache(folder=tmp_path) as cache:
-        once = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
+        once = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
         forwards = list(model.forwards)
         assert forwards == [70 + 5 + 11 + 20] and cache.stats.hit_rate == 0
-        again = cached_logprobs(model, rows[::-1], cache=cache, version="ref", max_tokens=1000)
+        again = look_up_logprobs(model, rows[::-1], cache=cache, version="ref", max_tokens=1000)
         assert model.forwards == forwards and cache.stats.hit_rate == 0.5
         assert cache.stats.num_hits == sum(row.num_trained for row in rows)
     with LogprobCache(folder=tmp_path) as cache:
-        later = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
+        later = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
         assert model.forwards == forwards and cache.stats.hit_rate == 1
     for x, y, z in zip(once, again[::-1], later, strict=True):
         assert np.array_equal(x, y) and np.array_equal(x, z)
@@ -91,18 +91,18 @@ def test_two_epochs_are_half_hits_and_one_forward(tmp_path: Path) -> None:
 def test_only_rows_that_miss_are_computed() -> None:
     model, rows = CountingModel(), sample_rows()
     with LogprobCache() as cache:
-        cached_logprobs(model, rows[1:2], cache=cache, version="ref", max_tokens=1000)
-        found = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
+        look_up_logprobs(model, rows[1:2], cache=cache, version="ref", max_tokens=1000)
+        found = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
         assert model.forwards == [81, 70 + 5 + 20]
         known, missed = rows[1].num_trained, rows[0].num_trained + rows[2].num_trained
         assert cache.stats.num_hits == known
         assert cache.stats.num_misses == known + missed
         unmasked = rows[0].replace(loss_mask=np.ones(75, bool))
-        cached_logprobs(model, [unmasked], cache=cache, version="ref", max_tokens=1000)
+        look_up_logprobs(model, [unmasked], cache=cache, version="ref", max_tokens=1000)
         assert model.forwards == [81, 95, 75]
         # Other numbers of the loss are no other tokens.
         rows[0] = rows[0].replace(advantages=3.0, weight=0.5, group="g")
-        cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
+        look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=1000)
         assert model.forwards == [81, 95, 75]
     for x, y in zip(of_trained(rows, found), computed(model, rows, 1000), strict=True):
         assert x == pytest.approx(y, rel=0, abs=1e-12)
@@ -111,9 +111,9 @@ def test_only_rows_that_miss_are_computed() -> None:
 def test_tokens_of_several_forests_are_found_as_they_were_returned() -> None:
     model, rows = CountingModel(), sample_rows()
     with LogprobCache() as cache:
-        once = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=90)
+        once = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=90)
         assert model.forwards == [70 + 5 + 11, 70 + 20]
-        again = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=90)
+        again = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=90)
     assert all(np.array_equal(x, y) for x, y in zip(once, again, strict=True))
     for x, y in zip(of_trained(rows, once), computed(model, rows, 1000), strict=True):
         assert x == pytest.approx(y, rel=0, abs=1e-12)
@@ -126,7 +126,7 @@ def test_a_token_that_is_known_is_returned_as_it_is_known() -> None:
     with LogprobCache() as cache:
         cache.store(one, np.full(len(row), -0.125), version="ref")
         for _ in range(2):
-            (found,) = cached_logprobs(model, [every], cache=cache, version="ref", max_tokens=99)
+            (found,) = look_up_logprobs(model, [every], cache=cache, version="ref", max_tokens=99)
             assert found[62] == -0.125
         (exact,) = computed(model, [every], 99)
     assert np.flatnonzero(found[1:] != exact).tolist() == [61]
@@ -136,13 +136,13 @@ def test_before_the_first_step_the_ratio_is_one_and_after_it_the_version_is_anot
     model, rows = CountingModel(), sample_rows()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with LogprobCache() as cache:
-        before = cached_logprobs(model, rows, cache=cache, version="0", max_tokens=1000)
+        before = look_up_logprobs(model, rows, cache=cache, version="0", max_tokens=1000)
         rows = [row.replace(policy_logprobs=x) for row, x in zip(rows, before, strict=True)]
         metrics = forward_backward(model, pack(rows, max_tokens=1000), loss("grpo"))
         assert metrics["ratio"] == 1.0 and metrics["policy_kl"] == 0.0
         optimizer.step()
-        proximal = cached_logprobs(model, rows, cache=cache, version="0", max_tokens=1000)
-        after = cached_logprobs(model, rows, cache=cache, version="1", max_tokens=1000)
+        proximal = look_up_logprobs(model, rows, cache=cache, version="0", max_tokens=1000)
+        after = look_up_logprobs(model, rows, cache=cache, version="1", max_tokens=1000)
     assert all(np.array_equal(x, y) for x, y in zip(before, proximal, strict=True))
     assert of_trained(rows, after) == computed(model, rows, 1000)
     assert not np.array_equal(before[0], after[0])
@@ -152,8 +152,8 @@ def test_where_nothing_is_trained_nothing_is_computed() -> None:
     model = CountingModel()
     with LogprobCache() as cache:
         rows = [Row([1, 2, 3], [1, 0, 0]), Row([4], [1])]
-        assert cached_logprobs(model, [], cache=cache, version="ref", max_tokens=9) == []
-        found = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=9)
+        assert look_up_logprobs(model, [], cache=cache, version="ref", max_tokens=9) == []
+        found = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=9)
         assert [x.tolist() for x in found] == [[0.0, 0.0, 0.0], [0.0]]
         assert cache.stats.hit_rate == 0
     assert model.forwards == []
@@ -162,11 +162,11 @@ def test_where_nothing_is_trained_nothing_is_computed() -> None:
 def test_rows_longer_than_the_budget_run_in_parts() -> None:
     model, rows = CountingModel(), [Row([1, 2], [0, 1]), Row([1, 2, 3], [0, 1, 1])]
     with LogprobCache() as cache:
-        found = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=2)
+        found = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=2)
         whole = trainer_logprobs(model, pack(rows, max_tokens=9))
         for row, logprobs, wanted in zip(rows, found, whole.values(), strict=True):
             assert logprobs == pytest.approx(row.spread(wanted.numpy()), abs=1e-12)
         for bad in (0, 1.5):
             other = [rows[0].replace(token_ids=[3, 3])]
             with pytest.raises(ValueError, match=rf"max_tokens is an int >= 1, got {bad!r}"):
-                cached_logprobs(model, other, cache=cache, version="ref", max_tokens=bad)
+                look_up_logprobs(model, other, cache=cache, version="ref", max_tokens=bad)

@@ -9,8 +9,8 @@ import torch
 from tiny_qwen import group_of_rows, tiny_qwen, weights
 
 from katgym_trainer import Row, forward_backward, loss, pack
-from katgym_trainer.master_weights import MasterWeights
-from katgym_trainer.optimizers import make_optimizer
+from katgym_trainer.optimization.master_weights import MasterWeights
+from katgym_trainer.optimization.optimizers import make_optimizer
 from katgym_trainer.trainer_config import TrainerConfig
 
 

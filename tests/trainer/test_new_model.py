@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 from transformers import AutoConfig, AutoTokenizer
 
 import katgym
-from katgym.chat_format import for_renderer
 from katgym.cli.main import main
+from katgym.environment.messages import assistant, system, user
 from katgym.errors import UnknownNameError, UsageError
-from katgym.messages import assistant, system, user
-from katgym.policies.hf import HfPolicy
-from katgym.policies.renderer_choice import choose_renderer
-from katgym_trainer.cli.new_model_command import OPTIONS
-from katgym_trainer.models.new_model import NewModelConfig, new_model
+from katgym.policies.hf.hf_policy import HfPolicy
+from katgym.policies.rendering.chat_format import for_renderer
+from katgym.policies.rendering.renderer_choice import choose_renderer
+from katgym_trainer.config.new_model_config import NewModelConfig
+from katgym_trainer.models.new_model import new_model
 from katgym_trainer.models.new_tokenizer import (
     common_lines,
     num_fixed_tokens,
@@ -199,14 +200,17 @@ def test_lines_that_recur_are_common() -> None:
     assert plain_tokenizer().encode("ab") == [*map(plain_tokenizer().convert_tokens_to_ids, "ab")]
 
 
-def test_the_help_has_the_defaults() -> None:
-    for name, (text, _) in OPTIONS.items():
-        default = getattr(NewModelConfig(), name.replace("-", "_"))
-        assert default is None or text.endswith(f"({default:g})"), name
+def test_the_help_has_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "new-model", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for name, default in asdict(NewModelConfig()).items():
+        key = f"{name}: " if name != "seed" else "--seed N "
+        text = told.partition(f" {key}")[2]
+        assert text and (default is None or f"({default:g})" in text), name
 
 
 def test_the_command_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    small = [f"--set={name}={value}" for name, value in SMALL.items()]
     path = tmp_path / "model"
     assert main(["train", "new-model", str(path), "--envs", ENVS[1], *small, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)

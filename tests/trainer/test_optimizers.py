@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from katgym_trainer.optimizers import Optimizer, clip_gradients, make_optimizer, schedule_factor
+from katgym_trainer.optimization.optimizers import (
+    Optimizer,
+    clip_gradients,
+    make_optimizer,
+    schedule_factor,
+)
 from katgym_trainer.trainer_config import TrainerConfig
 
 

@@ -17,7 +17,7 @@ from matplotlib.image import imread
 
 from katgym.cli.main import main
 from katgym.errors import UsageError
-from katgym_trainer.runs.plots import CURVES, plot_run, plot_runs, smoothed
+from katgym_trainer.runs.plots import CURVES, plot_run, plot_runs, smooth
 
 
 def write(folder: Path, lines: list[dict[str, float | None]]) -> Path:
@@ -27,14 +27,14 @@ def write(folder: Path, lines: list[dict[str, float | None]]) -> Path:
 
 
 def test_smoothing_by_hand() -> None:
-    found = smoothed(np.array([1.0, 3.0, 8.0]), 2.0)  # weights 1/2 for each step away
+    found = smooth(np.array([1.0, 3.0, 8.0]), 2.0)  # weights 1/2 for each step away
     assert found.tolist() == pytest.approx(
         [(1 + 1.5 + 2) / 1.75, (0.5 + 3 + 4) / 2, (0.25 + 1.5 + 8) / 1.75]
     )
-    assert smoothed(np.array([1.0, 3.0]), 1.0).tolist() == [1.0, 3.0]
-    assert smoothed(np.array([]), 3.0).tolist() == []
+    assert smooth(np.array([1.0, 3.0]), 1.0).tolist() == [1.0, 3.0]
+    assert smooth(np.array([]), 3.0).tolist() == []
     with pytest.raises(ValueError, match=r"span is a number >= 1, got 0.5"):
-        smoothed(np.array([1.0]), 0.5)
+        smooth(np.array([1.0]), 0.5)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.floats(1, 50))
@@ -43,7 +43,7 @@ def test_smoothing_is_the_weighted_mean_it_says(values: list[float], span: float
     weights = [[decay ** abs(t - u) for u in range(len(values))] for t in range(len(values))]
     wanted = [math.fsum(w * x for w, x in zip(row, values, strict=True)) / math.fsum(row)
               for row in weights]  # fmt: skip
-    assert smoothed(np.array(values), span).tolist() == pytest.approx(wanted, abs=1e-9)
+    assert smooth(np.array(values), span).tolist() == pytest.approx(wanted, abs=1e-9)
 
 
 def test_a_file_for_each_metric_that_is_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tiny_qwen import same, tiny_qwen, weights
 from torch import Tensor
 
 from katgym_trainer import Row
-from katgym_trainer.models.adapters import merged_state
+from katgym_trainer.models.adapters import merge_state
 from katgym_trainer.trainer import Trainer
 
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
@@ -82,7 +82,7 @@ def test_adapters_alone_are_trained_and_are_merged_into_a_copy(
 
 def test_merging_is_pefts(tmp_path: Path) -> None:
     trainer = trained(tiny_qwen(), lora_rank=2, dtype="bfloat16")
-    state = {name: value.clone() for name, value in merged_state(trainer.model).items()}
+    state = {name: value.clone() for name, value in merge_state(trainer.model).items()}
     wanted = trainer.model.merge_and_unload().state_dict()
     assert same(state, dict(wanted))
 

@@ -180,6 +180,7 @@ def test_gradients_of_ranks_add_up(name: str, num_ranks: int) -> None:
     assert sum(losses) == pytest.approx(metrics["loss"], rel=1e-10)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     script = Path(__file__).with_name("rank_process.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -140,7 +140,7 @@ def test_a_row_knows_its_log_probs_only_if_every_turn_does() -> None:
 def test_a_turn_without_tokens_is_named() -> None:
     text = (
         "turn 1 of rollout 'e' has no tokens: policy 'oracle' records none."
-        " `tokenized` makes some of its messages"
+        " `tokenize_rollout` makes some of its messages"
     )
     rollout = rollout_of(turn(record(None, 0, [1], [2])), turn(None), policy="oracle")
     with pytest.raises(ValueError) as caught:

@@ -114,7 +114,7 @@ def test_there_has_to_be_a_run_to_continue(tmp_path: Path) -> None:
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     begun(tmp_path)
     source = (
-        "import sys, pathlib\nfrom katgym.storage import FolderGuard\n"
+        "import sys, pathlib\nfrom katgym.system import FolderGuard\n"
         "guard = FolderGuard(pathlib.Path(sys.argv[1]))\nguard.take()\n"
         "print('held', flush=True)\nsys.stdin.read()\n"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from katgym import console
-from katgym_trainer.runs.run_log import logged_to
-from katgym_trainer.runs.stop_signals import StopSignals
+from katgym_trainer.runs.process.run_log import log_to
+from katgym_trainer.runs.process.stop_signals import StopSignals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -32,7 +32,7 @@ def test_the_log_has_more_than_the_console_and_ends_with_the_run(
 ) -> None:
     console.show_logs()
     ours, learner = logging.getLogger("katgym.toy"), logging.getLogger("katgym_trainer.toy")
-    with logged_to(tmp_path / "train.log"):
+    with log_to(tmp_path / "train.log"):
         learner.debug("too little")
         learner.info("a checkpoint")
         ours.info("a rollout")
@@ -45,7 +45,7 @@ def test_the_log_has_more_than_the_console_and_ends_with_the_run(
         "INFO katgym.toy: a rollout",
         "WARNING katgym_trainer.toy: too large",
     ]
-    with logged_to(tmp_path / "train.log"):
+    with log_to(tmp_path / "train.log"):
         learner.info("continued")
     assert len((tmp_path / "train.log").read_text().splitlines()) == 4
     assert logging.getLogger("katgym").level == logging.WARNING
@@ -62,7 +62,7 @@ def test_the_console_shows_warnings_alone() -> None:
     console.show_logs()
     logging.getLogger("katgym").addHandler(screen := Screen())
     try:
-        with logged_to(Path("/dev/null")):
+        with log_to(Path("/dev/null")):
             for name in ("katgym.toy", "katgym_trainer.toy"):
                 logging.getLogger(name).info("no")
                 logging.getLogger(name).warning("yes")

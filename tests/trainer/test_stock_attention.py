@@ -92,6 +92,6 @@ def test_ours_is_registered_twice_and_exact() -> None:
     context = TreeContext(
         found.end, found.position_ids, device=tree_model.device, backend="reference"
     )
-    with tree_model.prepared():
+    with tree_model.prepare():
         hidden_ND = tree_model.hidden(found, context).detach()
     assert error(hidden_ND @ model.lm_head.weight.T, wanted) < 5e-6

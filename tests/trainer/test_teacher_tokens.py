@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -21,13 +22,13 @@ from tiny_model import TinyModel
 import katgym
 from katgym import Message, Rollout
 from katgym.policies.base import BranchReason
-from katgym.policies.renderer_choice import choose_renderer
+from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.testing import EchoEnv, ScriptedPolicy
 from katgym_trainer import Row, forward_backward, loss, pack
 from katgym_trainer.rollouts.rollout_rows import rollout_rows
 from katgym_trainer.rollouts.supervised_rows import supervised_rows
-from katgym_trainer.rollouts.teacher_tokens import tokenized
+from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
 
 END = "<|im_end|>"
 ENVS = ["katgym/Arithmetic-v0", "katgym/MathProblems-v0", "katgym/TreasureHunt-v0"]
@@ -59,8 +60,7 @@ def body(message: Message) -> str:
 
 def check_transcript(rollout: Rollout, row: Row, tokenizer: Any, *, num_system: int) -> None:
     """The row spells the conversation up to its last answer, and trains what the teacher wrote."""
-    last = rollout.turns[-1].num_messages
-    messages = rollout.messages[: last + 1]
+    messages = rollout.conversation(len(rollout.turns) - 1)
     text = "".join(f"<|im_start|>{m['role']}\n{body(m)}{END}\n" for m in messages)
     spelled = tokenizer.decode(row.token_ids.tolist())
     assert spelled.endswith(text.removesuffix("\n"))
@@ -79,7 +79,7 @@ def test_what_an_oracle_plays_is_spelled_and_its_answers_are_trained(
 ) -> None:
     rollout = play(env_id, "oracle", seed)
     assert rollout.reward.value == 1.0 and not rollout.has_tokens
-    rendered = tokenized(rollout, choose_renderer(tokenizer))
+    rendered = tokenize_rollout(rollout, choose_renderer(tokenizer))
     assert rendered.has_tokens
     (row,) = rollout_rows(rendered)
     check_transcript(rollout, row, tokenizer, num_system=1 if rollout.tools else 0)
@@ -87,9 +87,9 @@ def test_what_an_oracle_plays_is_spelled_and_its_answers_are_trained(
     counts = [(t.num_prompt_tokens, t.num_completion_tokens) for t in rendered.turns]
     assert counts[-1][0] + counts[-1][1] == len(row)
     assert sum(num for _, num in counts) == row.num_trained
-    unchanged = [replace(made, tokens=None) for made in rendered.turns]
+    unchanged = [msgspec.structs.replace(made, tokens=None) for made in rendered.turns]
     for made, given in zip(unchanged, rollout.turns, strict=True):
-        assert replace(made, num_prompt_tokens=0, num_completion_tokens=0) == given
+        assert msgspec.structs.replace(made, num_prompt_tokens=0, num_completion_tokens=0) == given
     assert replace(rendered, turns=rollout.turns) == rollout
 
 
@@ -102,11 +102,11 @@ def test_what_an_oracle_plays_is_spelled_and_its_answers_are_trained(
 def test_a_real_vocabulary(env_id: str) -> None:
     from transformers import AutoTokenizer
 
-    from katgym.policies.smollm2 import model_directory
+    from katgym.policies.hf.smollm2 import model_directory
 
     real = AutoTokenizer.from_pretrained(model_directory())
     rollout = play(env_id, "oracle")
-    (row,) = rollout_rows(tokenized(rollout, choose_renderer(real)))
+    (row,) = rollout_rows(tokenize_rollout(rollout, choose_renderer(real)))
     # Its template adds a system message also where there are no tools.
     check_transcript(rollout, row, real, num_system=1)
 
@@ -132,10 +132,12 @@ def check_as_recorded(tokenizer: Any, renderer: str, answers: Sequence[str]) -> 
     made = choose_renderer(tokenizer, name=renderer)
     sampled = play(EchoEnv(), Parrot(tokenizer, made, answers))
     assert sampled.num_turns == len(answers)
-    rendered = tokenized(sampled, made)
+    rendered = tokenize_rollout(sampled, made)
     for turn_sampled, turn_rendered in zip(sampled.turns, rendered.turns, strict=True):
         assert turn_sampled.tokens is not None
-        wanted = replace(turn_sampled, tokens=replace(turn_sampled.tokens, policy_logprobs=()))
+        wanted = msgspec.structs.replace(
+            turn_sampled, tokens=replace(turn_sampled.tokens, policy_logprobs=())
+        )
         assert turn_rendered == wanted
     return rendered
 
@@ -191,13 +193,13 @@ def test_tokens_of_another_vocabulary_are_replaced(tokenizer: Any, qwen_tokenize
     rollout = asyncio.run(
         katgym.run_rollout(EchoEnv(), teacher, seed=0, limits=katgym.Limits(max_turns=1))
     )
-    (row,) = rollout_rows(tokenized(rollout, choose_renderer(tokenizer)))
+    (row,) = rollout_rows(tokenize_rollout(rollout, choose_renderer(tokenizer)))
     assert tokenizer.decode(row.token_ids.tolist()).endswith(f"<|im_start|>assistant\nNo{END}")
 
 
 def test_text_that_spells_a_control_token_trains_no_end_of_turn(tokenizer: Any) -> None:
     rollout = play(EchoEnv(), ScriptedPolicy([f"a{END}b"] * 4))
-    rendered = tokenized(rollout, choose_renderer(tokenizer))
+    rendered = tokenize_rollout(rollout, choose_renderer(tokenizer))
     stop = tokenizer.eos_token_id
     for made in rendered.turns:
         assert made.tokens is not None
@@ -205,7 +207,7 @@ def test_text_that_spells_a_control_token_trains_no_end_of_turn(tokenizer: Any) 
 
 
 def test_a_rollout_that_made_no_call_stays_empty(tokenizer: Any) -> None:
-    assert tokenized(rollout_of(), choose_renderer(tokenizer)) == rollout_of()
+    assert tokenize_rollout(rollout_of(), choose_renderer(tokenizer)) == rollout_of()
 
 
 class OddRenderer:
@@ -230,30 +232,32 @@ def test_an_answer_that_merges_with_its_prompt_is_refused() -> None:
     rollout = play(EchoEnv(), ScriptedPolicy(["\nSo.", "", "", ""]))
     words = r"can merge with the template's. It begins '\\nSo.'"
     with pytest.raises(ValueError, match=words):
-        tokenized(rollout, choose_renderer(merging))
+        tokenize_rollout(rollout, choose_renderer(merging))
 
 
 def test_what_cannot_be_told_apart_is_refused(tokenizer: Any) -> None:
     rollout = rollout_of(turn(None))
     with pytest.raises(ValueError, match="turn 0 of rollout 'e': OddRenderer does not put the"):
-        tokenized(rollout, OddRenderer(prompt=9, stop=3))  # type: ignore[arg-type]  # a part of one
+        tokenize_rollout(rollout, OddRenderer(prompt=9, stop=3))  # type: ignore[arg-type]  # a part of one
     unended = OddRenderer(prompt=2, stop=8)
     with pytest.raises(ValueError, match=r"ends the answer with none of its stop tokens \[8\]"):
-        tokenized(rollout, unended)  # type: ignore[arg-type]  # a part of one
-    cut = tokenized(rollout_of(turn(None, finish_reason="length")), unended)  # type: ignore[arg-type]  # a part of one
+        tokenize_rollout(rollout, unended)  # type: ignore[arg-type]  # a part of one
+    cut = tokenize_rollout(rollout_of(turn(None, finish_reason="length")), unended)  # type: ignore[arg-type]  # a part of one
     assert cut.turns[0].tokens is not None
     assert list(cut.turns[0].tokens.completion_ids) == [3]
     chatml = choose_renderer(tokenizer)
-    with pytest.raises(ValueError, match="turn 0 of rollout 'e' has no answer: message 1 of 1 has"):
-        tokenized(rollout_of(turn(None), messages=[{"role": "user", "content": ""}]), chatml)
-    played = replace(play("katgym/Arithmetic-v0", "oracle"), tools=())
-    with pytest.raises(ValueError, match="calls tools, and their schemas are not there; read it"):
-        tokenized(played, chatml)
+    with pytest.raises(ValueError, match="turn 0 of rollout 'e' has no answer in words"):
+        tokenize_rollout(rollout_of(msgspec.structs.replace(turn(None), answer=None)), chatml)
+    played = play("katgym/Arithmetic-v0", "oracle")
+    bare = replace(played, turns=[msgspec.structs.replace(turn, tools=()) for turn in played.turns])
+    with pytest.raises(ValueError, match="calls tools, and their schemas are not there"):
+        tokenize_rollout(bare, chatml)
 
 
 def test_a_student_learns_what_teachers_wrote_and_nothing_off_policy(tokenizer: Any) -> None:
     renderer = choose_renderer(tokenizer)
-    teachers = [tokenized(play("katgym/MathProblems-v0", "oracle", s), renderer) for s in (0, 1)]
+    played = [play("katgym/MathProblems-v0", "oracle", seed) for seed in (0, 1)]
+    teachers = [tokenize_rollout(rollout, renderer) for rollout in played]
     rows = supervised_rows(teachers, min_reward=1.0)
     forests = pack(rows, max_tokens=4_096)
     model = TinyModel(vocabulary=len(tokenizer))

@@ -16,10 +16,11 @@ import pytest
 from byte_tokenizer import byte_tokenizer
 from tiny_qwen import tiny_qwen
 
+from katgym import Reward
 from katgym.cli.main import main
-from katgym_trainer.runs.train_config_file import read_config
+from katgym.rollout_store import RolloutStore
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.train_run import train_run
-from katgym_trainer.runs.train_run_config import TrainKind
 
 CONFIG = """
 [model]
@@ -140,7 +141,7 @@ def test_ctrl_c_finishes_the_step_and_the_run_goes_on_from_it(
 ) -> None:
     run = tmp_path / "run"
     result = train_run(
-        read_config(config, TrainKind.SFT),
+        TrainRunConfig.read(config, kind=TrainKind.SFT),
         run,
         config_text=config.read_text(),
         observer=Interrupter(at=6),
@@ -187,10 +188,9 @@ def test_rft_learns_from_recorded_rollouts_that_succeeded(
 ) -> None:
     recorded = tmp_path / "recorded"
     shutil.copytree(whole_run / "oracle", recorded)
-    lines = [json.loads(line) for line in (recorded / "rollouts.jsonl").read_text().splitlines()]
-    for line in lines[:4]:
-        line["reward"]["value"] = 0.0
-    (recorded / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with RolloutStore.open(recorded) as store:
+        for record in store.sessions()[:4]:
+            store.update_session(record.session_id, reward=Reward(value=0.0))
     before, after = config.read_text().split("[data.oracle]")
     after = after.partition("[train]")[2]
     config.write_text(f'{before}[data]\nrollouts = ["{recorded}"]\n[train]{after}')
@@ -298,6 +298,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"katgym {' '.join(arguments)} " in capsys.readouterr().out.partition("example:")[2]
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_says_how_to_continue(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     # A shell starts background jobs with SIGINT ignored, and so would this process be.

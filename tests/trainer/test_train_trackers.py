@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from katgym import plugins
-from katgym.contributions import Owner
 from katgym.errors import UnknownNameError, UsageError
-from katgym_trainer.runs.train_run_config import TrackConfig
+from katgym.plugins.contributions import Owner
+from katgym_trainer.config.run_config import TrackConfig
 from katgym_trainer.trackers.tracker import make_tracker, tracking
 
 TOLD: list[object] = []
@@ -102,7 +102,7 @@ def test_a_missing_package_is_named_with_its_command(name: str, tmp_path: Path) 
         "name, folder = sys.argv[1:]\n"
         "sys.modules[name] = None  # importing it fails, as where it is not installed\n"
         "from katgym.errors import MissingDependencyError\n"
-        "from katgym_trainer.runs.train_run_config import TrackConfig\n"
+        "from katgym_trainer.config.run_config import TrackConfig\n"
         "from katgym_trainer.trackers.tracker import make_tracker\n"
         "try:\n"
         "    make_tracker(TrackConfig(name=name), pathlib.Path(folder))\n"
@@ -128,7 +128,7 @@ def run(source: str, *arguments: str, text: str = "", **variables: str) -> str:
 TELL = """
 import pathlib, sys
 from katgym_trainer.trackers.tracker import make_tracker, tracking
-from katgym_trainer.runs.train_run_config import TrackConfig
+from katgym_trainer.config.run_config import TrackConfig
 name, folder, first, last, options = sys.argv[1], pathlib.Path(sys.argv[2]), *sys.argv[3:]
 config = TrackConfig(name=name, options=eval(options))
 lock = {"run_id": "0a1b2c3d", "run": {"kind": "sft"}, "data": None, "versions": {}}
@@ -143,6 +143,7 @@ def needs(name: str) -> None:
     pytest.importorskip(name, reason=f"needs the package {name!r}")
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_was_told_and_forgets_what_is_told_again(tmp_path: Path) -> None:
     needs("tensorboard")
     for first, last in ((1, 4), (3, 5)):
@@ -193,6 +194,7 @@ def leveldb_records(data: bytes) -> list[bytes]:
     return records
 
 
+@pytest.mark.slow
 def test_wandb_writes_offline_without_an_account(tmp_path: Path) -> None:
     needs("wandb")
     options = "{'project': 'toy', 'mode': 'offline'}"

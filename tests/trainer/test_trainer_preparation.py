@@ -14,7 +14,7 @@ from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, same, tiny_qwen, weights
 
 from katgym import RolloutGroup
-from katgym_trainer import Row, Trainer, group_rows, pack, scaled_by_pass_rate, trainer_logprobs
+from katgym_trainer import Row, Trainer, group_rows, pack, scale_by_pass_rate, trainer_logprobs
 from katgym_trainer.trainer_metrics import METRICS
 
 KL = {"loss": {"kl_coef": 0.5}}
@@ -142,7 +142,7 @@ def test_pass_rates_scale_groups() -> None:
     trainer.step(groups)
     rows = group_rows(groups, "grpo")
     first, last = rows[0].group, rows[-1].group
-    other.step_rows(scaled_by_pass_rate(rows, {first: 0.5, last: 2 / 3}))
+    other.step_rows(scale_by_pass_rate(rows, {first: 0.5, last: 2 / 3}))
     assert same(weights(trainer.model), weights(other.model))
     with pytest.raises(ValueError, match="'pass_rate' needs the groups' rewards: call step, or"):
         trainer.step_rows(rows)

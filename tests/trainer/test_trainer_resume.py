@@ -13,7 +13,7 @@ from tiny_model import TinyModel
 from tiny_qwen import group_of_rows, same, tiny_qwen, weights
 
 from katgym_trainer import Row
-from katgym_trainer.checkpoints import CheckpointError
+from katgym_trainer.saving.checkpoints import CheckpointError
 from katgym_trainer.trainer import Trainer
 
 ARGS: dict[str, Any] = {
@@ -64,6 +64,7 @@ def test_the_next_step_is_the_same(kind: str, tmp_path: Path) -> None:
         assert found[name] == metrics[name]
 
 
+@pytest.mark.slow
 def test_a_new_process_goes_on_the_same(tmp_path: Path) -> None:
     trainer = Trainer(TinyModel(), "grpo", args={"learning_rate": 0.1})
     rows = [Row([1, 2, 3], [0, 1, 1], [0, -2, -2], a, group=0) for a in (1.0, -0.5)]

@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from byte_tokenizer import byte_tokenizer
 from plain_rollout import plain_rollout
 
+from katgym.environment.failure import FailureKind
+from katgym.environment.messages import assistant, user
+from katgym.environment.reward import Reward
 from katgym.errors import UsageError
-from katgym.failure import FailureKind
-from katgym.messages import assistant, user
+from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import TokenRecord
-from katgym.policies.chatml_renderer import ChatMLRenderer
-from katgym.reward import Reward
-from katgym.rollout import Rollout, Turn
+from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.rollouts.rollout_files import read_rollouts
-from katgym_trainer.runs.train_config_file import parse_config
-from katgym_trainer.runs.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.training_data import Source, TrainingData, sources_of
 
 RENDERER = ChatMLRenderer(byte_tokenizer())
@@ -37,15 +37,14 @@ def rollout(
         policy_logprobs=[-0.5] * num_trained,
     )
     turn = Turn(
-        num_messages=1, finish_reason="stop", tokens=record, num_prompt_tokens=3,
-        num_completion_tokens=num_trained,
+        messages=[user("?")], answer=assistant("x" * (num_trained - 1)), tokens=record,
+        num_prompt_tokens=3, num_completion_tokens=num_trained,
     )  # fmt: skip
     kind = FailureKind.SANDBOX_ERROR
     return plain_rollout(
         env_id="acme/Toy-v0", task_id=task, task_sha256="s", seed=0, attempt=attempt,
         episode_id=f"{who}-{task}-{attempt}", turns=[turn],
         reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
-        messages=[user("?"), assistant("x" * (num_trained - 1))],
     )  # fmt: skip
 
 
@@ -56,7 +55,7 @@ def write(path: Path, rollouts: Sequence[Rollout]) -> Path:
 
 def config(kind: TrainKind, **data: Any) -> TrainRunConfig:
     raw = {"model": {"path": "m"}, "data": {"rollouts": ["a"], **data}}
-    return parse_config(raw, kind, name="a.toml")
+    return TrainRunConfig.of(raw, kind=kind, name="a.toml")
 
 
 def read(config: TrainRunConfig, path: Path, teacher: Path | None = None) -> TrainingData:
@@ -143,7 +142,7 @@ def test_tokens_stay_as_sampled_but_for_teachers(sampled: Path, tmp_path: Path) 
 def test_turns_with_masked_errors_are_not_trained(tmp_path: Path) -> None:
     good, cut = rollout("a", 2, 1.0), rollout("b", 2, 1.0)
     cut = dataclasses.replace(
-        cut, turns=[dataclasses.replace(cut.turns[0], finish_reason="length")]
+        cut, turns=[msgspec.structs.replace(cut.turns[0], finish_reason="length")]
     )
     both = write(tmp_path / "both.jsonl", [good, cut])
     assert read(config(TrainKind.SFT), both).num_left_out == {}
@@ -156,9 +155,10 @@ def test_what_cannot_be_read_is_named_with_its_source(sampled: Path, tmp_path: P
     with pytest.raises(UsageError, match=words):
         read(config(TrainKind.SFT), sampled, sampled)
     (tmp_path / "bad.jsonl").write_text('{"env_id": 3}\n')
-    with pytest.raises(UsageError, match=r"\[data\] 'sampled': .* line 1: not a rollout"):
+    with pytest.raises(UsageError, match=r"\[data\] 'sampled': .* line 1: not a rollout as"):
         read(config(TrainKind.SFT), tmp_path / "bad.jsonl")
-    silent = dataclasses.replace(rollout("a", 2, 1.0), messages=[])
+    said = rollout("a", 2, 1.0)
+    silent = dataclasses.replace(said, turns=[msgspec.structs.replace(said.turns[0], answer=None)])
     teacher = write(tmp_path / "silent.jsonl", [silent])
     with pytest.raises(UsageError, match=r"\[data\] 'taught': turn 0 of .* has no answer"):
         read(config(TrainKind.SFT), write(tmp_path / "e.jsonl", []), teacher)
@@ -208,11 +208,10 @@ def test_the_oracle_plays_once_into_the_folder(tmp_path: Path) -> None:
     wanted = config(TrainKind.SFT, rollouts=[], oracle=oracle)
     (source,) = sources_of(wanted, tmp_path)
     assert source == Source(path=tmp_path / "oracle", name="oracle", is_teacher=True)
-    recorded = (tmp_path / "oracle" / "rollouts.jsonl").read_bytes()
-    lines = [json.loads(line) for line in recorded.splitlines()]
-    assert [(line["split"], line["reward"]["value"]) for line in lines] == [("train", 1.0)] * 3
+    recorded = list(read_rollouts(tmp_path / "oracle"))
+    assert [(r.split, r.reward.value) for r in recorded] == [("train", 1.0)] * 3
     sources_of(wanted, tmp_path)
-    assert (tmp_path / "oracle" / "rollouts.jsonl").read_bytes() == recorded
+    assert list(read_rollouts(tmp_path / "oracle")) == recorded
 
 
 def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) -> None:
@@ -227,5 +226,5 @@ def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) ->
     rollouts = played[0] + played[1]
     assert [made.reward.value for made in rollouts] == [1.0] * 6
     assert {len(turn.tool_results) for made in rollouts for turn in made.turns} == {0, 1}
-    with pytest.raises(UsageError, match=r"\[data.oracle\]: max_calls is an int >= 1, got 0"):
+    with pytest.raises(UsageError, match=r"\[data\] oracle: max_calls is .*, got 0"):
         config(TrainKind.SFT, oracle={**oracle, "max_calls": 0})

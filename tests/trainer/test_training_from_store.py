@@ -7,6 +7,7 @@ Not here: run folders and files (`test_training_data.py`); rows of one session
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ from made_rollouts import short_rollout
 from tiny_qwen import tiny_qwen
 
 from katgym.cli.main import main
+from katgym.environment.reward import Reward
 from katgym.errors import UsageError
-from katgym.policies.chatml_renderer import ChatMLRenderer
+from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
 from katgym.rollout_store import RolloutStore, record_rollout, rollouts, stored_groups
 from katgym_trainer import group_rows, read_rollouts
-from katgym_trainer.runs.train_config_file import parse_config
-from katgym_trainer.runs.train_run_config import TrainKind
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.training_data import Source, TrainingData
 
 ARITHMETIC = "katgym/Arithmetic-v0?level=1"
@@ -41,26 +42,28 @@ def store(tmp_path: Path) -> Path:
 
 
 def read(store: Path, kind: TrainKind = TrainKind.SFT) -> TrainingData:
-    config = parse_config({"model": {"path": "m"}, "data": {"rollouts": ["a"]}}, kind, name="a")
+    config = TrainRunConfig.of(
+        {"model": {"path": "m"}, "data": {"rollouts": ["a"]}}, kind=kind, name="a"
+    )
     source = Source(path=store, name="store", is_teacher=False)
     return TrainingData.read(config, ChatMLRenderer(byte_tokenizer()), sources=[source])
 
 
 def test_rollouts_come_group_by_group_with_their_tools(store: Path) -> None:
-    assert [rollout.episode_id for rollout in read_rollouts(store)] == ["b0", "b1", "a0", "a1"]
+    assert [rollout.episode_id for rollout in read_rollouts(store)] == ["a0", "a1", "b0", "b1"]
     data = read(store)
     assert [(example.task[1], example.reward) for example in data.examples] == [
-        ("b", 1.0), ("b", 0.0), ("a", 1.0),
+        ("a", 1.0), ("b", 1.0), ("b", 0.0),
     ]  # fmt: skip
     assert data.num_left_out == {"no valid reward": 1}
-    assert data.rows([1])[0].token_ids.tolist() == [1, 2, 10, 11, 12, 13]
+    assert data.rows([2])[0].token_ids.tolist() == [1, 2, 10, 11, 12, 13]
     assert read(store, TrainKind.RFT).num_left_out == {"no valid reward": 1, "reward too low": 1}
 
 
 def test_sealing_changes_no_identity_and_new_rollouts_and_rewards_do(store: Path) -> None:
     before = read(store).identity()
     with RolloutStore.open(store) as opened:
-        opened.update_session("b1", reward=0.5)
+        opened.update_session("b1", reward=Reward(value=0.5))
         changed = read(store).identity()
         opened.seal()
     assert read(store).identity() == changed
@@ -72,9 +75,10 @@ def test_sealing_changes_no_identity_and_new_rollouts_and_rewards_do(store: Path
 
 
 def test_a_store_that_cannot_be_read_is_named(store: Path) -> None:
-    with RolloutStore.open(store) as opened:
-        opened.update_session("a0", metadata={"katgym": {"format": 9}})
-    with pytest.raises(UsageError, match=r"\[data\] 'store': session 'a0' was recorded by a newer"):
+    connection = sqlite3.connect(store / "live.sqlite")
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(UsageError, match=r"\[data\] 'store': .* was written by an older katgym"):
         read(store)
 
 

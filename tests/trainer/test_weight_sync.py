@@ -21,13 +21,13 @@ from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.ipc_sync import IpcSync
 from katgym_trainer.weight_sync.lora_sync import LoraSync
+from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError, compare
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.served_weights import (
     scores,
     write_adapter,
 )
-from katgym_trainer.weight_sync.standstill import Asleep
 from katgym_trainer.weight_sync.weight_sync import WeightSync
 
 ROUTES = ["/pause", "/resume", "/update_weight_version", "/v1/completions", "/v1/load_lora_adapter"]
@@ -166,7 +166,7 @@ def test_a_sleeping_server_wakes_its_weights_first_and_is_never_resumed(told, mo
     async def run():
         sync = make(told)
         try:
-            return await sync.deliver(await sync.ready(model, 3), standstill=Asleep())
+            return await sync.deliver(await sync.ready(model, 3), pause=PauseAsleep())
         finally:
             await sync.aclose()
 

@@ -16,16 +16,16 @@ from vllm_servers import save, server_of, tiny_model
 
 from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
-from katgym.policies.vllm_client import from_uri
+from katgym.policies.endpoints.vllm_client import from_uri
 from katgym.vllm_server import TokenClient, TokenRequest
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.lora_sync import LoraSync
+from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.served_weights import scores
-from katgym_trainer.weight_sync.standstill import Asleep
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -167,7 +167,7 @@ def test_a_server_that_sleeps_takes_all_weights_and_goes_on(server, model_folder
             versions[42] = model
             weights = await sync.ready(model, 42)
             assert not queued.done()
-            times = await sync.deliver(weights, standstill=Asleep())
+            times = await sync.deliver(weights, pause=PauseAsleep())
             assert times.difference <= 1e-4
             return await running, await queued
         finally:

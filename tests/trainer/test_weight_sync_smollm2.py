@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from katgym.policies.smollm2 import model_directory
+from katgym.policies.hf.smollm2 import model_directory
 from katgym.vllm_server import VllmServer, VllmServerConfig
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync

@@ -45,7 +45,7 @@ class TinyModel(nn.Module):
     def head(self) -> Head:
         return Head(weight_VD=self.embedding)
 
-    def prepared(self) -> AbstractContextManager[None]:
+    def prepare(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:

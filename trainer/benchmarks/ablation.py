@@ -40,7 +40,7 @@ from katgym_trainer import (
     Trainer,
     group_advantages,
     pack,
-    scaled_by_pass_rate,
+    scale_by_pass_rate,
     with_gae,
 )
 
@@ -208,7 +208,7 @@ class Loop:
                     )
                 )  # fmt: skip
         if self.variant.scales_by_pass_rate:
-            rows = scaled_by_pass_rate(rows, pass_rates)
+            rows = scale_by_pass_rate(rows, pass_rates)
         if self.critic is not None:
             rows = self._valued(rows, rewards)
         return self.trainer.step_rows(rows)

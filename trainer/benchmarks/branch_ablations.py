@@ -42,8 +42,8 @@ from compacted_sums import (
 )
 
 from katgym.console import stdout
-from katgym.evaluation.statistics import t_interval
-from katgym.rollout import RolloutGroup
+from katgym.evaluation.statistics.intervals import t_interval
+from katgym.play.rollout import RolloutGroup
 from katgym_trainer import Row, Trainer, group_rows, supervised_rows
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kernels/benchmarks"))

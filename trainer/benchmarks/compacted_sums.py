@@ -22,8 +22,8 @@ import torch
 import transformers
 
 from katgym import Reward, Rollout, RolloutGroup, RolloutStatus, Sampling, assistant, user
+from katgym.play.rollout import Turn
 from katgym.policies.base import BranchReason, TokenRecord
-from katgym.rollout import Turn
 
 PLUS, END, SUM, START = 10, 11, 12, 13
 SYSTEM = (START, PLUS, SUM, END)
@@ -108,24 +108,22 @@ class Episode:
 
     def rollout(self) -> Rollout:
         """Return the record of the episode, as an agent loop leaves it."""
-        messages = []
         turns = []
         for number, record in zip(self.task, self.turns, strict=True):
-            messages.append(user(str(number)))
             turns.append(
                 Turn(
-                    num_messages=len(messages), finish_reason="stop", tokens=record,
+                    messages=[user(str(number))], num_shared_messages=2 * len(turns),
+                    answer=assistant(" ".join(map(str, record.completion_ids))), tokens=record,
                     num_prompt_tokens=record.num_shared + len(record.prompt_ids),
                     num_completion_tokens=len(record.completion_ids),
                 )
             )  # fmt: skip
-            messages.append(assistant(" ".join(map(str, record.completion_ids))))
         return Rollout(
             env_id="benchmarks/CompactedSums-v0", plugin_version="0", policy="tiny",
             task_id="+".join(map(str, self.task)), task_sha256="", split="train", seed=None,
             attempt=0, episode_id=self.name, seat="player", status=RolloutStatus.TERMINATED,
-            reward=Reward(value=self.reward), messages=messages, turns=turns, tools=(),
-            sampling=Sampling(max_tokens=MAX_REPLY), sampling_seed=None,
+            reward=Reward(value=self.reward), turns=turns,
+            sampling=Sampling(max_tokens=MAX_REPLY),
         )  # fmt: skip
 
 

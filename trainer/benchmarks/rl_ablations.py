@@ -27,7 +27,7 @@ from typing import Any
 from rl_runs import journal, num_sampled, play, values
 
 from katgym.console import stdout
-from katgym.evaluation.statistics import t_interval
+from katgym.evaluation.statistics.intervals import t_interval
 
 CONFIG = Path("demo/train/rl.toml")
 RUNS = Path("runs/rl-ablations")

@@ -3,8 +3,8 @@
     python trainer/benchmarks/steps.py --shrink 32 --out trainer/benchmarks/steps_cpu.csv
     python trainer/benchmarks/steps.py --prefix         # 16 answers of 64 tokens to 1,024
     katgym eval 'katgym/TreasureHunt-v0?level=2' --policy smollm2 --tasks 2 --group-size 8 \
-        --max-tokens 48 --max-turns 6 --out runs/recorded
-    python trainer/benchmarks/steps.py --recorded runs/recorded/rollouts.jsonl --vocabulary 49152
+        --max-tokens 48 --set limits.max_turns=6 --out runs/recorded
+    python trainer/benchmarks/steps.py --recorded runs/recorded --vocabulary 49152
     python trainer/benchmarks/steps.py --device cuda --shape 0.6b --dtype bfloat16 --shrink 1 \
         --max-tokens 40000 --checkpointing --out trainer/benchmarks/steps_gpu.csv
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import random
 import statistics
@@ -100,11 +99,11 @@ def prefix_tree() -> Tree:
 
 def recorded_rows(path: Path) -> list[Row]:
     """Return the rows of recorded rollouts, one for each model call, as an agent's log holds it."""
-    import katgym  # which a machine that runs kernels alone may not have
+    # A machine that runs kernels alone may not have katgym.
+    from katgym_trainer.rollouts.rollout_files import read_rollouts
 
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        rollout = katgym.Rollout.from_json(json.loads(line))
+    for rollout in read_rollouts(path):
         for number, turn in enumerate(rollout.turns):
             prompt = rollout.prompt_ids(number)
             assert turn.tokens is not None  # prompt_ids has looked
@@ -299,7 +298,7 @@ def main() -> None:
     if options.prefix:
         data = {"16 answers of 64 to 1,024": make_rows(prefix_tree(), options.vocabulary)}
     if options.recorded:
-        data = {f"recorded: {options.recorded.parent.name}": recorded_rows(options.recorded)}
+        data = {f"recorded: {options.recorded.name}": recorded_rows(options.recorded)}
     is_whole = options.prefix or options.recorded
     shared = {
         "parameters": num, "shrink": 1 if is_whole else options.shrink,

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
     from katgym_trainer.advantages.entropy_scaling import (
         entropy_of_rollout,
         entropy_scaled,
-        estimated_entropy_of_rollout,
+        estimate_entropy_of_rollout,
         pass_rate_scaled,
     )
     from katgym_trainer.advantages.gae import with_gae
     from katgym_trainer.advantages.group_advantages import group_advantages
     from katgym_trainer.advantages.reward_shaping import overlong_penalty
     from katgym_trainer.algorithms import ALGORITHMS
-    from katgym_trainer.checkpoints import CheckpointError
     from katgym_trainer.critic import Critic
     from katgym_trainer.gradients.forward_backward import (
         forward_backward,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
         trainer_logprobs,
     )
     from katgym_trainer.logprobs.logprob_cache import CacheStats, LogprobCache
-    from katgym_trainer.logprobs.logprob_reuse import cached_logprobs
+    from katgym_trainer.logprobs.logprob_reuse import look_up_logprobs
     from katgym_trainer.losses import LOSSES, Loss, loss
     from katgym_trainer.losses.scope import Scope
     from katgym_trainer.models.tree_context import TreeContext
@@ -40,10 +39,11 @@ if TYPE_CHECKING:
     from katgym_trainer.rollouts.rollout_files import read_rollouts
     from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
     from katgym_trainer.rollouts.supervised_rows import preference_rows, supervised_rows
-    from katgym_trainer.rollouts.teacher_tokens import tokenized
+    from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
     from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
     from katgym_trainer.row import Row
-    from katgym_trainer.row_preparation import row_entropies, scaled_by_entropy, scaled_by_pass_rate
+    from katgym_trainer.row_preparation import row_entropies, scale_by_entropy, scale_by_pass_rate
+    from katgym_trainer.saving.checkpoints import CheckpointError
     from katgym_trainer.task_sampler import GroupFilter, TaskSampler
     from katgym_trainer.trainer import Trainer
     from katgym_trainer.trainer_config import TrainerConfig
@@ -76,13 +76,13 @@ __all__ = [
     "TreeModel",
     "TurnError",
     "balance",
-    "cached_logprobs",
     "entropy_of_rollout",
     "entropy_scaled",
-    "estimated_entropy_of_rollout",
+    "estimate_entropy_of_rollout",
     "forward_backward",
     "group_advantages",
     "group_rows",
+    "look_up_logprobs",
     "loss",
     "overlong_penalty",
     "pack",
@@ -93,10 +93,10 @@ __all__ = [
     "read_rollouts",
     "rollout_rows",
     "row_entropies",
-    "scaled_by_entropy",
-    "scaled_by_pass_rate",
+    "scale_by_entropy",
+    "scale_by_pass_rate",
     "supervised_rows",
-    "tokenized",
+    "tokenize_rollout",
     "trainer_entropies",
     "trainer_logprobs",
     "turn_errors",
@@ -104,64 +104,48 @@ __all__ = [
 ]
 
 _ON_USE = {
-    "entropy_of_rollout": "advantages.entropy_scaling",
-    "entropy_scaled": "advantages.entropy_scaling",
-    "estimated_entropy_of_rollout": "advantages.entropy_scaling",
-    "pass_rate_scaled": "advantages.entropy_scaling",
-    "with_gae": "advantages.gae",
-    "group_advantages": "advantages.group_advantages",
-    "overlong_penalty": "advantages.reward_shaping",
-    "ALGORITHMS": "algorithms",
-    "CheckpointError": "checkpoints",
-    "Critic": "critic",
-    "forward_backward": "gradients.forward_backward",
-    "trainer_entropies": "gradients.forward_backward",
-    "trainer_logprobs": "gradients.forward_backward",
-    "CacheStats": "logprobs.logprob_cache",
-    "LogprobCache": "logprobs.logprob_cache",
-    "cached_logprobs": "logprobs.logprob_reuse",
-    "LOSSES": "losses",
-    "Loss": "losses",
-    "loss": "losses",
-    "Scope": "losses.scope",
-    "TreeContext": "models.tree_context",
-    "Head": "models.tree_model",
-    "TreeModel": "models.tree_model",
-    "CostModel": "packing.cost_model",
-    "ForestPart": "packing.forest_parts",
-    "ForestStats": "packing.packed_forest",
-    "PackedForest": "packing.packed_forest",
-    "pack": "packing.packer",
-    "balance": "packing.ranks",
-    "pack_ranks": "packing.ranks",
-    "Pruned": "pruning.tree_pruning",
-    "PruningStats": "pruning.tree_pruning",
-    "prune": "pruning.tree_pruning",
-    "read_rollouts": "rollouts.rollout_files",
-    "group_rows": "rollouts.rollout_rows",
-    "rollout_rows": "rollouts.rollout_rows",
-    "preference_rows": "rollouts.supervised_rows",
-    "supervised_rows": "rollouts.supervised_rows",
-    "tokenized": "rollouts.teacher_tokens",
-    "ErrorMasks": "rollouts.turn_errors",
-    "TurnError": "rollouts.turn_errors",
-    "turn_errors": "rollouts.turn_errors",
-    "Row": "row",
-    "row_entropies": "row_preparation",
-    "scaled_by_entropy": "row_preparation",
-    "scaled_by_pass_rate": "row_preparation",
-    "GroupFilter": "task_sampler",
-    "TaskSampler": "task_sampler",
-    "Trainer": "trainer",
-    "TrainerConfig": "trainer_config",
-    "METRICS": "trainer_metrics",
+    "advantages.entropy_scaling": (
+        "entropy_of_rollout entropy_scaled estimate_entropy_of_rollout pass_rate_scaled"
+    ),
+    "advantages.gae": "with_gae",
+    "advantages.group_advantages": "group_advantages",
+    "advantages.reward_shaping": "overlong_penalty",
+    "algorithms": "ALGORITHMS",
+    "saving.checkpoints": "CheckpointError",
+    "critic": "Critic",
+    "gradients.forward_backward": "forward_backward trainer_entropies trainer_logprobs",
+    "logprobs.logprob_cache": "CacheStats LogprobCache",
+    "logprobs.logprob_reuse": "look_up_logprobs",
+    "losses": "LOSSES Loss loss",
+    "losses.scope": "Scope",
+    "models.tree_context": "TreeContext",
+    "models.tree_model": "Head TreeModel",
+    "packing.cost_model": "CostModel",
+    "packing.forest_parts": "ForestPart",
+    "packing.packed_forest": "ForestStats PackedForest",
+    "packing.packer": "pack",
+    "packing.ranks": "balance pack_ranks",
+    "pruning.tree_pruning": "Pruned PruningStats prune",
+    "rollouts.rollout_files": "read_rollouts",
+    "rollouts.rollout_rows": "group_rows rollout_rows",
+    "rollouts.supervised_rows": "preference_rows supervised_rows",
+    "rollouts.teacher_tokens": "tokenize_rollout",
+    "rollouts.turn_errors": "ErrorMasks TurnError turn_errors",
+    "row": "Row",
+    "row_preparation": "row_entropies scale_by_entropy scale_by_pass_rate",
+    "task_sampler": "GroupFilter TaskSampler",
+    "trainer": "Trainer",
+    "trainer_config": "TrainerConfig",
+    "trainer_metrics": "METRICS",
 }
+"""Module -> the public names that it has, imported when one is used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ON_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ON_USE[name]}"), name)
+    for module, names in _ON_USE.items():
+        if name in names.split():
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -43,7 +43,7 @@ ALGORITHMS = {
 }
 
 
-def resolved(name: str, config: TrainerConfig) -> tuple[Algorithm, Loss]:
+def resolve_algorithm(name: str, config: TrainerConfig) -> tuple[Algorithm, Loss]:
     """Return an algorithm with the config's own advantage, and its loss with the config's options.
 
     Raises `ValueError` for a name, an option or a value that is not known, and for an advantage

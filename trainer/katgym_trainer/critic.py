@@ -50,7 +50,7 @@ class Critic(torch.nn.Module):
         """
         for forest in forests:
             check_vocabulary(self._tree_model, forest)
-        with self._tree_model.prepared():
+        with self._tree_model.prepare():
             return self._runner().by_row(forests)
 
     def forward_backward(
@@ -73,11 +73,16 @@ class Critic(torch.nn.Module):
         if clip is not None and not clip > 0:
             raise ValueError(f"clip is above 0, got {clip!r}")
         for forest in forests:
-            _check(forest, needs_values=clip is not None)
+            for name, known_M in (("returns", forest.occ_return), ("values", forest.occ_value)):
+                place = forest.first_row(known_M.isnan())
+                if place is not None and (clip is not None or name == "returns"):
+                    raise ValueError(
+                        f"row {place} has no {name}, which a critic is trained on: see with_gae"
+                    )
             check_vocabulary(self._tree_model, forest)
         step = _ValueLoss(clip, Scope.of(forests) if scope is None else scope)
         runner = self._runner()
-        with self._tree_model.prepared():
+        with self._tree_model.prepare():
             for forest in forests:
                 runner.backward(forest, step.of_forest)
         return step.metrics()
@@ -122,13 +127,13 @@ class _ValueLoss:
             errors_M = torch.maximum(errors_M, bounded_M)
         total = (errors_M * factors_M).sum() / 2
         self._loss += float(total.detach())
-        told = {
+        sums = {
             "error": (values_M - returns_M) ** 2,
             "return": returns_M,
             "square": returns_M**2,
             "clipped": is_clipped_M,
         }
-        for name, numbers_M in told.items():
+        for name, numbers_M in sums.items():
             self._means[name] += Mean.of(numbers_M)
         return total
 
@@ -141,13 +146,3 @@ class _ValueLoss:
             "value_clip_fraction": means["clipped"],
             "explained_variance": 1 - means["error"] / variance if variance > 0 else 0.0,
         }
-
-
-def _check(forest: PackedForest, *, needs_values: bool) -> None:
-    """Raise for rows that do not know what values are compared with."""
-    for name, known_M in (("returns", forest.occ_return), ("values", forest.occ_value)):
-        place = forest.first_row(known_M.isnan())
-        if place is not None and (needs_values or name == "returns"):
-            raise ValueError(
-                f"row {place} has no {name}, which a critic is trained on: see with_gae"
-            )

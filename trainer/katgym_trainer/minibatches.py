@@ -1,4 +1,4 @@
-"""Which rows a step computes, and in which update.
+"""Rows that a step computes, by update.
 
 Not here: which rows share a forest (`packing/`).
 """
@@ -34,7 +34,11 @@ def split_groups(
 def busy_places(rows: Sequence[Row]) -> list[int]:
     """Return the places of rows of groups in which some trained token has weight and advantage."""
     names = [_group(row, place) for place, row in enumerate(rows)]
-    busy = {name for name, row in zip(names, rows, strict=True) if _has_advantage(row)}
+    busy = set()
+    for name, row in zip(names, rows, strict=True):
+        trained = row.loss_mask[1:] & (row.weight[1:] > 0)
+        if row.advantages[1:][trained].any():
+            busy.add(name)
     return [place for place, name in enumerate(names) if name in busy]
 
 
@@ -50,10 +54,10 @@ def share(some: Sequence[Row], rows: Sequence[Row], normaliser: Normaliser) -> f
 
     The rows left out have gradient 0. At least one row of `some` is trained.
     """
-    return _counted(some, normaliser) / _counted(rows, normaliser)
+    return _count(some, normaliser) / _count(rows, normaliser)
 
 
-def _counted(rows: Sequence[Row], normaliser: Normaliser) -> float:
+def _count(rows: Sequence[Row], normaliser: Normaliser) -> float:
     """Return the sum that `Scope` divides by: of weights, or of mean weights."""
     sums: dict[Hashable, list[float]] = {}
     for place, row in enumerate(rows):
@@ -73,8 +77,3 @@ def _group(row: Row, place: int) -> Hashable:
     if row.group is not None:
         return ("group", row.group)
     return ("row", place) if row.rollout is None else ("rollout", row.rollout)
-
-
-def _has_advantage(row: Row) -> bool:
-    trained = row.loss_mask[1:] & (row.weight[1:] > 0)
-    return bool(row.advantages[1:][trained].any())

@@ -63,11 +63,11 @@ class Row:
         returns: Sequence[float] | Floats | None = None,
         is_kept: Sequence[bool] | Bools | None = None,
     ) -> None:
-        """Check and keep; `ValueError` names what does not fit.
+        """Check and keep, numbers on trained tokens alone; `ValueError` names what does not fit.
 
         loss_mask: true (1) on trained tokens.
-        policy_logprobs: of each token when it was sampled; looked at on trained tokens alone. None:
-            not known, which off-policy losses refuse.
+        policy_logprobs: of each token when it was sampled; None: not known, which off-policy losses
+            refuse.
         advantages: a number for the row, or one for each token.
         weight: in the loss, at least 0: a number for the row, or one for each token.
         group: rows of one group come from one task.
@@ -82,8 +82,6 @@ class Row:
         values: of a critic before each token, as they were when advantages were computed.
         returns: what the critic should have said before each token.
         is_kept: true on tokens of events (tool calls, memory) that pruning leaves in; None: none.
-
-        Numbers are looked at on trained tokens alone.
         """
         tokens = _tokens(token_ids)
         num = len(tokens)
@@ -102,11 +100,10 @@ class Row:
             "returns": None if returns is None else _per_token("returns", returns, num, trained),
             "is_kept": None if is_kept is None else _mask("is_kept", is_kept, num),
         }
-        for array in arrays.values():
-            if array is not None:
-                array.flags.writeable = False
         others = {"group": group, "rollout": rollout, "context": context}
         for name, value in {**arrays, **others}.items():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
             object.__setattr__(self, name, value)
 
     def replace(self, **changes: Any) -> Row:

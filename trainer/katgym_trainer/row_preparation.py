@@ -1,4 +1,4 @@
-"""What is worked out of a step's rows before they are trained: log-probs, entropies, scales.
+"""Preparation of a step's rows: log-probs, entropies, scales, pruning.
 
 Not here: the formulas (`entropy_scaling.py`, `tree_pruning.py`), log-probs that a loss needs
 (`known_logprobs.py`).
@@ -23,7 +23,7 @@ from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
 from katgym_trainer.minibatches import busy_places, is_trained
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.packing.packer import pack
-from katgym_trainer.pruning.tree_pruning import Pruned, prune
+from katgym_trainer.pruning.tree_pruning import prune
 from katgym_trainer.row import Floats, Row
 from katgym_trainer.trainer_config import TrainerConfig
 
@@ -68,11 +68,18 @@ class Preparation:
                 temperature=config.temperature,
             )
             if config.advantage_scaling == "entropy":
-                found = scaled_by_entropy(
+                found = scale_by_entropy(
                     found, entropies, power=config.scaling_power, max_scale=config.max_scale
                 )
             if config.max_unique_tokens is not None:
-                pruned = self._pruned(found, entropies, config.max_unique_tokens, num_steps)
+                is_drawn = config.pruning == "sample"
+                pruned = prune(
+                    found,
+                    entropies,
+                    max_tokens=config.max_unique_tokens,
+                    mode=config.pruning,
+                    seed=config.seed * _MAX_STEPS + num_steps if is_drawn else None,
+                )
                 found, places = pruned.rows, [places[i] for i in pruned.places]
                 for name in ("kept_tokens", "kept_trained", "kept_advantage_entropy"):
                     metrics[f"train/{name}"] = getattr(pruned.stats, name)
@@ -90,18 +97,6 @@ class Preparation:
     def close(self) -> None:
         """Close the cache of log-probs; may be called twice."""
         self._known.cache.close()
-
-    def _pruned(
-        self, rows: list[Row], entropies: list[Floats], max_tokens: int, num_steps: int
-    ) -> Pruned:
-        is_drawn = self._config.pruning == "sample"
-        return prune(
-            rows,
-            entropies,
-            max_tokens=max_tokens,
-            mode=self._config.pruning,
-            seed=self._config.seed * _MAX_STEPS + num_steps if is_drawn else None,
-        )
 
 
 _MAX_STEPS = 2**32
@@ -126,7 +121,7 @@ def row_entropies(
     return [row.spread(found[place]) for place, row in enumerate(rows)]
 
 
-def scaled_by_entropy(
+def scale_by_entropy(
     rows: Sequence[Row],
     entropies: Sequence[Floats],
     *,
@@ -161,7 +156,7 @@ def scaled_by_entropy(
     return found
 
 
-def scaled_by_pass_rate(
+def scale_by_pass_rate(
     rows: Sequence[Row], pass_rates: Mapping[Hashable, float], *, max_scale: float = 2.0
 ) -> list[Row]:
     """Return rows with the advantages of each group scaled by `pass_rate_scaled`.

@@ -1,4 +1,4 @@
-"""Which tasks a step plays: more often those that are neither always solved nor never.
+"""Sampling of tasks: more often those that are neither always solved nor never.
 
 A group whose rollouts all get the same reward has no advantages, so `TaskSampler` prefers tasks
 whose outcome is open, and `GroupFilter` leaves out the groups that tell nothing all the same. Not
@@ -192,13 +192,13 @@ class GroupFilter:
         if self.is_full:
             raise ValueError(f"all {self._num_groups} groups are there; start another GroupFilter")
         if self._num_taken + self._num_refused == self._max_offered:
-            raise self._exhausted()
+            raise self._give_up()
         advantages_G = group_advantages(rewards_G, Advantage.DR_GRPO, is_valid_G=is_valid_G)
         is_taken = bool(advantages_G.any())
         self._num_taken += is_taken
         self._num_refused += not is_taken
         if not self.is_full and self._num_taken + self._num_refused == self._max_offered:
-            raise self._exhausted()
+            raise self._give_up()
         return is_taken
 
     @property
@@ -216,7 +216,7 @@ class GroupFilter:
         """Groups that taught nothing."""
         return self._num_refused
 
-    def _exhausted(self) -> RuntimeError:
+    def _give_up(self) -> RuntimeError:
         return RuntimeError(
             f"{self.num_missing} of {self._num_groups} groups are missing after {self._max_offered}"
             f" were offered: {self._num_refused} had no two valid rewards that differ. Raise"

@@ -21,31 +21,31 @@ import numpy as np
 import torch
 
 from katgym.errors import UsageError
-from katgym.rollout import RolloutGroup
-from katgym_trainer import checkpoints
-from katgym_trainer.algorithms import resolved
-from katgym_trainer.checkpoints import Checkpoint, CheckpointError
+from katgym.play.rollout import RolloutGroup
+from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
-from katgym_trainer.interrupts import interrupts_held_back
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
-from katgym_trainer.master_weights import MasterWeights
 from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
-from katgym_trainer.models.preparation import DTYPES, prepared, vocabulary_names
+from katgym_trainer.models.preparation import DTYPES, prepare_model, vocabulary_names
 from katgym_trainer.models.tree_model import TreeModel
-from katgym_trainer.optimizers import clip_gradients, make_optimizer, schedule_factor
+from katgym_trainer.optimization.master_weights import MasterWeights
+from katgym_trainer.optimization.optimizers import clip_gradients, make_optimizer, schedule_factor
 from katgym_trainer.packing.packer import pack
 from katgym_trainer.rollouts.rollout_rows import group_rows, pass_rates
 from katgym_trainer.row import Row
-from katgym_trainer.row_preparation import Preparation, scaled_by_pass_rate
-from katgym_trainer.trainer_config import TrainerConfig
-from katgym_trainer.trainer_metrics import combined
-from katgym_trainer.trainer_state import (
+from katgym_trainer.row_preparation import Preparation, scale_by_pass_rate
+from katgym_trainer.saving import checkpoints
+from katgym_trainer.saving.checkpoints import Checkpoint, CheckpointError
+from katgym_trainer.saving.interrupts import hold_interrupts
+from katgym_trainer.saving.trainer_state import (
     check_fits,
     check_weights,
     frozen_sha256,
     random_states,
     set_random_states,
 )
+from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.trainer_metrics import combine
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Trainer:
         config = args if isinstance(args, TrainerConfig) else TrainerConfig.of(args or {})
         self.config = config
         self.algorithm_name = algorithm
-        self.algorithm, self.loss = resolved(algorithm, config)
+        self.algorithm, self.loss = resolve_algorithm(algorithm, config)
         self.tokenizer = tokenizer
         loaded: Any = model
         if isinstance(model, (str, Path)):
@@ -91,7 +91,7 @@ class Trainer:
 
             loaded, found = load_model(str(model), DTYPES[config.dtype])
             self.tokenizer = found if tokenizer is None else tokenizer
-        self.model = prepared(loaded, config)
+        self.model = prepare_model(loaded, config)
         self.num_steps = 0
         """Calls of `step` and `step_rows` that ended, those with nothing to train among them."""
         self._tree_model = as_tree_model(self.model)
@@ -124,7 +124,7 @@ class Trainer:
             )
         rows = group_rows(groups, self.algorithm.advantage)
         if self.config.advantage_scaling == "pass_rate":
-            rows = scaled_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)
+            rows = scale_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)
         return self._step(rows)
 
     def step_rows(self, rows: Sequence[Row]) -> dict[str, float]:
@@ -141,14 +141,20 @@ class Trainer:
         if self.config.advantage_scaling == "pass_rate":
             raise UsageError(
                 "advantage_scaling='pass_rate' needs the groups' rewards: call step, or"
-                " scaled_by_pass_rate on the rows"
+                " scale_by_pass_rate on the rows"
             )
         return self._step(rows)
 
     def _step(self, given: Sequence[Row]) -> dict[str, float]:
         self._check_whole()
         started = time.perf_counter()
-        learning_rate = self._next_learning_rate()
+        schedule = schedule_factor(self.num_steps, self.config)
+        if not schedule:
+            raise UsageError(
+                f"the schedule ended at num_steps={self.config.num_steps!r} with learning rate 0,"
+                f" and {self.num_steps} steps are done: nothing would change"
+            )
+        learning_rate = schedule * self.config.learning_rate
         rows, prepared = self._preparation.rows(given, num_steps=self.num_steps)
         prepared["time/prepare_s"] = time.perf_counter() - started
         rng = np.random.default_rng([self.config.seed, self.num_steps])
@@ -170,7 +176,7 @@ class Trainer:
             self.num_steps += 1
         num_updates = sum(update["num_updates"] for update in updates)
         return {
-            **combined(updates),
+            **combine(updates),
             **prepared,
             "train/learning_rate": learning_rate,
             "train/num_updates": num_updates,
@@ -226,7 +232,7 @@ class Trainer:
         that would have followed the save. Raises `CheckpointError` for one that is damaged (the
         text names the last good one), or of another model or optimizer; then nothing has changed.
         """
-        path = checkpoints.chosen(Path(folder))
+        path = checkpoints.choose(Path(folder))
         found = checkpoints.load(path)
         check_fits(path, found.state, self._state())
         check_weights(path, found.weights, dict(self._masters.named()))
@@ -274,8 +280,18 @@ class Trainer:
             if factor != 1:
                 self._masters.scale_gradients(factor)
             norm = clip_gradients((p for _, p in self._masters.named()), config.max_grad_norm)
-            with interrupts_held_back():
-                self._apply(norm)
+            if not math.isfinite(norm):
+                logger.warning(
+                    "step %d: the gradient's norm is %s; the update is left out",
+                    self.num_steps,
+                    norm,
+                )
+            with hold_interrupts():
+                if math.isfinite(norm):
+                    self._is_torn = True
+                    self._optimizer.step()
+                    self._masters.publish()
+                    self._is_torn = False
                 self.num_steps += is_last
         finally:
             self._masters.clear_gradients()
@@ -290,27 +306,6 @@ class Trainer:
             "time/forward_backward_s": times[2] - times[1],
             "time/optimizer_s": times[3] - times[2],
         }
-
-    def _apply(self, norm: float) -> None:
-        """Change the weights; a gradient that is not finite is left out."""
-        if not math.isfinite(norm):
-            logger.warning(
-                "step %d: the gradient's norm is %s; the update is left out", self.num_steps, norm
-            )
-            return
-        self._is_torn = True
-        self._optimizer.step()
-        self._masters.publish()
-        self._is_torn = False
-
-    def _next_learning_rate(self) -> float:
-        factor = schedule_factor(self.num_steps, self.config)
-        if not factor:
-            raise UsageError(
-                f"the schedule ended at num_steps={self.config.num_steps!r} with learning rate 0,"
-                f" and {self.num_steps} steps are done: nothing would change"
-            )
-        return factor * self.config.learning_rate
 
     def _state(self) -> dict[str, Any]:
         """Return what a checkpoint is compared by."""

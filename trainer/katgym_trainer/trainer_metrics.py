@@ -55,7 +55,7 @@ _NAMES = {
 }
 
 
-def combined(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the metrics of a step's updates under the names of `METRICS`."""
     found: dict[str, float] = {}
     for name in dict.fromkeys(name for update in updates for name in update):

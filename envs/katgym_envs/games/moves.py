@@ -1,4 +1,4 @@
-"""What the turn-based games share: moves by tool or by text, and what an illegal one costs.
+"""Parts that the turn-based games share: moves by tool or by text, and what an illegal one costs.
 
 Not here: any game's rules (`openspiel/`, `chess_game/`).
 """
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import katgym
+from katgym.environment.messages import Action, Message
+from katgym.environment.scheduler import ToolResult
 from katgym.errors import ToolError, UnknownNameError, UsageError, unknown_name
-from katgym.messages import Action, Message
-from katgym.scheduler import ToolResult
 
 ILLEGAL_MOVE_POLICIES = ("retry", "loss")
 MAX_LISTED = 24
@@ -100,24 +100,21 @@ class MoveEnv(katgym.Env):
         try:
             shown = await self.make_move(text)
         except IllegalMoveError as e:
-            return self._refuse(str(e))
+            # An illegal move is counted; it ends the game, or is the call's error.
+            self.num_illegal_moves += 1
+            if self._num_retries >= self.max_retries:
+                self.is_forfeit = True
+                self.finish("illegal_move")
+                return f"{e}\nThat was an illegal move: you lose the game."
+            self._num_retries += 1
+            left = self.max_retries - self._num_retries + 1
+            tries = "1 try" if left == 1 else f"{left} tries"
+            raise IllegalMoveError(
+                f"{e}\n{self.legal_moves_text()}\nTry again: {tries} left before you lose."
+            ) from e
         self._num_retries = 0
         self._has_moved = True
         return shown
-
-    def _refuse(self, reason: str) -> str:
-        """Count an illegal move: raise it as the call's error, or end the game."""
-        self.num_illegal_moves += 1
-        if self._num_retries >= self.max_retries:
-            self.is_forfeit = True
-            self.finish("illegal_move")
-            return f"{reason}\nThat was an illegal move: you lose the game."
-        self._num_retries += 1
-        left = self.max_retries - self._num_retries + 1
-        tries = "1 try" if left == 1 else f"{left} tries"
-        raise IllegalMoveError(
-            f"{reason}\n{self.legal_moves_text()}\nTry again: {tries} left before you lose."
-        )
 
     def move_action(self, move: str) -> Action:
         """Return the action that plays `move` by tool."""

@@ -1,4 +1,4 @@
-"""How a patch compares with the base and the gold state: size, distance, locality.
+"""Metrics of a patch against the base and the gold state: size, distance, locality.
 
 Trees are mappings of path -> content over the same set of product files; a missing path is an
 empty file. Not here: what happened on the way (`revert_metrics.py`).
@@ -95,14 +95,14 @@ def locality(base: Tree, final: Tree, gold: Tree) -> float | None:
     num_inside = num_all = 0
     for path in _differing(base, final):
         source = base.get(path, b"")
-        regions = _regions(source, _touched(source, gold.get(path, b"")))
-        touched = _touched(source, final.get(path, b""))
+        regions = _regions(source, _find_touched(source, gold.get(path, b"")))
+        touched = _find_touched(source, final.get(path, b""))
         num_all += len(touched)
         num_inside += sum(any(low <= line <= high for low, high in regions) for line in touched)
     return num_inside / num_all if num_all else None
 
 
-def _touched(before: bytes, after: bytes) -> list[int]:
+def _find_touched(before: bytes, after: bytes) -> list[int]:
     """Return the changed line numbers of `before`, from 1; an insertion is its previous line."""
     lines: list[int] = []
     for _, i1, i2, _, _ in _opcodes(before, after):

@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from katgym.environment.tool_output import readable_text, shorten
 from katgym.sandbox import SandboxBackend
 from katgym.sandbox.layer import FileEntry
-from katgym.tool_output import readable_text, shorten
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
     make_diff,
     parse_proposal,
-    updated,
+    update_tree,
 )
 from katgym_envs.swe.swe_task import SweTask, Workspace
 from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
@@ -118,13 +118,13 @@ class EditRunRetry:
     @property
     def final_files(self) -> Mapping[str, bytes]:
         """Files of the repository after the accepted patch, or the base state's."""
-        after = updated(self.base_files, self._changes)
+        after = update_tree(self.base_files, self._changes)
         return {p: e.content for p, e in after.items() if e.link_target is None}
 
     @property
     def final_patch(self) -> str:
         """The accepted patch as a unified diff; "" if none was."""
-        return make_diff(self.base_files, updated(self.base_files, self._changes))
+        return make_diff(self.base_files, update_tree(self.base_files, self._changes))
 
     @property
     def rollback_rate(self) -> float | None:

@@ -14,14 +14,15 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import katgym
+from katgym.environment.failure import FailureKind
+from katgym.environment.messages import Action, Message
+from katgym.environment.reward import ScoringFailure
+from katgym.environment.scheduler import ToolResult
+from katgym.environment.spaces import AssistantMessage
+from katgym.environment.task import SPLITS
+from katgym.environment.tool import Tool
 from katgym.errors import UsageError, unknown_name
-from katgym.failure import FailureKind
-from katgym.messages import Action, Message
-from katgym.reward import ScoringFailure
 from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, WorkspaceDiff, shared_backend
-from katgym.scheduler import ToolResult
-from katgym.task import SPLITS
-from katgym.tool import Tool
 from katgym_envs.swe.edit_run_retry import EditRunRetry
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
@@ -35,7 +36,7 @@ from katgym_envs.swe.patching import (
 from katgym_envs.swe.revert_metrics import RevertTracker
 from katgym_envs.swe.run_metrics import RunMetrics
 from katgym_envs.swe.sources.open_source import SHIPPED, open_source
-from katgym_envs.swe.swe_task import SweTask, Workspace
+from katgym_envs.swe.swe_task import SweTask
 from katgym_envs.swe.task_source import TaskSource
 from katgym_envs.swe.tools.bash_tool import BashTool
 from katgym_envs.swe.tools.edit_tools import EditTools, ViewTool
@@ -91,7 +92,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         self.limits = limits or _LIMITS
         if mode == "edit-run-retry":
             self.tools: Mapping[str, Tool] = {n: self.class_tools[n] for n in _READING}
-            self.action_space = katgym.spaces.AssistantMessage(self.tools)
+            self.action_space = AssistantMessage(self.tools)
         self.retry: EditRunRetry | None = None
         self._sandbox: Sandbox | None = None
         self._num_idle = 0
@@ -122,23 +123,14 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         base = await asyncio.to_thread(source.workspace, task_id)
         self.base_files = await asyncio.to_thread(source.base_files, task_id)
         backend = shared_backend(self.sandbox_name)
-        self._sandbox = await backend.create(await self._spec(base))
-        self.workspace = OpenWorkspace(sandbox=self._sandbox)
-        self.reverts = RevertTracker(base=self.base_files)
-        self.retry = None
-        if self.mode == "edit-run-retry":
-            self.retry = EditRunRetry(
-                task=self.swe_task, base=base, base_files=self.base_files, backend=backend
-            )
-
-    async def _spec(self, base: Workspace) -> SandboxSpec:
         recipe = self.swe_task.env
         layers = [] if base.layer is None else [base.layer]
         if base.layer is not None:
-            git = await orphan_commit_layer(shared_backend(self.sandbox_name), base.layer)
+            git = await orphan_commit_layer(backend, base.layer)
             layers += [] if git is None else [git]
-        path = ":".join(_below(recipe.workdir, p) for p in recipe.python_path)
-        return SandboxSpec(
+        below = [path.strip("./") and f"/{path}" for path in recipe.python_path]
+        path = ":".join(recipe.workdir + part for part in below)
+        spec = SandboxSpec(
             layers=tuple(layers),
             workdir=recipe.workdir,
             env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **recipe.env},
@@ -146,6 +138,14 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
             python=base.python,
             image=recipe.image or None,
         )
+        self._sandbox = await backend.create(spec)
+        self.workspace = OpenWorkspace(sandbox=self._sandbox)
+        self.reverts = RevertTracker(base=self.base_files)
+        self.retry = None
+        if self.mode == "edit-run-retry":
+            self.retry = EditRunRetry(
+                task=self.swe_task, base=base, base_files=self.base_files, backend=backend
+            )
 
     async def teardown(self) -> None:
         """End the sandbox with everything in it."""
@@ -197,7 +197,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         self._num_idle += 1
         return _NUDGE if self._num_idle == 1 else None
 
-    async def graded(self) -> GradeReport:
+    async def grade_patch(self) -> GradeReport:
         """Return the grader's report: the agent's sandbox ends, its changes are graded elsewhere.
 
         Raises `ScoringFailure` when nothing is known about them.
@@ -254,7 +254,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
 
     def oracle_action(self) -> Action:
         """Apply the gold patch and submit."""
-        patch = self.source.hidden(self.task.task_id).gold_patch
+        patch = self.source.load_hidden(self.task.task_id).gold_patch
         if self.mode == "edit-run-retry":
             return f"```diff\n{patch}```"
         return katgym.assistant("", [("apply_patch", {"patch": patch}), ("submit", {})])
@@ -291,7 +291,3 @@ def _splits(name: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _visible(name: str, instance_id: str) -> SweTask:
     return next(task for task in _source(name).tasks() if task.instance_id == instance_id)
-
-
-def _below(workdir: str, path: str) -> str:
-    return workdir if path.strip("./") == "" else f"{workdir}/{path}"

@@ -1,7 +1,7 @@
-"""What only the grader knows of a task: gold patch, graded tests, their files, the canaries.
+"""The grader's side of a task: gold patch, graded tests, their files, the canaries.
 
 Never put any of it into a `katgym.Task`, an observation, a sandbox an agent runs in, or a log.
-Not here: making it (`making/`), reading it from disk (`task_source.py`).
+Not here: making it (`katgym_plugin_swe_factory`), reading it from disk (`task_source.py`).
 """
 
 from __future__ import annotations

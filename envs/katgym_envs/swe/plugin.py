@@ -25,5 +25,5 @@ def katgym_register_commands(register: RegisterNamed) -> None:
     register(
         "swe",
         entry_point="katgym_envs.swe.cli.swe_command:add_arguments",
-        description="make, check, list, show, check out and grade repair tasks",
+        description="list, show, check out and grade repair tasks; a plugin makes them",
     )

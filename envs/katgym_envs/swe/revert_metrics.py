@@ -1,4 +1,4 @@
-"""What an agent took back on the way: churn, rollbacks, and ending with nothing.
+"""Metrics of what an agent took back on the way: churn, rollbacks, and ending with nothing.
 
 Not here: how the final state compares with gold (`edit_metrics.py`).
 """
@@ -44,24 +44,21 @@ class RevertTracker:
             after = self._content(changed, path)
             if before != after:
                 has_edit = True
-                self._count(path, before, after)
+                added = self._added.setdefault(path, Counter())
+                deleted = self._deleted.setdefault(path, Counter())
+                old, new = before.splitlines(), after.splitlines()
+                matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+                for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+                    if tag == "equal":
+                        continue
+                    self._change(old[i1:i2], undoes=added, enters=deleted)
+                    self._change(new[j1:j2], undoes=deleted, enters=added)
         self._state = dict(changed)
         self.num_edits += has_edit
 
     def _content(self, state: Mapping[str, bytes | None], path: str) -> bytes:
         content = state[path] if path in state else self.base.get(path)
         return content or b""
-
-    def _count(self, path: str, before: bytes, after: bytes) -> None:
-        added = self._added.setdefault(path, Counter())
-        deleted = self._deleted.setdefault(path, Counter())
-        old, new = before.splitlines(), after.splitlines()
-        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-            if tag == "equal":
-                continue
-            self._change(old[i1:i2], undoes=added, enters=deleted)
-            self._change(new[j1:j2], undoes=deleted, enters=added)
 
     def _change(
         self, lines: list[bytes], *, undoes: Counter[bytes], enters: Counter[bytes]

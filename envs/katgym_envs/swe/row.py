@@ -16,18 +16,8 @@ from katgym.errors import UsageError
 SCHEMA = 1
 
 
-class MutationSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One mutation; with the package's sdist it regenerates the same bytes."""
-
-    file: str
-    operator: str
-    location: str
-    """As the operator serialises it (`mutation/`)."""
-    variant: int = 0
-
-
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a task comes from; known to the grader only, as it tells where the bug is."""
+    """Where a task comes from; known to the grader only."""
 
     kind: str
     """"mutation", "pr", "import" or "handmade"."""
@@ -36,7 +26,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     version: str = ""
     sha256: str = ""
     """Of the sdist."""
-    mutations: tuple[MutationSpec, ...] = ()
     url: str = ""
     """Of the pull request."""
 
@@ -83,10 +72,10 @@ class KatgymPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SweRow(msgspec.Struct, kw_only=True):
-    """One row; the first twelve fields are SWE-bench's.
+    """One row; all fields but the last two are SWE-bench's.
 
     `FAIL_TO_PASS` and `PASS_TO_PASS` are also read from JSON text, as SWE-bench ships them. Keys
-    that are not known here are kept in `other` and written back.
+    that katgym does not use (`eval_script`, `log_parser`) are kept in `other` and written back.
     """
 
     instance_id: str
@@ -100,12 +89,7 @@ class SweRow(msgspec.Struct, kw_only=True):
     version: str = ""
     FAIL_TO_PASS: list[str] = []
     PASS_TO_PASS: list[str] = []
-    environment_setup_commit: str = ""
     image: str = ""
-    eval_script: str = ""
-    log_parser: str = ""
-    eval_type: str = ""
-    image_assets: Any = None
     katgym: KatgymPart = KatgymPart()
     other: dict[str, Any] = {}
 

@@ -44,52 +44,52 @@ class RunMetrics:
         def apply_failures(self) -> Mapping[PatchFailure, int]:
             """See `SweEnv.apply_failures`."""
 
-        async def graded(self) -> GradeReport:
+        async def grade_patch(self) -> GradeReport:
             """See `SweEnv.graded`."""
 
-    def _graded(self) -> GradeReport:
+    def _grade_or_invalid(self) -> GradeReport:
         assert self.report is not None, "`resolved` is scored first"
         return self.report
 
     @katgym.scorer()
     async def resolved(self) -> bool:
         """Whether every hidden test passes and nothing was forged: the reward."""
-        return (await self.graded()).is_resolved
+        return (await self.grade_patch()).is_resolved
 
     @katgym.scorer(weight=0.0)
     def fail_to_pass_fraction(self) -> float:
         """FAIL_TO_PASS tests that pass, as a share."""
-        return self._graded().fail_to_pass_fraction
+        return self._grade_or_invalid().fail_to_pass_fraction
 
     @katgym.scorer(weight=0.0)
     def pass_to_pass_fraction(self) -> float:
         """PASS_TO_PASS tests that still pass, as a share."""
-        return self._graded().pass_to_pass_fraction
+        return self._grade_or_invalid().pass_to_pass_fraction
 
     @katgym.scorer(weight=0.0)
     def tampered(self) -> bool:
         """Whether a test result was forged."""
-        return self._graded().outcome is Outcome.TAMPERED
+        return self._grade_or_invalid().outcome is Outcome.TAMPERED
 
     @katgym.scorer(weight=0.0)
     def patch_empty(self) -> bool:
         """Whether nothing was left to grade."""
-        return self._graded().outcome is Outcome.PATCH_EMPTY
+        return self._grade_or_invalid().outcome is Outcome.PATCH_EMPTY
 
     @katgym.scorer(weight=0.0)
     def patch_invalid(self) -> bool:
         """Whether the changes were refused."""
-        return self._graded().outcome is Outcome.PATCH_INVALID
+        return self._grade_or_invalid().outcome is Outcome.PATCH_INVALID
 
     @katgym.scorer(weight=0.0)
     def tests_timeout(self) -> bool:
         """Whether the tests did not end in time."""
-        return self._graded().outcome is Outcome.TIMEOUT
+        return self._grade_or_invalid().outcome is Outcome.TIMEOUT
 
     @katgym.scorer(weight=0.0)
     def regressed(self) -> bool:
         """Whether a PASS_TO_PASS test fails."""
-        statuses = self._graded().pass_to_pass.values()
+        statuses = self._grade_or_invalid().pass_to_pass.values()
         return any(status is not TestStatus.PASSED for status in statuses)
 
     @katgym.scorer(weight=0.0)

@@ -1,4 +1,4 @@
-"""What a rollout worker, its tools and its sandbox know of a task: nothing that is graded.
+"""The visible side of a task, for a rollout worker, its tools and its sandbox: nothing graded.
 
 Not here: gold patch, tests that are graded, canaries (`hidden.py`); whole rows (`row.py`).
 """

@@ -1,24 +1,40 @@
-"""Where tasks come from: one interface over shipped specs and files of rows.
+"""Interface of sets of tasks, over shipped specs and files of rows.
 
-Not here: making tasks (`making/`).
+Not here: making tasks (`katgym_plugin_swe_factory`).
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
+from katgym.errors import UnknownNameError, unknown_name
+from katgym.sandbox import Layer, LayerStore, layer_store
+from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.swe_task import SweTask, Workspace
+
+_T = TypeVar("_T")
 
 
 class TaskSource(abc.ABC):
     """A set of tasks with both their sides; loading is lazy, results are cached on disk."""
 
-    @abc.abstractmethod
+    def __init__(self, folder: Path, *, layers: LayerStore | None = None) -> None:
+        """Prepare it; layers: where base states are kept, None: the machine's store."""
+        self.folder = folder
+        self._layers = layers
+
     def tasks(self, split: str | None = None) -> Sequence[SweTask]:
         """Return the visible sides, in a fixed order; cheap: nothing is downloaded or built."""
+        return [SweTask.from_row(row) for row in self.rows(split)]
+
+    @abc.abstractmethod
+    def rows(self, split: str | None = None) -> Sequence[SweRow]:
+        """Return the rows in a fixed order; patches that have to be made first may be missing."""
 
     @abc.abstractmethod
     def row(self, instance_id: str) -> SweRow:
@@ -33,5 +49,15 @@ class TaskSource(abc.ABC):
         """Return the base state's regular files, path -> content."""
 
     @abc.abstractmethod
-    def hidden(self, instance_id: str) -> HiddenTests:
+    def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side, made on first use (blocking)."""
+
+    def _find(self, instance_id: str, known: Mapping[str, _T]) -> _T:
+        """Return what is known by an id; `UnknownNameError` names the nearest ids."""
+        try:
+            return known[instance_id]
+        except KeyError:
+            raise UnknownNameError(unknown_name("task", instance_id, known)) from None
+
+    def _add_layer(self, files: Mapping[str, bytes | FileEntry]) -> Layer:
+        return (self._layers or layer_store()).add_files(files)

@@ -16,30 +16,38 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from pathlib import Path
+import contextlib
 
-from rich.table import Table
 from rich.text import Text
 
 from katgym import console
-from katgym.cli.plan_arguments import add_plan_arguments, config_of
-from katgym.evaluation.plan import EvalConfig
+from katgym.cli.options import add_option
+from katgym.cli.plan_options import plan_options
 from katgym.evaluation.playing import Observer
 from katgym.evaluation.progress import EvalProgress
-from katgym.evaluation.store_collection import CollectResult, GroupCollection, collect_rollouts
+from katgym.evaluation.store_collection import GroupCollection, collect_rollouts
+
+OPTIONS = plan_options(split="train")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    add_plan_arguments(parser, split="train")
-    parser.add_argument("--store", required=True, type=Path, help="the store's folder")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    OPTIONS.add(parser)
+    add_option(parser, "store", required=True)
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Collect and print the summary."""
     try:
-        result = asyncio.run(_collect(config_of(args), args.store))
+        with contextlib.ExitStack() as shown:
+
+            def observe(collection: GroupCollection) -> Observer:
+                progress = EvalProgress(console.stderr, collection.plan, collection.resumed())
+                return shown.enter_context(progress)
+
+            collecting = collect_rollouts(OPTIONS.config(args), args.store, observer=observe)
+            result = asyncio.run(collecting)
     except KeyboardInterrupt:
         console.stderr.print(
             f"stopped; what has ended is in {args.store}. The same command continues there.",
@@ -49,45 +57,21 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(result.to_json())
     else:
-        console.stdout.print(_table(result))
+        invalid = ", ".join(f"{kind} {num}" for kind, num in result.invalid.items())
+        rows = {
+            "groups": f"{result.num_groups} of {result.num_planned_groups} complete",
+            "rollouts": f"{result.num_rollouts} of {result.num_planned},"
+            f" {result.num_resumed} were there",
+            "mean reward": "-" if result.mean_reward is None else f"{result.mean_reward:.3f}",
+            "invalid": invalid or "0",
+            "tokens read": f"{result.num_prompt_tokens:,}",
+            "tokens sampled": f"{result.num_completion_tokens:,}",
+            "store": str(result.folder),
+        }
+        console.print_rows((Text(name, style="bold"), value) for name, value in rows.items())
     if result.invalid:
         console.stderr.print(
             f"{sum(result.invalid.values())} rollouts have no valid reward; the same command plays"
             " them again."
         )
     return int(bool(result.invalid))
-
-
-async def _collect(config: EvalConfig, folder: Path) -> CollectResult:
-    shown: list[EvalProgress] = []
-
-    def observe(collection: GroupCollection) -> Observer:
-        progress = EvalProgress(console.stderr, collection.plan, collection.resumed())
-        shown.append(progress.__enter__())
-        return progress
-
-    try:
-        return await collect_rollouts(config, folder, observer=observe)
-    finally:
-        for progress in shown:
-            progress.__exit__(None, None, None)
-
-
-def _table(result: CollectResult) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    invalid = ", ".join(f"{kind} {num}" for kind, num in result.invalid.items())
-    rows = {
-        "groups": f"{result.num_groups} of {result.num_planned_groups} complete",
-        "rollouts": f"{result.num_rollouts} of {result.num_planned},"
-        f" {result.num_resumed} were there",
-        "mean reward": "-" if result.mean_reward is None else f"{result.mean_reward:.3f}",
-        "invalid": invalid or "0",
-        "tokens read": f"{result.num_prompt_tokens:,}",
-        "tokens sampled": f"{result.num_completion_tokens:,}",
-        "store": str(result.folder),
-    }
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table

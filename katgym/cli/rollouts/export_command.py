@@ -15,21 +15,19 @@ import argparse
 from pathlib import Path
 
 from katgym import console
+from katgym.cli.options import add_option
 from katgym.rollout_store import RolloutStore, SessionStatus, export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
-    parser.add_argument("--format", required=True, help="name of a format")
-    parser.add_argument("--out", required=True, type=Path, help="a .jsonl or .parquet file")
-    parser.add_argument(
-        "--status",
-        action="append",
-        choices=[str(s) for s in SessionStatus],
-        help="sessions in this state (finished); may be repeated",
+    add_option(parser, "format", "of the file", required=True)
+    add_option(parser, "out", "a .jsonl or .parquet file", required=True)
+    add_option(parser, "status", "(finished)", choices=[str(s) for s in SessionStatus])
+    add_option(
+        parser, "min-reward", "leave out sessions with less, or none", type=float, metavar="X"
     )
-    parser.add_argument("--min-reward", type=float, help="leave out sessions with less, or none")
 
 
 def run(args: argparse.Namespace) -> int:

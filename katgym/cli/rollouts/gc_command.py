@@ -17,6 +17,7 @@ import math
 from pathlib import Path
 
 from katgym import console
+from katgym.cli.options import add_option
 from katgym.errors import UsageError
 from katgym.rollout_store import RolloutStore, collect
 
@@ -26,17 +27,15 @@ _DAY_S = 86_400.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
-    parser.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="drop sessions that ended longer ago"
+    older = "drop sessions that ended longer ago"
+    add_option(parser, "older-than", older, type=float, metavar="DAYS")
+    keep = "seal expired sessions instead of dropping them"
+    add_option(parser, "keep-expired", keep, action="store_true")
+    add_option(
+        parser, "drop-shard", "drop this shard; repeat", action="append", default=[], metavar="NAME"
     )
-    parser.add_argument(
-        "--keep-expired", action="store_true", help="seal expired sessions instead of dropping them"
-    )
-    parser.add_argument(
-        "--drop-shard", action="append", default=[], metavar="NAME", help="drop this shard"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option(parser, "dry-run", "say what would be done", action="store_true")
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -14,25 +14,26 @@ example:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import msgspec
 from rich.text import Text
 from rich.tree import Tree
 
 from katgym import console
+from katgym.cli.options import add_option
+from katgym.play.rollout import Turn, parent_of
+from katgym.policies.base import TokenRecord
 from katgym.rollout_store import (
-    Node,
     RolloutStore,
     SessionRecord,
     SessionStatus,
     StoredSession,
 )
-from katgym.rollout_store.recorded_details import RESERVED, is_recorded
+from katgym.rollout_store.records import FACTS
 
 _STYLES = {"open": "cyan", "finished": "green", "failed": "bold red", "expired": "yellow"}
 
@@ -41,12 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
     parser.add_argument("session", metavar="SESSION", nargs="?", help="show this session")
-    parser.add_argument("--text", action="store_true", help="with SESSION: its messages as well")
-    parser.add_argument(
-        "--status", choices=[str(s) for s in SessionStatus], help="list only these sessions"
-    )
-    parser.add_argument("--limit", type=int, default=50, help="sessions to list, the latest (50)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option(parser, "text", "with SESSION: its messages as well", action="store_true")
+    add_option(parser, "status", "list only these", choices=[str(s) for s in SessionStatus])
+    add_option(parser, "limit", "of the latest sessions (50)", default=50)
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,91 +54,91 @@ def run(args: argparse.Namespace) -> int:
         if args.session is not None:
             _show(store.stored(args.session), has_text=args.text, is_json=args.json)
             return 0
-        records = store.sessions(None if args.status is None else SessionStatus(args.status))
+        records = [r for r in store.sessions() if not args.status or r.status in args.status]
         shown = records[max(0, len(records) - args.limit) :]
         num_unreadable = store.num_left_out
     if args.json:
         console.print_json([asdict(record) for record in shown])
     else:
-        console.stdout.print(_table(shown))
+        rows = [
+            (
+                record.session_id,
+                record.group_id or "-",
+                Text(str(record.status), style=_STYLES[str(record.status)]),
+                _reward(record),
+                datetime.fromtimestamp(record.created_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+                _number(None if record.ended_s is None else record.ended_s - record.created_s),
+            )
+            for record in shown
+        ]
+        names = ("session", "group", "status", "reward", "created (UTC)", "seconds")
+        console.print_rows(rows, header=names, right=("reward", "seconds"))
         console.stderr.print(f"{len(shown)} of {len(records)} sessions shown")
     return int(num_unreadable > 0)
 
 
-def _table(records: Sequence[SessionRecord]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("session", "group", "status", "reward", "created (UTC)", "seconds"):
-        table.add_column(name, justify="right" if name in ("reward", "seconds") else "left")
-    for record in records:
-        took = None if record.ended_s is None else record.ended_s - record.created_s
-        table.add_row(
-            Text(record.session_id),
-            Text(record.group_id or "-"),
-            Text(str(record.status), style=_STYLES[str(record.status)]),
-            _number(record.reward),
-            datetime.fromtimestamp(record.created_s, UTC).strftime("%Y-%m-%d %H:%M:%S"),
-            _number(took),
-        )
-    return table
-
-
 def _show(stored: StoredSession, *, has_text: bool, is_json: bool) -> None:
     if is_json:
-        console.print_json(asdict(stored) if has_text else {**asdict(stored), "texts": None})
+        shown = msgspec.to_builtins(stored)
+        for turn in [] if has_text else shown["turns"]:
+            turn["messages"] = turn["answer"] = None
+        console.print_json(shown)
         return
     record = stored.record
-    title = f"{record.session_id}: {record.status}, reward {_number(record.reward)}"
+    title = f"{record.session_id}: {record.status}, reward {_reward(record)}"
     tree = Tree(Text(title, style="bold"))
-    for name, value in record.metadata.items():
-        if name == RESERVED and is_recorded(record):  # what the calls below and --json show
-            continue
-        tree.add(Text(f"{name}: {value}", style="dim"))
-    for name, score in record.reward_components.items():
-        tree.add(Text(f"reward component {name}: {score:g}", style="dim"))
-    _add_calls(tree, stored.nodes)
+    facts = {} if record.rollout is None else {f: getattr(record.rollout, f) for f in FACTS}
+    for name, value in {**facts, **record.metadata}.items():
+        if name in record.metadata or value not in (None, ""):
+            tree.add(Text(f"{name}: {value}", style="dim"))
+    for name, part in record.reward.components.items() if record.reward else ():
+        tree.add(Text(f"reward component {name}: {part.score:g}", style="dim"))
+    # A call stands below its parent's line where it goes on from it, inside it where it forks.
+    lines: dict[int, Tree] = {}
+    paths: dict[int, Tree] = {}  # call -> what its line stands in
+    continued: set[int] = set()
+    for index, turn in enumerate(stored.turns):
+        above = tree
+        if (parent := parent_of(stored.turns, index)) is not None:
+            is_branch = turn.tokens is not None and turn.tokens.branch is not None
+            goes_on = not is_branch and turn.choice == 0 and parent not in continued
+            above = paths[parent] if goes_on else lines[parent]
+            if goes_on:
+                continued.add(parent)
+        paths[index] = above
+        lines[index] = above.add(Text(_line(turn, index)))
     for call in stored.failed_calls:
         line = f"failed call {call.call_id}: {call.status} {call.kind}: {call.reason}"
         tree.add(Text(line, style="red"))
     console.stdout.print(tree)
     if has_text:
-        for node, text in zip(stored.nodes, stored.texts, strict=True):
-            console.stdout.print(f"\n[bold]call {node.index}[/]")
-            for message in text.messages:
+        for index, turn in enumerate(stored.turns):
+            console.stdout.print(f"\n[bold]call {index}[/]")
+            for message in turn.messages:
                 console.print_message(message)
-            if text.answer is not None:
-                console.print_message(text.answer)
+            if turn.answer is not None:
+                console.print_message(turn.answer)
 
 
-def _add_calls(tree: Tree, nodes: Sequence[Node]) -> None:
-    """Add a line for each call: below its parent's where it goes on, inside it where it forks."""
-    lines: dict[int, Tree] = {}
-    paths: dict[int, Tree] = {}  # call -> what its line stands in
-    continued: set[int] = set()
-    for node in nodes:
-        above = tree
-        if node.parent is not None:
-            goes_on = node.branch is None and node.choice == 0 and node.parent not in continued
-            above = paths[node.parent] if goes_on else lines[node.parent]
-            if goes_on:
-                continued.add(node.parent)
-        paths[node.index] = above
-        lines[node.index] = above.add(Text(_line(node)))
-
-
-def _line(node: Node) -> str:
+def _line(turn: Turn, index: int) -> str:
     """Return a call's line: what it adds, what it sampled, and why it branches."""
-    versions = sorted({span.version for span in node.versions})
+    tokens = turn.tokens or TokenRecord()
+    versions = sorted({span.version for span in tokens.version_spans})
     parts: list[Any] = [
-        f"{node.index}: +{len(node.prompt_ids)} prompt, {len(node.completion_ids)} sampled",
-        f"shares {node.num_shared}" if node.parent is not None else "",
-        f"branch: {node.branch}" if node.branch else "",
-        f"choice {node.choice}" if node.choice else "",
-        node.finish_reason,
+        f"{index}: +{len(tokens.prompt_ids)} prompt, {len(tokens.completion_ids)} sampled",
+        f"shares {tokens.num_shared}" if tokens.parent is not None else "",
+        f"branch: {tokens.branch}" if tokens.branch else "",
+        f"choice {turn.choice}" if turn.choice else "",
+        turn.finish_reason,
         "version " + ", ".join(map(str, versions)) if versions else "",
-        f"{node.answered_s - node.received_s:.2f} s" if node.answered_s else "",
-        node.model,
+        f"{turn.completed_s - turn.started_s:.2f} s" if turn.completed_s else "",
+        turn.model,
     ]
     return " | ".join(part for part in parts if part)
+
+
+def _reward(record: SessionRecord) -> str:
+    return _number(None if record.reward is None else record.reward.value)
 
 
 def _number(value: float | None) -> str:

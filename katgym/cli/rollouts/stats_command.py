@@ -13,17 +13,17 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from katgym import console
-from katgym.rollout_store import RolloutStore, StoreStatistics, statistics
+from katgym.cli.options import add_option
+from katgym.rollout_store import RolloutStore, statistics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,31 +33,22 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(found.to_json())
     else:
-        console.stdout.print(_table(found))
+        rows = {
+            "sessions": _counts(found.num_sessions),
+            "sealed": f"{found.num_sealed} sessions in {found.num_shards} shards",
+            "answers": f"{found.num_calls:,}",
+            "tokens read": f"{found.num_prompt_tokens:,}",
+            "tokens sampled": f"{found.num_sampled_tokens:,}",
+            "tokens kept": f"{found.num_kept_tokens:,} (sharing ratio {found.sharing_ratio:.2f})",
+            "branches": _counts(found.branches),
+            "failed calls": _counts(found.failed_calls),
+            "tokens by version": _counts({str(v): n for v, n in sorted(found.versions.items())}),
+            "bytes": f"{found.num_bytes:,} ({found.bytes_per_token:.2f} a token kept)",
+        }
+        console.print_rows((Text(name, style="bold"), value) for name, value in rows.items())
     for problem in found.unreadable:
         console.print_error(problem)
     return int(bool(found.unreadable))
-
-
-def _table(found: StoreStatistics) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    rows = {
-        "sessions": _counts(found.num_sessions),
-        "sealed": f"{found.num_sealed} sessions in {found.num_shards} shards",
-        "answers": f"{found.num_calls:,}",
-        "tokens read": f"{found.num_prompt_tokens:,}",
-        "tokens sampled": f"{found.num_sampled_tokens:,}",
-        "tokens kept": f"{found.num_kept_tokens:,} (sharing ratio {found.sharing_ratio:.2f})",
-        "branches": _counts(found.branches),
-        "failed calls": _counts(found.failed_calls),
-        "tokens by version": _counts({str(v): n for v, n in sorted(found.versions.items())}),
-        "bytes": f"{found.num_bytes:,} ({found.bytes_per_token:.2f} a token kept)",
-    }
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""How a model server's answer to a call is made: which of its routes, and who renders and parses.
+"""Ways to make a model server answer a call: which of its routes, and who renders and parses.
 
 Not here: the agents' APIs (`katgym.gateway.wire`).
 """

@@ -1,4 +1,4 @@
-"""What every way of answering offers, and what they share.
+"""Interface of every way of answering, and what they share.
 
 Not here: the ways themselves (one module each).
 """
@@ -7,34 +7,33 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from katgym.gateway.call import CallSampling, ModelCall, Reply
-from katgym.gateway.conversation import Place
+from katgym.environment.messages import Message
+from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.messages import Message
+from katgym.policies.version_span import VersionSpan
+from katgym.vllm_server.token_api import SampledTokens
 
 
 class Answering(Protocol):
     """One way to get an answer whose tokens are known."""
 
-    async def answer(
-        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
-    ) -> Reply:
-        """Return what a model server makes of a call.
+    async def answer(self, context: CallContext) -> Reply:
+        """Return what a model server makes of a call that is placed; raises `GatewayError`."""
 
-        place: what of its conversation is known. max_tokens: what the session may still sample;
-        None for any number. Raises `GatewayError`.
-        """
-
-    async def count(self, call: ModelCall, place: Place) -> int:
+    async def count(self, context: CallContext) -> int:
         """Return how many tokens a call's prompt has."""
 
 
-def checked_tokens(ids: object, logprobs: object) -> tuple[list[int], list[float]]:
-    """Return an answer's ids and log-probabilities, or raise `NO_TOKEN_IDS`."""
+def check_tokens(
+    ids: object, logprobs: object, finish_reason: object
+) -> tuple[list[int], list[float]]:
+    """Return an answer's ids and log-probabilities.
+
+    Raises `NO_TOKEN_IDS`, and `UPSTREAM` where the server gave up in the middle.
+    """
     if not isinstance(ids, list) or not _are_ids(ids):
         raise GatewayError(
             ErrorKind.NO_TOKEN_IDS,
@@ -50,7 +49,22 @@ def checked_tokens(ids: object, logprobs: object) -> tuple[list[int], list[float
         raise GatewayError(
             ErrorKind.NO_TOKEN_IDS, "the model server answered a log-probability that is no number"
         )
+    if finish_reason == "abort" or not ids:
+        raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
     return ids, logprobs
+
+
+def check_versions(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
+    """Return which weights sampled what.
+
+    Raises `GatewayError` for weights that a sync left in an unknown state.
+    """
+    if not sampled.is_verified:
+        raise GatewayError(
+            ErrorKind.UPSTREAM,
+            "the model server samples from weights whose sync failed; sync again, or restart it",
+        )
+    return sampled.version_spans
 
 
 def _are_ids(values: list[Any]) -> bool:
@@ -93,12 +107,3 @@ def only_first_call(message: Message, *, is_parallel: bool) -> Message:
 def plain_ids(ids: Sequence[int]) -> list[int]:
     """Return ids as JSON takes them."""
     return ids if isinstance(ids, list) else list(ids)
-
-
-def with_sampling(asked: CallSampling, wanted: Mapping[str, Any]) -> CallSampling:
-    """Return sampling in which `wanted` wins over what the agent asked for."""
-    if not wanted:
-        return asked
-    own = {f.name for f in fields(CallSampling)} - {"extra"}
-    extra = {**asked.extra, **{k: v for k, v in wanted.items() if k not in own}}
-    return replace(asked, **{k: v for k, v in wanted.items() if k in own}, extra=extra)

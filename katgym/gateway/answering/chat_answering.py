@@ -9,22 +9,21 @@ Not here: prompts that go on from recorded ids (`token_answering.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from katgym.environment.messages import Message
 from katgym.gateway.answering.base import (
-    checked_tokens,
+    check_tokens,
     finish_reason_of,
     least,
     only_first_call,
     plain_ids,
 )
-from katgym.gateway.call import Answer, ModelCall, Reply
-from katgym.gateway.conversation import Place
+from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams import UpstreamAnswer, UpstreamPool
-from katgym.messages import Message
-from katgym.version_span import one_span
+from katgym.gateway.upstreams import UpstreamPool
+from katgym.policies.version_span import VersionSpan, one_span
 
 
 class ChatAnswering:
@@ -37,19 +36,41 @@ class ChatAnswering:
         self._pool = pool
         self._version = version
 
-    async def answer(
-        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
-    ) -> Reply:
-        body = chat_body(call, least(call.sampling.max_tokens, max_tokens))
+    async def answer(self, context: CallContext) -> Reply:
+        call = context.call
+        body = chat_body(context)
         version = self._version()
         path = "/v1/chat/completions" if call.is_chat else "/v1/completions"
-        found = await self._pool.post(path, body, session_id=session_id)
-        return _reply(call, found, version)
+        found = await self._pool.post(path, body, session_id=context.session.session_id)
+        data = found.data
+        try:
+            choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
+            answers = [_read_choice(call, choice, version) for choice in choices]
+            prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
+            details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
+        except (KeyError, IndexError, TypeError, AttributeError) as e:
+            raise GatewayError(
+                ErrorKind.UPSTREAM, f"the model server's answer has no {e}: {data!s:.200}"
+            ) from e
+        if not isinstance(prompt_ids, list) or not prompt_ids:
+            raise GatewayError(
+                ErrorKind.NO_TOKEN_IDS,
+                "the model server answered no prompt_token_ids; it has to be vLLM >= 0.10.2",
+            )
+        return Reply(
+            prompt_ids=prompt_ids,
+            answers=answers,
+            upstream=found.url,
+            sent_s=found.sent_s,
+            answered_s=found.answered_s,
+            num_cached_tokens=int(details.get("cached_tokens") or 0),
+        )
 
-    async def count(self, call: ModelCall, place: Place) -> int:
+    async def count(self, context: CallContext) -> int:
         """Return how many tokens a call's prompt has."""
+        call = context.call
         body: dict[str, Any] = {
-            "model": call.model,
+            "model": context.model,
             "messages": [_for_server(m) for m in call.messages],
             "add_generation_prompt": True,
         }
@@ -62,10 +83,12 @@ class ChatAnswering:
         return num
 
 
-def chat_body(call: ModelCall, max_tokens: int | None) -> dict[str, Any]:
+def chat_body(context: CallContext) -> dict[str, Any]:
     """Return a call as the server's chat or completion route takes it."""
-    body: dict[str, Any] = {"model": call.model, **call.sampling.as_dict(), **call.constraints}
+    call = context.call
+    body = {"model": context.model, **context.sampling.as_dict(), **call.constraints}
     body |= {"return_token_ids": True, "stream": False}
+    max_tokens = least(context.sampling.max_tokens, context.max_tokens)
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     if call.num_choices != 1:
@@ -92,56 +115,41 @@ def _for_server(message: Message) -> Mapping[str, Any]:
     return message
 
 
-def _reply(call: ModelCall, found: UpstreamAnswer, version: int) -> Reply:
-    data = found.data
-    try:
-        choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
-        answers = [_answer(call, choice, version) for choice in choices]
-        prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
-        details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
-    except (KeyError, IndexError, TypeError, AttributeError) as e:
-        raise GatewayError(
-            ErrorKind.UPSTREAM, f"the model server's answer has no {e}: {data!s:.200}"
-        ) from e
-    if not isinstance(prompt_ids, list) or not prompt_ids:
-        raise GatewayError(
-            ErrorKind.NO_TOKEN_IDS,
-            "the model server answered no prompt_token_ids; it has to be vLLM >= 0.10.2",
-        )
-    return Reply(
-        prompt_ids=prompt_ids,
-        answers=answers,
-        upstream=found.url,
-        sent_s=found.sent_s,
-        answered_s=found.answered_s,
-        num_cached_tokens=int(details.get("cached_tokens") or 0),
-    )
-
-
-def _answer(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
-    logprobs = choice.get("logprobs") or {}
+def _read_choice(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
+    reported = choice.get("logprobs") or {}
+    values = reported.get("token_logprobs")
     if call.is_chat:
-        values: Any = [entry["logprob"] for entry in logprobs.get("content") or ()]
-        message = served_message(call, choice["message"])
+        values = [entry["logprob"] for entry in reported.get("content") or ()]
+    reason = choice.get("finish_reason")
+    ids, values = check_tokens(choice.get("token_ids"), values, reason)
+    return make_answer(call, choice, ids, values, one_span(version, len(ids)))
+
+
+def make_answer(
+    call: ModelCall,
+    choice: Mapping[str, Any],
+    ids: list[int],
+    logprobs: list[float],
+    versions: Sequence[VersionSpan],
+) -> Answer:
+    """Return a choice of the server's as an answer, with the tokens that it was sampled as."""
+    if call.is_chat:
+        message = read_message(call, choice["message"])
     else:
-        values = logprobs.get("token_logprobs")
         message = {"role": "assistant", "content": choice["text"]}
-    ids, values = checked_tokens(choice.get("token_ids"), values)
-    if choice.get("finish_reason") == "abort" or not ids:
-        raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
     stop = choice.get("stop_reason")
     return Answer(
         message=message,
         completion_ids=ids,
-        policy_logprobs=values,
-        versions=one_span(version, len(ids)),
+        policy_logprobs=logprobs,
+        versions=versions,
         finish_reason=finish_reason_of(choice.get("finish_reason"), message),
         stop_string=stop if isinstance(stop, str) else None,
-        logprobs=None if call.num_top_logprobs is None else logprobs,
+        logprobs=None if call.num_top_logprobs is None else choice.get("logprobs"),
     )
 
 
-def served_message(call: ModelCall, raw: Mapping[str, Any]) -> Message:
+def read_message(call: ModelCall, raw: Mapping[str, Any]) -> Message:
     """Return the message of a server's choice."""
     message: Message = {"role": "assistant", "content": raw.get("content") or ""}
     reasoning = raw.get("reasoning_content") or raw.get("reasoning")

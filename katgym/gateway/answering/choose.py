@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from katgym.chat_format import ChatFormat
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.gateway.answering.base import Answering
 from katgym.gateway.answering.chat_answering import ChatAnswering
@@ -21,6 +20,7 @@ from katgym.gateway.call import ModelCall
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.upstreams import UpstreamPool
+from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import GENERATE_ROUTE
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from katgym.chat_format import ChatFormat
 from katgym.errors import MissingDependencyError, UsageError
-from katgym.policies.renderer_choice import choose_renderer
+from katgym.policies.rendering.chat_format import ChatFormat
+from katgym.policies.rendering.renderer_choice import choose_renderer
 
 try:
     from renderers.default import DefaultRenderer
@@ -31,7 +31,7 @@ def load_chat_format(source: str, renderer: str, *, is_named: bool) -> ChatForma
         model_config = AutoConfig.from_pretrained(source)
     except (OSError, ValueError) as e:
         raise UsageError(
-            f"the tokenizer {source!r} cannot be loaded: {e}. Name one with --tokenizer DIR"
+            f"the tokenizer {source!r} cannot be loaded: {e}. Name one with --set tokenizer=DIR"
         ) from e
     chosen = choose_renderer(tokenizer, name=renderer, model_type=model_config.model_type)
     if isinstance(chosen, DefaultRenderer) and not is_named:

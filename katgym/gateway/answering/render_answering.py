@@ -12,14 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from katgym.errors import PolicyError
-from katgym.gateway.answering.base import checked_tokens, finish_reason_of, least
-from katgym.gateway.answering.chat_answering import chat_body, served_message
-from katgym.gateway.answering.token_answering import verified_spans
-from katgym.gateway.call import Answer, ModelCall, Reply
-from katgym.gateway.conversation import Place
+from katgym.gateway.answering.base import check_tokens, check_versions
+from katgym.gateway.answering.chat_answering import chat_body, make_answer
+from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamPool
-from katgym.vllm_server.token_api import GENERATE_ROUTE, SampledTokens, parse_generate
+from katgym.vllm_server.token_api import GENERATE_ROUTE, parse_generate
 
 RENDER_ROUTE = "/v1/chat/completions/render"
 DERENDER_ROUTE = "/v1/chat/completions/derender"
@@ -35,13 +33,12 @@ class RenderAnswering:
         self._pool = pool
         self._version = version
 
-    async def answer(
-        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
-    ) -> Reply:
-        body = chat_body(call, least(call.sampling.max_tokens, max_tokens))
+    async def answer(self, context: CallContext) -> Reply:
+        place, session_id = context.place, context.session.session_id
+        body = chat_body(context)
         version = self._version()
         rendered = await self._pool.post(RENDER_ROUTE, body, session_id=session_id)
-        request = _object(rendered.data)
+        request = _check_object(rendered.data)
         prompt_ids = place.prompt_ids() if place.is_same_prompt else request.get("token_ids")
         if not isinstance(prompt_ids, list) or not prompt_ids:
             raise GatewayError(ErrorKind.NO_TOKEN_IDS, "the model server rendered no token ids")
@@ -55,7 +52,7 @@ class RenderAnswering:
         except PolicyError as e:
             raise GatewayError(ErrorKind.NO_TOKEN_IDS, str(e)) from e
         derender = {
-            "model": call.model,
+            "model": context.model,
             "generate_response": found.data,
             "prompt_tokens": len(prompt_ids),
             "prompt_token_ids": prompt_ids,
@@ -64,42 +61,27 @@ class RenderAnswering:
         read = await self._pool.post(
             DERENDER_ROUTE, derender, session_id=session_id, url=rendered.url
         )
-        choices = sorted(_object(read.data).get("choices", ()), key=lambda c: c["index"])
+        choices = sorted(_check_object(read.data).get("choices", ()), key=lambda c: c["index"])
+        answers = []
+        for one, choice in zip(sampled, choices, strict=True):
+            ids, logprobs = check_tokens(one.token_ids, one.policy_logprobs, one.finish_reason)
+            choice = {**choice, "finish_reason": one.finish_reason}
+            answers.append(make_answer(context.call, choice, ids, logprobs, check_versions(one)))
         return Reply(
             prompt_ids=prompt_ids,
-            answers=[
-                _answer(call, one, choice) for one, choice in zip(sampled, choices, strict=True)
-            ],
+            answers=answers,
             upstream=found.url,
             sent_s=found.sent_s,
             answered_s=found.answered_s,
         )
 
-    async def count(self, call: ModelCall, place: Place) -> int:
+    async def count(self, context: CallContext) -> int:
         """Return how many tokens a call's prompt has."""
-        body = chat_body(call, None)
-        rendered = await self._pool.post(RENDER_ROUTE, body, session_id="")
-        return len(_object(rendered.data).get("token_ids", ()))
+        rendered = await self._pool.post(RENDER_ROUTE, chat_body(context), session_id="")
+        return len(_check_object(rendered.data).get("token_ids", ()))
 
 
-def _answer(call: ModelCall, sampled: SampledTokens, choice: Any) -> Answer:
-    ids, logprobs = checked_tokens(sampled.token_ids, sampled.policy_logprobs)
-    if sampled.finish_reason == "abort" or not ids:
-        raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
-    message = served_message(call, choice["message"])
-    stop = choice.get("stop_reason")
-    return Answer(
-        message=message,
-        completion_ids=ids,
-        policy_logprobs=logprobs,
-        versions=verified_spans(sampled),
-        finish_reason=finish_reason_of(sampled.finish_reason, message),
-        stop_string=stop if isinstance(stop, str) else None,
-        logprobs=choice.get("logprobs") if call.num_top_logprobs is not None else None,
-    )
-
-
-def _object(data: object) -> dict[str, Any]:
+def _check_object(data: object) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise GatewayError(
             ErrorKind.UPSTREAM, f"the model server answered {data!r:.80}, not an object"

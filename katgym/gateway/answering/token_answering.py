@@ -12,16 +12,21 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from katgym.chat_format import ChatFormat
+from katgym.environment.messages import Message
 from katgym.errors import PolicyError, UsageError
-from katgym.gateway.answering.base import checked_tokens, finish_reason_of, least, only_first_call
-from katgym.gateway.call import Answer, CallSampling, ModelCall, Reply
-from katgym.gateway.conversation import Place
+from katgym.gateway.answering.base import (
+    check_tokens,
+    check_versions,
+    finish_reason_of,
+    least,
+    only_first_call,
+)
+from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
+from katgym.gateway.conversation import CallPlace
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamPool
-from katgym.messages import Message
 from katgym.policies.base import Sampling
-from katgym.version_span import VersionSpan
+from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,
@@ -60,10 +65,8 @@ class TokenAnswering:
         self._has_generate = has_generate
         self._stop_ids = chat_format.renderer.get_stop_token_ids()
 
-    async def answer(
-        self, call: ModelCall, place: Place, *, session_id: str, max_tokens: int | None
-    ) -> Reply:
-        prompt_ids = await self._prompt_ids(call, place)
+    async def answer(self, context: CallContext) -> Reply:
+        prompt_ids = await self._make_prompt_ids(context)
         room = self._max_context_tokens - len(prompt_ids)
         if room < 1:
             raise GatewayError(
@@ -71,11 +74,11 @@ class TokenAnswering:
                 f"prompt is too long: {len(prompt_ids)} tokens, and the maximum context length is"
                 f" {self._max_context_tokens} with at least one token of answer",
             )
-        limit = least(call.sampling.max_tokens, max_tokens, room)
+        limit = least(context.sampling.max_tokens, context.max_tokens, room)
         assert limit is not None
         version = self._version()
-        path, body = self._request(call, prompt_ids, limit)
-        found = await self._pool.post(path, body, session_id=session_id)
+        path, body = self._make_request(context, prompt_ids, limit)
+        found = await self._pool.post(path, body, session_id=context.session.session_id)
         parse = parse_generate if self._has_generate else parse_completions
         try:
             sampled = parse(found.data, source="the model server", version=version)
@@ -85,40 +88,41 @@ class TokenAnswering:
             raise GatewayError(kind, str(e)) from e
         return Reply(
             prompt_ids=prompt_ids,
-            answers=[self._answer(call, prompt_ids, one) for one in sampled],
+            answers=[self._make_answer(context, prompt_ids, one) for one in sampled],
             upstream=found.url,
             sent_s=found.sent_s,
             answered_s=found.answered_s,
         )
 
-    async def count(self, call: ModelCall, place: Place) -> int:
+    async def count(self, context: CallContext) -> int:
         """Return how many tokens a call's prompt has."""
-        return len(await self._prompt_ids(call, place))
+        return len(await self._make_prompt_ids(context))
 
     # ---- the prompt
 
-    async def _prompt_ids(self, call: ModelCall, place: Place) -> list[int]:
+    async def _make_prompt_ids(self, context: CallContext) -> list[int]:
+        call, place = context.call, context.place
         if call.prompt_ids is not None:
             return list(call.prompt_ids)
         if place.is_same_prompt:
             return place.prompt_ids()
         if call.prompt_text is not None:
             return list(self._format.tokenizer.encode(call.prompt_text))
-        new = call.messages[place.num_known_messages if place.is_extension else 0 :]
+        new = call.messages[place.num_shared_messages if place.is_extension else 0 :]
         try:
             if sum(len(m["content"]) for m in new) < _LONG:
-                return self._rendered(call, place)
-            return await asyncio.to_thread(self._rendered, call, place)
+                return self._render(call, place)
+            return await asyncio.to_thread(self._render, call, place)
         except PolicyError as e:
             raise GatewayError(ErrorKind.MALFORMED, str(e)) from e
 
-    def _rendered(self, call: ModelCall, place: Place) -> list[int]:
+    def _render(self, call: ModelCall, place: CallPlace) -> list[int]:
         tools = [dict(tool) for tool in call.tools] or None
         if place.is_extension:
             bridged = self._format.bridge(
                 place.prompt_ids(),
                 place.completion_ids(),
-                call.messages[place.num_known_messages :],
+                call.messages[place.num_shared_messages :],
                 tools,
             )
             if bridged is not None:
@@ -127,17 +131,22 @@ class TokenAnswering:
 
     # ---- the server
 
-    def _request(
-        self, call: ModelCall, prompt_ids: list[int], max_tokens: int
+    def _make_request(
+        self, context: CallContext, prompt_ids: list[int], max_tokens: int
     ) -> tuple[str, dict[str, Any]]:
-        asked, extra = call.sampling, dict(call.sampling.extra)
+        call, asked = context.call, context.sampling
+        extra = dict(asked.extra)
         stop_ids = {*self._stop_ids, *extra.pop("stop_token_ids", ())} if call.is_chat else ()
         try:
             request = TokenRequest(
-                model=call.model,
+                model=context.model,
                 prompt_ids=prompt_ids,
                 max_tokens=max_tokens,
-                sampling=_sampling(asked),
+                sampling=Sampling(  # the APIs' defaults where nothing is asked for
+                    temperature=1.0 if asked.temperature is None else asked.temperature,
+                    top_p=1.0 if asked.top_p is None else asked.top_p,
+                    top_k=max(asked.top_k or 0, 0),
+                ),
                 seed=asked.seed,
                 num_completions=call.num_choices,
                 stop=asked.stop,
@@ -151,45 +160,43 @@ class TokenAnswering:
             return GENERATE_ROUTE, body
         return COMPLETIONS_ROUTE, completions_body(request) | extra
 
-    def _answer(self, call: ModelCall, prompt_ids: list[int], sampled: SampledTokens) -> Answer:
-        ids, logprobs = checked_tokens(sampled.token_ids, sampled.policy_logprobs)
-        if sampled.finish_reason == "abort" or not ids:
-            raise GatewayError(ErrorKind.UPSTREAM, "the model server gave up in the middle")
-        message, stop = self._message(call, prompt_ids, ids)
+    def _make_answer(
+        self, context: CallContext, prompt_ids: list[int], sampled: SampledTokens
+    ) -> Answer:
+        reason = sampled.finish_reason
+        ids, logprobs = check_tokens(sampled.token_ids, sampled.policy_logprobs, reason)
+        call = context.call
+        message = self._parse(call, prompt_ids, ids)
+        places = [(message["content"].find(s), s) for s in context.sampling.stop]
+        start, stop = min((p for p in places if p[0] >= 0), default=(-1, None))
+        if stop is not None:
+            message["content"] = message["content"][:start]
         logprobs_shown = None
         if call.num_top_logprobs is not None:
-            logprobs_shown = self._shown_logprobs(call, ids, logprobs)
+            logprobs_shown = self._show_logprobs(call, ids, logprobs)
         return Answer(
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=verified_spans(sampled),
-            finish_reason=finish_reason_of(sampled.finish_reason, message),
+            versions=check_versions(sampled),
+            finish_reason=finish_reason_of(reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,
         )
 
-    def _message(
-        self, call: ModelCall, prompt_ids: list[int], ids: list[int]
-    ) -> tuple[Message, str | None]:
-        if call.is_chat:
-            message = self._format.parse(
-                ids,
-                prompt_ids=prompt_ids,
-                tools=[dict(tool) for tool in call.tools] or None,
-                id_prefix=f"call_{len(prompt_ids)}",
-            )
-            message = only_first_call(message, is_parallel=call.is_parallel)
-        else:
+    def _parse(self, call: ModelCall, prompt_ids: list[int], ids: list[int]) -> Message:
+        if not call.is_chat:
             text = self._format.tokenizer.decode(ids, skip_special_tokens=True)
-            message = {"role": "assistant", "content": text}
-        places = [(message["content"].find(s), s) for s in call.sampling.stop]
-        start, stop = min((p for p in places if p[0] >= 0), default=(-1, None))
-        if stop is not None:
-            message["content"] = message["content"][:start]
-        return message, stop
+            return {"role": "assistant", "content": text}
+        message = self._format.parse(
+            ids,
+            prompt_ids=prompt_ids,
+            tools=[dict(tool) for tool in call.tools] or None,
+            id_prefix=f"call_{len(prompt_ids)}",
+        )
+        return only_first_call(message, is_parallel=call.is_parallel)
 
-    def _shown_logprobs(
+    def _show_logprobs(
         self, call: ModelCall, ids: Sequence[int], logprobs: Sequence[float]
     ) -> dict[str, Any]:
         """Return log-probabilities as OpenAI's APIs show them."""
@@ -207,25 +214,3 @@ class TokenAnswering:
             for t, v in zip(tokens, logprobs, strict=True)
         ]
         return {"content": content, "refusal": None}
-
-
-def _sampling(asked: CallSampling) -> Sampling:
-    """Return what was asked for, with the APIs' defaults where nothing was."""
-    return Sampling(
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        top_k=max(asked.top_k or 0, 0),
-    )
-
-
-def verified_spans(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what.
-
-    Raises `GatewayError` for weights that a sync left in an unknown state.
-    """
-    if not sampled.is_verified:
-        raise GatewayError(
-            ErrorKind.UPSTREAM,
-            "the model server samples from weights whose sync failed; sync again, or restart it",
-        )
-    return sampled.version_spans

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katgym.environment.messages import Message
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
-from katgym.messages import Message
 
 ROUTE = "anthropic/messages"
 VOLATILE_SYSTEM = ("x-anthropic-billing-header:",)
@@ -30,18 +30,20 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
 
     is_counting: whether its tokens are counted alone, and `max_tokens` is not needed.
     """
-    fields.told_once(ROUTE, body, _KNOWN)
+    fields.log_unknown(ROUTE, body, _KNOWN)
     raw = fields.as_list(body.get("messages"), "messages")
     if not raw:
-        raise fields.malformed("messages is empty")
+        raise fields.body_error("messages is empty")
     max_tokens = fields.count(body, "max_tokens", 1)
     if max_tokens is None and not is_counting:
-        raise fields.malformed("max_tokens: field required")
+        raise fields.body_error("max_tokens: field required")
     messages = _system(body.get("system"))
     for i, message in enumerate(raw):
         messages += _messages(fields.as_object(message, f"messages[{i}]"), f"messages[{i}]")
     choice = fields.as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
-    tools, previous = _tools(body), _previous(body)
+    hint = "which Anthropic's servers know; give a tool with an input_schema"
+    tools = fields.function_tools(body, types=(None, "custom"), schema="input_schema", hint=hint)
+    previous = _previous(body)
     return ModelCall(
         route=ROUTE,
         model=fields.as_text(body.get("model", ""), "model"),
@@ -72,7 +74,7 @@ def _previous(body: Mapping[str, Any]) -> str | None:
             name = fields.as_text(thread.get("previous_message_id"), "thread.previous_message_id")
             return name.removeprefix("msg_")
         case other:
-            raise fields.malformed(f"thread.type is create or continue, got {other!r:.80}")
+            raise fields.body_error(f"thread.type is create or continue, got {other!r:.80}")
 
 
 def _system(system: object) -> list[Message]:
@@ -101,7 +103,7 @@ def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
     """Return one message, or several: results of tools are messages of their own."""
     role, content = given.get("role"), given.get("content")
     if role not in ("user", "assistant", "system"):
-        raise fields.malformed(f"{where}.role is user or assistant, got {role!r:.80}")
+        raise fields.body_error(f"{where}.role is user or assistant, got {role!r:.80}")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     blocks = [
@@ -110,7 +112,15 @@ def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
     ]
     if role == "assistant":
         return [_assistant(blocks)]
-    results = [_result(b, at) for b, at in blocks if b.get("type") == "tool_result"]
+    results: list[Message] = [
+        {
+            "role": "tool",
+            "tool_call_id": fields.as_text(b.get("tool_use_id"), f"{at}.tool_use_id"),
+            "content": fields.parts_text(b.get("content"), f"{at}.content", ("text",)),
+        }
+        for b, at in blocks
+        if b.get("type") == "tool_result"
+    ]
     texts = [_text_of(b, at) for b, at in blocks if b.get("type") != "tool_result"]
     said: list[Message] = [{"role": role, "content": "\n".join(texts)}] if texts else []
     return [*results, *said]
@@ -138,32 +148,6 @@ def _assistant(blocks: list[tuple[Mapping[str, Any], str]]) -> Message:
     return message
 
 
-def _result(block: Mapping[str, Any], where: str) -> Message:
-    return {
-        "role": "tool",
-        "tool_call_id": fields.as_text(block.get("tool_use_id"), f"{where}.tool_use_id"),
-        "content": fields.parts_text(block.get("content"), f"{where}.content", ("text",)),
-    }
-
-
-def _tools(body: Mapping[str, Any]) -> list[Any]:
-    found = []
-    for i, tool in enumerate(fields.as_list(body.get("tools") or [], "tools")):
-        tool = fields.as_object(tool, f"tools[{i}]")
-        if tool.get("type") not in (None, "custom"):
-            raise GatewayError(
-                ErrorKind.UNSUPPORTED,
-                f"tools[{i}] has type {tool['type']!r:.80}, which Anthropic's servers know; give a"
-                " tool with an input_schema",
-            )
-        found.append(
-            fields.function_tool(
-                tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]"
-            )
-        )
-    return found
-
-
 def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
     match choice.get("type"):
         case "auto" | "none":
@@ -174,7 +158,7 @@ def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
             name = fields.as_text(choice.get("name"), "tool_choice.name")
             return {"type": "function", "function": {"name": name}}
         case other:
-            raise fields.malformed(
+            raise fields.body_error(
                 f"tool_choice.type is auto, any, tool or none, got {other!r:.80}"
             )
 
@@ -196,7 +180,7 @@ def render(served: Served) -> dict[str, Any]:
     }
 
 
-def counted(num_tokens: int) -> dict[str, Any]:
+def render_count(num_tokens: int) -> dict[str, Any]:
     """Return the body of `count_tokens`."""
     return {"input_tokens": num_tokens}
 

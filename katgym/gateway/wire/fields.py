@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from katgym.environment.messages import Message, Role, ToolCallMessage
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.messages import Message, Role, ToolCallMessage
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ CONSTRAINTS = (
     "chat_template_kwargs",
     "reasoning_effort",
 )
-_told: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 
 
-def malformed(text: str) -> GatewayError:
+def body_error(text: str) -> GatewayError:
     """Return the error for a body that is not what an API takes."""
     return GatewayError(ErrorKind.MALFORMED, text)
 
@@ -49,21 +49,21 @@ def malformed(text: str) -> GatewayError:
 def as_object(value: object, name: str) -> Mapping[str, Any]:
     """Return a JSON object."""
     if not isinstance(value, dict):
-        raise malformed(f"{name} is an object, got {_shown(value)}")
+        raise body_error(f"{name} is an object, got {_show(value)}")
     return value
 
 
 def as_list(value: object, name: str) -> list[Any]:
     """Return a JSON list."""
     if not isinstance(value, list):
-        raise malformed(f"{name} is a list, got {_shown(value)}")
+        raise body_error(f"{name} is a list, got {_show(value)}")
     return value
 
 
 def as_text(value: object, name: str) -> str:
     """Return a string."""
     if not isinstance(value, str):
-        raise malformed(f"{name} is a string, got {_shown(value)}")
+        raise body_error(f"{name} is a string, got {_show(value)}")
     return value
 
 
@@ -73,7 +73,7 @@ def number(body: Mapping[str, Any], name: str, low: float, high: float) -> float
     if value is None:
         return None
     if type(value) not in (int, float) or not low <= value <= high or not math.isfinite(value):
-        raise malformed(f"{name} is a number in {low:g}..{high:g}, got {_shown(value)}")
+        raise body_error(f"{name} is a number in {low:g}..{high:g}, got {_show(value)}")
     return float(value)
 
 
@@ -83,7 +83,7 @@ def count(body: Mapping[str, Any], name: str, low: int, high: int = 2**31 - 1) -
     if value is None:
         return None
     if type(value) is not int or not low <= value <= high:
-        raise malformed(f"{name} is a whole number in {low}..{high}, got {_shown(value)}")
+        raise body_error(f"{name} is a whole number in {low}..{high}, got {_show(value)}")
     return value
 
 
@@ -93,7 +93,7 @@ def flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise malformed(f"{name} is true or false, got {_shown(value)}")
+        raise body_error(f"{name} is true or false, got {_show(value)}")
     return value
 
 
@@ -101,7 +101,7 @@ def role(message: Mapping[str, Any], where: str, roles: Mapping[str, Role]) -> R
     """Return a message's role; roles: what an API calls them -> what they are called here."""
     found = roles.get(str(message.get("role")))
     if found is None:
-        raise malformed(f"{where}.role is one of {list(roles)}, got {_shown(message.get('role'))}")
+        raise body_error(f"{where}.role is one of {list(roles)}, got {_show(message.get('role'))}")
     return found
 
 
@@ -149,21 +149,35 @@ def tool_call(call_id: object, name: object, arguments: object, where: str) -> T
     }
 
 
-def function_tool(name: object, description: object, parameters: object, where: str) -> Any:
-    """Return an OpenAI function tool."""
-    function: dict[str, Any] = {"name": as_text(name, f"{where}.name")}
-    if description:
-        function["description"] = as_text(description, f"{where}.description")
-    if parameters is not None:
-        function["parameters"] = as_object(parameters, f"{where}.parameters")
-    return {"type": "function", "function": function}
+def function_tools(
+    body: Mapping[str, Any], *, types: Sequence[str | None], schema: str, hint: str
+) -> list[Any]:
+    """Return the tools of a body as OpenAI function tools.
+
+    types: those that are functions; schema: the key of a tool's parameters; hint: what the error
+    says of tools of other types.
+    """
+    tools = []
+    for i, tool in enumerate(as_list(body.get("tools") or [], "tools")):
+        tool = as_object(tool, f"tools[{i}]")
+        if tool.get("type") not in types:
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED, f"tools[{i}] has type {tool.get('type')!r:.80}, {hint}"
+            )
+        function: dict[str, Any] = {"name": as_text(tool.get("name"), f"tools[{i}].name")}
+        if tool.get("description"):
+            function["description"] = as_text(tool["description"], f"tools[{i}].description")
+        if tool.get(schema) is not None:
+            function["parameters"] = as_object(tool[schema], f"tools[{i}].parameters")
+        tools.append({"type": "function", "function": function})
+    return tools
 
 
-def told_once(route: str, body: Mapping[str, Any], known: Iterable[str]) -> None:
+def log_unknown(route: str, body: Mapping[str, Any], known: Iterable[str]) -> None:
     """Log the fields of a body that mean nothing here, each once."""
     for name in body.keys() - set(known):
-        if (route, name) not in _told and len(_told) < 1000:
-            _told.add((route, name))
+        if (route, name) not in _logged and len(_logged) < 1000:
+            _logged.add((route, name))
             logger.warning("%s: field %r is not known and has no effect", route, name)
 
 
@@ -198,5 +212,5 @@ def _is_object(function: Mapping[str, Any]) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return f"{value!r:.80}"

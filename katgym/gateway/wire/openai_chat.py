@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katgym.environment.messages import Message, Role
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
-from katgym.messages import Message, Role
 
 ROUTE = "openai/chat"
 _TEXT_PARTS = ("text", "refusal")
@@ -37,8 +37,8 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     """Return the call of a request body; raises `GatewayError`."""
     raw = fields.as_list(body.get("messages"), "messages")
     if not raw:
-        raise fields.malformed("messages is empty")
-    fields.told_once(ROUTE, body, _KNOWN)
+        raise fields.body_error("messages is empty")
+    fields.log_unknown(ROUTE, body, _KNOWN)
     tools, choice = _tools(body), body.get("tool_choice") or "auto"
     stream_options = body.get("stream_options") or {}
     wants = fields.flag(body, "logprobs", False)
@@ -115,16 +115,15 @@ def _message(raw: object, where: str) -> Message:
         message["reasoning_content"] = reasoning
     calls = fields.as_list(given.get("tool_calls") or [], f"{where}.tool_calls")
     if calls:
-        message["tool_calls"] = [
-            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
-        ]
+        message["tool_calls"] = []
+    for i, raw_call in enumerate(calls):
+        at = f"{where}.tool_calls[{i}]"
+        call = fields.as_object(raw_call, at)
+        made = fields.as_object(call.get("function"), f"{at}.function")
+        message["tool_calls"].append(
+            fields.tool_call(call.get("id"), made.get("name"), made.get("arguments"), at)
+        )
     return message
-
-
-def _call(raw: object, where: str) -> Any:
-    call = fields.as_object(raw, where)
-    function = fields.as_object(call.get("function"), f"{where}.function")
-    return fields.tool_call(call.get("id"), function.get("name"), function.get("arguments"), where)
 
 
 def servable(message: Message) -> Message:
@@ -142,7 +141,7 @@ def render(served: Served) -> dict[str, Any]:
         "choices": [
             {
                 "index": i,
-                "message": _rendered(answer.message),
+                "message": _render_message(answer.message),
                 "logprobs": answer.logprobs,
                 "finish_reason": answer.finish_reason,
             }
@@ -163,7 +162,7 @@ def usage(served: Served) -> dict[str, Any]:
     }
 
 
-def _rendered(message: Message) -> dict[str, Any]:
+def _render_message(message: Message) -> dict[str, Any]:
     calls = message.get("tool_calls")
     body: dict[str, Any] = {
         "role": "assistant",
@@ -173,11 +172,11 @@ def _rendered(message: Message) -> dict[str, Any]:
     if message.get("reasoning_content"):
         body["reasoning_content"] = message["reasoning_content"]
     if calls:
-        body["tool_calls"] = [_rendered_call(call) for call in calls]
+        body["tool_calls"] = [_render_call(call) for call in calls]
     return body
 
 
-def _rendered_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _render_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": dict(call["function"])}
 
 
@@ -201,7 +200,7 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], Any]]:
         yield {"content": piece}, logprobs
         logprobs = None
     for index, call in enumerate(message.get("tool_calls", ())):
-        first = {"index": index, **_rendered_call(call)}
+        first = {"index": index, **_render_call(call)}
         first["function"] = {"name": call["function"]["name"], "arguments": ""}
         yield {"tool_calls": [first]}, logprobs
         logprobs = None

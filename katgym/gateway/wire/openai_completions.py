@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katgym.environment.messages import Message
 from katgym.gateway.call import Answer, ModelCall, Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, openai_chat, sse
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event
-from katgym.messages import Message
 
 __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
 
@@ -27,13 +27,13 @@ _KNOWN = {
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
     """Return the call of a request body; raises `GatewayError`."""
-    fields.told_once(ROUTE, body, _KNOWN)
+    fields.log_unknown(ROUTE, body, _KNOWN)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     is_ids = isinstance(prompt, list) and bool(prompt) and all(type(i) is int for i in prompt)
     if not is_ids and not isinstance(prompt, str):
-        raise fields.malformed(
+        raise fields.body_error(
             f"prompt is a string or a list of token ids; several prompts are several requests."
             f" Got {prompt!r:.80}"
         )

@@ -1,8 +1,8 @@
 """OpenAI's responses: `POST /v1/responses`.
 
 Function tools and text. What OpenAI's servers keep for an agent is kept in its session:
-`previous_response_id` goes on from there. Not here: the events of a stream
-(`openai_response_events.py`).
+`previous_response_id` goes on from there. Not here: writing answers
+(`openai_response_output.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katgym.gateway.call import CallSampling, ModelCall, Served
+from katgym.environment.messages import Message, Role
+from katgym.gateway.call import CallSampling, ModelCall
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.wire import fields, openai_chat
+from katgym.gateway.wire import fields
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error
-from katgym.messages import Message, Role
+from katgym.gateway.wire.openai_response_output import error_event, events, render
 
-__all__ = ["KEEPALIVE", "ROUTE", "error", "parse", "render", "servable"]
+__all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
 
 ROUTE = "openai/responses"
 _ROLES: dict[str, Role] = {
@@ -36,7 +37,7 @@ _KNOWN = {
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
     """Return the call of a request body; raises `GatewayError`."""
-    fields.told_once(ROUTE, body, _KNOWN)
+    fields.log_unknown(ROUTE, body, _KNOWN)
     if body.get("background"):
         raise GatewayError(ErrorKind.UNSUPPORTED, "background responses are not supported")
     messages: list[Message] = []
@@ -49,7 +50,8 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     if isinstance(choice, dict):
         name = fields.as_text(choice.get("name"), "tool_choice.name")
         choice = {"type": "function", "function": {"name": name}}
-    tools = _tools(body)
+    hint = "which OpenAI's servers run; give a tool of type 'function'"
+    tools = fields.function_tools(body, types=("function",), schema="parameters", hint=hint)
     form = fields.as_object(body.get("text") or {}, "text").get("format") or {"type": "text"}
     return ModelCall(
         route=ROUTE,
@@ -129,101 +131,6 @@ def _assistant(messages: list[Message]) -> Message:
     return messages[-1]
 
 
-def _tools(body: Mapping[str, Any]) -> list[Any]:
-    found = []
-    for i, tool in enumerate(fields.as_list(body.get("tools") or [], "tools")):
-        tool = fields.as_object(tool, f"tools[{i}]")
-        if tool.get("type") != "function":
-            raise GatewayError(
-                ErrorKind.UNSUPPORTED,
-                f"tools[{i}] has type {tool.get('type')!r:.80}, which OpenAI's servers run; give a"
-                " tool of type 'function'",
-            )
-        found.append(
-            fields.function_tool(
-                tool.get("name"), tool.get("description"), tool.get("parameters"), f"tools[{i}]"
-            )
-        )
-    return found
-
-
 def servable(message: Message) -> Message:
     """Return an answer as it is served."""
     return fields.servable(message, is_json_needed=False)
-
-
-def render(served: Served, *, is_started: bool = False) -> dict[str, Any]:
-    """Return the body of the answer.
-
-    is_started: as it looks before there is any output.
-    """
-    answer = served.reply.answers[0]
-    is_cut = answer.finish_reason == "length"
-    status = "in_progress" if is_started else "incomplete" if is_cut else "completed"
-    call = served.call
-    previous = call.previous_call_id
-    return {
-        "id": f"resp_{served.call_id}",
-        "object": "response",
-        "created_at": served.created_s,
-        "status": status,
-        "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": None,
-        "metadata": {},
-        "model": call.model,
-        "output": [] if is_started else items(served),
-        "parallel_tool_calls": call.is_parallel,
-        "previous_response_id": None if previous is None else f"resp_{previous}",
-        "temperature": call.sampling.temperature,
-        "top_p": call.sampling.top_p,
-        "max_output_tokens": call.sampling.max_tokens,
-        "tool_choice": call.tool_choice if isinstance(call.tool_choice, str) else "required",
-        "tools": [{"type": "function", "strict": False, **t["function"]} for t in call.tools],
-        "usage": None if is_started else _usage(served),
-    }
-
-
-def items(served: Served) -> list[dict[str, Any]]:
-    """Return the answer as output items."""
-    message, call_id = served.reply.answers[0].message, served.call_id
-    found: list[dict[str, Any]] = []
-    if message.get("reasoning_content"):
-        content = [{"type": "reasoning_text", "text": message["reasoning_content"]}]
-        found.append(
-            {"type": "reasoning", "id": f"rs_{call_id}", "summary": [], "content": content}
-        )
-    if message["content"] or not message.get("tool_calls"):
-        part = {"type": "output_text", "text": message["content"], "annotations": []}
-        found.append(
-            {
-                "type": "message",
-                "id": f"msg_{call_id}",
-                "role": "assistant",
-                "status": "completed",
-                "content": [part],
-            }
-        )
-    for i, call in enumerate(message.get("tool_calls", ())):
-        found.append(
-            {
-                "type": "function_call",
-                "id": f"fc_{call_id}_{i}",
-                "call_id": call["id"],
-                "name": call["function"]["name"],
-                "arguments": call["function"]["arguments"],
-                "status": "completed",
-            }
-        )
-    return found
-
-
-def _usage(served: Served) -> dict[str, Any]:
-    counts = openai_chat.usage(served)
-    return {
-        "input_tokens": counts["prompt_tokens"],
-        "input_tokens_details": counts["prompt_tokens_details"],
-        "output_tokens": counts["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": counts["total_tokens"],
-    }

@@ -17,26 +17,23 @@ from katgym.rollout_store.exporters.session_columns import (
     tools_text,
 )
 from katgym.rollout_store.exporting import ColumnType, Exporter
-from katgym.rollout_store.recorded_details import policy_without_tokens
 from katgym.rollout_store.records import StoredSession
-from katgym.rollout_store.rollouts import as_rollout, conversation
+from katgym.rollout_store.rollouts import as_rollout
 
 
 def rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
     """Yield the conversations of a session's paths."""
-    for turns in _paths(stored):
+    rollout = as_rollout(stored)
+    # Without tokens they are one conversation.
+    paths: list[Sequence[int]] = [range(len(rollout.turns))]
+    if all(turn.tokens is not None for turn in rollout.turns):
+        paths = [path.turns for path in rollout.trajectories()]
+    for turns in paths:
         yield {
-            "messages": conversation(stored, turns[-1]),
-            "tools": tools_text([stored.texts[turn] for turn in turns]),
+            "messages": rollout.conversation(turns[-1]) if turns else [],
+            "tools": tools_text([rollout.turns[turn] for turn in turns]),
             **session_values(stored),
         }
-
-
-def _paths(stored: StoredSession) -> list[Sequence[int]]:
-    """Return the calls of each path; those without tokens are one conversation."""
-    if policy_without_tokens(stored) is not None:
-        return [range(len(stored.nodes))]
-    return [path.turns for path in as_rollout(stored).trajectories()]
 
 
 EXPORTER = Exporter(

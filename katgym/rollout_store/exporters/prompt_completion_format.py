@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from katgym.play.rollout import prompt_messages
 from katgym.rollout_store.exporters.session_columns import (
     SESSION_COLUMNS,
     session_values,
@@ -17,19 +18,17 @@ from katgym.rollout_store.exporters.session_columns import (
 )
 from katgym.rollout_store.exporting import ColumnType, Exporter
 from katgym.rollout_store.records import StoredSession
-from katgym.rollout_store.rollouts import conversation
 
 
 def rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
     """Yield a row for each call of a session that has an answer in words."""
-    for place, text in enumerate(stored.texts):
-        if text.answer is None:
+    for place, turn in enumerate(stored.turns):
+        if turn.answer is None:
             continue
-        messages = conversation(stored, place)
         yield {
-            "prompt": messages[:-1],
-            "completion": messages[-1:],
-            "tools": tools_text([text]),
+            "prompt": prompt_messages(stored.turns, place),
+            "completion": [turn.answer],
+            "tools": tools_text([turn]),
             **session_values(stored),
         }
 

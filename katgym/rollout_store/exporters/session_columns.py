@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from katgym.play.rollout import Turn
 from katgym.rollout_store.encoding import to_json
 from katgym.rollout_store.exporting import ColumnType
-from katgym.rollout_store.records import NodeText, SessionStatus, StoredSession
+from katgym.rollout_store.records import StoredSession, reward_value
 
 SESSION_COLUMNS = {
     "session_id": ColumnType.TEXT,
@@ -23,19 +24,18 @@ SESSION_COLUMNS = {
 def session_values(stored: StoredSession) -> dict[str, Any]:
     """Return the values of `SESSION_COLUMNS`; the reward is None where it is not valid."""
     record = stored.record
-    is_valid = record.status is SessionStatus.FINISHED
     return {
         "session_id": record.session_id,
         "group_id": record.group_id,
         "status": str(record.status),
-        "reward": record.reward if is_valid else None,
+        "reward": reward_value(record),
     }
 
 
-def tools_text(texts: Sequence[NodeText]) -> str | None:
+def tools_text(turns: Sequence[Turn]) -> str | None:
     """Return the last tools that were offered as JSON, which TRL reads; None without any.
 
     As a list their schemas would be merged into one another in Parquet.
     """
-    tools = next((text.tools for text in reversed(texts) if text.tools), None)
+    tools = next((turn.tools for turn in reversed(turns) if turn.tools), None)
     return None if tools is None else to_json("tools", list(tools))

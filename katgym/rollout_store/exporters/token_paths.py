@@ -1,6 +1,6 @@
 """A path's tokens cut in two: what came before the first sampled token, and everything from it on.
 
-Not here: the paths (`katgym.rollout.Rollout.trajectories`).
+Not here: the paths (`katgym.play.rollout.Rollout.trajectories`).
 """
 
 from __future__ import annotations

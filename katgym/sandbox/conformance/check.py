@@ -1,4 +1,4 @@
-"""What a conformance check is, and the lab it works in.
+"""A conformance check, and the fixture it works with.
 
 Not here: the checks (one module per subject), running them (`running.py`).
 """
@@ -6,6 +6,7 @@ Not here: the checks (one module per subject), running them (`running.py`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -13,9 +14,10 @@ from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any
 
-from katgym.sandbox.base import Enforcement, ExecResult, Sandbox, SandboxBackend
+from katgym.sandbox.base import Enforcement, ExecResult
 from katgym.sandbox.layer import FileEntry, Layer, layer_store
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 from katgym.sandbox.venvs import ensure_venv
 
@@ -72,7 +74,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 400 else f"{text[:200]} ... {text[-180:]}"
 
 
-class Lab:
+class Fixture:
     """What a check works with: a backend, the spec to start from, and what is enforced."""
 
     def __init__(
@@ -122,16 +124,16 @@ class Lab:
             await sandbox.kill()
 
 
-CheckFunction = Callable[[Lab], Awaitable[None]]
+CheckFunction = Callable[[Fixture], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ConformanceCheck:
     """One thing a backend has to do.
 
     Example:
-        Check(name="limits.wall", description="The wall limit ends a command ...", run=wall,
-              limits=frozenset({"wall_s"}))
+        ConformanceCheck(name="limits.wall", description="The wall limit ends a command ...",
+                         run=wall, limits=frozenset({"wall_s"}))
     """
 
     name: str
@@ -167,28 +169,52 @@ class Check:
 def check(
     *,
     requires: Iterable[str] = (),
-    limits: Iterable[str] = (),
+    needs_limits: Iterable[str] = (),
     harms_unisolated: bool = False,
-) -> Callable[[CheckFunction], Check]:
+) -> Callable[[CheckFunction], ConformanceCheck]:
     """Make a check of an async function, named after its module and itself."""
 
-    def make(run: CheckFunction) -> Check:
+    def make(run: CheckFunction) -> ConformanceCheck:
         subject = run.__module__.rpartition(".")[2].removesuffix("_checks")
-        return Check(
+        return ConformanceCheck(
             name=f"{subject}.{run.__name__}",
             description=" ".join((inspect.getdoc(run) or "").split()),
             run=run,
             requires=frozenset(requires),
-            limits=frozenset(limits),
+            limits=frozenset(needs_limits),
             harms_unisolated=harms_unisolated,
         )
 
     return make
 
 
-def checks_of(module: ModuleType) -> tuple[Check, ...]:
+def sandbox_check(
+    files: Mapping[str, bytes | FileEntry] | None = None,
+    *,
+    requires: Iterable[str] = (),
+    needs_limits: Iterable[str] = (),
+    harms_unisolated: bool = False,
+    **changes: Any,
+) -> Callable[[Callable[[Sandbox], Awaitable[None]]], ConformanceCheck]:
+    """Make a check of an async function that is given one sandbox: `Fixture.sandbox(...)`."""
+
+    def make(function: Callable[[Sandbox], Awaitable[None]]) -> ConformanceCheck:
+        @functools.wraps(function)
+        async def run(fixture: Fixture) -> None:
+            async with fixture.sandbox(files, **changes) as sandbox:
+                await function(sandbox)
+
+        describe = check(
+            requires=requires, needs_limits=needs_limits, harms_unisolated=harms_unisolated
+        )
+        return describe(run)
+
+    return make
+
+
+def checks_of(module: ModuleType) -> tuple[ConformanceCheck, ...]:
     """Return a module's checks, in the order they are written."""
-    return tuple(found for found in vars(module).values() if isinstance(found, Check))
+    return tuple(found for found in vars(module).values() if isinstance(found, ConformanceCheck))
 
 
 async def until(sandbox: Sandbox, condition: str) -> None:

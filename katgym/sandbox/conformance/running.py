@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from katgym.errors import UnknownNameError, unknown_name
-from katgym.sandbox.base import Enforcement, SandboxBackend
-from katgym.sandbox.conformance.check import Check, ConformanceError, Lab
+from katgym.sandbox.base import Enforcement
+from katgym.sandbox.conformance.check import ConformanceCheck, ConformanceError, Fixture
+from katgym.sandbox.conformance.checks import CHECKS
+from katgym.sandbox.sandbox import SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 
 CHECK_TIMEOUT_S = 120.0
@@ -21,7 +23,7 @@ CHECK_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class ConformanceResult:
     """What became of one check; `passed` is None when it does not apply."""
 
     name: str
@@ -38,7 +40,7 @@ class ConformanceReport:
 
     backend: str
     enforcement: Enforcement
-    results: tuple[CheckResult, ...]
+    results: tuple[ConformanceResult, ...]
 
     @property
     def ok(self) -> bool:
@@ -46,7 +48,7 @@ class ConformanceReport:
         return not self.failures
 
     @property
-    def failures(self) -> list[CheckResult]:
+    def failures(self) -> list[ConformanceResult]:
         """The checks that failed."""
         return [result for result in self.results if result.passed is False]
 
@@ -56,7 +58,7 @@ async def run_conformance(
     *,
     spec: SandboxSpec | None = None,
     only: Sequence[str] = (),
-    on_result: Callable[[CheckResult], None] | None = None,
+    on_result: Callable[[ConformanceResult], None] | None = None,
 ) -> ConformanceReport:
     """Run the checks one after another; the backend stays open.
 
@@ -67,36 +69,50 @@ async def run_conformance(
     Raises what `create` raises if no sandbox can be made at all.
     """
     chosen = select(only)
-    lab = await _open_lab(backend, spec)
+    fixture = await _open_fixture(backend, spec)
     results = []
     for check in chosen:
-        result = await _result(check, lab)
+        began = time.perf_counter()
+        detail = check.missing(fixture.enforcement) or ""
+        passed: bool | None = None
+        if not detail:
+            try:
+                await _run_in_time(check, fixture)
+                passed = True
+            except Exception as e:  # whatever a backend raises where it should not is its failure
+                passed = False
+                detail = str(e) if isinstance(e, ConformanceError) else repr(e)
+        result = ConformanceResult(
+            name=check.name,
+            description=check.description,
+            passed=passed,
+            detail=detail,
+            wall_s=time.perf_counter() - began,
+        )
         results.append(result)
         if on_result is not None:
             on_result(result)
     return ConformanceReport(
-        backend=backend.name, enforcement=lab.enforcement, results=tuple(results)
+        backend=backend.name, enforcement=fixture.enforcement, results=tuple(results)
     )
 
 
 async def run_check(
-    check: Check, backend: SandboxBackend, *, spec: SandboxSpec | None = None
+    check: ConformanceCheck, backend: SandboxBackend, *, spec: SandboxSpec | None = None
 ) -> None:
     """Run one check, for a test; `AssertionError` says what is wrong.
 
     `unittest.SkipTest`, which pytest knows, if the backend lacks what the check is about.
     """
-    lab = await _open_lab(backend, spec)
-    missing = check.missing(lab.enforcement)
+    fixture = await _open_fixture(backend, spec)
+    missing = check.missing(fixture.enforcement)
     if missing is not None:
         raise unittest.SkipTest(f"{backend.name}: {missing}")
-    await _timed(check, lab)
+    await _run_in_time(check, fixture)
 
 
-def select(names: Sequence[str]) -> tuple[Check, ...]:
+def select(names: Sequence[str]) -> tuple[ConformanceCheck, ...]:
     """Return the checks of these names or subjects; nothing is all of them."""
-    from katgym.sandbox.conformance import CHECKS
-
     known = {check.name for check in CHECKS} | {check.subject for check in CHECKS}
     for name in names:
         if name not in known:
@@ -104,35 +120,15 @@ def select(names: Sequence[str]) -> tuple[Check, ...]:
     return tuple(c for c in CHECKS if not names or c.name in names or c.subject in names)
 
 
-async def _open_lab(backend: SandboxBackend, spec: SandboxSpec | None) -> Lab:
-    lab = Lab(backend, await backend.enforcement(), spec or SandboxSpec())
-    async with lab.sandbox():
-        return lab
+async def _open_fixture(backend: SandboxBackend, spec: SandboxSpec | None) -> Fixture:
+    fixture = Fixture(backend, await backend.enforcement(), spec or SandboxSpec())
+    async with fixture.sandbox():
+        return fixture
 
 
-async def _timed(check: Check, lab: Lab) -> None:
+async def _run_in_time(check: ConformanceCheck, fixture: Fixture) -> None:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            await check.run(lab)
+            await check.run(fixture)
     except TimeoutError:
         raise ConformanceError(f"did not end within {CHECK_TIMEOUT_S:g} s") from None
-
-
-async def _result(check: Check, lab: Lab) -> CheckResult:
-    began = time.perf_counter()
-    detail = check.missing(lab.enforcement) or ""
-    passed: bool | None = None
-    if not detail:
-        try:
-            await _timed(check, lab)
-            passed = True
-        except Exception as e:  # whatever a backend raises where it should not is its failure
-            passed = False
-            detail = str(e) if isinstance(e, ConformanceError) else repr(e)
-    return CheckResult(
-        name=check.name,
-        description=check.description,
-        passed=passed,
-        detail=detail,
-        wall_s=time.perf_counter() - began,
-    )

@@ -9,30 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import socket
-import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
-from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
-from katgym.sandbox.base import (
-    Enforcement,
-    SandboxBackend,
-    SandboxError,
-    SandboxUnavailableError,
-)
-from katgym.sandbox.docker_engine import labels, trees
+from katgym.sandbox.base import Enforcement, SandboxError, SandboxUnavailableError
+from katgym.sandbox.docker_engine import labels, tree
+from katgym.sandbox.docker_engine.container_link import ContainerLink
 from katgym.sandbox.docker_engine.enforced import check_limits, describe
-from katgym.sandbox.docker_engine.sandbox import DockerSandbox
 from katgym.sandbox.docker_engine.settings import HOME, WIPED, ContainerPlan, container_config
+from katgym.sandbox.docker_engine.snapshots import Snapshots
 from katgym.sandbox.docker_engine.stream import open_channel
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
-from katgym.sandbox.supervisor.bundle import SUPERVISOR_MODULES, bundle
+from katgym.sandbox.supervised.bundle import SUPERVISOR_MODULES, bundle
+from katgym.system.concurrency import SharedResults
 
 if TYPE_CHECKING:
     from katgym.sandbox.docker_engine.engine import Engine
@@ -41,7 +36,8 @@ _log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 60.0
 _MODULES = (
     *SUPERVISOR_MODULES,
-    "katgym.sandbox.supervisor.trees",
+    "katgym.sandbox.supervisor.change_list",
+    "katgym.sandbox.supervisor.baseline",
     "katgym.sandbox.supervisor.seccomp",
     "katgym.sandbox.docker_engine.inside",
 )
@@ -55,27 +51,6 @@ class Image:
     id: str
     digests: tuple[str, ...]
     env: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Snapshot:
-    layers: tuple[str, ...]
-    image: str | None
-    patch: trees.Patch
-
-
-class Spool:
-    """Contents of one snapshot, in one file."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
-        self._file = file
-
-    def add(self, content: bytes) -> tuple[Path, int]:
-        """Keep some bytes; return where they are."""
-        offset = self._file.tell()
-        self._file.write(content)
-        return self._path, offset
 
 
 class DockerBackend(SandboxBackend):
@@ -109,7 +84,7 @@ class DockerBackend(SandboxBackend):
         for option, value in (("max_concurrency", max_concurrency), ("max_starting", max_starting)):
             if value < 1:
                 raise UsageError(f"{option} is at least 1, got {value!r}")
-        self.live: dict[str, DockerSandbox] = {}
+        self.live: dict[str, ContainerLink] = {}
         self._base_url = base_url
         self._default_image = image
         self._max_concurrency = max_concurrency
@@ -121,8 +96,7 @@ class DockerBackend(SandboxBackend):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._enter_loop(None)
         self._engine: Engine | None = None
-        self._snapshots: dict[str, _Snapshot] = {}
-        self._folder: Path | None = None
+        self.snapshots = Snapshots()
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Make what belongs to one event loop, as do images that are being looked for."""
@@ -130,7 +104,7 @@ class DockerBackend(SandboxBackend):
         self._starting = asyncio.Semaphore(self._max_starting)
         self._connecting = asyncio.Lock()
         self._images = SharedResults[str, Image]()
-        self._image_trees = SharedResults[tuple[str, str], trees.Tree]()
+        self._image_trees = SharedResults[tuple[str, str], tree.Tree]()
 
     async def engine(self) -> Engine:
         """Return the engine, connected; `SandboxUnavailableError` if none answers."""
@@ -146,12 +120,12 @@ class DockerBackend(SandboxBackend):
                 )
         return self._engine
 
-    async def create(self, spec: SandboxSpec) -> DockerSandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `SandboxBackend.create`."""
-        return await self.make(spec, {})
+        return Sandbox(await self.make(spec, {}), self)
 
-    async def make(self, spec: SandboxSpec, patch: trees.Patch) -> DockerSandbox:
-        """Return a sandbox whose workspace is the layers', changed by a patch."""
+    async def make(self, spec: SandboxSpec, patch: tree.Patch) -> ContainerLink:
+        """Return the link to a container whose workspace is the layers', changed by a patch."""
         name = spec.image or self._default_image
         if name is None:
             raise UsageError(
@@ -164,7 +138,7 @@ class DockerBackend(SandboxBackend):
         image = await self.find_image(name)
         base = await self._base(image, spec)
         container = f"katgym-{uuid.uuid4().hex[:16]}"
-        room = trees.total_size(base)
+        room = tree.total_size(base)
         plan = ContainerPlan(
             spec=spec,
             image_id=image.id,
@@ -176,16 +150,25 @@ class DockerBackend(SandboxBackend):
             runtime=self._runtime,
             python=self._python,
         )
-        sandbox = DockerSandbox(self, spec, container, base, {**_base_env(image.env), **spec.env})
-        self.live[container] = sandbox
+        # Of every command; an image's own variables are kept.
+        env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "USER": "agent",
+            "TMPDIR": "/tmp",
+            **image.env,
+            "HOME": HOME,
+        }
+        link = ContainerLink(self, spec, container, base, env)
+        self.live[container] = link
         try:
             async with self._starting:
                 sock = await self._start(engine, container, container_config(plan))
-                await self._introduce(sandbox, sock, patch)
+                await self._introduce(link, sock, patch)
         except BaseException:
-            await sandbox.kill()
+            await link.kill()
             raise
-        return sandbox
+        return link
 
     async def _start(self, engine: Engine, name: str, config: dict[str, Any]) -> socket.socket:
         """Start a container in a thread; if the caller is cancelled meanwhile, it is removed."""
@@ -197,13 +180,11 @@ class DockerBackend(SandboxBackend):
                 (await starting).close()
             raise
 
-    async def _introduce(
-        self, sandbox: DockerSandbox, sock: socket.socket, patch: trees.Patch
-    ) -> None:
+    async def _introduce(self, link: ContainerLink, sock: socket.socket, patch: tree.Patch) -> None:
         """Send the supervisor's program and the workspace; wait until it is there."""
-        spec = sandbox.spec
-        channel, stream = await open_channel(sandbox.id, sock)
-        sandbox.attach(channel)
+        spec = link.spec
+        channel, stream = await open_channel(link.id, sock)
+        link.attach(channel)
         wiped = list(WIPED)
         arguments = (spec.workdir, spec.ttl_s, wiped)
         program = bundle(
@@ -217,11 +198,11 @@ class DockerBackend(SandboxBackend):
                 raise UsageError(stream.last_words()) from e
             raise
         requests = (
-            trees.layer_requests(spec.layers)
-            if sandbox.base is trees.merged_tree(spec.layers)
-            else trees.put_requests((), sandbox.base)
+            tree.layer_requests(spec.layers)
+            if link.base is tree.merge_layers(spec.layers)
+            else tree.put_requests((), link.base)
         )
-        await sandbox.start(requests, patch)
+        await link.start(requests, patch)
 
     async def find_image(self, name: str) -> Image:
         """Return an image, pulled if it is missing; asked for once per backend object."""
@@ -250,67 +231,35 @@ class DockerBackend(SandboxBackend):
             env=dict(item.split("=", 1) for item in env if "=" in item),
         )
 
-    async def _base(self, image: Image, spec: SandboxSpec) -> trees.Tree:
+    async def _base(self, image: Image, spec: SandboxSpec) -> tree.Tree:
         """Return what the workspace starts from: the image's own, with the layers on it."""
         key = (image.id, spec.workdir)
         own = await self._image_trees.get(key, lambda: self._read_image_tree(image, spec))
-        layered = await asyncio.to_thread(trees.merged_tree, spec.layers)
+        layered = await asyncio.to_thread(tree.merge_layers, spec.layers)
         if not own:
             return layered
         merged = dict(own)
-        trees.overlay(merged, layered)
+        tree.overlay(merged, layered)
         return merged
 
-    async def _read_image_tree(self, image: Image, spec: SandboxSpec) -> trees.Tree:
+    async def _read_image_tree(self, image: Image, spec: SandboxSpec) -> tree.Tree:
         from katgym.sandbox.docker_engine.image_tree import read_tree
 
         engine = await self.engine()
-        spool = self.folder / f"{uuid.uuid4().hex}.tar"
+        spool = self.snapshots.folder / f"{uuid.uuid4().hex}.tar"
         made = labels.make_labels(spool.stem, 3600.0, {})
 
-        def read() -> trees.Tree:
+        def read() -> tree.Tree:
             return read_tree(engine.archive(image.id, spec.workdir, made), spool)
 
         return await engine.run(read)
 
-    @property
-    def folder(self) -> Path:
-        """Where this backend keeps contents of snapshots and images; removed by `aclose`."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="katgym-docker-"))
-        return self._folder
-
-    @contextlib.contextmanager
-    def spool(self) -> Iterator[Spool]:
-        """Return a place for contents that stay until `aclose`."""
-        path = self.folder / f"{uuid.uuid4().hex}.bin"
-        with path.open("wb") as file:
-            yield Spool(path, file)
-
-    def keep_snapshot(self, sandbox: DockerSandbox, patch: trees.Patch) -> str:
-        """Keep a snapshot; return its id."""
-        name = f"snapshot-{uuid.uuid4().hex[:16]}"
-        spec = sandbox.spec
-        digests = tuple(layer.digest for layer in spec.layers)
-        self._snapshots[name] = _Snapshot(layers=digests, image=spec.image, patch=patch)
-        return name
-
-    def snapshot_of(self, sandbox: DockerSandbox, name: str) -> trees.Patch:
-        """Return a snapshot that fits a sandbox; `UsageError` if there is none."""
-        found = self._snapshots.get(name)
-        if found is None:
-            raise UsageError(f"no snapshot {name!r} in this backend; `snapshot()` makes one")
-        digests = tuple(layer.digest for layer in sandbox.spec.layers)
-        if (found.layers, found.image) != (digests, sandbox.spec.image):
-            raise UsageError(f"snapshot {name!r} was made from other layers or another image")
-        return found.patch
-
-    async def discard(self, sandbox: DockerSandbox) -> None:
+    async def discard(self, link: ContainerLink) -> None:
         """Remove a sandbox's container; where the engine is gone, `gc` finds it later."""
-        self.live.pop(sandbox.id, None)
+        self.live.pop(link.id, None)
         if self._engine is not None:
             try:
-                await self._engine.run(self._engine.remove, sandbox.id)
+                await self._engine.run(self._engine.remove, link.id)
             except SandboxError as e:
                 _log.warning("%s", e)
 
@@ -325,50 +274,33 @@ class DockerBackend(SandboxBackend):
     async def gc(self) -> int:
         """Remove containers of katgym processes that are dead; return how many."""
         engine = await self.engine()
-        rows = await engine.run(engine.labelled, labels.MARK)
+        rows = await engine.run(engine.list_labelled, labels.MARK)
         dead = [name for name, found in rows if labels.is_abandoned(found)]
         await asyncio.gather(*(engine.run(engine.remove, name) for name in dead))
         return len(dead)
 
     async def aclose(self) -> None:
         """See `SandboxBackend.aclose`."""
-        await asyncio.gather(*(sandbox.kill() for sandbox in list(self.live.values())))
+        await asyncio.gather(*(link.kill() for link in list(self.live.values())))
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
             self._engine = None
-        if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-            self._folder = None
-        self._snapshots.clear()
+        await asyncio.to_thread(self.snapshots.close)
         self._images.clear()
         self._image_trees.clear()
 
     def provenance(self) -> Mapping[str, Any]:
         """See `SandboxBackend.provenance`."""
-        found = self._images.finished()
+        found = self._images.list_finished()
         return {
             "backend": self.name,
             "level": "container",
             "engine": None if self._engine is None else self._engine.facts.version,
             "runtime": self._runtime,
-            "images": {image.name: _image_record(image) for image in found},
+            "images": {
+                image.name: {"id": image.id, "digests": list(image.digests)} for image in found
+            },
         }
-
-
-def _image_record(image: Image) -> dict[str, Any]:
-    return {"id": image.id, "digests": list(image.digests)}
-
-
-def _base_env(image_env: Mapping[str, str]) -> dict[str, str]:
-    """Return what every command's environment starts from; an image's own variables are kept."""
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "USER": "agent",
-        "TMPDIR": "/tmp",
-        **image_env,
-        "HOME": HOME,
-    }
 
 
 def _check_spec(spec: SandboxSpec) -> None:

@@ -1,4 +1,4 @@
-"""What containers of an engine enforce, from what the engine says about itself.
+"""Limits that containers of an engine enforce, from what the engine says about itself.
 
 Not here: setting it (`settings.py`).
 """
@@ -20,7 +20,7 @@ _NOTES = (
 )
 
 
-def enforced_limits(facts: EngineFacts) -> dict[str, str]:
+def list_limits(facts: EngineFacts) -> dict[str, str]:
     """Return field of `SandboxLimits` -> how it is enforced."""
     group = f"cgroup v{facts.cgroup_version}"
     found = {
@@ -41,7 +41,7 @@ def enforced_limits(facts: EngineFacts) -> dict[str, str]:
 
 def check_limits(facts: EngineFacts, limits: SandboxLimits) -> None:
     """Raise `UsageError` for a limit that this engine cannot enforce."""
-    known = enforced_limits(facts)
+    known = list_limits(facts)
     for name in ("memory_bytes", "max_processes"):
         if getattr(limits, name) is not None and name not in known:
             raise UsageError(
@@ -80,7 +80,7 @@ def describe(
         backend="docker",
         level="container" if facts.has_seccomp else "container without seccomp",
         is_safe=facts.has_seccomp,
-        limits=enforced_limits(facts),
+        limits=list_limits(facts),
         capabilities=frozenset({"fork", "snapshot", "image"}),
         probes=probes,
         notes=tuple(notes),

@@ -50,7 +50,11 @@ class Engine:
         """Whether supervisors can be kept from being killed first; known after the first start."""
         self._random = random.SystemRandom()
         try:
-            _knock(self.url)
+            # The SDK would leak a socket if nobody listened.
+            if self.url.startswith("unix://"):
+                with socket.socket(socket.AF_UNIX) as sock:
+                    sock.settimeout(_TIMEOUT_S)
+                    sock.connect("/" + self.url.removeprefix("unix://").lstrip("/"))
             if base_url is None:
                 client = docker.from_env(timeout=_TIMEOUT_S, max_pool_size=max_concurrency)
             else:
@@ -58,7 +62,19 @@ class Engine:
                     base_url=base_url, timeout=_TIMEOUT_S, max_pool_size=max_concurrency
                 )
             self._api = client.api
-            self.facts = _facts(self._api.info())
+            info = self._api.info()
+            security = " ".join(info.get("SecurityOptions") or ())
+            self.facts = EngineFacts(
+                version=str(info.get("ServerVersion")),
+                num_cpus=int(info.get("NCPU") or 1),
+                has_memory_limit=bool(info.get("MemoryLimit")),
+                has_swap_limit=bool(info.get("SwapLimit")),
+                has_pids_limit=bool(info.get("PidsLimit")),
+                has_cpu_limit=bool(info.get("CpuCfsQuota")),
+                has_seccomp="name=seccomp" in security,
+                is_rootless="name=rootless" in security,
+                cgroup_version=str(info.get("CgroupVersion") or "1"),
+            )
         except (errors.DockerException, exceptions.RequestException, OSError) as e:
             text = _NO_ENGINE.format(url=self.url, error=str(e)[:200])
             raise SandboxUnavailableError(text) from e
@@ -75,7 +91,7 @@ class Engine:
 
     def image(self, name: str) -> dict[str, Any] | None:
         """Return what the engine knows of an image, or None if it has none of that name."""
-        with _translated(f"image {name!r}"):
+        with _translate_errors(f"image {name!r}"):
             try:
                 found: dict[str, Any] = self._api.inspect_image(name)
             except errors.ImageNotFound:
@@ -91,7 +107,10 @@ class Engine:
             problem = self._pull_once(name)
             if problem is None:
                 return
-            if _is_missing(problem):
+            text = problem.lower()
+            is_busy = "toomanyrequests" in text or "429" in text
+            missing = ("not found", "manifest unknown", "does not exist", "denied")
+            if not is_busy and any(words in text for words in missing):
                 raise UsageError(f"image {name!r} is neither here nor in its registry: {problem}")
             if attempt + 1 < num_tries:
                 # Jitter keeps many machines from coming back at the same time.
@@ -113,7 +132,7 @@ class Engine:
 
     def start(self, name: str, config: Mapping[str, Any]) -> socket.socket:
         """Create, attach to and start a container; return its stream. What fails leaves nothing."""
-        with _translated(f"container {name}"):
+        with _translate_errors(f"container {name}"):
             if not self.has_oom_score:
                 return self._start(name, _without_oom_score(config))
             try:
@@ -131,7 +150,17 @@ class Engine:
     def _start(self, name: str, config: Mapping[str, Any]) -> socket.socket:
         made = self._api.create_container_from_config(dict(config), name)
         try:
-            sock = self._attach(made["Id"])
+            params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+            attached = self._api.attach_socket(made["Id"], params)
+            raw = getattr(attached, "_sock", None)
+            if type(raw) is not socket.socket:
+                raise SandboxUnavailableError(
+                    f"the engine at {self.url} is reached over TLS or ssh, which sandboxes cannot"
+                    " use; run `katgym sandboxd` beside it and use backend 'remote'"
+                )
+            # A descriptor of our own: the SDK's may be closed with the response it belongs to.
+            sock = raw.dup()
+            attached._response.close()
             try:
                 self._api.start(made["Id"])
             except BaseException:
@@ -142,23 +171,9 @@ class Engine:
             raise
         return sock
 
-    def _attach(self, container: str) -> socket.socket:
-        params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        attached = self._api.attach_socket(container, params)
-        raw = getattr(attached, "_sock", None)
-        if type(raw) is not socket.socket:
-            raise SandboxUnavailableError(
-                f"the engine at {self.url} is reached over TLS or ssh, which sandboxes cannot use;"
-                " run `katgym sandboxd` beside it and use backend 'remote'"
-            )
-        # A descriptor of our own: the SDK's may be closed with the response it belongs to.
-        stream = raw.dup()
-        attached._response.close()
-        return stream
-
     def remove(self, name: str) -> None:
         """Kill and remove a container at once; none of that name is fine."""
-        with _translated(f"container {name}"):
+        with _translate_errors(f"container {name}"):
             try:
                 self._api.remove_container(name, force=True, v=True)
             except errors.NotFound:
@@ -167,15 +182,15 @@ class Engine:
                 if e.status_code != 409:  # its removal is under way already
                     raise
 
-    def labelled(self, label: str) -> list[tuple[str, dict[str, str]]]:
+    def list_labelled(self, label: str) -> list[tuple[str, dict[str, str]]]:
         """Return names and labels of all containers that have a label, whatever their state."""
-        with _translated("list of containers"):
+        with _translate_errors("list of containers"):
             rows = self._api.containers(all=True, filters={"label": label})
         return [(row["Id"], row["Labels"]) for row in rows]
 
     def archive(self, image_id: str, path: str, labels: Mapping[str, str]) -> Iterator[bytes]:
         """Yield a tar of a folder of an image, nothing if it has none; no program of it runs."""
-        with _translated(f"folder {path!r} of image {image_id}"):
+        with _translate_errors(f"folder {path!r} of image {image_id}"):
             config = {"Image": image_id, "Cmd": ["/"], "Labels": dict(labels)}
             config["HostConfig"] = {"NetworkMode": "none"}
             made = self._api.create_container_from_config(config)
@@ -189,7 +204,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def _translated(subject: str) -> Iterator[None]:
+def _translate_errors(subject: str) -> Iterator[None]:
     """Turn the SDK's errors into katgym's."""
     try:
         yield
@@ -208,36 +223,6 @@ def _translated(subject: str) -> Iterator[None]:
         raise SandboxError(f"{subject}: the Docker Engine does not answer: {e!s:.300}") from e
 
 
-def _knock(url: str) -> None:
-    """Raise `OSError` if nobody listens on a local socket; the SDK would leak a socket then."""
-    if url.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(_TIMEOUT_S)
-            sock.connect("/" + url.removeprefix("unix://").lstrip("/"))
-
-
 def _without_oom_score(config: Mapping[str, Any]) -> dict[str, Any]:
     host = {k: v for k, v in config["HostConfig"].items() if k != "OomScoreAdj"}
     return {**config, "HostConfig": host}
-
-
-def _is_missing(problem: str) -> bool:
-    text = problem.lower()
-    if "toomanyrequests" in text or "429" in text:
-        return False
-    return any(t in text for t in ("not found", "manifest unknown", "does not exist", "denied"))
-
-
-def _facts(info: Mapping[str, Any]) -> EngineFacts:
-    security = " ".join(info.get("SecurityOptions") or ())
-    return EngineFacts(
-        version=str(info.get("ServerVersion")),
-        num_cpus=int(info.get("NCPU") or 1),
-        has_memory_limit=bool(info.get("MemoryLimit")),
-        has_swap_limit=bool(info.get("SwapLimit")),
-        has_pids_limit=bool(info.get("PidsLimit")),
-        has_cpu_limit=bool(info.get("CpuCfsQuota")),
-        has_seccomp="name=seccomp" in security,
-        is_rootless="name=rootless" in security,
-        cgroup_version=str(info.get("CgroupVersion") or "1"),
-    )

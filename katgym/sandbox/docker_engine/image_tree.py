@@ -1,6 +1,6 @@
 """The workspace that an image brings along, such as a repository at /testbed, as a tree.
 
-Read once per image from a container that never runs. Not here: trees in general (`trees.py`).
+Read once per image from a container that never runs. Not here: trees in general (`tree.py`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from katgym.sandbox.base import SandboxError
-from katgym.sandbox.docker_engine.trees import Entry
+from katgym.sandbox.docker_engine.tree import TreeEntry
 
 
-def read_tree(parts: Iterator[bytes], spool: Path) -> dict[str, Entry]:
+def read_tree(parts: Iterator[bytes], spool: Path) -> dict[str, TreeEntry]:
     """Return the tree of a tar that the engine made of a folder; contents stay in file `spool`.
 
     Hard links become files of the same content; devices are left out.
@@ -23,7 +23,7 @@ def read_tree(parts: Iterator[bytes], spool: Path) -> dict[str, Entry]:
             file.write(part)
     if spool.stat().st_size == 0:
         return {}
-    found: dict[str, Entry] = {}
+    found: dict[str, TreeEntry] = {}
     try:
         with tarfile.open(spool) as tar:
             for member in tar:
@@ -36,15 +36,15 @@ def read_tree(parts: Iterator[bytes], spool: Path) -> dict[str, Entry]:
     return found
 
 
-def _entry(member: tarfile.TarInfo, spool: Path, found: dict[str, Entry]) -> Entry | None:
+def _entry(member: tarfile.TarInfo, spool: Path, found: dict[str, TreeEntry]) -> TreeEntry | None:
     mode = member.mode & 0o777
     if member.isdir():
-        return Entry(kind="dir", mode=mode | 0o700)
+        return TreeEntry(kind="dir", mode=mode | 0o700)
     if member.issym():
-        return Entry(kind="link", mode=0o777, size=len(member.linkname), link=member.linkname)
+        return TreeEntry(kind="link", mode=0o777, size=len(member.linkname), link=member.linkname)
     if member.islnk():
         return found.get(str(PurePosixPath(*PurePosixPath(member.linkname).parts[1:])))
     if member.isreg():
         size, offset = member.size, member.offset_data
-        return Entry(kind="file", mode=mode | 0o400, size=size, source=spool, offset=offset)
+        return TreeEntry(kind="file", mode=mode | 0o400, size=size, source=spool, offset=offset)
     return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 
-from katgym.sandbox.supervisor import guardian, program, seccomp, syscalls, trees
+from katgym.sandbox.supervisor import baseline, guardian, program, seccomp, syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,21 +76,19 @@ def main(workdir: str, ttl_s: float, wiped: list[str]) -> None:
         wiped=wiped,
         deadline=time.monotonic() + ttl_s,
     )
-    tree = trees.Tree(supervisor.folders)
+    workspace = baseline.BaselineTree(supervisor.folders)
     wipe = supervisor.ops["wipe"]
 
-    def wipe_all(
-        request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
-        reply = wipe(request, payload, fds)
+    def wipe_all(request: program.Request, payload: bytes) -> program.Reply:
+        reply = wipe(request, payload)
         remove_ipc_objects()
         return reply
 
     ops = {
-        "put": tree.put,
-        "changes": tree.changes,
-        "fetch": tree.fetch,
-        "clear": tree.clear,
+        "put": workspace.put,
+        "changes": workspace.changes,
+        "fetch": workspace.fetch,
+        "clear": workspace.clear,
         "wipe": wipe_all,
     }
     supervisor.ops.update(ops)

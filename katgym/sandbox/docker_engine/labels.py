@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from katgym.system.processes import process_start
+
 PREFIX = "katgym.sandbox."
 MARK = f"{PREFIX}id"
 GRACE_S = 60.0
@@ -24,15 +26,6 @@ def _here() -> tuple[str, str]:
     return boot, str(Path("/proc/self/ns/pid").readlink())
 
 
-def _started(pid: int) -> str | None:
-    """Return when a process started, in ticks since boot, or None if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    return stat[stat.rfind(b")") + 2 :].split()[19].decode("ascii")
-
-
 def make_labels(sandbox: str, ttl_s: float, extra: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of a container that this process makes; the caller's own come first."""
     boot, namespace = _here()
@@ -40,7 +33,7 @@ def make_labels(sandbox: str, ttl_s: float, extra: Mapping[str, str]) -> dict[st
         **extra,
         MARK: sandbox,
         f"{PREFIX}pid": str(os.getpid()),
-        f"{PREFIX}pid_started": _started(os.getpid()) or "",
+        f"{PREFIX}pid_started": str(process_start(os.getpid())),
         f"{PREFIX}boot": boot,
         f"{PREFIX}pid_namespace": namespace,
         f"{PREFIX}deadline": f"{time.time() + ttl_s:.0f}",
@@ -57,6 +50,6 @@ def is_abandoned(labels: Mapping[str, str]) -> bool:
             return True
         if (labels[f"{PREFIX}boot"], labels[f"{PREFIX}pid_namespace"]) != _here():
             return False
-        return _started(int(labels[f"{PREFIX}pid"])) != labels[f"{PREFIX}pid_started"]
+        return str(process_start(int(labels[f"{PREFIX}pid"]))) != labels[f"{PREFIX}pid_started"]
     except (KeyError, ValueError):
         return False  # not labelled by this version of katgym

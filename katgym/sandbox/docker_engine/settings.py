@@ -121,6 +121,11 @@ def container_config(plan: ContainerPlan) -> dict[str, Any]:
 
 def _host_config(plan: ContainerPlan) -> dict[str, Any]:
     limits = plan.spec.limits
+    ulimits: dict[str, int | None] = {
+        "core": 0,
+        # The supervisor holds some for every command under way; commands get their own limit.
+        "nofile": limits.max_open_files and max(limits.max_open_files, 4096),
+    }
     config: dict[str, Any] = {
         "NetworkMode": "none",
         "CapDrop": ["ALL"],
@@ -133,7 +138,7 @@ def _host_config(plan: ContainerPlan) -> dict[str, Any]:
         "LogConfig": {"Type": "none", "Config": {}},
         "AutoRemove": True,
         "RestartPolicy": {"Name": "no"},
-        "Ulimits": _ulimits(limits),
+        "Ulimits": [{"Name": n, "Soft": v, "Hard": v} for n, v in ulimits.items() if v is not None],
     }
     if not plan.facts.is_rootless:
         config["OomScoreAdj"] = OOM_SCORE  # the supervisor goes last; its commands raise theirs
@@ -166,12 +171,3 @@ def _tmpfs(plan: ContainerPlan) -> dict[str, str]:
         tmp.append(f"nr_inodes={limits.max_files + 1}")
         home.append(f"nr_inodes={limits.max_files + 1}")
     return {plan.spec.workdir: ",".join(workdir), "/tmp": ",".join(tmp), HOME: ",".join(home)}
-
-
-def _ulimits(limits: SandboxLimits) -> list[dict[str, Any]]:
-    found: dict[str, int | None] = {
-        "core": 0,
-        # The supervisor holds some for every command under way; commands get their own limit.
-        "nofile": limits.max_open_files and max(limits.max_open_files, 4096),
-    }
-    return [{"Name": n, "Soft": v, "Hard": v} for n, v in found.items() if v is not None]

@@ -1,7 +1,7 @@
 """A container's attached stream as the transport of a `Channel`.
 
 The engine wraps what a container writes in frames of its own: 1 byte stream number, 3 bytes zero,
-4 bytes length. Not here: the frames inside of them (`katgym.sandbox.supervisor.channel`).
+4 bytes length. Not here: the frames inside of them (`katgym.sandbox.supervised.channel`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import socket
 import struct
 
-from katgym.sandbox.supervisor.channel import Channel
+from katgym.sandbox.supervised.channel import Channel
 
 _FRAME = struct.Struct("!B3xI")
 _STDOUT, _STDERR = 1, 2
@@ -80,7 +80,7 @@ async def open_channel(sandbox: str, sock: socket.socket) -> tuple[Channel, Atta
     def describe_end() -> str:
         return stream.last_words() if stream is not None else ""
 
-    channel = Channel(sandbox, describe_end=describe_end)
+    channel = Channel(f"sandbox {sandbox}", describe_end=describe_end)
     stream = AttachedStream(channel)
     loop = asyncio.get_running_loop()
     connect = (

@@ -2,7 +2,7 @@
 
 Each katgym process has a launcher per interpreter and set of preloaded modules; sandboxes are its
 forks. Not protected against: bugs in the kernel that sandboxes share with the host, and side
-channels. Not here: one sandbox (`local_sandbox.py`), what happens inside (`birth.py`), what this
+channels. Not here: one sandbox (`local_link.py`), what happens inside (`launcher/`), what this
 machine allows (`probes.py`).
 """
 
@@ -17,17 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.sandbox.base import (
-    AGENT,
-    Enforcement,
-    SandboxBackend,
-    SandboxError,
-    SandboxUnavailableError,
-)
+from katgym.sandbox.base import Enforcement, SandboxError, SandboxUnavailableError
 from katgym.sandbox.local import cgroups
 from katgym.sandbox.local.client import LauncherClient, LauncherKey, remove_dead_folders
-from katgym.sandbox.local.local_sandbox import LocalSandbox
+from katgym.sandbox.local.local_link import LocalLink
 from katgym.sandbox.local.probes import probe_enforcement
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 
 LEVELS = ("namespaces+overlay+cgroup", "namespaces+overlay", "namespaces+copy", "none")
@@ -60,7 +55,7 @@ class LocalBackend(SandboxBackend):
         if level == "none" and not unsafe:
             raise UsageError("level 'none' isolates nothing; unsafe=True accepts that")
         self.unsafe = unsafe
-        self.live: dict[str, LocalSandbox] = {}
+        self.live: dict[str, LocalLink] = {}
         self.snapshots: dict[str, LauncherClient] = {}
         self.level: str | None = None
         """What sandboxes have; known once one was made."""
@@ -69,7 +64,7 @@ class LocalBackend(SandboxBackend):
         self._num_closings = 0
         self._starting = asyncio.Lock()
         self._probing = asyncio.Lock()
-        self._ended: list[LocalSandbox] = []
+        self._ended: list[LocalLink] = []
         """Those that ended by themselves and still hold something."""
         self._settling: asyncio.Task[None] | None = None
         self._groups, self.groups_text = cgroups.find()
@@ -77,19 +72,7 @@ class LocalBackend(SandboxBackend):
             self._groups, self.groups_text = None, f"not used: level={level!r}"
         self._enforcement: Enforcement | None = None
 
-    def check_user(self, user: str) -> None:
-        """Raise `UsageError` for a user commands cannot run as."""
-        numbers = range(65_536) if os.geteuid() == 0 else (0, 1000)
-        is_known = user in (AGENT, "root") or (user.isdecimal() and int(user) in numbers)
-        if self.level == "none":
-            is_known = user == AGENT
-        if not is_known:
-            raise UsageError(
-                f"unknown sandbox user {user!r}; allowed: 'agent', 'root', and a numeric uid below"
-                " 65536 where the backend has capability 'users'"
-            )
-
-    async def create(self, spec: SandboxSpec) -> LocalSandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `SandboxBackend.create`; refuses where isolation is incomplete, unless `unsafe`."""
         if not self.unsafe:
             found = await self.enforcement()
@@ -100,7 +83,7 @@ class LocalBackend(SandboxBackend):
                 )
         return await self.create_unchecked(spec)
 
-    async def create_unchecked(self, spec: SandboxSpec) -> LocalSandbox:
+    async def create_unchecked(self, spec: SandboxSpec) -> Sandbox:
         """Create without asking whether this machine isolates; the probes do."""
         if spec.image is not None:
             raise UsageError(
@@ -114,14 +97,14 @@ class LocalBackend(SandboxBackend):
         key = LauncherKey(python=spec.python, preload=spec.preload)
         async with self._starting:
             launcher = self._launchers.get(key)
-            if launcher is None or launcher.error is not None:
+            if launcher is None or not launcher.is_open:
                 num_closings = self._num_closings
                 launcher = await self._start_launcher(key)
                 if self._num_closings != num_closings:  # `aclose` knew nothing of it
                     await launcher.close()
                     raise SandboxError("the backend was closed while a sandbox was being made")
                 self._launchers[key] = launcher
-        return await self.make(spec, launcher, None)
+        return Sandbox(await self.make(spec, launcher, None), self)
 
     async def _start_launcher(self, key: LauncherKey) -> LauncherClient:
         """Start one at the level that was asked for, or at the best one."""
@@ -148,27 +131,29 @@ class LocalBackend(SandboxBackend):
         )
         return launcher
 
-    async def make(
-        self, spec: SandboxSpec, launcher: LauncherClient, at: str | None
-    ) -> LocalSandbox:
-        """Return a sandbox of a launcher, started from a snapshot or from the layers."""
+    async def make(self, spec: SandboxSpec, launcher: LauncherClient, at: str | None) -> LocalLink:
+        """Return the link to a new sandbox, started from a snapshot or from the layers."""
         try:
             group = None if self._groups is None else self._groups.make(spec.limits)
         except OSError as e:
             raise SandboxError(f"a control group cannot be made: {e}") from e
-        sandbox = LocalSandbox(self, spec, launcher, group)
-        self.live[sandbox.id] = sandbox
+        link = LocalLink(self, spec, launcher, group)
+        self.live[link.id] = link
         try:
-            await sandbox.start(at)
+            await link.start(at)
         except BaseException:
-            await sandbox.kill()
+            await link.kill()
             raise
-        return sandbox
+        return link
 
-    def release_soon(self, sandbox: LocalSandbox) -> None:
+    def discard(self, link: LocalLink) -> None:
+        """Strike a sandbox off the list of those that live."""
+        self.live.pop(link.id, None)
+
+    def release_soon(self, link: LocalLink) -> None:
         """Take note of a sandbox that ended by itself; see `_settle`."""
-        self.live.pop(sandbox.id, None)
-        self._ended.append(sandbox)
+        self.discard(link)
+        self._ended.append(link)
         with contextlib.suppress(RuntimeError):  # the event loop is ending; `gc` does the rest
             asyncio.get_running_loop().call_later(_RELEASE_DELAY_S, self._start_settling)
 
@@ -214,8 +199,8 @@ class LocalBackend(SandboxBackend):
         await self._kill_all()  # those that were being made
 
     async def _kill_all(self) -> None:
-        for sandbox in list(self.live.values()):
-            await sandbox.kill()
+        for link in list(self.live.values()):
+            await link.kill()
 
     def provenance(self) -> Mapping[str, Any]:
         """See `SandboxBackend.provenance`."""
@@ -233,6 +218,3 @@ def _check_interpreter(python: str | None) -> None:
                 f"the interpreter {python!r} lies below {folder}, which every sandbox has of its"
                 " own; make its venv elsewhere"
             )
-
-
-__all__ = ["LEVELS", "LocalBackend", "LocalSandbox", "SandboxUnavailableError"]

@@ -3,7 +3,7 @@
 Version 2 where a writable group hands on both controllers, else version 1 as root. A sandbox's
 supervisor stays outside the limits, so that what a command does never costs the sandbox: in version
 1 each command joins by itself, in version 2 it is born inside. Not here: doing so
-(`confinement.py`).
+(`launcher/confinement.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.local.identity import SUBUID_BASE
+from katgym.system.processes import process_start
 
 _ROOT = Path("/sys/fs/cgroup")
 _NAME = re.compile(r"katgym-(\d+)-(\d+)-\d+")
@@ -27,15 +28,6 @@ _CONTROLLERS = ("memory", "pids")
 _OWN_PROCESSES = 8
 """Guardians, which count towards a limit of processes that is meant for commands."""
 _numbers = itertools.count(1)
-
-
-def process_start(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(text.rpartition(")")[2].split()[19])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +108,23 @@ class Group:
     def open(self) -> GroupFds:
         """Return the descriptors that a sandbox needs."""
         if self.version == 1:
-            procs = [folder / "cgroup.procs" for folder in self._limited()]
+            procs = [folder / "cgroup.procs" for folder in self._list_limited()]
             fds = tuple(os.open(path, os.O_WRONLY | os.O_CLOEXEC) for path in procs)
             return GroupFds(per_command=fds)
         start = os.open(self.outer[0] / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-        place = os.open(self._limited()[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = os.open(self._list_limited()[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return GroupFds(at_start=(start,), birthplace=place)
 
     def meter(self) -> Meter:
         """Start measuring a command; the caller closes it."""
         return Meter(self)
 
-    def _limited(self) -> list[Path]:
+    def _list_limited(self) -> list[Path]:
         return list(dict.fromkeys(self.folders.values()))
 
     def end(self) -> None:
         """Kill every process in it."""
-        for folder in (*self._limited(), *self.outer):
+        for folder in (*self._list_limited(), *self.outer):
             try:
                 pids = (folder / "cgroup.procs").read_text(encoding="ascii").split()
             except OSError:
@@ -143,7 +135,7 @@ class Group:
 
     async def remove(self) -> None:
         """Remove it; what still ends in it is waited for a moment, the rest is left to `gc`."""
-        for folder in (*self._limited(), *self.outer):
+        for folder in (*self._list_limited(), *self.outer):
             for _ in range(50):
                 try:
                     folder.rmdir()
@@ -178,7 +170,7 @@ class GroupMaker:
         group = self._group(name)
         try:
             # Outermost first in version 2; a sandbox's own processes must be able to be born there.
-            for folder in (*reversed(group.outer), *group._limited()):
+            for folder in (*reversed(group.outer), *group._list_limited()):
                 folder.mkdir()
                 if group.outer and folder == group.outer[-1]:
                     text = " ".join(f"+{name}" for name in self.controllers)
@@ -186,9 +178,19 @@ class GroupMaker:
                 if self.version == 2 and os.geteuid() == 0:
                     for path in (folder, folder / "cgroup.procs"):
                         os.chown(path, SUBUID_BASE, SUBUID_BASE)
-            self._set(group, limits)
+            memory, pids = group.folders["memory"], group.folders["pids"]
+            if "pids" in self.controllers and limits.max_processes is not None:
+                (pids / "pids.max").write_text(str(limits.max_processes + _OWN_PROCESSES))
+            if "memory" in self.controllers and limits.memory_bytes is not None:
+                most = swap_most = str(limits.memory_bytes)
+                file, swap_file = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+                if self.version == 2:
+                    file, swap_file, swap_most = "memory.max", "memory.swap.max", "0"
+                (memory / file).write_text(most)
+                with contextlib.suppress(FileNotFoundError):  # no swap accounting
+                    (memory / swap_file).write_text(swap_most)
         except OSError:
-            for folder in (*group._limited(), *group.outer):
+            for folder in (*group._list_limited(), *group.outer):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
@@ -201,21 +203,6 @@ class GroupMaker:
         folders = dict.fromkeys(_CONTROLLERS, top / "commands")
         return Group(folders, version=2, outer=(top / "supervisor", top))
 
-    def _set(self, group: Group, limits: SandboxLimits) -> None:
-        memory, pids = group.folders["memory"], group.folders["pids"]
-        if "pids" in self.controllers and limits.max_processes is not None:
-            (pids / "pids.max").write_text(str(limits.max_processes + _OWN_PROCESSES))
-        if "memory" not in self.controllers or limits.memory_bytes is None:
-            return
-        if self.version == 2:
-            (memory / "memory.max").write_text(str(limits.memory_bytes))
-            with contextlib.suppress(FileNotFoundError):  # no swap accounting
-                (memory / "memory.swap.max").write_text("0")
-            return
-        (memory / "memory.limit_in_bytes").write_text(str(limits.memory_bytes))
-        with contextlib.suppress(FileNotFoundError):
-            (memory / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_bytes))
-
     def leftovers(self) -> Iterator[Group]:
         """Yield the groups of katgym processes that have died."""
         names: set[str] = set()
@@ -227,13 +214,17 @@ class GroupMaker:
                 yield self._group(name)
 
 
-def find(root: Path = _ROOT, own: Mapping[str, str] | None = None) -> tuple[GroupMaker | None, str]:
+def find(root: Path = _ROOT, own: dict[str, str] | None = None) -> tuple[GroupMaker | None, str]:
     """Return what makes groups here, or None, and in words what was found.
 
     root: where the hierarchies are mounted; own: controller -> this process's group ("" is version
     2's), by default as the kernel tells.
     """
-    own = _own_groups() if own is None else own
+    if own is None:
+        own = {}
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, names, path = line.split(":", 2)
+            own |= dict.fromkeys(names.split(","), path)
     for base in (root, root / "unified"):
         group = base / own.get("", "").lstrip("/")
         # A group with processes hands nothing on, so the nearest one above that does is used.
@@ -245,14 +236,6 @@ def find(root: Path = _ROOT, own: Mapping[str, str] | None = None) -> tuple[Grou
     if all((p / "cgroup.procs").exists() and os.access(p, os.W_OK) for p in parents.values()):
         return GroupMaker(parents, version=1), "cgroup v1"
     return None, "no cgroup that may be written, with memory and pids controllers"
-
-
-def _own_groups() -> dict[str, str]:
-    groups: dict[str, str] = {}
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-        _, names, path = line.split(":", 2)
-        groups |= dict.fromkeys(names.split(","), path)
-    return groups
 
 
 def _hands_on(group: Path) -> bool:

@@ -1,13 +1,12 @@
 """The host's side of a launcher: starts it, asks it, notices its death.
 
-Not here: what it does (`launcher.py`), sandboxes as callers see them (`backend.py`).
+Not here: what it does (`launcher/`), sandboxes as callers see them (`backend.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -26,9 +25,10 @@ from typing import Any
 
 from katgym.sandbox.base import SandboxError, SandboxUnavailableError
 from katgym.sandbox.layer import layer_store
-from katgym.sandbox.local.cgroups import process_start
 from katgym.sandbox.local.foreign_packages import foreign_packages
 from katgym.sandbox.local.identity import AGENT_UID, NUM_SUBUIDS, SUBUID_BASE
+from katgym.sandbox.supervised.channel import Channel, Reply
+from katgym.system.processes import process_start
 
 _log = logging.getLogger(__name__)
 _STATE_NAME = re.compile(r"katgym-sandboxes-(\d+)-(\d+)-.+")
@@ -44,8 +44,8 @@ package = os.environ.pop("KATGYM_PACKAGE")
 for name, folder in (("katgym", package), ("katgym.sandbox", package + "/sandbox")):
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = [folder]
-from katgym.sandbox.local import launcher
-launcher.main()
+from katgym.sandbox.local.launcher import boot
+boot.main()
 """
 
 
@@ -72,14 +72,15 @@ class LauncherClient:
         self.has_group = has_group
         self.state = ""
         """Its folder, empty to those outside but for "plain"."""
-        self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.error: str | None = None
+        self._channel: Channel | None = None
+        """Where its replies come."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return self._channel is not None and self._channel.is_open
 
     async def start(self) -> None:
         """Start the process; `SandboxUnavailableError` if this machine does not allow it."""
@@ -96,6 +97,7 @@ class LauncherClient:
             "PYTHONHASHSEED": "0",
         }
         env["PYTHONDONTWRITEBYTECODE"] = "1"
+        ours.setblocking(False)
         self._requests = ours
         try:
             # No asyncio subprocess: its watcher would be this event loop's, and outlived by it.
@@ -115,20 +117,22 @@ class LauncherClient:
             their_replies.close()
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                self._reader, self._writer = await asyncio.open_connection(sock=replies)
+                channel = self._channel = Channel("the launcher of the local sandboxes")
+                loop = asyncio.get_running_loop()
+                await loop.create_unix_connection(lambda: channel, sock=replies)
                 await self._introduce()
-        except (TimeoutError, EOFError, OSError) as e:
+        except SandboxUnavailableError:
+            await self.close()
+            raise
+        except (TimeoutError, SandboxError, OSError) as e:
             await self.close()
             text = str(e) or f"it was not ready within {_START_TIMEOUT_S:g} s"
             raise SandboxUnavailableError(f"local sandboxes cannot be made here: {text}") from e
         except BaseException:  # whoever waited was cancelled
             await self.close()
             raise
-        ours.setblocking(False)
-        self._task = asyncio.create_task(self._receive())
 
     async def _introduce(self) -> None:
-        assert self._requests is not None
         binds, masks = await asyncio.to_thread(_interpreter_paths, self.key.python)
         layers = layer_store().root
         layers.mkdir(parents=True, exist_ok=True)
@@ -144,15 +148,13 @@ class LauncherClient:
             "is_single_uid": os.geteuid() != 0,
             "subuid_base": SUBUID_BASE,
         }
-        self._requests.send(json.dumps(config).encode())
-        header, _ = await self._frame()
+        header, _ = await self._exchange("configure", config, ())
         if header["op"] == "map":
             for name in ("uid_map", "gid_map"):
                 text = f"0 {SUBUID_BASE} {NUM_SUBUIDS}"
                 place = Path(f"/proc/{header['pid']}/{name}")
                 place.write_text(text, encoding="ascii")  # noqa: ASYNC240 - no disk is behind it
-            self._requests.send(b"mapped")
-            header, _ = await self._frame()
+            header, _ = await self._exchange("mapped", {}, ())
         if header["op"] != "ready":
             raise OSError(header.get("error", "the launcher did not get ready"))
         if header["overlay_problem"]:
@@ -160,96 +162,55 @@ class LauncherClient:
         if self.workspace == "auto":
             self.workspace = header["workspace"]
 
-    async def _frame(self) -> tuple[dict[str, Any], bytes]:
-        assert self._reader is not None
-        sizes = await self._reader.readexactly(8)
-        header_len, payload_len = struct.unpack("!II", sizes)
-        if header_len + payload_len > _MAX_REPLY_BYTES:
-            raise OSError(f"the launcher sent {header_len + payload_len} bytes")
-        header = json.loads(await self._reader.readexactly(header_len))
-        return header, await self._reader.readexactly(payload_len)
-
-    async def _receive(self) -> None:
-        try:
-            while True:
-                header, payload = await self._frame()
-                waiting = self._waiting.pop(header["id"], None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result((header, payload))
-        except (EOFError, OSError) as e:
-            self.error = f"the launcher of the local sandboxes has ended ({type(e).__name__})"
-            for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(SandboxError(self.error))
-            self._waiting.clear()
-
-    async def ask(
-        self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()
-    ) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, op: str, fields: Mapping[str, Any], fds: Sequence[int] = ()) -> Reply:
         """Send a request, descriptors beside it; return reply fields and payload.
 
         `SandboxError` if the launcher could not do it, or is gone.
         """
-        if self.error is not None or self._requests is None:
-            raise SandboxError(self.error or "the launcher of the local sandboxes is closed")
-        number = next(self._ids)
-        waiting: asyncio.Future[tuple[dict[str, Any], bytes]]
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
-        packet = json.dumps({**fields, "op": op, "id": number}).encode()
-        try:
-            await self._send(packet, fds)
-        except OSError as e:
-            self._waiting.pop(number, None)
-            raise SandboxError(f"the launcher of the local sandboxes does not listen: {e}") from e
-        header, payload = await waiting
+        header, payload = await self._exchange(op, fields, fds)
         if "error" in header:
             raise SandboxError(f"local sandbox: {op} failed: {header['error']}")
         return header, payload
+
+    async def _exchange(self, op: str, fields: Mapping[str, Any], fds: Sequence[int]) -> Reply:
+        requests = self._requests
+        if self._channel is None or requests is None:
+            raise SandboxError("the launcher of the local sandboxes is closed")
+        number, reply = self._channel.expect(_MAX_REPLY_BYTES)
+        packet = json.dumps({**fields, "op": op, "id": number}).encode()
+        while True:
+            try:
+                socket.send_fds(requests, [packet], list(fds))
+                break
+            except BlockingIOError:  # its queue of packets is full
+                await asyncio.sleep(0.001)
+            except OSError as e:
+                reply.cancel()
+                text = f"the launcher of the local sandboxes does not listen: {e}"
+                raise SandboxError(text) from e
+        return await reply
 
     def is_alive(self) -> bool:
         """Whether the process is there, so that the pids it told are those of its children."""
         return self._process is not None and self._process.poll() is None
 
-    async def _send(self, packet: bytes, fds: Sequence[int]) -> None:
-        assert self._requests is not None
-        while True:
-            try:
-                socket.send_fds(self._requests, [packet], list(fds))
-                return
-            except BlockingIOError:  # its queue of packets is full
-                await asyncio.sleep(0.001)
-
     async def close(self) -> None:
         """End the launcher and with it every sandbox it made."""
-        self.error = self.error or "the local sandboxes were closed"
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(SandboxError(self.error))
-        self._waiting.clear()
-        if self._writer is not None:
-            self._writer.close()
+        if self._channel is not None:
+            self._channel.fail("was closed")
         if self._requests is not None:
             self._requests.close()  # it ends at the end of the stream
             self._requests = None
         if self._process is not None:
             if self.workspace != "plain":  # nothing below it can outlive it
                 self._process.kill()
-            await self._wait()
+            # Without a thread: at the interpreter's exit there are no more of them.
+            deadline = time.monotonic() + _END_TIMEOUT_S
+            while self._process.poll() is None:
+                if time.monotonic() > deadline:
+                    self._process.kill()
+                await asyncio.sleep(0.001)
         self._release()
-
-    async def _wait(self) -> None:
-        # Without a thread: at the interpreter's exit there are no more of them.
-        assert self._process is not None
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while self._process.poll() is None:
-            if time.monotonic() > deadline:
-                self._process.kill()
-            await asyncio.sleep(0.001)
 
     def _release(self) -> None:
         if self._requests is not None:
@@ -259,16 +220,27 @@ class LauncherClient:
             shutil.rmtree(self.state, ignore_errors=True)  # `gc` tries again
 
 
+async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+    """Return header and payload of the next frame; `EOFError` or `OSError` if none comes."""
+    header_len, payload_len = struct.unpack("!II", await reader.readexactly(8))
+    if header_len + payload_len > _MAX_REPLY_BYTES:
+        raise OSError(f"the launcher sent {header_len + payload_len} bytes")
+    header = json.loads(await reader.readexactly(header_len))
+    return header, await reader.readexactly(payload_len)
+
+
 def remove_dead_folders() -> list[str]:
     """Remove the folders of launchers whose katgym has died; return them."""
     removed = []
     for path in Path(tempfile.gettempdir()).glob("katgym-sandboxes-*"):
         found = _STATE_NAME.fullmatch(path.name)
-        if found is None or path.lstat().st_uid != os.geteuid():
-            continue
-        if process_start(int(found[1])) != int(found[2]):
-            shutil.rmtree(path, ignore_errors=True)
-            removed.append(str(path))
+        # Another process may sweep up at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            if found is None or path.lstat().st_uid != os.geteuid():
+                continue
+            if process_start(int(found[1])) != int(found[2]):
+                shutil.rmtree(path, ignore_errors=True)
+                removed.append(str(path))
     return removed
 
 

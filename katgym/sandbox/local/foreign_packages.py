@@ -1,6 +1,6 @@
 """Finds sources on the host that a sandbox's read-only /usr must not show.
 
-Not here: hiding them (`rootfs.py`).
+Not here: hiding them (`launcher/rootfs.py`).
 """
 
 from __future__ import annotations

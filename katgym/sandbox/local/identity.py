@@ -1,6 +1,6 @@
-"""Which host users stand behind the users inside a local sandbox.
+"""The host users behind the users inside a local sandbox.
 
-Not here: mapping them (`launcher.py`).
+Not here: mapping them (`launcher/`).
 """
 
 from __future__ import annotations

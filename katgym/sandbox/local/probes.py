@@ -1,6 +1,6 @@
-"""What this machine lets the local backend enforce, found out by trying.
+"""Probes of what this machine lets the local backend enforce.
 
-Not here: enforcing it (`launcher.py`, `cgroups.py`, `confinement.py`).
+Not here: enforcing it (`launcher/`, `cgroups.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import os
 import platform
 from typing import Protocol
 
-from katgym.sandbox.base import Enforcement, Sandbox, SandboxError
+from katgym.sandbox.base import Enforcement, SandboxError
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
+from katgym.sandbox.sandbox import Sandbox
 from katgym.sandbox.spec import SandboxSpec
 
 _PROBE = """
@@ -50,21 +51,19 @@ async def probe_enforcement(backend: _Backend) -> Enforcement:
     probes["uid"] = "yes" if probes["uid"] == "1000" else f"no, it is {probes['uid']}"
     probes["cgroup"] = backend.groups_text
     level = str(backend.level)
+    capabilities = {"fork", "snapshot", "call", "python"}
+    if os.geteuid() == 0 and level != "none":
+        capabilities.add("users")
     failed = [name for name in _NEEDED if probes[name] != "yes"]
     return Enforcement(
         backend="local",
         level=level,
         is_safe=level != "none" and not failed,
         limits=_limits(level, backend.groups_text),
-        capabilities=_capabilities(level),
+        capabilities=frozenset(capabilities),
         probes=probes,
         notes=tuple(_notes(level, failed)),
     )
-
-
-def _capabilities(level: str) -> frozenset[str]:
-    found = {"fork", "snapshot", "call", "python"}
-    return frozenset(found | ({"users"} if os.geteuid() == 0 and level != "none" else set()))
 
 
 def _limits(level: str, groups_text: str) -> dict[str, str]:

@@ -11,32 +11,21 @@ import itertools
 import os
 import secrets
 import socket
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 
-from katgym.concurrency import SharedResults
 from katgym.errors import UsageError
-from katgym.sandbox.base import (
-    AGENT,
-    MAX_READ_BYTES,
-    Enforcement,
-    ExecResult,
-    Sandbox,
-    SandboxBackend,
-    SandboxError,
-    SandboxUnavailableError,
-)
-from katgym.sandbox.changes import WorkspaceDiff
-from katgym.sandbox.layer import Layer
-from katgym.sandbox.limits import SandboxLimits
+from katgym.sandbox.base import Enforcement, SandboxError, SandboxUnavailableError
+from katgym.sandbox.layer import Layer, directory_entries
+from katgym.sandbox.operations import Command, Link, Operation, PreloadedCall
 from katgym.sandbox.remote import wire
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
+from katgym.system.concurrency import SharedResults
 
 TOKEN_VARIABLE = "KATGYM_SANDBOXD_TOKEN"
 _RETRIES = 3
@@ -57,120 +46,6 @@ T = TypeVar("T")
 
 class _UnreachableError(SandboxUnavailableError):
     """No answer came: the request may have been done or not."""
-
-
-class RemoteSandbox(Sandbox):
-    """One sandbox on the server."""
-
-    backend: RemoteBackend
-
-    def __init__(self, backend: RemoteBackend, spec: SandboxSpec, name: str) -> None:
-        self.id = name
-        self.spec = spec
-        self.backend = backend
-        self._is_killed = False
-        backend.live[name] = self
-
-    async def _ask(
-        self, op: str, kind: type[T], value: object = None, timeout_s: float | None = _TIMEOUT_S
-    ) -> T:
-        if self._is_killed:
-            raise SandboxError(f"sandbox {self.id} was killed")
-        return await self.backend.ask(f"/sandboxes/{self.id}/{op}", kind, value, timeout_s)
-
-    def _patience_s(self, limits: SandboxLimits | None) -> float | None:
-        bound = self.spec.limits if limits is None else self.spec.limits.tightened(limits)
-        return None if bound.wall_s is None else bound.wall_s + _GRACE_S
-
-    async def exec(
-        self,
-        command: Sequence[str] | str,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        limits: SandboxLimits | None = None,
-        user: str = AGENT,
-    ) -> ExecResult:
-        """See `Sandbox.exec`."""
-        request = wire.ExecRequest(
-            command=command if isinstance(command, str) else list(command),
-            cwd=cwd,
-            env=None if env is None else dict(env),
-            stdin=stdin,
-            limits=limits,
-            user=user,
-        )
-        return await self._ask("exec", ExecResult, request, self._patience_s(limits))
-
-    async def call(
-        self,
-        function: str,
-        argument: bytes,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        limits: SandboxLimits | None = None,
-    ) -> tuple[ExecResult, bytes]:
-        """See `Sandbox.call`."""
-        request = wire.CallRequest(
-            function=function,
-            argument=argument,
-            cwd=cwd,
-            env=None if env is None else dict(env),
-            limits=limits,
-        )
-        patience_s = self._patience_s(limits)
-        return await self._ask("call", tuple[ExecResult, bytes], request, patience_s)
-
-    async def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
-        """See `Sandbox.read`."""
-        return await self._ask("read", bytes, wire.ReadRequest(path=path, max_bytes=max_bytes))
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """See `Sandbox.write`."""
-        await self._ask("write", type(None), wire.WriteRequest(path=path, data=data, mode=mode))
-
-    async def diff(
-        self, *, max_file_bytes: int = MAX_READ_BYTES, max_changes: int = 10_000
-    ) -> WorkspaceDiff:
-        """See `Sandbox.diff`."""
-        request = wire.DiffRequest(max_file_bytes=max_file_bytes, max_changes=max_changes)
-        return await self._ask("diff", WorkspaceDiff, request)
-
-    async def snapshot(self) -> str:
-        """See `Sandbox.snapshot`."""
-        return await self._ask("snapshot", str)
-
-    async def reset(self, to: str | None = None) -> None:
-        """See `Sandbox.reset`."""
-        await self._ask("reset", type(None), wire.ResetRequest(to=to))
-
-    async def fork(self, num: int = 1, *, at: str | None = None) -> list[Sandbox]:
-        """See `Sandbox.fork`."""
-        if self._is_killed:
-            raise SandboxError(f"sandbox {self.id} was killed")
-        names = await self.backend.make(
-            f"/sandboxes/{self.id}/fork",
-            list[str],
-            lambda request: wire.ForkRequest(
-                client=self.backend.client_id, request_id=request, num=num, at=at
-            ),
-        )
-        return [RemoteSandbox(self.backend, self.spec, name) for name in names]
-
-    def forget(self) -> None:
-        """Take it as killed: its backend ends all of them at once."""
-        self._is_killed = True
-        self.backend.live.pop(self.id, None)
-
-    async def kill(self) -> None:
-        """See `Sandbox.kill`."""
-        if self._is_killed:
-            return
-        self.forget()
-        with contextlib.suppress(SandboxError):  # a server that is gone has none any more
-            await self.backend.ask(f"/sandboxes/{self.id}/kill", bool)
 
 
 class RemoteBackend(SandboxBackend):
@@ -199,7 +74,7 @@ class RemoteBackend(SandboxBackend):
         self._heart: asyncio.Task[None] | None = None
         self._uploads = SharedResults[str, None]()
         self._undoing: set[asyncio.Task[None]] = set()
-        self.live: dict[str, RemoteSandbox] = {}
+        self.live: dict[str, RemoteLink] = {}
         self._enforcement: Enforcement | None = None
 
     def _client(self) -> httpx.AsyncClient:
@@ -242,22 +117,16 @@ class RemoteBackend(SandboxBackend):
                 ) from e
             raise
 
-    async def create(self, spec: SandboxSpec) -> RemoteSandbox:
+    async def create(self, spec: SandboxSpec) -> Sandbox:
         """See `SandboxBackend.create`."""
-        wanted = wire.WireSpec(
-            layers=tuple(layer.digest for layer in spec.layers),
-            workdir=spec.workdir,
-            env=dict(spec.env),
-            limits=spec.limits,
-            python=spec.python,
-            image=spec.image,
-            preload=spec.preload,
-            ttl_s=spec.ttl_s,
-            labels=dict(spec.labels),
-        )
 
         def request(request_id: str) -> wire.CreateRequest:
-            return wire.CreateRequest(client=self.client_id, request_id=request_id, spec=wanted)
+            return wire.CreateRequest(
+                client=self.client_id,
+                request_id=request_id,
+                spec=replace(spec, layers=()),
+                digests=tuple(layer.digest for layer in spec.layers),
+            )
 
         if self._heart is None:
             self._heart = asyncio.create_task(self._beat())
@@ -269,7 +138,7 @@ class RemoteBackend(SandboxBackend):
                 self._uploads.forget(layer.digest)
             await self._upload(spec.layers)
             name = await self.make("/sandboxes", str, request)
-        return RemoteSandbox(self, spec, name)
+        return Sandbox(RemoteLink(self, spec, name), self)
 
     async def make(self, path: str, kind: type[T], request: Callable[[str], object]) -> T:
         """Ask for new sandboxes, again if no answer came; what nobody waits for is killed.
@@ -309,7 +178,7 @@ class RemoteBackend(SandboxBackend):
 
     async def _upload_one(self, layer: Layer) -> None:
         if not await self.ask(f"/layers/{layer.digest}/exists", bool):
-            files = await asyncio.to_thread(_layer_files, layer.path)
+            files = await asyncio.to_thread(directory_entries, layer.path, exclude=())
             await self.ask(f"/layers/{layer.digest}", bool, files)
 
     async def enforcement(self) -> Enforcement:
@@ -331,8 +200,8 @@ class RemoteBackend(SandboxBackend):
     async def aclose(self) -> None:
         """See `SandboxBackend.aclose`."""
         await asyncio.gather(*self._undoing)
-        for sandbox in list(self.live.values()):
-            sandbox.forget()
+        for link in list(self.live.values()):
+            link.forget()
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
@@ -350,20 +219,50 @@ class RemoteBackend(SandboxBackend):
         return {"backend": self.name, "url": self.url, "level": level}
 
 
-def _layer_files(root: Path) -> list[wire.LayerFile]:
-    found = []
-    for folder, folders, names in os.walk(root):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in [*names, *links]:
-            path = Path(folder) / name
-            info = path.lstat()
-            is_link = stat.S_ISLNK(info.st_mode)
-            found.append(
-                wire.LayerFile(
-                    path=path.relative_to(root).as_posix(),
-                    content=b"" if is_link else path.read_bytes(),
-                    is_executable=not is_link and bool(info.st_mode & 0o100),
-                    link_target=str(path.readlink()) if is_link else None,
-                )
-            )
-    return found
+class RemoteLink(Link):
+    """The link to one sandbox on the server."""
+
+    def __init__(self, backend: RemoteBackend, spec: SandboxSpec, name: str) -> None:
+        self.id = name
+        self.spec = spec
+        self._backend = backend
+        self._is_killed = False
+        backend.live[name] = self
+
+    def _path(self, name: str) -> str:
+        if self._is_killed:
+            raise SandboxError(f"sandbox {self.id} was killed")
+        return f"/sandboxes/{self.id}/{name}"
+
+    async def request(self, operation: Operation[T]) -> T:
+        """See `Link.request`."""
+        timeout_s: float | None = _TIMEOUT_S
+        if isinstance(operation, (Command, PreloadedCall)):
+            wall_s = self.spec.tighten(operation.limits).wall_s
+            timeout_s = None if wall_s is None else wall_s + _GRACE_S
+        path = self._path(operation.name)
+        reply: T = await self._backend.ask(path, operation.reply, operation, timeout_s)
+        return reply
+
+    async def fork(self, num: int, at: str | None) -> Sequence[Link]:
+        """See `Link.fork`."""
+        client = self._backend.client_id
+        names = await self._backend.make(
+            self._path("fork"),
+            list[str],
+            lambda request: wire.ForkRequest(client=client, request_id=request, num=num, at=at),
+        )
+        return [RemoteLink(self._backend, self.spec, name) for name in names]
+
+    def forget(self) -> None:
+        """Take it as killed: its backend ends all of them at once."""
+        self._is_killed = True
+        self._backend.live.pop(self.id, None)
+
+    async def kill(self) -> None:
+        """See `Link.kill`."""
+        if not self._is_killed:
+            path = self._path("kill")
+            self.forget()
+            with contextlib.suppress(SandboxError):  # a server that is gone has none any more
+                await self._backend.ask(path, bool)

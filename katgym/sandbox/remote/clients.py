@@ -14,7 +14,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from katgym.errors import UsageError
-from katgym.sandbox.base import Sandbox, SandboxBackend, SandboxError
+from katgym.sandbox.base import SandboxError
+from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 
 logger = logging.getLogger(__name__)
@@ -109,9 +110,26 @@ class Clients:
     ) -> list[str]:
         making = client.making.get(request)
         if making is None:
-            self._check_room(num)
-            making = asyncio.create_task(self._made(client, request, num, make))
-            client.making[request] = making
+            used = sum(client.num_sandboxes for client in self._clients.values())
+            if used + num > self.max_sandboxes:
+                raise SandboxError(
+                    f"this sandboxd has {used} of at most {self.max_sandboxes} sandboxes; close"
+                    " some, or start it with a larger --max-sandboxes"
+                )
+
+            async def make_and_keep() -> list[str]:
+                client.num_starting += max(num, 0)
+                try:
+                    made = await make()
+                except BaseException:
+                    client.making.pop(request, None)
+                    raise
+                finally:
+                    client.num_starting -= max(num, 0)
+                client.sandboxes |= {sandbox.id: sandbox for sandbox in made}
+                return [sandbox.id for sandbox in made]
+
+            making = client.making[request] = asyncio.create_task(make_and_keep())
         # Whoever asks may go away and ask again: what is being made is made.
         with client.running():
             try:
@@ -120,32 +138,6 @@ class Clients:
                 if making.cancelled():
                     raise SandboxError("the client was ended meanwhile") from None
                 raise
-
-    async def _made(
-        self,
-        client: Client,
-        request: str,
-        num: int,
-        make: Callable[[], Awaitable[Sequence[Sandbox]]],
-    ) -> list[str]:
-        client.num_starting += max(num, 0)
-        try:
-            made = await make()
-        except BaseException:
-            client.making.pop(request, None)
-            raise
-        finally:
-            client.num_starting -= max(num, 0)
-        client.sandboxes |= {sandbox.id: sandbox for sandbox in made}
-        return [sandbox.id for sandbox in made]
-
-    def _check_room(self, num: int) -> None:
-        used = sum(client.num_sandboxes for client in self._clients.values())
-        if used + num > self.max_sandboxes:
-            raise SandboxError(
-                f"this sandboxd has {used} of at most {self.max_sandboxes} sandboxes; close some,"
-                " or start it with a larger --max-sandboxes"
-            )
 
     async def undo(self, name: str, request: str) -> None:
         """Kill what a request has made or is making: nobody waits for it."""

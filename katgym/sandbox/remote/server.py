@@ -3,7 +3,8 @@
 Every request carries the token, compared in constant time. Whoever has it may use this machine's
 sandboxes, and nothing else of it: the only paths of the host that can be named are interpreters
 the server was started with. Not here: whose sandboxes they are (`clients.py`), the command line
-(`katgym.cli.sandboxd_command`), encryption (put a TLS proxy in front on an untrusted network).
+(`katgym.cli.servers.sandboxd_command`), encryption (put a TLS proxy in front on a network you do
+not trust).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import contextlib
 import hashlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -23,11 +24,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from katgym.errors import KatgymError, UsageError
-from katgym.sandbox.base import SandboxBackend, SandboxError
+from katgym.sandbox.base import SandboxError
 from katgym.sandbox.layer import FileEntry, Layer, LayerStore
+from katgym.sandbox.operations import OPERATIONS, Command, PreloadedCall
 from katgym.sandbox.remote import wire
 from katgym.sandbox.remote.clients import Clients
-from katgym.sandbox.spec import SandboxSpec
+from katgym.sandbox.sandbox import SandboxBackend
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class SandboxServer:
         self.store = store
         self.pythons = pythons
         self.clients = Clients(make_backend, max_sandboxes=max_sandboxes, lease_s=lease_s)
-        self._token = _hashed(b"Bearer " + token.encode())
+        self._token = _hash(b"Bearer " + token.encode())
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -75,15 +77,9 @@ class SandboxServer:
             f"{client}/undo": self._undo,
             f"{client}/end": self._end,
             "/sandboxes": self._create,
-            f"{one}/exec": self._exec,
-            f"{one}/call": self._call,
-            f"{one}/read": self._read,
-            f"{one}/write": self._write,
-            f"{one}/diff": self._diff,
-            f"{one}/snapshot": self._snapshot,
-            f"{one}/reset": self._reset,
             f"{one}/fork": self._fork,
             f"{one}/kill": self._kill,
+            f"{one}/{{operation}}": self._operate,
         }
         return Starlette(
             routes=[
@@ -106,11 +102,20 @@ class SandboxServer:
     def _endpoint(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             given = request.headers.get("authorization", "").encode("utf-8", "replace")
-            if not hmac.compare_digest(_hashed(given), self._token):
+            if not hmac.compare_digest(_hash(given), self._token):
                 problem = wire.Problem(kind="usage", text="the token is missing or wrong")
                 return Response(wire.encode(problem), 401)
             try:
-                result = await handler(request, await _body(request))
+                chunks, size = [], 0
+                announced = request.headers.get("content-length", "0")
+                if not announced.isdigit() or int(announced) > wire.MAX_BODY_BYTES:
+                    raise _too_large()
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > wire.MAX_BODY_BYTES:
+                        raise _too_large()
+                    chunks.append(chunk)
+                result = await handler(request, b"".join(chunks))
             except (KatgymError, OSError) as e:
                 problem = wire.problem_of(e)
                 return Response(wire.encode(problem), _STATUS.get(problem.kind, 502))
@@ -134,14 +139,7 @@ class SandboxServer:
 
     async def _add_layer(self, request: Request, body: bytes) -> object:
         digest = _digest(request.path_params["digest"])
-        files = {
-            item.path: FileEntry(
-                content=item.content,
-                is_executable=item.is_executable,
-                link_target=item.link_target,
-            )
-            for item in wire.decode(body, list[wire.LayerFile])
-        }
+        files = wire.decode(body, dict[str, FileEntry])
         layer = await asyncio.to_thread(self.store.add_files, files)
         if layer.digest != digest:
             raise UsageError(f"the files have digest {layer.digest!r}, not {digest!r}")
@@ -161,89 +159,44 @@ class SandboxServer:
 
     async def _create(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.CreateRequest)
-        spec = self._spec(wanted.spec)
-        return await self.clients.create(wanted.client, wanted.request_id, spec)
-
-    def _spec(self, wanted: wire.WireSpec) -> SandboxSpec:
+        # No folder and no interpreter is the client's choice.
         layers: list[Layer] = []
-        for digest in wanted.layers:
+        for digest in wanted.digests:
             layer = self.store.get(_digest(digest))
             if layer is None:
                 raise wire.MissingLayerError(f"layer {digest!r} was not uploaded")
             layers.append(layer)
-        if wanted.python is not None and wanted.python not in self.pythons:
+        python = wanted.spec.python
+        if python is not None and python not in self.pythons:
             raise UsageError(
-                f"this sandboxd offers no interpreter {wanted.python!r}; it offers"
-                f" {', '.join(map(repr, self.pythons)) or 'none'} (its option --python)"
+                f"this sandboxd offers no interpreter {python!r}; it offers"
+                f" {', '.join(map(repr, self.pythons)) or 'none'} (its option --offer-python)"
             )
-        return SandboxSpec(
-            layers=tuple(layers),
-            workdir=wanted.workdir,
-            env=wanted.env,
-            limits=wanted.limits,
-            python=wanted.python,
-            image=wanted.image,
-            preload=wanted.preload,
-            ttl_s=wanted.ttl_s,
-            labels=wanted.labels,
-        )
+        spec = replace(wanted.spec, layers=tuple(layers))
+        return await self.clients.create(wanted.client, wanted.request_id, spec)
 
-    async def _exec(self, request: Request, body: bytes) -> object:
-        wanted = wire.decode(body, wire.ExecRequest)
+    async def _operate(self, request: Request, body: bytes) -> object:
+        name = request.path_params["operation"]
+        kind = OPERATIONS.get(name)
+        if kind is None:
+            raise UsageError(f"unknown operation {name!r:.100}; there are: {', '.join(OPERATIONS)}")
+        operation = wire.decode(body, kind)
         client, sandbox = self.clients.find(request.path_params["id"])
+        work = sandbox.link.request(operation)
         with client.running():
-            return await _while_connected(
-                request,
-                sandbox.exec(
-                    wanted.command,
-                    cwd=wanted.cwd,
-                    env=wanted.env,
-                    stdin=wanted.stdin,
-                    limits=wanted.limits,
-                    user=wanted.user,
-                ),
-            )
-
-    async def _call(self, request: Request, body: bytes) -> object:
-        wanted = wire.decode(body, wire.CallRequest)
-        client, sandbox = self.clients.find(request.path_params["id"])
-        with client.running():
-            return await _while_connected(
-                request,
-                sandbox.call(
-                    wanted.function,
-                    wanted.argument,
-                    cwd=wanted.cwd,
-                    env=wanted.env,
-                    limits=wanted.limits,
-                ),
-            )
-
-    async def _read(self, request: Request, body: bytes) -> object:
-        wanted = wire.decode(body, wire.ReadRequest)
-        _, sandbox = self.clients.find(request.path_params["id"])
-        return await sandbox.read(wanted.path, max_bytes=wanted.max_bytes)
-
-    async def _write(self, request: Request, body: bytes) -> object:
-        wanted = wire.decode(body, wire.WriteRequest)
-        _, sandbox = self.clients.find(request.path_params["id"])
-        await sandbox.write(wanted.path, wanted.data, mode=wanted.mode)
-        return None
-
-    async def _diff(self, request: Request, body: bytes) -> object:
-        wanted = wire.decode(body, wire.DiffRequest)
-        _, sandbox = self.clients.find(request.path_params["id"])
-        return await sandbox.diff(
-            max_file_bytes=wanted.max_file_bytes, max_changes=wanted.max_changes
-        )
-
-    async def _snapshot(self, request: Request, body: bytes) -> object:
-        return await self.clients.find(request.path_params["id"])[1].snapshot()
-
-    async def _reset(self, request: Request, body: bytes) -> object:
-        _, sandbox = self.clients.find(request.path_params["id"])
-        await sandbox.reset(wire.decode(body, wire.ResetRequest).to)
-        return None
+            if isinstance(operation, (Command, PreloadedCall)):
+                # It runs until it ends, or until its client goes away.
+                running = asyncio.create_task(work)
+                gone = asyncio.create_task(_wait_for_disconnect(request))
+                try:
+                    await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+                    if not running.done():
+                        raise SandboxError("the client has gone away")
+                    return running.result()
+                finally:
+                    gone.cancel()
+                    running.cancel()
+            return await work
 
     async def _fork(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.ForkRequest)
@@ -256,36 +209,9 @@ class SandboxServer:
         return True
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run a command until it ends, or until its client goes away."""
-    running = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            raise SandboxError("the client has gone away")
-        return running.result()
-    finally:
-        gone.cancel()
-        running.cancel()
-
-
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
-
-
-async def _body(request: Request) -> bytes:
-    chunks, size = [], 0
-    announced = request.headers.get("content-length", "0")
-    if not announced.isdigit() or int(announced) > wire.MAX_BODY_BYTES:
-        raise _too_large()
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > wire.MAX_BODY_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _too_large() -> UsageError:
@@ -298,6 +224,6 @@ def _digest(text: str) -> str:
     return text
 
 
-def _hashed(text: bytes) -> bytes:
+def _hash(text: bytes) -> bytes:
     """Return something of one length, so that comparing tells nothing about the token's."""
     return hashlib.sha256(text).digest()

@@ -1,7 +1,7 @@
 """Reading and writing files of a sandbox without following a link out; runs inside, Python >= 3.8.
 
 Whoever calls may trust neither names nor types nor links: an agent made them. Not here: comparing
-trees (`trees.py`).
+trees (`baseline.py`).
 """
 
 # Importing pathlib and contextlib would cost every sandbox milliseconds.
@@ -109,7 +109,10 @@ def write_file(folders: Folders, path: bytes, data: bytes, mode: int) -> None:
             create(folders, parent, temporary, data, mode)
             os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
         except OSError as error:
-            _unlink(parent, temporary)
+            try:
+                os.unlink(temporary, dir_fd=parent)
+            except FileNotFoundError:
+                pass
             raise OSError(error.errno, error.strerror, os.fsdecode(path)) from None
     finally:
         os.close(parent)
@@ -208,13 +211,6 @@ def make_folder(folders: Folders, parent: int, name: bytes, mode: int) -> int:
     if is_new and folders.owner is not None:
         os.chown(name, *folders.owner, dir_fd=parent, follow_symlinks=False)
     return fd
-
-
-def _unlink(parent: int, name: bytes) -> None:
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        pass
 
 
 def remove(parent: int, name: bytes) -> None:

@@ -64,7 +64,7 @@ class Confinement:
         return None
 
 
-class Command:
+class GuardedCommand:
     """What a guardian runs; `body` replaces the program by a function (see `call`)."""
 
     def __init__(
@@ -87,7 +87,7 @@ def encode(text: str) -> bytes:
 
 
 def run_guardian(
-    confinement: Confinement, command: Command, fds: tuple[int, int, int, int, int]
+    confinement: Confinement, command: GuardedCommand, fds: tuple[int, int, int, int, int]
 ) -> NoReturn:
     """Be the guardian; never returns.
 
@@ -103,36 +103,27 @@ def run_guardian(
         pid = os.fork()
         if pid == 0:
             _run_command(confinement, command)
-        _wait(pid, confinement.is_nested)
+        reaped = status = 0
+        while reaped != pid:
+            reaped, status = os.waitpid(-1, 0)
+        is_clean = False
+        try:  # reap what has ended; it is clean if nothing is left
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            is_clean = True
+        if not is_clean and not confinement.is_nested:  # nested: the exit below takes them all
+            is_clean = processes.end_descendants(processes.Usage())
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = used.ru_utime + used.ru_stime
+        os.write(STATUS_FD, STATUS.pack(status, cpu_s, used.ru_maxrss * 1024, is_clean))
+        os._exit(0)
     except BaseException as error:  # the process must never go on as a second supervisor
         os.write(2, encode(f"guardian: {error!r}\n"))
         os._exit(70)
 
 
-def _wait(pid: int, is_nested: bool) -> NoReturn:
-    reaped = status = 0
-    while reaped != pid:
-        reaped, status = os.waitpid(-1, 0)
-    is_clean = _reap_dead()
-    if not is_clean and not is_nested:  # nested: the exit below takes them all
-        is_clean = processes.end_descendants(processes.Usage())
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = used.ru_utime + used.ru_stime
-    os.write(STATUS_FD, STATUS.pack(status, cpu_s, used.ru_maxrss * 1024, is_clean))
-    os._exit(0)
-
-
-def _reap_dead() -> bool:
-    """Reap what has ended; return whether nothing is left."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return True
-    return False
-
-
-def _run_command(confinement: Confinement, command: Command) -> NoReturn:
+def _run_command(confinement: Confinement, command: GuardedCommand) -> NoReturn:
     code = CANNOT_RUN
     try:
         os.setsid()

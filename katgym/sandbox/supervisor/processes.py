@@ -148,7 +148,15 @@ def end_descendants(usage: Usage, spare: frozenset[int] = frozenset()) -> bool:
     """
     deadline = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < deadline:
-        for pid in _stop_all(spare, deadline):
+        stopped: set[int] = set()
+        while time.monotonic() < deadline:
+            fresh = _living(spare) - stopped
+            if not fresh:
+                break
+            for pid in fresh:
+                _signal(pid, SIGSTOP)
+            stopped |= fresh
+        for pid in stopped:
             _signal(pid, SIGKILL)
         if _reap_all(usage, spare, deadline) and not _living(spare):
             return True
@@ -161,18 +169,6 @@ def _living(spare: frozenset[int]) -> set[int]:
     for pid in spare:
         found -= _below(table, pid) | {pid}
     return {pid for pid in found if table[pid][1] not in (b"Z", b"X")}
-
-
-def _stop_all(spare: frozenset[int], deadline: float) -> set[int]:
-    stopped: set[int] = set()
-    while time.monotonic() < deadline:
-        fresh = _living(spare) - stopped
-        if not fresh:
-            break
-        for pid in fresh:
-            _signal(pid, SIGSTOP)
-        stopped |= fresh
-    return stopped
 
 
 def _reap_all(usage: Usage, spare: frozenset[int], deadline: float) -> bool:

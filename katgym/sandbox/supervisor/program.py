@@ -3,7 +3,8 @@
 Runs inside sandboxes, Python >= 3.8, with nothing but the standard library. It serves one stream:
 frames of 4 bytes header length, 4 bytes payload length (big-endian), a JSON header, a payload. A
 request has "id" and "op", its reply the same id; any number may be under way. Not here: what
-confines a command (`guardian.Confinement` and its heirs), comparing trees (`trees.py`).
+confines a command (`guardian.Confinement` and its heirs), comparing trees
+(`baseline.py`).
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ import fcntl
 import gc
 import json
 import os
-import select
 import signal
 import struct
 import sys
 import time
 
 from katgym.sandbox.supervisor import files, guardian, syscalls
-from katgym.sandbox.supervisor.running import Running
+from katgym.sandbox.supervisor.loop import Loop
+from katgym.sandbox.supervisor.running import RunningCommands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    Handler = Callable[[dict[str, Any], bytes, list[int]], tuple[dict[str, Any], bytes]]
+    Request = dict[str, Any]
+    Reply = tuple[dict[str, Any], bytes]
+    Handler = Callable[[Request, bytes], Reply]
 
 LENGTHS = struct.Struct("!II")
 _CHUNK = 1 << 18
@@ -36,7 +39,7 @@ _CHUNK = 1 << 18
 class Supervisor:
     """Serves one stream until it ends, then ends everything.
 
-    ops: further operations by name: `handler(request, payload, fds) -> (reply fields, payload)`;
+    ops: further operations by name: `handler(request, payload) -> (reply fields, payload)`;
         what they raise as `OSError` or `ValueError` is the reply.
     wiped: folders that op "wipe" empties.
     deadline: `time.monotonic()` at which the sandbox ends itself, or None.
@@ -54,23 +57,17 @@ class Supervisor:
         deadline: float | None = None,
         may_call: bool = False,
     ) -> None:
-        self.confinement = confinement
         self.workdir = workdir
         roots = (guardian.encode(workdir), guardian.encode(tmpdir))
         self.folders = files.Folders(roots, confinement.owner)
         self.deadline = deadline
-        self.running: dict[int, Running] = {}
-        """By pid of the guardian."""
-        self.unreaped: set[int] = set()
-        """Guardians that are about to exit."""
         self._wiped = [guardian.encode(path) for path in wiped]
         self._may_call = may_call
         self._in, self._out = control
         self._incoming = bytearray()
         self._outgoing: list[memoryview] = []
-        self._poll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._null = os.open("/dev/null", os.O_RDWR)
+        self._loop = Loop()
+        self._commands = RunningCommands(self._loop, confinement, self.send)
         self._is_ending = self._is_mute = False
         self.ops: dict[str, Handler] = {
             "ping": self._ping,
@@ -89,75 +86,46 @@ class Supervisor:
         os.umask(0)
         for fd in {self._in, self._out}:
             os.set_blocking(fd, False)
-        self.watch(self._in, self._receive)
+        self._loop.watch(self._in, self._receive)
         gc.collect()
         gc.freeze()  # what lives now stays shared with every fork
         gc.disable()
+        commands = self._commands
         while not self._is_ending:
-            self._wait()
+            commands.reap()
+            # Wait until there is something to read, or the next limit of time may be reached.
+            times = [r.next_check for r in commands.by_pid.values() if r.next_check is not None]
+            if self.deadline is not None:
+                times.append(self.deadline)
+            now = time.monotonic()
+            self._loop.wait(max(0.0, min(times) - now) + 0.001 if times else -1)
+            if not times:
+                continue
+            now = time.monotonic()
+            for running in list(commands.by_pid.values()):
+                if running.next_check is not None and running.next_check <= now:
+                    running.check_limits(now)
+            if self.deadline is not None and now >= self.deadline:
+                # Ended without a word: a killed command is not the command's result.
+                self._is_ending = self._is_mute = True
         self.end_all()
-
-    def watch(self, fd: int, callback: Callable[[], None], *, is_output: bool = False) -> None:
-        """Call back whenever a descriptor is ready."""
-        self._callbacks[fd] = callback
-        self._poll.register(fd, select.EPOLLOUT if is_output else select.EPOLLIN)
-
-    def unwatch(self, fd: int) -> None:
-        """Take a descriptor out of the loop and close it."""
-        self.mute(fd)
-        os.close(fd)
-
-    def mute(self, fd: int) -> None:
-        """Take a descriptor out of the loop, open as it is."""
-        if self._callbacks.pop(fd, None) is not None:
-            self._poll.unregister(fd)
-
-    def reap(self) -> None:
-        """Reap the guardians that have exited."""
-        for pid in list(self.unreaped):
-            try:
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    continue
-            except ChildProcessError:
-                pass  # reaped with what it had left behind
-            self.unreaped.discard(pid)
 
     def add_fd_socket(self, sock: Any) -> None:
         """Serve a SEQPACKET socket too: one JSON request a packet, descriptors beside it.
 
-        The descriptors are the handler's to close.
+        The descriptors are "fds" of the request, and the handler's to close.
         """
         import socket
 
         def receive() -> None:
             data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 16)
             if not data:
-                self.unwatch(sock.detach())
+                self._loop.unwatch(sock.detach())
                 return
-            reply, _ = self._answer(json.loads(data), b"", fds)
+            reply, _ = self._answer({**json.loads(data), "fds": fds}, b"")
             sock.send(json.dumps(reply).encode())
 
-        self.watch(sock.fileno(), receive)
-
-    def _wait(self) -> None:
-        self.reap()
-        now = time.monotonic()
-        times = [r.next_check for r in self.running.values() if r.next_check is not None]
-        if self.deadline is not None:
-            times.append(self.deadline)
-        timeout = max(0.0, min(times) - now) + 0.001 if times else -1
-        for fd, _ in self._poll.poll(timeout):
-            callback = self._callbacks.get(fd)  # an earlier one may have ended it
-            if callback is not None:
-                callback()
-        if not times:
-            return
-        now = time.monotonic()
-        for running in list(self.running.values()):
-            if running.next_check is not None and running.next_check <= now:
-                running.check_limits(now)
-        if self.deadline is not None and now >= self.deadline:
-            self._is_ending = self._is_mute = True  # a killed command is not the command's result
+        self._loop.watch(sock.fileno(), receive)
 
     def _receive(self) -> None:
         try:
@@ -178,27 +146,22 @@ class Supervisor:
             request = json.loads(self._incoming[LENGTHS.size : start])
             payload = bytes(self._incoming[start : start + payload_len])
             del self._incoming[: start + payload_len]
-            self._dispatch(request, payload)
-
-    def _dispatch(self, request: dict[str, Any], payload: bytes) -> None:
-        if request["op"] in ("exec", "call"):
+            if request["op"] not in ("exec", "call"):
+                self.send(*self._answer(request, payload))
+                continue
             try:
                 self._start(request, payload)
             except OSError as error:
                 self.send({"id": request["id"], "error": _problem("start", error)})
-            return
-        self.send(*self._answer(request, payload, []))
 
-    def _answer(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _answer(self, request: Request, payload: bytes) -> Reply:
         handler = self.ops.get(request["op"])
         reply: dict[str, Any] = {}
         data = b""
         try:
             if handler is None:
                 raise ValueError(f"unknown op {request['op']!r}")
-            reply, data = handler(request, payload, fds)
+            reply, data = handler(request, payload)
         except OSError as error:
             reply = {"error": _problem("file", error)}
         except ValueError as error:
@@ -230,74 +193,57 @@ class Supervisor:
         except (BrokenPipeError, ConnectionError):
             self._is_ending = True
             return
-        self._want_output(bool(queue))
-
-    def _want_output(self, is_wanted: bool) -> None:
+        # What is left of it goes as soon as the host takes more.
         if self._in == self._out:
-            events = select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0)
-            self._callbacks[self._in] = self._both if is_wanted else self._receive
-            self._poll.modify(self._in, events)
-        elif not is_wanted:
-            self.mute(self._out)
-        elif self._out not in self._callbacks:
-            self.watch(self._out, self._flush, is_output=True)
+            callback = self._both if queue else self._receive
+            self._loop.change(self._in, callback, is_output=bool(queue))
+        elif not queue:
+            self._loop.mute(self._out)
+        elif not self._loop.is_watched(self._out):
+            self._loop.watch(self._out, self._flush, is_output=True)
 
     def _both(self) -> None:
         self._flush()
         self._receive()
 
-    def _start(self, request: dict[str, Any], payload: bytes) -> None:
+    def _start(self, request: Request, payload: bytes) -> None:
         body = None
         if request["op"] == "call":
             if not self._may_call:
                 raise OSError(errno.ENOSYS, "calls are not served here")
             body = guardian.call_body(request["function"], payload)
             payload = b""
-        command = guardian.Command(request, self.workdir, body)
-        running = Running(self, request, command, payload, self._null)
-        self.running[running.pid] = running
+        command = guardian.GuardedCommand(request, self.workdir, body)
+        self._commands.start(request, command, payload)
 
     def end_all(self) -> None:
         """End every command and everything that escaped from one."""
-        for running in list(self.running.values()):
-            running.end(None)
+        self._commands.end_all()
 
-    def _ping(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _ping(self, request: Request, payload: bytes) -> Reply:
         return {"pid": os.getpid(), "python": sys.version.split()[0]}, b""
 
-    def _read(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _read(self, request: Request, payload: bytes) -> Reply:
         path = guardian.encode(request["path"])
         return {}, files.read_file(self.folders, path, request["max_bytes"])
 
-    def _write(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _write(self, request: Request, payload: bytes) -> Reply:
         path = guardian.encode(request["path"])
         files.write_file(self.folders, path, payload, request["mode"])
         return {}, b""
 
-    def _wipe(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _wipe(self, request: Request, payload: bytes) -> Reply:
         self.end_all()
         for folder in self._wiped:
             files.empty(folder)
         return {}, b""
 
-    def _stop(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
+    def _stop(self, request: Request, payload: bytes) -> Reply:
         self.end_all()
         return {}, b""
 
-    def _cancel(
-        self, request: dict[str, Any], payload: bytes, fds: list[int]
-    ) -> tuple[dict[str, Any], bytes]:
-        for running in list(self.running.values()):
+    def _cancel(self, request: Request, payload: bytes) -> Reply:
+        for running in list(self._commands.by_pid.values()):
             if running.id == request["target"]:
                 running.end(None)
         return {}, b""
@@ -311,11 +257,7 @@ def handle_ignored_signals() -> None:
     """
     for number in signal.valid_signals():
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    """Handle a signal."""
+            signal.signal(number, lambda number, frame: None)
 
 
 def _problem(kind: str, error: OSError) -> dict[str, Any]:

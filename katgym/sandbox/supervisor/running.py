@@ -10,13 +10,14 @@ import time
 from signal import SIGKILL
 
 from katgym.sandbox.supervisor import guardian, processes
+from katgym.sandbox.supervisor.loop import Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from katgym.sandbox.supervisor.program import Supervisor
+    Send = Callable[[dict[str, Any], bytes], None]
 
 _CHUNK = 1 << 16
 _CPU_CHECK_S = 0.1
@@ -52,19 +53,58 @@ class Collector:
         return kept, self._total - len(kept), len(self._head)
 
 
+class RunningCommands:
+    """The commands of one supervisor that are under way.
+
+    send: queues a reply, its payload beside it.
+    """
+
+    def __init__(self, loop: Loop, confinement: guardian.Confinement, send: Send) -> None:
+        self.loop = loop
+        self.confinement = confinement
+        self.send = send
+        self.null = os.open("/dev/null", os.O_RDWR)
+        self.by_pid: dict[int, Running] = {}
+        """By pid of the guardian."""
+        self.unreaped: set[int] = set()
+        """Guardians that are about to exit."""
+
+    def start(
+        self, request: Mapping[str, Any], command: guardian.GuardedCommand, stdin: bytes
+    ) -> None:
+        """Start a command; its reply is sent when it has ended."""
+        running = Running(self, request, command, stdin)
+        self.by_pid[running.pid] = running
+
+    def reap(self) -> None:
+        """Reap the guardians that have exited."""
+        for pid in list(self.unreaped):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            except ChildProcessError:
+                pass  # reaped with what it had left behind
+            self.unreaped.discard(pid)
+
+    def end_all(self) -> None:
+        """End every command and everything that escaped from one."""
+        for running in list(self.by_pid.values()):
+            running.end(None)
+
+
 class Running:
     """A command from its start to its reply."""
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        commands: RunningCommands,
         request: Mapping[str, Any],
-        command: guardian.Command,
+        command: guardian.GuardedCommand,
         stdin: bytes,
-        null: int,
     ) -> None:
         self.id = request["id"]
-        self._supervisor = supervisor
+        self._commands = commands
+        self._loop = commands.loop
         self._limit_hit: str | None = None
         self._report = b""
         limits = command.limits
@@ -73,14 +113,14 @@ class Running:
         self._collectors: dict[int, Collector] = {}
         self._stdin = memoryview(stdin)
         self._stdin_fd = -1
-        self._oom_before = supervisor.confinement.oom_kills()
+        self._oom_before = commands.confinement.oom_kills()
         self._started = time.monotonic()
         self._wall_end = self._started + limits["wall_s"] if limits.get("wall_s") else None
         self.next_check: float | None = None
-        self.pid = self._fork(command, limits["output_bytes"], null)
+        self.pid = self._fork(command, limits["output_bytes"], commands.null)
         self._plan_check(self._started)
 
-    def _fork(self, command: guardian.Command, max_bytes: int, null: int) -> int:
+    def _fork(self, command: guardian.GuardedCommand, max_bytes: int, null: int) -> int:
         """Make the pipes and the guardian; return its pid."""
         theirs, ours = [], []
         stdin_fd = null
@@ -95,28 +135,28 @@ class Running:
                 theirs.append(write_fd)
             stdout, stderr, status = theirs[-3:] if command.body is None else theirs[-4:-1]
             report = -1 if command.body is None else theirs[-1]
-            pid = self._supervisor.confinement.fork_guardian()
+            pid = self._commands.confinement.fork_guardian()
         except OSError:
             for fd in theirs + ours:
                 os.close(fd)
             raise
         if pid == 0:
             guardian.run_guardian(
-                self._supervisor.confinement, command, (stdin_fd, stdout, stderr, status, report)
+                self._commands.confinement, command, (stdin_fd, stdout, stderr, status, report)
             )
         for fd in theirs:
             os.close(fd)
         if self._stdin_fd >= 0:
             os.set_blocking(self._stdin_fd, False)
-            self._supervisor.watch(self._stdin_fd, self._feed, is_output=True)
+            self._loop.watch(self._stdin_fd, self._feed, is_output=True)
             del ours[0]
         self._status_fd = ours.pop(2)
         os.set_blocking(self._status_fd, False)
         for fd in ours:
             os.set_blocking(fd, False)
             self._collectors[fd] = Collector(max_bytes)
-            self._supervisor.watch(fd, self._collector(fd))
-        self._supervisor.watch(self._status_fd, self._end_reported)
+            self._loop.watch(fd, self._collector(fd))
+        self._loop.watch(self._status_fd, self._on_report)
         return pid
 
     def _feed(self) -> None:
@@ -127,7 +167,7 @@ class Running:
         except BrokenPipeError:  # the command does not want the rest
             self._stdin = memoryview(b"")
         if not self._stdin:
-            self._supervisor.unwatch(self._stdin_fd)
+            self._loop.unwatch(self._stdin_fd)
             self._stdin_fd = -1
 
     def _collector(self, fd: int) -> Callable[[], None]:
@@ -144,7 +184,7 @@ class Running:
             return False
         self._collectors[fd].add(data)
         if not data:
-            self._supervisor.mute(fd)
+            self._loop.mute(fd)
         return bool(data)
 
     def _plan_check(self, now: float) -> None:
@@ -169,7 +209,7 @@ class Running:
         self._limit_hit = limit_hit
         self._finish(is_clean=False)
 
-    def _end_reported(self) -> None:
+    def _on_report(self) -> None:
         """The guardian said how it ended, or is gone."""
         try:
             self._report = os.read(self._status_fd, guardian.STATUS.size)
@@ -179,11 +219,10 @@ class Running:
 
     def _finish(self, *, is_clean: bool) -> None:
         """Leave nothing running, take in the rest of the output, reply."""
-        supervisor = self._supervisor
-        del supervisor.running[self.pid]
+        del self._commands.by_pid[self.pid]
         usage = processes.Usage()
         if is_clean:
-            supervisor.unreaped.add(self.pid)  # it is about to exit; nobody need wait for that
+            self._commands.unreaped.add(self.pid)  # it is about to exit; nobody need wait for that
         else:
             self._end_everything(usage)
         wall_s = time.monotonic() - self._started
@@ -191,36 +230,14 @@ class Running:
             for _ in range(_MAX_LAST_READS):
                 if not self._collect(fd):
                     break
-            supervisor.unwatch(fd)
-        supervisor.unwatch(self._status_fd)
+            self._loop.unwatch(fd)
+        self._loop.unwatch(self._status_fd)
         if self._stdin_fd >= 0:
-            supervisor.unwatch(self._stdin_fd)
-        self._reply(wall_s, usage)
-
-    def _end_everything(self, usage: processes.Usage) -> None:
-        """End the guardian and all that was below it, wherever it went."""
-        supervisor = self._supervisor
-        if supervisor.confinement.is_nested:
-            # What dies with its namespace is nobody's child that was waited for: ask beforehand.
-            usage.cpu_s = processes.cpu_seconds(self.pid)
-            os.kill(self.pid, SIGKILL)
-            usage.reap(self.pid)
-            return
-        supervisor.reap()
-        is_pid_1 = os.getpid() == 1
-        if not (is_pid_1 and not supervisor.running):
-            os.kill(self.pid, SIGKILL)
-            usage.reap(self.pid)
-            if processes.end_descendants(usage, frozenset(supervisor.running)):
-                return
-        if is_pid_1:  # what others run goes with it where nothing else helped
-            processes.end_namespace(usage)
-
-    def _reply(self, wall_s: float, usage: processes.Usage) -> None:
+            self._loop.unwatch(self._stdin_fd)
         status, cpu_s, peak_bytes = int(SIGKILL), 0.0, 0
         if len(self._report) == guardian.STATUS.size:
             status, cpu_s, peak_bytes, _ = guardian.STATUS.unpack(self._report)
-        oom_kills = self._supervisor.confinement.oom_kills()
+        oom_kills = self._commands.confinement.oom_kills()
         results = [collector.result() for collector in self._collectors.values()]
         reply = {
             "id": self.id,
@@ -235,4 +252,23 @@ class Running:
             "cpu_s": max(cpu_s, usage.cpu_s),
             "peak_bytes": max(peak_bytes, usage.peak_bytes),
         }
-        self._supervisor.send(reply, b"".join(kept for kept, _, _ in results))
+        self._commands.send(reply, b"".join(kept for kept, _, _ in results))
+
+    def _end_everything(self, usage: processes.Usage) -> None:
+        """End the guardian and all that was below it, wherever it went."""
+        commands = self._commands
+        if commands.confinement.is_nested:
+            # What dies with its namespace is nobody's child that was waited for: ask beforehand.
+            usage.cpu_s = processes.cpu_seconds(self.pid)
+            os.kill(self.pid, SIGKILL)
+            usage.reap(self.pid)
+            return
+        commands.reap()
+        is_pid_1 = os.getpid() == 1
+        if not (is_pid_1 and not commands.by_pid):
+            os.kill(self.pid, SIGKILL)
+            usage.reap(self.pid)
+            if processes.end_descendants(usage, frozenset(commands.by_pid)):
+                return
+        if is_pid_1:  # what others run goes with it where nothing else helped
+            processes.end_namespace(usage)

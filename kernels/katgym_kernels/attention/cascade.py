@@ -26,7 +26,7 @@ from katgym_kernels.attention.flash_ops import (
     dense_rows,
     flash_backward,
     flash_forward,
-    taken,
+    take,
     wide_dtype,
 )
 from katgym_kernels.attention.rectangles import FlashCall, by_level, flash_calls
@@ -67,9 +67,9 @@ class _Cascade(torch.autograd.Function):
             part_IHD, part_IH = flash_forward(q_NHD, k_NKD, v_NKD, call, scale=scale)
             part_IHD = part_IHD.to(wide)
             if not call.is_causal:  # that is the first that these queries are in
-                before_IH = taken(lse_NH, call.queries)
+                before_IH = take(lse_NH, call.queries)
                 lse_IH = torch.logaddexp(before_IH, part_IH)
-                before_IHD = taken(out_NHD, call.queries)
+                before_IHD = take(out_NHD, call.queries)
                 part_IHD = part_IHD * torch.exp(part_IH - lse_IH)[..., None]
                 part_IHD.addcmul_(before_IHD, torch.exp(before_IH - lse_IH)[..., None])
                 part_IH = lse_IH

@@ -1,4 +1,4 @@
-"""Which backend `tree_attention` takes when it is asked for "auto".
+"""The backend that `tree_attention` takes when it is asked for "auto".
 
 On CUDA: the Triton kernels, but PyTorch's flash attention (in backend "cascade") for rows that
 share nothing. On the CPU: the dense mask for small or much branched forests, else the rectangles of
@@ -53,26 +53,15 @@ def cascade_terms(plan: TreePlan, width: int) -> tuple[float, ...]:
 
     width: query heads times head size.
     """
-    counts = plan.once(("batches", width), lambda: _count(plan, width))
-    return 1, counts.calls, counts.rectangles, counts.queries * width, counts.pairs * width
 
+    def count() -> tuple[float, ...]:
+        made = list(rectangles(plan))
+        batches = cpu_batches(made, width)
+        num_queries = sum(r.q1 - r.q0 for r in made)
+        num_pairs = sum(len(batch) * max(r.num_pairs for r in batch) for batch in batches)
+        return 1, len(batches), len(made), num_queries * width, num_pairs * width
 
-class _Counts(NamedTuple):
-    calls: int
-    rectangles: int
-    queries: int
-    pairs: int
-
-
-def _count(plan: TreePlan, width: int) -> _Counts:
-    made = list(rectangles(plan))
-    batches = cpu_batches(made, width)
-    return _Counts(
-        calls=len(batches),
-        rectangles=len(made),
-        queries=sum(r.q1 - r.q0 for r in made),
-        pairs=sum(len(batch) * max(r.num_pairs for r in batch) for batch in batches),
-    )
+    return plan.once(("cascade terms", width), count)
 
 
 def dense_terms(plan: TreePlan, width: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Which rectangles of a forest the CPU computes in one call: short ones of about the same length.
+"""Rectangles of a forest that the CPU computes in one call: short ones of about the same length.
 
 A call has a cost of its own, which is most of what many short answers cost. Rectangles in one call
 are copied to lie evenly and padded to the longest; both are weighed against the calls that are

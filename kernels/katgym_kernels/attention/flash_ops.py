@@ -36,12 +36,12 @@ def flash_forward(
 ) -> tuple[Tensor, Tensor]:
     """Return (out_IHD in q's dtype, lse_IH in float32, or float64 for float64)."""
     if q_NHD.is_cuda:
-        q, k, v = _taken(call, q_NHD, k_NKD, v_NKD)
+        q, k, v = _take(call, q_NHD, k_NKD, v_NKD)
         out_IHD, lse_HI, *_ = _CUDA(
             q, k, v, *_sequences(call), 0.0, call.is_causal, False, scale=scale
         )
         return out_IHD, lse_HI.transpose(0, 1)
-    q, k, v = _batched(call, q_NHD, k_NKD, v_NKD)
+    q, k, v = _batch(call, q_NHD, k_NKD, v_NKD)
     out, lse = _CPU(q, k, v, 0.0, call.is_causal, scale=scale)
     return (
         _real(_as_queries(out, q_NHD.shape[1], call), call.padded_queries),
@@ -65,18 +65,18 @@ def flash_backward(
         # Of no meaning without dropout, but the op wants them.
         rng_state = torch.zeros(2, dtype=torch.uint64, device=q_NHD.device)
         unused = torch.empty(0, device=q_NHD.device)
-        q, k, v = _taken(call, q_NHD, k_NKD, v_NKD)
-        grad, out = taken(grad_NHD, call.queries), taken(out_NHD, call.queries)
-        lse_HI = taken(lse_NH, call.queries).transpose(0, 1).contiguous()
+        q, k, v = _take(call, q_NHD, k_NKD, v_NKD)
+        grad, out = take(grad_NHD, call.queries), take(out_NHD, call.queries)
+        lse_HI = take(lse_NH, call.queries).transpose(0, 1).contiguous()
         dq, dk, dv = _CUDA_BACKWARD(
             grad, q, k, v, out, lse_HI,
             *_sequences(call), 0.0, call.is_causal, rng_state, unused, scale=scale,
         )  # fmt: skip
         return dq, dk, dv
     num_heads, num_k_heads = q_NHD.shape[1], k_NKD.shape[1]
-    q, k, v = _batched(call, q_NHD, k_NKD, v_NKD)
+    q, k, v = _batch(call, q_NHD, k_NKD, v_NKD)
     padded, longest = call.padded_queries, call.max_queries
-    grad, out, lse = (taken(t, padded.tokens) for t in (grad_NHD, out_NHD, lse_NH[..., None]))
+    grad, out, lse = (take(t, padded.tokens) for t in (grad_NHD, out_NHD, lse_NH[..., None]))
     if padded.padding is not None:
         # No gradient comes from it, so it gives none; and no key is too likely for what it sees.
         grad = grad.index_fill(0, padded.padding, 0)
@@ -92,22 +92,22 @@ def flash_backward(
     return _real(_as_queries(dq, num_heads, call), padded), dk, dv
 
 
-def taken(t_N: Tensor, tokens: slice | Tensor) -> Tensor:
+def take(t_N: Tensor, tokens: slice | Tensor) -> Tensor:
     """Return what a tensor has for some tokens: a view of a slice, else a copy."""
     return t_N[tokens] if isinstance(tokens, slice) else t_N.index_select(0, tokens)
 
 
-def _taken(call: FlashCall, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return taken(q, call.queries), taken(k, call.keys), taken(v, call.keys)
+def _take(call: FlashCall, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return take(q, call.queries), take(k, call.keys), take(v, call.keys)
 
 
-def _batched(
+def _batch(
     call: FlashCall, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, k, v of [B, heads, L, D] with the same number of heads."""
-    q = _by_head(taken(q_NHD, call.padded_queries.tokens), call.num, call.max_queries)
+    q = _by_head(take(q_NHD, call.padded_queries.tokens), call.num, call.max_queries)
     k, v = (
-        _by_head(taken(t, call.padded_keys.tokens), call.num, call.max_keys) for t in (k_NKD, v_NKD)
+        _by_head(take(t, call.padded_keys.tokens), call.num, call.max_keys) for t in (k_NKD, v_NKD)
     )
     num_k_heads = k.shape[1]
     group = q.shape[1] // num_k_heads

@@ -44,7 +44,15 @@ def flex_tree_attention(
         options["score_mod"] = _cap(softcap)
     if sinks_H is not None:
         options["return_aux"] = AuxRequest(lse=True)
-    found = _run(q_HND[None], k_KND[None], v_KND[None], options)
+    inputs = (q_HND[None], k_KND[None], v_KND[None])
+    if q_HND.is_cuda:
+        found = _compile()(*inputs, kernel_options=_BACKWARD_TILES, **options)
+    else:
+        with warnings.catch_warnings():
+            # It says that it runs without being compiled, which is what is meant here.
+            message = "flex_attention called without torch.compile"
+            warnings.filterwarnings("ignore", message=message)
+            found = flex_attention(*inputs, **options)
     out_HND: Tensor = found[0] if sinks_H is None else found[0][0]
     if sinks_H is not None:
         lse_HN: Tensor = found[1].lse[0]
@@ -58,20 +66,26 @@ def block_mask(plan: TreePlan) -> BlockMask:
     """Return the plan as FlexAttention takes it."""
     tiles = plan.tiles(BLOCK, BLOCK)
     num_keys, device = len(tiles.max_end), plan.device
-    num_partial, partial = _padded(tiles.partial_offsets, tiles.partial_keys, num_keys, device)
-    num_full, full = _padded(tiles.full_offsets, tiles.full_keys, num_keys, device)
+    end, depth, window = plan.end_N, plan.depth_N, plan.window
+
+    def is_visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        is_above = (key <= query) & (query < end[key])
+        return is_above if window is None else is_above & (depth[query] - depth[key] < window)
+
+    num_partial, partial = _pad(tiles.partial_offsets, tiles.partial_keys, num_keys, device)
+    num_full, full = _pad(tiles.full_offsets, tiles.full_keys, num_keys, device)
     return BlockMask.from_kv_blocks(
         num_partial,
         partial,
         num_full,
         full,
         BLOCK_SIZE=BLOCK,
-        mask_mod=_visible(plan),
+        mask_mod=is_visible,
         seq_lengths=(len(plan), len(plan)),
     )
 
 
-def _padded(
+def _pad(
     offsets: Tensor, keys: Tensor, num_keys: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return int32 counts [1, 1, Q] and lists [1, 1, Q, K], as long as there are key tiles."""
@@ -83,21 +97,6 @@ def _padded(
     return counts.int()[None, None].to(device), lists[None, None].to(device)
 
 
-def _visible(plan: TreePlan) -> Callable[..., Tensor]:
-    end, depth, window = plan.end_N, plan.depth_N, plan.window
-
-    def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (query < end[key])
-
-    if window is None:
-        return visible
-
-    def visible_in_window(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return visible(b, h, query, key) & (depth[query] - depth[key] < window)
-
-    return visible_in_window
-
-
 @lru_cache(maxsize=8)  # another function would be compiled anew
 def _cap(softcap: float) -> Callable[..., Tensor]:
     def cap(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -106,15 +105,6 @@ def _cap(softcap: float) -> Callable[..., Tensor]:
     return cap
 
 
-def _run(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Any:
-    if q.is_cuda:
-        return _compiled()(q, k, v, kernel_options=_BACKWARD_TILES, **options)
-    with warnings.catch_warnings():
-        # It says that it runs without being compiled, which is what is meant here.
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        return flex_attention(q, k, v, **options)
-
-
 @lru_cache(maxsize=1)
-def _compiled() -> Callable[..., Any]:
+def _compile() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from katgym_kernels.attention.cascade import cascade_attention
 from katgym_kernels.attention.choose import choose
-from katgym_kernels.attention.dense_mask import dense_mask_attention
 from katgym_kernels.attention.reference import reference_attention
 from katgym_kernels.tree_plan import TreePlan
 from katgym_kernels.triton_check import triton_problem
@@ -67,7 +66,15 @@ def _reference(call: Call) -> Tensor:
 
 
 def _sdpa(call: Call) -> Tensor:
-    return dense_mask_attention(call.q_HND, call.k_KND, call.v_KND, call.plan, scale=call.scale)
+    """PyTorch's attention with a dense boolean mask: O(N^2) memory, for small N."""
+    return F.scaled_dot_product_attention(
+        call.q_HND[None],
+        call.k_KND[None],
+        call.v_KND[None],
+        attn_mask=call.plan.mask_QN(),
+        scale=call.scale,
+        enable_gqa=len(call.q_HND) != len(call.k_KND),
+    )[0]
 
 
 def _cascade(call: Call) -> Tensor:
@@ -146,7 +153,7 @@ def tree_attention(
 
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """
-    call = _checked(q_HND, k_KND, v_KND, plan, scale, softcap, sinks)
+    call = _check(q_HND, k_KND, v_KND, plan, scale, softcap, sinks)
     name = backend
     if backend == "auto":
         has_sinks = call.sinks_H is not None
@@ -163,7 +170,7 @@ def tree_attention(
     return chosen.run(padded)[:, num:]
 
 
-def _checked(
+def _check(
     q_HND: Tensor,
     k_KND: Tensor,
     v_KND: Tensor,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from katgym_kernels.attention.triton_forward import capped, is_visible, load_rows
+from katgym_kernels.attention.triton_forward import cap, is_visible, load_rows
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -45,7 +45,7 @@ def _weights(
     score = tl.dot(left, tl.trans(right), input_precision=PRECISION)
     factor = scale * 1.4426950408889634  # log2(e)
     if HAS_SOFTCAP:
-        score = capped(score * scale, softcap, HAS_SOFTCAP)
+        score = cap(score * scale, softcap, HAS_SOFTCAP)
         factor = 1.4426950408889634
     power = score * factor - lse * 1.4426950408889634
     if not IS_FULL:

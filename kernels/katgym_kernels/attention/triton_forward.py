@@ -38,7 +38,7 @@ def is_visible(query, key, end, depth_query, depth_key, window, HAS_WINDOW: tl.c
 
 
 @triton.jit
-def capped(score, softcap, HAS_SOFTCAP: tl.constexpr):
+def cap(score, softcap, HAS_SOFTCAP: tl.constexpr):
     """Return softcap * tanh(score / softcap); tanh(x) = 1 - 2 / (exp(2 x) + 1) never overflows."""
     if HAS_SOFTCAP:
         score = softcap * (1.0 - 2.0 / (tl.exp(2.0 * score / softcap) + 1.0))
@@ -59,7 +59,7 @@ def _tile(
     score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     factor = scale * 1.4426950408889634  # log2(e); applied within exp2's one multiplication
     if HAS_SOFTCAP:
-        score = capped(score * scale, softcap, HAS_SOFTCAP)
+        score = cap(score * scale, softcap, HAS_SOFTCAP)
         factor = 1.4426950408889634
     if not IS_FULL:
         end = tl.load(end_ptr + key, mask=key < N, other=0)

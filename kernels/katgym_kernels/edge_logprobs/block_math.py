@@ -1,4 +1,4 @@
-"""What one block of logits adds to its edges, and its gradient, with PyTorch's operations.
+"""One block of logits: its part of its edges, and its gradient, with PyTorch's operations.
 
 Not here: the formulas (`chunked.py`), the same as Triton kernels (`triton_blocks.py`).
 

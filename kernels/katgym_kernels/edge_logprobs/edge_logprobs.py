@@ -55,15 +55,13 @@ def edge_logprobs(
         backend = "triton" if hidden_UD.is_cuda and problem is None else "torch"
     if backend == "triton" and problem is not None:
         raise ValueError(problem)
-    blocks = _triton_blocks() if backend == "triton" else TorchBlocks()
+    blocks: BlockMath = TorchBlocks()
+    if backend == "triton":
+        from katgym_kernels.edge_logprobs.triton_blocks import TritonBlocks
+
+        blocks = TritonBlocks()
     scaling = Scaling(temperature=temperature, softcap=softcap)
     return chunked_logprobs(hidden_UD, weight_VD, target_U, scaling, blocks)
-
-
-def _triton_blocks() -> BlockMath:
-    from katgym_kernels.edge_logprobs.triton_blocks import TritonBlocks
-
-    return TritonBlocks()
 
 
 def _check(hidden_UD: Tensor, weight_VD: Tensor, target_U: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What one block of logits adds to its edges, and its gradient, as Triton kernels.
+"""One block of logits: its part of its edges, and its gradient, as Triton kernels.
 
 A program takes one edge through the block's tokens, so that each logit is read once and nothing but
 the result is written. The matrix products stay the library's, which no kernel of ours would beat.
@@ -52,7 +52,7 @@ def _block(num_tokens: int) -> int:
 
 
 @triton.jit
-def scaled(z, temperature, softcap, HAS_SOFTCAP: tl.constexpr):
+def scale(z, temperature, softcap, HAS_SOFTCAP: tl.constexpr):
     """Return logits as the softmax takes them; tanh(x) = 1 - 2 / (exp(2 x) + 1)."""
     if HAS_SOFTCAP:
         z = softcap * (1.0 - 2.0 / (tl.exp(2.0 * z / softcap) + 1.0))
@@ -74,7 +74,7 @@ def take_kernel(
     for start in range(0, J, BLOCK):
         j = start + tl.arange(0, BLOCK)
         is_other = (j < J) & (j != inside)
-        z = scaled(tl.load(z_row + j, mask=is_other, other=0.0), temperature, softcap, HAS_SOFTCAP)
+        z = scale(tl.load(z_row + j, mask=is_other, other=0.0), temperature, softcap, HAS_SOFTCAP)
         new = tl.maximum(largest, tl.max(tl.where(is_other, z, -3.4028234663852886e38), 0))
         e = tl.where(is_other, tl.exp(tl.where(is_other, z, new) - new), 0.0)
         shrink = tl.exp(largest - new)
@@ -86,7 +86,7 @@ def take_kernel(
     tl.store(weighted_ptr + i, weighted)
     is_here = (inside >= 0) & (inside < J)
     logit = tl.load(z_row + inside, mask=is_here, other=0.0)
-    logit = scaled(logit, temperature, softcap, HAS_SOFTCAP)
+    logit = scale(logit, temperature, softcap, HAS_SOFTCAP)
     tl.store(logit_ptr + i, logit, mask=is_here)
 
 
@@ -112,7 +112,7 @@ def gradient_kernel(
     for start in range(0, J, BLOCK):
         j = start + tl.arange(0, BLOCK)
         z = tl.load(z_row + j, mask=j < J, other=0.0)
-        z = scaled(z, temperature, softcap, HAS_SOFTCAP)
+        z = scale(z, temperature, softcap, HAS_SOFTCAP)
         is_target = j == inside
         logp = tl.where(is_target, logprob, z - lse)
         p = tl.exp(logp)

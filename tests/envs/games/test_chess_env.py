@@ -2,16 +2,20 @@
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import chess
 import pytest
+from data_proof import prove
 from env_play import finish, play
 
 import katgym
+from chess_puzzles import make_puzzles as generator
+from chess_puzzles.make_puzzles import make_puzzles
 from katgym.errors import UnknownNameError, UsageError
+from katgym_envs.games.chess_game import mate
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, evaluate, search
 from katgym_envs.games.chess_game.env import ChessEnv, parse_move, puzzles
-from katgym_envs.games.chess_game.make_puzzles import make_puzzles
 from katgym_envs.games.chess_game.mate import (
     is_mate_in,
     keeps_mate,
@@ -81,15 +85,13 @@ def test_there_are_enough_different_puzzles_of_every_length_and_split():
     assert len(positions) == 180
 
 
-@pytest.mark.parametrize("index", range(0, 180, 9))
-def test_every_ninth_puzzle_is_proven(index):
-    check_proof(puzzles()[index])
-
-
-@pytest.mark.slow
 def test_every_puzzle_is_proven():
-    for puzzle in puzzles():
-        check_proof(puzzle)
+    def check_all():
+        for puzzle in puzzles():
+            check_proof(puzzle)
+
+    search = Path(mate.__file__)
+    prove("chess puzzles", [search.with_name("puzzles.jsonl"), search], check_all)
 
 
 def test_the_generator_repeats_itself():
@@ -100,12 +102,16 @@ def test_the_generator_repeats_itself():
         check_proof(puzzle)
 
 
-@pytest.mark.slow
 def test_the_generator_writes_the_committed_puzzles():
-    made = make_puzzles(10, seed=0)  # fewer are the first of more
-    ids = {puzzle["puzzle_id"] for puzzle in made}
-    assert made == [puzzle for puzzle in puzzles() if puzzle["puzzle_id"] in ids]
-    assert len(ids) == 30
+    def compare():
+        made = make_puzzles(10, seed=0)  # fewer are the first of more
+        ids = {puzzle["puzzle_id"] for puzzle in made}
+        assert made == [puzzle for puzzle in puzzles() if puzzle["puzzle_id"] in ids]
+        assert len(ids) == 30
+
+    search = Path(mate.__file__)
+    files = [search.with_name("puzzles.jsonl"), search, Path(generator.__file__)]
+    prove("first chess puzzles of the generator", files, compare)
 
 
 # ---- mate mode

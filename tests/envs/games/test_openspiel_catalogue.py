@@ -5,13 +5,13 @@ import random
 import pytest
 
 from katgym.errors import UnknownNameError, UsageError
-from katgym_envs.games.openspiel.catalogue import excluded_games, playable_games
+from katgym_envs.games.openspiel.catalogue import list_excluded_games, playable_games
 from katgym_envs.games.openspiel.env import OpenSpielEnv
 from katgym_envs.games.openspiel.rules import RULES
 
 
 def test_the_catalogue_splits_all_registered_games():
-    playable, excluded = playable_games(), excluded_games()
+    playable, excluded = playable_games(), list_excluded_games()
     assert {"tic_tac_toe", "connect_four", "kuhn_poker", "2048", "backgammon"} <= set(playable)
     assert len(playable) >= 70
     assert not set(playable) & set(excluded)

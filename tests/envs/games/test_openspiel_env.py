@@ -16,7 +16,7 @@ from katgym.errors import UsageError
 from katgym_envs.games.openspiel.catalogue import RESAMPLING_GAMES, load_game, playable_games
 from katgym_envs.games.openspiel.env import OpenSpielEnv
 from katgym_envs.games.openspiel.search import ExactPlayer, check_search, exact_player
-from katgym_envs.games.openspiel.view import action_texts, forced_pass
+from katgym_envs.games.openspiel.view import action_texts, find_forced_pass
 
 
 @pytest.mark.parametrize("opponent", ["random", "mcts"])
@@ -180,7 +180,7 @@ def test_a_forced_pass_is_played_for_the_player():
         env.reset(seed=seed)
         rng = random.Random(seed)
         for _ in range(20):
-            assert forced_pass(env._state) is None
+            assert find_forced_pass(env._state) is None
             env.step(env.random_action(rng))
         seen += sum("You had to pass." in message["content"] for message in env.messages)
     assert seen > 0

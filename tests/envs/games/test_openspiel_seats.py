@@ -87,7 +87,7 @@ def play_both(env, *, seed):
             action = action["tool_calls"][0]["function"]["arguments"][10:-2]
         elif rng.random() < 0.1:
             action = play("nonsense")
-        conversations[env.seat].append(katgym.messages.normalize_action(action))
+        conversations[env.seat].append(katgym.environment.messages.normalize_action(action))
         observation, _, terminated, truncated, info = env.step(action)
         is_over = terminated or truncated
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from time_limit import slowness
 
 from katgym.errors import ToolError
 from katgym_envs.math.arithmetic.calculator import MAX_DIGITS, calculate
@@ -169,4 +170,4 @@ def test_hostile_expressions_are_refused_within_ten_milliseconds(expression):
         with pytest.raises(ToolError):
             calculate(expression)
         seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.01  # the least: a collection of garbage may fall into one
+    assert min(seconds) < 0.01 * slowness()  # the least: a collection of garbage may fall into one

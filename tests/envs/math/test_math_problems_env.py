@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
-from katgym.failure import FailureKind
 from katgym_envs.math.problems.env import MathProblemsEnv
-from katgym_envs.math.verifier import Verdict, VerifierUnavailable
+from katgym_envs.math.verifier import AnswerVerdict, VerifierUnavailable
 
 ROWS = [
     {"problem": "What is 1 + 1?", "answer": "2"},
@@ -46,7 +46,7 @@ class RecordedEnv(MathProblemsEnv):
 
 
 def verdict(*, is_correct=False, method="exact", reason=""):
-    return Verdict(is_correct=is_correct, method=method, reason=reason)
+    return AnswerVerdict(is_correct=is_correct, method=method, reason=reason)
 
 
 def answer_with(env, text, seed=0):

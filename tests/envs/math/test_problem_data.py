@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_proof import prove
 
-from katgym_envs.math.data import make_problems
 from katgym_envs.math.verifier import Method, Verifier
+from math_problems import make_problems
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in make_problems.PATH.read_text(encoding="utf-8").splitlines()
@@ -23,9 +24,12 @@ def verifier() -> Iterator[Verifier]:
 
 
 def test_file_is_what_the_families_make() -> None:
-    made = "\n".join(make_problems.make_lines()) + "\n"
+    def compare() -> None:
+        made = "\n".join(make_problems.make_lines()) + "\n"
+        assert make_problems.PATH.read_bytes() == made.encode()
 
-    assert Path(make_problems.PATH).read_bytes() == made.encode()
+    generator = sorted(Path(make_problems.__file__).parent.rglob("*.py"))
+    prove("math problems", [make_problems.PATH, *generator], compare)
 
 
 def test_ids_and_texts_are_unique() -> None:

@@ -18,7 +18,7 @@ from katgym_envs.math.verifier import (
     Method,
     Verifier,
     VerifierUnavailable,
-    shared_verifier,
+    get_shared_verifier,
 )
 from katgym_envs.math.verifier.workers import WorkerConfig, WorkerPool
 
@@ -68,14 +68,14 @@ def test_worker_is_reused(make_pool: Callable[..., WorkerPool]) -> None:
 def test_slow_job_is_killed_and_the_worker_replaced(
     make_pool: Callable[..., WorkerPool], job: dict[str, float]
 ) -> None:
-    pool = make_pool(timeout_s=0.3)
+    pool = make_pool(timeout_s=1.0)
     before = pool.run({})["pid"]
 
     started = time.monotonic()
     message = pool.run(job)
 
     assert message["status"] == "timeout"
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert not is_alive(before)
     assert pool.run({})["pid"] != before
 
@@ -107,7 +107,7 @@ def test_worker_killed_from_outside_is_replaced(make_pool: Callable[..., WorkerP
     pool = make_pool()
     pid = pool.run({})["pid"]
     os.kill(pid, signal.SIGKILL)
-    assert wait_until(lambda: not is_alive(pid), 5)
+    assert wait_until(lambda: not is_alive(pid), 60)
 
     assert pool.run({})["pid"] != pid
 
@@ -242,4 +242,4 @@ def test_impossible_options_are_refused(options: dict[str, Any], message: str) -
 
 
 def test_shared_verifier_is_one_per_process() -> None:
-    assert shared_verifier() is shared_verifier()
+    assert get_shared_verifier() is get_shared_verifier()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import katgym
+from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
-from katgym.failure import FailureKind
 from katgym.sandbox import close_shared_backends
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.sources.open_source import open_source
@@ -67,7 +67,7 @@ SUBMIT = call(("submit", {}))
 
 def test_the_opening_tells_the_problem_and_nothing_that_is_hidden() -> None:
     env, said = play([])
-    hidden = open_source("toy").hidden(first_task())
+    hidden = open_source("toy").load_hidden(first_task())
     assert env.task.prompt in said[0] and "/workspace" in said[0] and "`submit`" in said[0]
     told = json.dumps([said, dict(env.task.data), env.task.answer])
     for secret in [*hidden.fail_to_pass, *hidden.gold_patch.splitlines()[5:]]:
@@ -76,7 +76,7 @@ def test_the_opening_tells_the_problem_and_nothing_that_is_hidden() -> None:
 
 
 def test_the_gold_patch_resolves_and_measures_as_gold() -> None:
-    patch = open_source("toy").hidden(first_task()).gold_patch
+    patch = open_source("toy").load_hidden(first_task()).gold_patch
     env, _ = play([call(("apply_patch", {"patch": patch}), ("submit", {}))])
     assert env.last_reward.value == 1.0 and env.end_reason == "submitted"
     found = scores(env)
@@ -89,7 +89,7 @@ def test_doing_nothing_earns_nothing_and_a_wrong_edit_is_measured() -> None:
     env, _ = play([SUBMIT])
     assert env.last_reward.value == 0.0 and scores(env)["patch_empty"] == 1.0
     assert "churn" not in scores(env)
-    hidden = open_source("toy").hidden(first_task())
+    hidden = open_source("toy").load_hidden(first_task())
     path = next(iter(hidden.gold_files))
     break_it = f"echo 'raise RuntimeError' >> {path}"
     env, _ = play([call(("bash", {"command": break_it})), SUBMIT])
@@ -100,7 +100,7 @@ def test_doing_nothing_earns_nothing_and_a_wrong_edit_is_measured() -> None:
 
 
 def test_what_is_taken_back_is_churn_and_a_null_final() -> None:
-    hidden = open_source("toy").hidden(first_task())
+    hidden = open_source("toy").load_hidden(first_task())
     path = next(iter(hidden.gold_files))
     env, _ = play(
         [
@@ -138,7 +138,7 @@ def test_a_message_without_a_call_is_asked_for_one_once() -> None:
 
 
 def test_a_budget_ends_the_episode_and_what_was_done_counts() -> None:
-    patch = open_source("toy").hidden(first_task()).gold_patch
+    patch = open_source("toy").load_hidden(first_task()).gold_patch
     look = call(("view", {"path": "."}))
     env, _ = play([call(("apply_patch", {"patch": patch})), look, look], max_turns=2)
     assert env.last_reward.value == 1.0
@@ -151,7 +151,7 @@ def test_a_submit_line_on_stdout_ends_nothing() -> None:
 
 
 def test_the_agents_git_and_links_change_nothing_about_grading() -> None:
-    patch = open_source("toy").hidden(first_task()).gold_patch
+    patch = open_source("toy").load_hidden(first_task()).gold_patch
     git = "git config core.fsmonitor /bin/false; git add -A; git commit -qm mine; rm -rf .git"
     env, _ = play([call(("apply_patch", {"patch": patch}), ("bash", {"command": git})), SUBMIT])
     assert env.last_reward.value == 1.0
@@ -186,13 +186,13 @@ def test_a_sandbox_that_breaks_makes_the_reward_invalid() -> None:
 def broken_patch() -> str:
     """Return a patch after which a module does not work any more."""
     source = open_source("toy")
-    path = next(iter(source.hidden(first_task()).gold_files))
+    path = next(iter(source.load_hidden(first_task()).gold_files))
     first = source.base_files(first_task())[path].decode().splitlines()[0]
     return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1,2 @@\n {first}\n+raise RuntimeError\n"
 
 
 def test_a_patch_that_breaks_visible_tests_is_taken_back_and_tried_again() -> None:
-    gold = open_source("toy").hidden(first_task()).gold_patch
+    gold = open_source("toy").load_hidden(first_task()).gold_patch
     actions: list[Action] = [f"```diff\n{broken_patch()}```", "hm", f"```diff\n{gold}```"]
     env, said = play(actions, mode="edit-run-retry")
     assert "```diff" in said[0] and "3 attempts" in said[0]

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from slow_oracle import start_slow_oracle
 
+from katgym import Reward
 from katgym.cli.main import main
 from katgym.evaluation.playing import MAX_CONSECUTIVE_FAILURES
+from katgym.evaluation.store import read_rollouts
 from katgym.rollout_store import (
     RolloutStore,
     SessionRecord,
@@ -67,7 +69,7 @@ def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def attempts(store: RolloutStore) -> Counter[tuple[str, int]]:
-    return Counter((r.group_id, r.metadata["attempt"]) for r in store.sessions())
+    return Counter((r.group_id, r.rollout.attempt) for r in store.sessions() if r.rollout)
 
 
 def test_a_store_has_every_planned_rollout_once(
@@ -95,11 +97,10 @@ def test_the_tasks_are_those_of_an_evaluation(tmp_path: Path) -> None:
     assert main(command(tmp_path / "store", "--split", "test", "--seed", 5)) == 0
     evaluation = command(tmp_path / "store", "--seed", 5)[2:-4]
     assert main(["eval", *evaluation, "--seed", "5", "--out", str(tmp_path / "run")]) == 0
-    lines = (tmp_path / "run/rollouts.jsonl").read_text().splitlines()
-    played = {(x["task_id"], x["attempt"], x["seed"]) for x in map(json.loads, lines)}
+    played = {(r.task_id, r.attempt, r.seed) for r in read_rollouts(tmp_path / "run")}
     with RolloutStore.open(tmp_path / "store") as store:
-        meta = [record.metadata for record in store.sessions()]
-    assert {(m["task_id"], m["attempt"], m["seed"]) for m in meta} == played
+        found = [record.rollout for record in store.sessions() if record.rollout]
+    assert {(r.task_id, r.attempt, r.seed) for r in found} == played
 
 
 def test_the_same_command_again_plays_nothing_and_another_plays_its_own(
@@ -164,7 +165,7 @@ def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> Non
         for number in range(20):
             name = f"agent-{number}"
             store.create_session(SessionRecord(session_id=name, group_id="agents"))
-            store.update_session(name, status=SessionStatus.FINISHED, reward=0.0)
+            store.update_session(name, status=SessionStatus.FINISHED, reward=Reward(value=0.0))
         for process in processes:
             _, errors = process.communicate(timeout=120)
             assert process.returncode == 0, errors.decode()
@@ -184,7 +185,12 @@ def test_the_same_command_twice_at_once_makes_no_group_larger(tmp_path: Path) ->
 @pytest.fixture
 def down() -> list[str]:
     """A policy whose server is not there."""
-    return ["--policy", "openai:http://127.0.0.1:9/v1#model?max_retries=0", "--retries", "0"]
+    return [
+        "--policy",
+        "openai:http://127.0.0.1:9/v1#model?max_retries=0",
+        "--set",
+        "max_retries=0",
+    ]
 
 
 def test_rollouts_that_failed_are_kept_counted_and_played_again(

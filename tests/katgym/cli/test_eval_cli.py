@@ -11,6 +11,8 @@ import pytest
 from slow_oracle import start_slow_oracle
 
 from katgym.cli.main import main
+from katgym.evaluation.store import read_rollouts
+from katgym.rollout_store import RolloutStore, SessionRecord
 
 ARITHMETIC = "katgym/Arithmetic-v0"
 EVALUATE = """
@@ -40,46 +42,49 @@ def start(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 def wait_for_lines(path: Path, count: int) -> None:
+    """Wait until `count` rollouts were reported as written."""
     deadline = time.monotonic() + 60
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < deadline, f"{path} did not reach {count} lines"
         time.sleep(0.01)
 
 
+def sessions(folder: Path) -> list[SessionRecord]:
+    with RolloutStore.open(folder, create=False) as store:
+        return store.sessions()
+
+
 def test_eval_writes_every_rollout_once_and_a_summary(tmp_path, capsys):
     assert main(command(tmp_path / "run", "--json")) == 0
-    lines = [json.loads(x) for x in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
-    assert len({(x["task_id"], x["attempt"]) for x in lines}) == len(lines) == 60
-    assert {x["reward"]["value"] for x in lines} == {1.0}
-    keys = {"env_id", "task_id", "attempt", "seed", "reward", "status", "num_turns", "messages"}
-    assert keys | {"num_tool_calls", "tokens"} <= set(lines[0])
+    found = read_rollouts(tmp_path / "run")
+    assert len({(r.task_id, r.attempt) for r in found}) == len(found) == 60
+    assert {r.reward.value for r in found} == {1.0}
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "run" / "summary.json").read_text())
 
 
 def test_the_same_command_again_plays_nothing(tmp_path, capsys):
     assert main(command(tmp_path / "run")) == 0
-    before = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
+    before = sessions(tmp_path / "run")
     assert main(command(tmp_path / "run")) == 0
-    assert (tmp_path / "run" / "rollouts.jsonl").read_bytes() == before
+    assert sessions(tmp_path / "run") == before
     assert "60 rollouts" in capsys.readouterr().out
 
 
 def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
-    for count in (1, 9, 25):
+    for count in (1, 9, 25):  # of all that were written so far
         process = start(tmp_path)
         try:
-            wait_for_lines(tmp_path / "run" / "rollouts.jsonl", count)
+            wait_for_lines(tmp_path / "played", count)
         finally:
             process.kill()
             process.communicate()
-        whole = (tmp_path / "run" / "rollouts.jsonl").read_bytes()
-        assert whole.endswith(b"\n")
+        assert len(sessions(tmp_path / "run")) >= count
     last = start(tmp_path)
     _, errors = last.communicate(timeout=120)
     assert last.returncode == 0, errors.decode()
-    lines = [json.loads(x) for x in (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()]
-    pairs = [(x["task_id"], x["attempt"]) for x in lines]
+    found = [record.rollout for record in sessions(tmp_path / "run")]
+    pairs = [(rollout.task_id, rollout.attempt) for rollout in found if rollout]
     assert len(pairs) == len(set(pairs)) == 60
     # what was reported as stored was stored once and never played again
     reported = (tmp_path / "played").read_text().splitlines()
@@ -88,7 +93,7 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
 
 def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
     process = start(tmp_path)
-    wait_for_lines(tmp_path / "run" / "rollouts.jsonl", 3)
+    wait_for_lines(tmp_path / "played", 3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors.decode()
@@ -96,7 +101,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
     assert "Traceback" not in text
     assert "The same command continues there." in " ".join(text.split())
     assert json.loads((tmp_path / "run" / "summary.json").read_text())
-    stopped = len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines())
+    stopped = len(sessions(tmp_path / "run"))
     assert 3 <= stopped < 60
     again = start(tmp_path)
     again.communicate(timeout=120)
@@ -121,17 +126,16 @@ def test_wrong_use_exits_2_and_says_what_to_do(tmp_path, capsys, arguments, text
     out = tmp_path / "run"
     assert main(["eval", *arguments, "--out", str(out)]) == 2
     assert text in " ".join(capsys.readouterr().err.split())
-    assert not (out / "rollouts.jsonl").exists() or not (out / "rollouts.jsonl").read_text()
+    assert not RolloutStore.is_at(out) or not sessions(out)
 
 
 def test_a_server_that_is_down_gives_typed_invalid_rollouts_and_exit_1(tmp_path, capsys):
     out = tmp_path / "run"
     uri = "openai:http://127.0.0.1:9/v1#model?max_retries=0"
-    options = ["--tasks", "3", "--retries", "0", "--out", str(out)]
+    options = ["--tasks", "3", "--set", "max_retries=0", "--out", str(out)]
     os.environ.setdefault("OPENAI_API_KEY", "unused")
     assert main(["eval", ARITHMETIC, "--policy", uri, *options]) == 1
-    lines = [json.loads(x) for x in (out / "failures.jsonl").read_text().splitlines()]
-    assert {x["reward"]["failure_kind"] for x in lines} == {"policy_unavailable"}
-    assert {x["reward"]["value"] for x in lines} == {None}
-    assert (out / "rollouts.jsonl").read_text() == ""
+    found = read_rollouts(out)
+    assert {r.reward.failure_kind for r in found} == {"policy_unavailable"}
+    assert {r.reward.value for r in found} == {None}
     assert "3 rollouts have no valid reward" in " ".join(capsys.readouterr().err.split())

@@ -11,38 +11,55 @@ import pytest
 
 from katgym import assistant, user
 from katgym.cli.main import main
-from katgym.cli.rollouts_command import SUBCOMMANDS
+from katgym.cli.rollouts import SUBCOMMANDS
+from katgym.environment.reward import Component, Reward
+from katgym.play.rollout import Turn
+from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.version_span import one_span
 from katgym.rollout_store import (
     FailedCall,
-    Node,
-    NodeText,
     RolloutStore,
     SessionRecord,
     SessionStatus,
 )
-from katgym.version_span import one_span
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    said = NodeText(messages=[user("two and [two]?")], answer=assistant("four"))
+    said = {"messages": [user("two and [two]?")], "answer": assistant("four")}
     one = one_span(3, 1)
-    nodes = [
-        Node(index=0, call_id="a", prompt_ids=[1, 2], completion_ids=[3], policy_logprobs=[-0.5],
-             versions=one, model="tiny", received_s=1000.0, answered_s=1000.5),
-        Node(index=1, call_id="b", parent=0, num_shared=1, prompt_ids=[4], completion_ids=[5],
-             policy_logprobs=[-0.5], versions=one, branch="rewrite", finish_reason="length"),
-    ]  # fmt: skip
+    first = TokenRecord(prompt_ids=[1, 2], completion_ids=[3], policy_logprobs=[-0.5],
+                        version_spans=one)  # fmt: skip
+    second = TokenRecord(parent=0, num_shared=1, prompt_ids=[4], completion_ids=[5],
+                         policy_logprobs=[-0.5], version_spans=one,
+                         branch=BranchReason.REWRITE)  # fmt: skip
+    turns = [
+        Turn(
+            **said,
+            tokens=first,
+            call_id="a",
+            model="tiny",
+            completed_s=0.5,
+            num_prompt_tokens=2,
+            num_completion_tokens=1,
+        ),
+        Turn(
+            **said,
+            tokens=second,
+            call_id="b",
+            finish_reason="length",
+            num_prompt_tokens=2,
+            num_completion_tokens=1,
+        ),
+    ]
+    reward = Reward(value=0.5, components={"tests": Component(score=0.5)})
     failed = FailedCall(call_id="x", route="r", status=400, kind="malformed", reason="bad [body]")
     with RolloutStore.open(tmp_path / "store") as store:
         store.create_session(
             SessionRecord(session_id="s1", created_s=1000.0, metadata={"env_id": "e"})
         )
-        store.append("s1", [(node, said) for node in nodes], [failed])
-        store.update_session(
-            "s1", status=SessionStatus.FINISHED, reward=0.5, reward_components={"tests": 0.5},
-            ended_s=1002.0,
-        )  # fmt: skip
+        store.append("s1", turns, [failed])
+        store.update_session("s1", status=SessionStatus.FINISHED, reward=reward, ended_s=1002.0)
         store.create_session(SessionRecord(session_id="s2", created_s=2000.0))
     return tmp_path / "store"
 
@@ -89,10 +106,10 @@ def test_show_draws_a_session_as_a_tree(folder: Path, capsys: pytest.CaptureFixt
     assert "user: two and [two]?" in text
     assert "assistant: four" in text
     data = json.loads(out_of(capsys, "show", folder, "s1", "--json"))
-    assert data["nodes"][1]["branch"] == "rewrite"
-    assert data["texts"] is None
+    assert data["turns"][1]["tokens"]["branch"] == "rewrite"
+    assert data["turns"][1]["answer"] is None
     with_text = json.loads(out_of(capsys, "show", folder, "s1", "--json", "--text"))
-    assert with_text["texts"][0]["answer"]["content"] == "four"
+    assert with_text["turns"][0]["answer"]["content"] == "four"
 
 
 def test_a_long_session_is_not_drawn_into_the_margin(
@@ -103,12 +120,12 @@ def test_a_long_session_is_not_drawn_into_the_margin(
         store.create_session(SessionRecord(session_id="s"))
         for index in range(60):
             is_fork = index % 20 == 19
-            node = Node(
-                index=index, call_id=f"{index}", completion_ids=[index],
+            tokens = TokenRecord(
+                completion_ids=[index],
                 parent=index - 1 - is_fork if index else None,
-                branch="rewrite" if is_fork else None,
-            )  # fmt: skip
-            store.append("s", [(node, NodeText())])
+                branch=BranchReason.REWRITE if is_fork else None,
+            )
+            store.append("s", [Turn(tokens=tokens, call_id=f"{index}")], first=index)
     lines = out_of(capsys, "show", tmp_path, "s").splitlines()[1:]
     found = [re.fullmatch(r"(\W*)(\d+): \+0 prompt.*", line) for line in lines]
     depths = {int(match[2]): len(match[1]) // 4 for match in found if match}

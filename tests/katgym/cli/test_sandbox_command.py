@@ -14,6 +14,7 @@ import pytest
 
 from katgym.cli.main import main
 from katgym.sandbox.conformance import CHECKS
+from katgym.sandbox.local import cgroups
 
 _DYING = """
 import asyncio, os, signal, sys
@@ -25,6 +26,7 @@ async def main():
     command = f"setsid sleep {sys.argv[1]} & sleep {sys.argv[1]}"
     running = [asyncio.create_task(box.exec(command)) for box in boxes]
     await asyncio.sleep(0.5)
+    print(os.getpid(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
@@ -96,15 +98,18 @@ def test_gc_leaves_nothing_of_a_katgym_that_was_killed() -> None:
     mark = f"6{os.getpid()}"
     done = subprocess.run([sys.executable, "-c", _DYING, mark], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while _is_sleeping(mark):
         assert time.monotonic() < deadline, "a command outlived katgym"
         time.sleep(0.02)
     command = [sys.executable, "-m", "katgym.cli.main", "sandbox", "gc", "local", "--json"]
-    told = [json.loads(subprocess.check_output(command))["local"] for _ in range(2)]
-    # Where there are no control groups, nothing is left of them to remove.
-    assert told[0] >= (3 if os.geteuid() == 0 else 0)
-    assert told[1] == 0
+    # Another process may sweep up at any time, so how many it were is not asked.
+    assert json.loads(subprocess.check_output(command))["local"] >= 0
+    maker, _ = cgroups.find()
+    parents = [] if maker is None else maker.parents.values()
+    assert [
+        path for parent in parents for path in parent.glob(f"katgym-{int(done.stdout)}-*")
+    ] == []
 
 
 def _is_sleeping(mark: str) -> bool:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from katgym.evaluation.component_summary import metrics_table, shown_metrics
-from katgym.evaluation.summary import RunSummary, summarize
+from katgym import Reward, Rollout
+from katgym.environment.reward import Component
+from katgym.evaluation.statistics.component_summary import choose_metrics, metrics_table
+from katgym.evaluation.statistics.summary import RunSummary, summarize
 
-Make = Callable[..., dict[str, Any]]
+Make = Callable[..., Rollout]
 
 
-def _line(make_line: Make, task: str, value: float, **metrics: float) -> dict[str, Any]:
+def _line(make_line: Make, task: str, value: float, **metrics: float) -> Rollout:
     line = make_line(task, value)
-    parts = {name: {"score": score, "weight": 0.0} for name, score in metrics.items()}
-    line["reward"]["components"] |= parts
-    return line
+    parts = {name: Component(score=score, weight=0.0) for name, score in metrics.items()}
+    return replace(line, reward=Reward(value=value, components={**line.reward.components, **parts}))
 
 
-def _env(lines: list[dict[str, Any]]) -> Any:
+def _env(lines: list[Rollout]) -> Any:
     return summarize(lines).envs["katgym/Toy-v0"]
 
 
@@ -42,10 +44,10 @@ def test_only_metrics_that_say_something_are_shown(make_line: Make) -> None:
         _line(make_line, "a", 1.0, distance=0.5, tampered=0.0),
         _line(make_line, "b", 0.0, distance=0.7, tampered=0.0),
     ]
-    assert shown_metrics([_env(lines).components]) == ["distance"]
+    assert choose_metrics([_env(lines).components]) == ["distance"]
     tampered = [_line(make_line, "a", 0.0, tampered=1.0)]
     both = [_env(lines).components, _env(tampered).components]
-    assert shown_metrics(both) == ["distance", "tampered"]
+    assert choose_metrics(both) == ["distance", "tampered"]
 
 
 def test_an_env_without_metrics_has_no_table(make_line: Make) -> None:
@@ -69,6 +71,5 @@ def test_components_survive_the_file_and_older_files_have_none(make_line: Make) 
 
 
 def test_a_component_that_loses_its_weight_keeps_the_largest(make_line: Make) -> None:
-    rewarded, metric = make_line("a", 1.0), _line(make_line, "b", 1.0)
-    metric["reward"]["components"]["correct"]["weight"] = 0.0
+    rewarded, metric = make_line("a", 1.0), _line(make_line, "b", 1.0, correct=1.0)
     assert _env([rewarded, metric]).components["correct"].weight == pytest.approx(1.0)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from katgym.evaluation.leaderboard import (
+from katgym.environment.reward import Component, Reward
+from katgym.evaluation.leaderboard.leaderboard import (
     EnvLock,
     Leaderboard,
     LeaderboardEntry,
@@ -19,16 +20,16 @@ from katgym.evaluation.leaderboard import (
     build_leaderboard,
     mover_mean,
 )
-from katgym.evaluation.leaderboard_html import leaderboard_html
-from katgym.evaluation.leaderboard_text import (
+from katgym.evaluation.leaderboard.leaderboard_text import (
     detail_columns,
     leaderboard_markdown,
     leaderboard_table,
     metric_rows,
     rank_text,
 )
-from katgym.evaluation.statistics import Interval, wilson_interval
-from katgym.evaluation.summary import summarize
+from katgym.evaluation.statistics.intervals import Interval, wilson_interval
+from katgym.evaluation.statistics.summary import summarize
+from katgym.run_view.leaderboard_page import leaderboard_page
 
 Make = Callable[..., dict[str, Any]]
 TOY = "katgym/Toy-v0"
@@ -261,9 +262,12 @@ def test_markdown_escapes_and_keeps_columns(make_line: Make) -> None:
 
 def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> None:
     def entry(name: str, distance: float) -> LeaderboardEntry:
-        lines = [make_line(f"t{i}", 1.0) for i in range(3)]
-        for line in lines:
-            line["reward"]["components"]["edit_distance"] = {"score": distance, "weight": 0.0}
+        parts = {
+            "correct": Component(score=1.0),
+            "edit_distance": Component(score=distance, weight=0.0),
+        }
+        reward = Reward(value=1.0, components=parts)
+        lines = [make_line(f"t{i}", 1.0, reward=reward) for i in range(3)]
         return replace(_entry(make_line, name, 3), summary=summarize(lines))
 
     board = build_leaderboard([entry("near", 0.25), entry("far", 2.5)])
@@ -272,7 +276,7 @@ def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> N
     assert rows["turns per success"] == ["2.0", "2.0"]
     assert "| edit\\_distance | 2.500 \\[2.500, 2.500\\] |" in leaderboard_markdown(board)
     assert "edit_distance" in _table(board)
-    page = leaderboard_html(board)
+    page = leaderboard_page(board)
     assert "Metrics: measured, not rewarded" in page
     assert page.count('data-label="near"') == len(rows)
 
@@ -280,4 +284,4 @@ def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> N
 def test_runs_without_metrics_have_no_metrics_table(make_line: Make) -> None:
     board = build_leaderboard([_entry(make_line, "a", 20)])
     assert metric_rows(board.sections[0].groups[0]) == {}
-    assert "<summary>" not in leaderboard_html(board)
+    assert "<summary>" not in leaderboard_page(board)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from katgym.evaluation.paired import compare_paired, sign_flip_p_value
-from katgym.evaluation.statistics import Interval, Row
+from katgym.evaluation.statistics.intervals import Interval, Row
+from katgym.evaluation.statistics.paired import compare_paired, sign_flip_p_value
 
 
 def _rng() -> np.random.Generator:

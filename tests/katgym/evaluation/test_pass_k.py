@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from katgym.evaluation.pass_k import mean_pass_k, pass_at_k, pass_hat_k, powers_of_two
+from katgym.evaluation.statistics.pass_k import mean_pass_k, pass_at_k, pass_hat_k, powers_of_two
 
 
 @st.composite

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from katgym.evaluation.statistics import (
+from katgym.evaluation.statistics.intervals import (
     Interval,
     Row,
     bootstrap_interval,

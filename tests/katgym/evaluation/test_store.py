@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from katgym import testing
-from katgym.engine import RolloutEngine, RolloutRequest
+from katgym.environment.failure import FailureKind
+from katgym.environment.reward import Reward
 from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
 from katgym.evaluation.store import RunStore, read_lock, read_rollouts
-from katgym.failure import FailureKind
-from katgym.reward import Reward
-from katgym.storage import read_journal
-from katgym.sync import run_sync
+from katgym.play.engine import RolloutEngine, RolloutRequest
+from katgym.system.sync import run_sync
 
 
 def make_plan(num_tasks=3, group_size=2, seed=0):
@@ -48,49 +47,30 @@ def test_appended_rollouts_are_on_disk_and_resumed(tmp_path):
         assert store.num_resumed == 4
         missing = [r.key for r in plan.requests() if r.key not in store.done]
         assert len(missing) == 2
-    lines = list(read_journal(tmp_path / "run" / "rollouts.jsonl"))
-    assert [line["task_id"] for line in lines] == [r.task_id for r in rollouts[:4]]
+    found = read_rollouts(tmp_path / "run")
+    assert [r.episode_id for r in found] == [r.episode_id for r in rollouts[:4]]
 
 
-def test_a_torn_last_line_is_cut_off_and_played_again(tmp_path):
+def test_a_run_of_an_older_katgym_is_refused(tmp_path):
     plan, folder = make_plan(), tmp_path / "run"
-    rollouts = play(plan)
-    with RunStore.open(folder, plan, {}) as store:
-        store.append(rollouts[:2])
-    path = folder / "rollouts.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"env_id": "EchoEnv", "task')
-    assert len(read_rollouts(folder)) == 2
-    with RunStore.open(folder, plan, {}) as store:
-        assert store.num_resumed == 2
-        assert path.read_bytes() == whole
-        store.append(rollouts[2:])
-    assert len(read_rollouts(folder)) == 6
-
-
-def test_a_broken_line_in_the_middle_names_its_number_and_nothing_is_changed(tmp_path):
-    plan, folder = make_plan(), tmp_path / "run"
-    with RunStore.open(folder, plan, {}) as store:
-        store.append(play(plan)[:2])
-    path = folder / "rollouts.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + b"{oops\n" + lines[1])
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match=r"rollouts.jsonl' line 2: not JSON"):
+    RunStore.open(folder, plan, {}).close()
+    for path in folder.glob("live.sqlite*"):
+        path.unlink()
+    (folder / "rollouts.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match="is a run of an older katgym, which kept its rollouts"):
         RunStore.open(folder, plan, {})
-    assert path.read_bytes() == before
 
 
 def test_another_configuration_is_refused_and_says_what_differs(tmp_path):
     folder = tmp_path / "run"
     with RunStore.open(folder, make_plan(seed=0), {}) as store:
         store.append(play(make_plan())[:1])
-    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
     with pytest.raises(UsageError) as error:
         RunStore.open(folder, make_plan(seed=1), {})
     assert "another configuration (seed: there 0, here 1)" in str(error.value)
     assert "--out" in str(error.value)
-    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
@@ -110,7 +90,7 @@ def test_two_writers_are_kept_apart(tmp_path):
     RunStore.open(tmp_path / "run", make_plan(), {}).close()
 
 
-def test_failures_go_to_their_own_file_and_count_until_played(tmp_path):
+def test_failures_are_kept_and_count_until_played(tmp_path):
     plan, folder = make_plan(), tmp_path / "run"
     good, other = play(plan)[:2]
     reward = Reward.invalid(FailureKind.POLICY_UNAVAILABLE, "down")
@@ -118,11 +98,10 @@ def test_failures_go_to_their_own_file_and_count_until_played(tmp_path):
     with RunStore.open(folder, plan, {}) as store:
         store.append([good, bad, bad])
         assert len(store.done) == 1
-    lines = read_rollouts(folder)
-    assert [line["reward"]["is_valid"] for line in lines] == [True, False]
+    assert [rollout.reward.is_valid for rollout in read_rollouts(folder)] == [True, False]
     with RunStore.open(folder, plan, {}) as store:
-        store.append([other])
-    assert [line["reward"]["is_valid"] for line in read_rollouts(folder)] == [True, True]
+        store.append([replace(other, episode_id="again")])
+    assert [rollout.reward.is_valid for rollout in read_rollouts(folder)] == [True, True]
 
 
 def test_lock_holds_what_defines_the_run(tmp_path):

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from katgym.evaluation.student_t import regularized_beta, t_quantile, t_upper_tail
+from katgym.evaluation.statistics.student_t import regularized_beta, t_quantile, t_upper_tail
 
 
 @pytest.mark.parametrize("probability", [0.55, 0.75, 0.9, 0.95, 0.975, 0.995, 0.9995])

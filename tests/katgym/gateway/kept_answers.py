@@ -28,18 +28,19 @@ class Kept:
 
 def kept(gateway: Running, index: int = -1, session: str = "s") -> Kept:
     """Return answer number `index` of a session."""
-    node, text = gateway.store.nodes(session)[index], gateway.store.texts(session)[index]
-    answer: Any = text.answer
+    turn = gateway.store.turns(session)[index]
+    answer: Any = turn.answer
+    assert turn.tokens is not None
     return Kept(
-        call_id=node.call_id,
+        call_id=turn.call_id,
         text=answer["content"],
         reasoning=answer.get("reasoning_content", ""),
         calls=[
             (c["id"], c["function"]["name"], c["function"]["arguments"])
             for c in answer.get("tool_calls", ())
         ],
-        num_prompt_tokens=node.num_shared + len(node.prompt_ids),
-        num_completion_tokens=len(node.completion_ids),
-        parent=node.parent,
-        branch=node.branch,
+        num_prompt_tokens=turn.tokens.num_shared + len(turn.tokens.prompt_ids),
+        num_completion_tokens=len(turn.tokens.completion_ids),
+        parent=turn.tokens.parent,
+        branch=turn.tokens.branch,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
 
 
 def replayed_difference(model: Any, rollout: Rollout, *, temperature: float = 1.0) -> float:

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx
 
-from katgym.gateway.app import GatewayApp
+from katgym import Turn
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.gateway import Gateway
+from katgym.gateway.server.app import GatewayApp
 from katgym.rollout_store import RolloutStore
-from katgym.rollout_store.records import Node
 
 from .scripted_server import serving
 
@@ -45,7 +45,7 @@ class Running:
 
     def prompt(self, session: str, index: int) -> list[int]:
         """Return a node's whole prompt from what was written down."""
-        return whole_prompt(self.store.nodes(session), index)
+        return whole_prompt(self.store.turns(session), index)
 
     def owner(self, method: str, path: str, **body: Any) -> httpx.Response:
         """Ask as the owner."""
@@ -53,7 +53,7 @@ class Running:
         return self.client.request(method, path, json=body or None, headers=headers)
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
     """Return once a condition holds; fail if it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -61,12 +61,15 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 20.0) -> Non
         time.sleep(0.01)
 
 
-def whole_prompt(nodes: list[Node], index: int) -> list[int]:
-    node = nodes[index]
-    if node.parent is None:
-        return list(node.prompt_ids)
-    before = [*whole_prompt(nodes, node.parent), *nodes[node.parent].completion_ids]
-    return [*before[: node.num_shared], *node.prompt_ids]
+def whole_prompt(turns: list[Turn], index: int) -> list[int]:
+    tokens = turns[index].tokens
+    assert tokens is not None
+    if tokens.parent is None:
+        return list(tokens.prompt_ids)
+    parent = turns[tokens.parent].tokens
+    assert parent is not None
+    before = [*whole_prompt(turns, tokens.parent), *parent.completion_ids]
+    return [*before[: tokens.num_shared], *tokens.prompt_ids]
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
 
 
 def test_as_many_keys_are_kept_as_a_killed_trainer_may_tell_again():
-    state = GatewayState()
+    state = GatewayState(version=0, num_replaced=0)
     for number in range(MAX_REPLACED_KEYS + 5):
         state = state.with_replaced(2, f"group-{number}")
     assert state.num_replaced == 2 * (MAX_REPLACED_KEYS + 5)

@@ -91,7 +91,7 @@ def test_turns_with_parallel_tools_are_one_path(client, guarded):
     check_message(guarded, ask(client, *messages, **options))
     assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
     assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
-    roles = [m["role"] for m in guarded.store.texts("s")[1].messages]
+    roles = [m["role"] for m in guarded.store.turns("s")[1].messages]
     assert roles == ["tool", "tool", "user"]
 
 
@@ -149,7 +149,7 @@ def test_a_cut_answer_says_so(client, guarded):
 def test_tokens_are_counted_and_nothing_is_kept(client, guarded):
     messages = [user("hi"), {"role": "assistant", "content": "ho"}, user("say on")]
     counted = client.messages.count_tokens(model="tiny", messages=messages, system="be")
-    assert guarded.store.nodes("s") == []
+    assert guarded.store.turns("s") == []
     ask(client, *messages, system="be")
     assert counted.input_tokens == kept(guarded).num_prompt_tokens
 
@@ -237,7 +237,7 @@ def test_a_tool_runner_runs_the_agents_functions(client, guarded, server, is_thr
     check_message(guarded, final)
     assert final.content[0].text == "place 2"
     assert (kept(guarded).parent, kept(guarded).branch) == (0, None)
-    assert guarded.store.texts("s")[1].tools == guarded.store.texts("s")[0].tools != []
+    assert guarded.store.turns("s")[1].tools == guarded.store.turns("s")[0].tools != []
     (first, second) = [body for _, body in server.requests]
     assert second["tools"] == first["tools"]
     assert [m["role"] for m in second["messages"]] == [

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from katgym.environment.messages import Message, assistant, system, user
 from katgym.gateway import conversation as module
-from katgym.gateway.conversation import Conversation, Place, canonical, hash_chain, prompts
-from katgym.messages import Message, assistant, system, user
-from katgym.policies.base import BranchReason
-from katgym.rollout_store.records import Node, NodeText
+from katgym.gateway.conversation import CallPlace, Conversation, canonical, hash_chain
+from katgym.play.rollout import Turn, prompt_messages
+from katgym.policies.base import BranchReason, TokenRecord
 
 TOOL = {"type": "function", "function": {"name": "look"}}
 
@@ -30,8 +30,8 @@ class Talk:
 
     def __init__(self) -> None:
         self.tree = Conversation()
-        self.nodes: list[Node] = []
-        self.texts: list[NodeText] = []
+        self.turns: list[Turn] = []
+        self.nodes: list[TokenRecord] = []
 
     def call(
         self,
@@ -40,33 +40,35 @@ class Talk:
         *,
         tools: Sequence[Any] = (),
         prompt: list[int] | None = None,
-        place: Place | None = None,
-    ) -> Node:
+        place: CallPlace | None = None,
+    ) -> TokenRecord:
         place = place or self.tree.place(messages, tools)
         answer = assistant(answer) if isinstance(answer, str) else answer
         sampled = [*canonical(answer).encode(), 302]
         if prompt is None and place.is_extension:
-            new = messages[place.num_known_messages :]
+            new = messages[place.num_shared_messages :]
             prompt = [*place.prompt_ids(), *place.completion_ids(), *ids_of(new)]
         prompt = ids_of(messages) if prompt is None else prompt
-        delta = self.tree.delta(place, prompt)
-        shared = 0 if delta.parent is None else place.num_known_messages
-        node = Node(
-            index=self.tree.num_nodes,
-            call_id=f"c{self.tree.num_nodes}",
-            parent=delta.parent,
-            num_shared=delta.num_shared,
-            prompt_ids=prompt[delta.num_shared :],
+        place.share_tokens(prompt)
+        shared = place.num_shared_messages
+        node = TokenRecord(
+            parent=None if place.parent is None else place.parent.index,
+            num_shared=place.num_shared,
+            prompt_ids=prompt[place.num_shared :],
             completion_ids=sampled,
             policy_logprobs=[-1.0] * len(sampled),
-            branch=delta.branch,
+            branch=place.branch,
         )
-        text = NodeText(
-            num_shared_messages=shared, messages=messages[shared:], answer=answer, tools=tools
+        turn = Turn(
+            num_shared_messages=shared,
+            messages=messages[shared:],
+            answer=answer,
+            tools=tools,
+            tokens=node,
         )
-        self.tree.commit(place, [node], [text])
+        self.tree.commit(place, [turn])
+        self.turns.append(turn)
         self.nodes.append(node)
-        self.texts.append(text)
         return node
 
     def prompt(self, index: int) -> list[int]:
@@ -192,18 +194,17 @@ def test_calls_that_overlap_are_siblings_whatever_their_order():
 def test_several_answers_share_one_prompt():
     tree = Conversation()
     place = tree.place([user("a")], [])
-    nodes = [
-        Node(index=0, call_id="c", prompt_ids=[1, 2, 3], completion_ids=[4]),
-        Node(index=1, call_id="c", choice=1, parent=0, num_shared=3, completion_ids=[5]),
+    first = TokenRecord(prompt_ids=[1, 2, 3], completion_ids=[4])
+    second = TokenRecord(parent=0, num_shared=3, completion_ids=[5])
+    turns = [
+        Turn(messages=[user("a")], answer=assistant("x"), tokens=first),
+        Turn(num_shared_messages=1, answer=assistant("y"), tokens=second, choice=1),
     ]
-    texts = [
-        NodeText(messages=[user("a")], answer=assistant("x")),
-        NodeText(num_shared_messages=1, answer=assistant("y")),
-    ]
-    tree.commit(place, nodes, texts)
+    tree.commit(place, turns)
     on = tree.place([user("a"), assistant("y"), user("b")], [])
     assert [*on.prompt_ids(), *on.completion_ids()] == [1, 2, 3, 5]
-    assert tree.delta(on, [1, 2, 3, 5, 6]).num_shared == 4
+    on.share_tokens([1, 2, 3, 5, 6])
+    assert on.num_shared == 4
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_very_long_and_very_wide_sessions_need_no_deep_stack():
 
 
 def test_what_was_used_longest_ago_is_forgotten(monkeypatch):
-    monkeypatch.setattr(module, "MAX_NODES", 4)
+    monkeypatch.setattr(module, "MAX_TURNS", 4)
     talk = Talk()
     for number in range(8):
         talk.call([user(f"{number}")], f"{number}")
@@ -243,12 +244,13 @@ def test_what_was_used_longest_ago_is_forgotten(monkeypatch):
 def test_plain_completions_know_their_own_prompt():
     tree = Conversation()
     place = tree.place_text("once upon")
-    node = Node(index=0, call_id="c", prompt_ids=[1, 2], completion_ids=[3])
-    tree.commit(place, [node], [NodeText(answer=assistant("a time"))])
+    tokens = TokenRecord(prompt_ids=[1, 2], completion_ids=[3])
+    tree.commit(place, [Turn(answer=assistant("a time"), tokens=tokens)])
     assert tree.place_text("once upon").is_same_prompt
     other = tree.place_text([1, 2, 3])
-    assert tree.delta(other, [1, 2, 3, 4]).num_shared == 3
-    assert other.reason is BranchReason.REWRITE
+    other.share_tokens([1, 2, 3, 4])
+    assert other.num_shared == 3
+    assert other.branch is BranchReason.REWRITE
 
 
 WORDS = st.sampled_from(["a", "b", "c"])
@@ -267,19 +269,21 @@ def test_every_prompt_comes_back_whole_and_a_restart_changes_nothing(steps):
         if is_rewrite and len(messages) > 2:
             messages[1] = user("rewritten")
         place = talk.tree.place(messages, [])
-        node = talk.call(messages, answer)
-        asked.append((messages, talk.prompt(node.index)))
+        talk.call(messages, answer)
+        asked.append((messages, talk.prompt(-1)))
         if not place.is_extension:
             assert asked[-1][1] == ids_of(messages)
         ends.append([*messages, assistant(answer)])
-    restored = Conversation.restored(talk.nodes, talk.texts)
-    assert prompts(talk.nodes, talk.texts) == [messages for messages, _ in asked]
+    restored = Conversation.restore(talk.turns)
+    assert [prompt_messages(talk.turns, i) for i in range(len(asked))] == [
+        messages for messages, _ in asked
+    ]
     for end in ends:
         again = [*end, user("next")]
         old, new = talk.tree.place(again, []), restored.place(again, [])
         assert old.is_extension == new.is_extension
-        assert (old.num_known_messages, old.reason) == (new.num_known_messages, new.reason)
-        if old.known is not None:
+        assert (old.num_shared_messages, old.branch) == (new.num_shared_messages, new.branch)
+        if old.parent is not None:
             assert old.prompt_ids() == new.prompt_ids()
 
 

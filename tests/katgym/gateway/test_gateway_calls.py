@@ -23,16 +23,16 @@ def test_an_answer_is_the_servers_and_every_token_of_it_is_kept(gateway, server)
     answer = gateway.chat("s", {"role": "system", "content": "be"}, USER, temperature=0.5).json()
     assert answer["choices"][0]["message"]["content"] == "echo hi"
     assert answer["usage"]["completion_tokens"] == len(b"echo hi") + 1
-    (node,) = gateway.store.nodes("s")
+    (node,) = gateway.store.turns("s")
     prompt = prompt_ids([{"role": "system", "content": "be"}, USER])
     sampled = [*b"echo hi", END]
-    assert list(node.prompt_ids) == prompt
-    assert list(node.completion_ids) == sampled
+    assert list(node.tokens.prompt_ids) == prompt
+    assert list(node.tokens.completion_ids) == sampled
     expected = [logprob(len(prompt) + i, t) for i, t in enumerate(sampled)]
-    assert list(node.policy_logprobs) == expected
+    assert list(node.tokens.policy_logprobs) == expected
     assert answer["id"] == f"chatcmpl-{node.call_id}"
     assert node.sampling == {"temperature": 0.5}
-    assert node.received_s <= node.sent_s <= node.answered_s
+    assert node.started_s <= node.sent_s <= node.completed_s
     (_, body) = server.requests[-1]
     assert (body["stream"], body["return_token_ids"], body["logprobs"]) == (False, True, True)
 
@@ -42,12 +42,15 @@ def test_a_conversation_is_kept_as_deltas(gateway):
     for turn in range(4):
         reply = gateway.chat("s", *messages).json()["choices"][0]["message"]
         messages += [reply, {"role": "user", "content": f"say {turn}"}]
-    nodes = gateway.store.nodes("s")
-    assert [n.parent for n in nodes] == [None, 0, 1, 2]
-    assert all(n.branch is None for n in nodes)
+    nodes = gateway.store.turns("s")
+    assert [n.tokens.parent for n in nodes] == [None, 0, 1, 2]
+    assert all(n.tokens.branch is None for n in nodes)
     whole = prompt_ids([{k: m[k] for k in ("role", "content")} for m in messages[:-1]])
     assert gateway.prompt("s", 3) == prompt_ids(messages[:-2])
-    assert sum(len(n.prompt_ids) + len(n.completion_ids) for n in nodes) <= len(whole) + 1
+    assert (
+        sum(len(n.tokens.prompt_ids) + len(n.tokens.completion_ids) for n in nodes)
+        <= len(whole) + 1
+    )
 
 
 def test_parallel_tool_calls_come_and_go(gateway, server):
@@ -62,25 +65,29 @@ def test_parallel_tool_calls_come_and_go(gateway, server):
         for i, c in enumerate(calls)
     ]
     gateway.chat("s", ask, choice["message"], *results, tools=[TOOL])
-    first, second = gateway.store.nodes("s")
-    assert (second.parent, second.branch, first.finish_reason) == (0, None, "tool_calls")
+    first, second = gateway.store.turns("s")
+    assert (second.tokens.parent, second.tokens.branch, first.finish_reason) == (
+        0,
+        None,
+        "tool_calls",
+    )
     assert server.requests[-1][1]["tools"] == [TOOL]
-    assert gateway.store.texts("s")[1].tools == [TOOL]
+    assert gateway.store.turns("s")[1].tools == [TOOL]
 
 
 def test_one_call_at_a_time_if_the_agent_wants_that(gateway):
     ask = {"role": "user", "content": "call look {}; look {}"}
     choice = gateway.chat("s", ask, tools=[TOOL], parallel_tool_calls=False).json()["choices"][0]
     assert len(choice["message"]["tool_calls"]) == 1
-    (node,) = gateway.store.nodes("s")
-    assert bytes(node.completion_ids[:-1]) == b"<look {}><look {}>"
+    (node,) = gateway.store.turns("s")
+    assert bytes(node.tokens.completion_ids[:-1]) == b"<look {}><look {}>"
 
 
 def test_arguments_that_are_no_json_reach_the_agent_and_the_record(gateway):
     ask = {"role": "user", "content": "call look {broken"}
     message = gateway.chat("s", ask, tools=[TOOL]).json()["choices"][0]["message"]
     assert message["tool_calls"][0]["function"]["arguments"] == "{broken"
-    assert gateway.store.texts("s")[0].answer["tool_calls"][0]["function"]["name"] == "look"
+    assert gateway.store.turns("s")[0].answer["tool_calls"][0]["function"]["name"] == "look"
 
 
 def test_thinking_is_shown_and_what_a_template_strips_is_a_branch(gateway):
@@ -88,22 +95,25 @@ def test_thinking_is_shown_and_what_a_template_strips_is_a_branch(gateway):
     message = gateway.chat("s", ask).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hmm", "so")
     gateway.chat("s", ask, {"role": "assistant", "content": "so"}, USER)
-    first, second = gateway.store.nodes("s")
-    assert THINK in first.completion_ids
-    assert second.branch is BranchReason.THINK_STRIPPED
-    assert second.num_shared == len(first.prompt_ids)
+    first, second = gateway.store.turns("s")
+    assert THINK in first.tokens.completion_ids
+    assert second.tokens.branch is BranchReason.THINK_STRIPPED
+    assert second.tokens.num_shared == len(first.tokens.prompt_ids)
 
 
 def test_several_answers_share_the_prompt(gateway):
     answer = gateway.say("s", "hi", n=3).json()
     texts = [c["message"]["content"] for c in answer["choices"]]
     assert texts == ["echo hi", "echo hi (1)", "echo hi (2)"]
-    nodes = gateway.store.nodes("s")
-    assert [(n.parent, n.choice, len(n.prompt_ids)) for n in nodes[1:]] == [(0, 1, 0), (0, 2, 0)]
+    nodes = gateway.store.turns("s")
+    assert [(n.tokens.parent, n.choice, len(n.tokens.prompt_ids)) for n in nodes[1:]] == [
+        (0, 1, 0),
+        (0, 2, 0),
+    ]
     assert {n.call_id for n in nodes} == {answer["id"].removeprefix("chatcmpl-")}
     then = [USER, {"role": "assistant", "content": texts[2]}, {"role": "user", "content": "say 1"}]
     gateway.chat("s", *then)
-    assert gateway.store.nodes("s")[3].parent == 2
+    assert gateway.store.turns("s")[3].tokens.parent == 2
 
 
 def test_concurrent_calls_of_a_session_are_branches(gateway):
@@ -116,10 +126,12 @@ def test_concurrent_calls_of_a_session_are_branches(gateway):
 
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(ask, range(64))) == [str(n) for n in range(64)]
-    nodes = gateway.store.nodes("s")
-    assert [n.index for n in nodes] == list(range(65))
-    assert all(n.parent == 0 and n.branch is None for n in nodes[1:])
-    assert {bytes(n.completion_ids[:-1]) for n in nodes[1:]} == {b"%d" % n for n in range(64)}
+    nodes = gateway.store.turns("s")
+    assert len(nodes) == 65
+    assert all(n.tokens.parent == 0 and n.tokens.branch is None for n in nodes[1:])
+    assert {bytes(n.tokens.completion_ids[:-1]) for n in nodes[1:]} == {
+        b"%d" % n for n in range(64)
+    }
 
 
 def test_log_probabilities_are_given_when_asked_for(gateway):
@@ -131,7 +143,7 @@ def test_log_probabilities_are_given_when_asked_for(gateway):
 def test_a_cut_answer_says_so(gateway):
     choice = gateway.say("s", "say abcdef", max_tokens=3).json()["choices"][0]
     assert choice["finish_reason"] == "length"
-    assert len(gateway.store.nodes("s")[0].completion_ids) == 3
+    assert len(gateway.store.turns("s")[0].tokens.completion_ids) == 3
 
 
 def test_plain_completions_are_recorded(gateway):
@@ -141,10 +153,10 @@ def test_plain_completions_are_recorded(gateway):
     assert answer["choices"][0]["logprobs"]["token_logprobs"][0] < 0
     ids = gateway.client.post("/s/s/v1/completions", json={**body, "prompt": [1, 2, 3]}).json()
     assert ids["usage"]["prompt_tokens"] == 3
-    first, second = gateway.store.nodes("s")
-    assert list(first.prompt_ids) == list(b"once")
-    assert list(first.completion_ids) == [*b"done", END]
-    assert (second.route, second.branch) == ("openai/completions", BranchReason.REWRITE)
+    first, second = gateway.store.turns("s")
+    assert list(first.tokens.prompt_ids) == list(b"once")
+    assert list(first.tokens.completion_ids) == [*b"done", END]
+    assert (second.route, second.tokens.branch) == ("openai/completions", BranchReason.REWRITE)
 
 
 def events(response) -> list[dict]:
@@ -165,7 +177,7 @@ def test_a_stream_says_what_the_answer_says(gateway):
     assert len(deltas) > 3
     assert found[-2]["choices"][0]["finish_reason"] == "stop"
     assert found[-1]["usage"]["completion_tokens"] == 1001
-    assert len(gateway.store.nodes("s")) == 1
+    assert len(gateway.store.turns("s")) == 1
 
 
 def test_a_streamed_tool_call_is_whole(gateway):
@@ -221,9 +233,9 @@ def test_anthropic_messages_with_tools(gateway):
     last = anthropic(gateway, system="be", messages=then, tools=[tool]).json()
     assert last["content"] == [{"type": "text", "text": "done"}]
     assert last["stop_reason"] == "end_turn"
-    second = gateway.store.nodes("s")[1]
-    assert (second.parent, second.branch) == (0, None)
-    roles = [m["role"] for m in gateway.store.texts("s")[1].messages]
+    second = gateway.store.turns("s")[1]
+    assert (second.tokens.parent, second.tokens.branch) == (0, None)
+    roles = [m["role"] for m in gateway.store.turns("s")[1].messages]
     assert roles == ["tool"]
 
 
@@ -237,9 +249,9 @@ def test_a_billing_header_that_changes_breaks_no_prefix(gateway):
 
     first = ask("a1", USER)
     ask("b2", USER, {"role": "assistant", "content": first["content"]}, USER)
-    nodes = gateway.store.nodes("s")
-    assert (nodes[1].parent, nodes[1].branch) == (0, None)
-    assert b"billing" not in bytes(i for i in nodes[0].prompt_ids if i < 256)
+    nodes = gateway.store.turns("s")
+    assert (nodes[1].tokens.parent, nodes[1].tokens.branch) == (0, None)
+    assert b"billing" not in bytes(i for i in nodes[0].tokens.prompt_ids if i < 256)
 
 
 def test_anthropic_thinking_and_streams(gateway):
@@ -265,7 +277,7 @@ def test_anthropic_arguments_that_are_no_object_are_text(gateway):
 def test_anthropic_counts_tokens(gateway):
     answer = anthropic(gateway, path="/count_tokens", messages=[USER], system="be").json()
     assert answer == {"input_tokens": len(prompt_ids([{"role": "system", "content": "be"}, USER]))}
-    assert gateway.store.nodes("s") == []
+    assert gateway.store.turns("s") == []
 
 
 def test_an_anthropic_thread_goes_on_where_the_session_holds_it(gateway, server):
@@ -279,8 +291,8 @@ def test_an_anthropic_thread_goes_on_where_the_session_holds_it(gateway, server)
     then = [{"role": "user", "content": [result]}]
     second = anthropic(gateway, messages=then, thread=go_on).json()
     assert second["content"] == [{"type": "text", "text": "seen"}]
-    nodes = gateway.store.nodes("s")
-    assert (nodes[1].parent, nodes[1].branch) == (0, None)
+    nodes = gateway.store.turns("s")
+    assert (nodes[1].tokens.parent, nodes[1].tokens.branch) == (0, None)
     assert server.requests[1][1]["tools"] == server.requests[0][1]["tools"]
     counted = anthropic(gateway, path="/count_tokens", messages=then, thread=go_on).json()
     assert counted["input_tokens"] == len(gateway.prompt("s", 1))
@@ -311,15 +323,15 @@ def test_responses_go_on_from_each_other(gateway):
     assert first["output"][0]["content"][0]["text"] == "one"
     second = ask(input="say two", previous_response_id=first["id"])
     assert second["output"][0]["content"][0]["text"] == "two"
-    nodes = gateway.store.nodes("s")
-    assert (nodes[1].parent, nodes[1].branch) == (0, None)
+    nodes = gateway.store.turns("s")
+    assert (nodes[1].tokens.parent, nodes[1].tokens.branch) == (0, None)
     items = [
         {"role": "user", "content": "say one"},
         *first["output"],
         {"role": "user", "content": [{"type": "input_text", "text": "say three"}]},
     ]
     ask(input=items, instructions="be")
-    assert gateway.store.nodes("s")[2].parent == 0
+    assert gateway.store.turns("s")[2].tokens.parent == 0
 
 
 def test_responses_call_functions(gateway):
@@ -332,7 +344,7 @@ def test_responses_call_functions(gateway):
     then = [{"role": "user", "content": body["input"]}, item, output]
     last = gateway.client.post("/s/s/v1/responses", json={**body, "input": then}).json()
     assert last["output"][0]["content"][0]["text"] == "seen"
-    assert gateway.store.nodes("s")[1].parent == 0
+    assert gateway.store.turns("s")[1].tokens.parent == 0
 
 
 def test_a_response_stream_is_numbered(gateway):
@@ -349,4 +361,4 @@ def test_the_owners_sampling_wins(server, tmp_path, name):
         gateway.chat("s", USER, model="gpt-x", **{name: 0.3})
         (_, body) = server.requests[-1]
         assert (body[name], body["model"]) == (1.0, "tiny")
-        assert gateway.store.nodes("s")[0].sampling == {name: 1.0}
+        assert gateway.store.turns("s")[0].sampling == {name: 1.0}

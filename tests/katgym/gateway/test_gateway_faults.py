@@ -1,6 +1,6 @@
-"""Faults: bad bodies, model servers that fail, clients that hang up, a gateway that is killed.
+"""Faults: bad bodies, model servers that fail, clients that disconnect, a gateway that is killed.
 
-Not here: a thousand sessions under all of them at once (`tests/benchmarks/gateway_faults.py`).
+Not here: a thousand sessions under all of them at once (`benchmarks/gateway_faults.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ MESSAGES = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
         ("chat/completions", b"{", "no JSON"),
         ("chat/completions", b"[]", "no JSON object"),
         ("chat/completions", b"\xff\xfe", "no JSON"),
+        ("chat/completions", b'{"model": "\xff"}', "no JSON"),
         ("chat/completions", {"model": "tiny"}, "messages is a list"),
         ("chat/completions", {**CHAT, "messages": []}, "messages is empty"),
         ("chat/completions", {**CHAT, "messages": [{"role": "wizard"}]}, "role is one of"),
@@ -68,7 +69,7 @@ def test_a_bad_body_is_answered_in_openais_shape(gateway, server, path, body, wh
     assert error["type"] == "invalid_request_error"
     (failed,) = gateway.store.failed_calls("s")
     assert (failed.status, failed.kind in BAD_BODIES) == (400, True)
-    assert (gateway.store.nodes("s"), server.num_calls) == ([], 0)
+    assert (gateway.store.turns("s"), server.num_calls) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_failing_server_is_asked_again_and_the_answer_recorded_once(gateway, s
     answer = gateway.say("s", "fail 2")
     assert answer.status_code == 200
     assert server.num_calls == 3
-    assert len(gateway.store.nodes("s")) == 1
+    assert len(gateway.store.turns("s")) == 1
 
 
 def test_a_server_that_keeps_failing_is_a_502(server, tmp_path):
@@ -171,26 +172,29 @@ def test_calls_go_to_a_server_that_lives(tmp_path):
         state = gateway.client.get("/control/status").json()["upstreams"]
         assert [u["is_healthy"] for u in state] == [True, False]
         with ScriptedServer(port=int(second.url.rpartition(":")[2])):
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not all(u.is_healthy for u in gateway.gateway.pool.upstreams):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
 
 
-def test_a_client_that_hangs_up_ends_its_call(gateway, server):
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_client_that_disconnects_ends_its_call(gateway, server, is_stream):
     server.is_held = True
+    body = {**CHAT, "stream": is_stream}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=CHAT, timeout=0.3)
+        httpx.post(f"{gateway.url}/s/s/v1/chat/completions", json=body, timeout=0.3)
+    # A failed call is written down once the call has ended, so that it is what is waited for.
     wait_until(lambda: gateway.store.failed_calls("s"))
     assert gateway.gateway.manager.num_in_flight == 0
     (failed,) = gateway.store.failed_calls("s")
     assert (failed.kind, failed.status) == ("client_gone", 499)
     server.is_held = False
     assert gateway.say("s", "hi").status_code == 200
-    assert len(gateway.store.nodes("s")) == 1
+    assert len(gateway.store.turns("s")) == 1
 
 
-def test_a_client_that_hangs_up_in_a_stream_ends_its_call(server, tmp_path):
+def test_a_client_that_disconnects_in_a_stream_ends_its_call(server, tmp_path):
     with running(tmp_path / "s", server.url, keepalive_s=0.05) as gateway:
         server.is_held = True
         body = {**CHAT, "stream": True}
@@ -220,12 +224,12 @@ def test_the_same_idempotency_key_gets_the_same_answer(server, tmp_path):
         for thread in threads:
             thread.join()
         assert len({a.text for a in answers}) == 1
-        assert (server.num_calls, len(gateway.store.nodes("s"))) == (1, 1)
+        assert (server.num_calls, len(gateway.store.turns("s"))) == (1, 1)
         assert ask("other").json()["id"] != answers[0].json()["id"]
     with running(folder, server.url) as gateway:
         again = gateway.client.post("/s/s/v1/chat/completions", json=CHAT, headers=headers)
         assert again.json() == answers[0].json()
-        assert len(gateway.store.nodes("s")) == 1
+        assert len(gateway.store.turns("s")) == 1
 
 
 class GatewayProcess:
@@ -233,14 +237,16 @@ class GatewayProcess:
 
     def __init__(self, folder, upstream, *options, port=0):
         command = [sys.executable, "-m", "katgym", "gateway", "--upstream", upstream]
-        command += ["--store", str(folder), "--auth", "none", "--answering", "chat"]
+        command += ["--store", str(folder), "--auth", "none", "--set", "answering=chat"]
         command += ["--port", str(port), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        line = self.process.stdout.readline()
-        assert line.startswith("gateway on http://"), line + self.process.stdout.read()
-        self.url = line.split()[2].rstrip(",")
+        said = []
+        while not (said and said[-1].startswith("gateway on http://")):
+            said.append(self.process.stdout.readline())  # what plugins warn of comes before it
+            assert said[-1], "".join(said)
+        self.url = said[-1].split()[2].rstrip(",")
 
     def kill(self):
         os.kill(self.process.pid, signal.SIGKILL)
@@ -248,7 +254,8 @@ class GatewayProcess:
         self.process.stdout.close()
 
 
-def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path):
+@pytest.mark.parametrize("num_kills", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path, num_kills):
     folder, got, lock = tmp_path / "store", {}, threading.Lock()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -276,31 +283,28 @@ def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path):
     gateway = GatewayProcess(folder, server.url, port=port)
     for thread in threads:
         thread.start()
-    for _ in range(3):
-        time.sleep(0.7)
+    for kill in range(1, num_kills + 1):
+        wait_until(lambda n=4 * kill: len(got) == 8 and all(len(i) >= n for i in got.values()))
         gateway.kill()
-        gateway = GatewayProcess(folder, server.url, port=port)
-    time.sleep(0.5)
+        if kill < num_kills:
+            gateway = GatewayProcess(folder, server.url, port=port)
     is_over.set()
     for thread in threads:
         thread.join()
-    gateway.kill()
     with RolloutStore.open(folder) as store:
         for name, ids in got.items():
-            nodes = store.nodes(name)
+            nodes = store.turns(name)
             kept = [f"chatcmpl-{n.call_id}" for n in nodes]
             assert set(ids) <= set(kept), name
             assert len(set(kept)) == len(kept)
-            assert [n.index for n in nodes] == list(range(len(nodes)))
-            by_id = {f"chatcmpl-{n.call_id}": n for n in nodes}
+            by_id = {call_id: place for place, call_id in enumerate(kept)}
             for before, after in itertools.pairwise(ids):
-                node = by_id[after]
-                prompt = whole_prompt(nodes, node.index)
-                earlier = by_id[before]
-                head = [*whole_prompt(nodes, earlier.index), *earlier.completion_ids]
-                assert prompt[: len(head)] == head, (name, node.branch)
-                assert node.completion_ids[-1] == END
-    assert len(got) == 8 and all(len(ids) > 3 for ids in got.values())
+                node = nodes[by_id[after]]
+                prompt = whole_prompt(nodes, by_id[after])
+                earlier = nodes[by_id[before]]
+                head = [*whole_prompt(nodes, by_id[before]), *earlier.tokens.completion_ids]
+                assert prompt[: len(head)] == head, (name, node.tokens.branch)
+                assert node.tokens.completion_ids[-1] == END
 
 
 def test_ctrl_c_ends_the_gateway_with_what_it_has(server, tmp_path):
@@ -311,7 +315,7 @@ def test_ctrl_c_ends_the_gateway_with_what_it_has(server, tmp_path):
     assert "Traceback" not in text
     assert gateway.process.returncode in (0, 130)
     with RolloutStore.open(tmp_path / "store") as store:
-        assert len(store.nodes("s")) == 1
+        assert len(store.turns("s")) == 1
 
 
 @pytest.mark.parametrize(
@@ -321,8 +325,8 @@ def test_ctrl_c_ends_the_gateway_with_what_it_has(server, tmp_path):
         (["--upstream", "localhost"], 2, "no URL"),
         (["--upstream", "http://x", "--auth", "none", "--host", "0.0.0.0"], 2, "--auth none"),
         (["--upstream", "http://x", "--host", "0.0.0.0"], 2, "KATGYM_GATEWAY_KEY"),
-        (["--upstream", "http://x", "--sampling", "temperature"], 2, "NAME=VALUE"),
-        (["--upstream", "http://x", "--sampling", "temperature=hot"], 2, "JSON value"),
+        (["--upstream", "http://x", "--set", "sampling.temperature"], 2, "KEY=VALUE"),
+        (["--upstream", "http://x", "--set", "sampling.temperature=hot"], 2, "a number"),
     ],
 )
 def test_a_gateway_that_cannot_start_says_why(tmp_path, capsys, monkeypatch, arguments, code, what):
@@ -341,7 +345,7 @@ def test_an_address_that_is_taken_is_told(tmp_path, capsys, server):
 
 @pytest.mark.slow
 def test_sessions_under_all_faults_at_once_lose_and_double_nothing():
-    script = Path(__file__).parents[2] / "benchmarks" / "gateway_faults.py"
+    script = Path(__file__).parents[3] / "benchmarks" / "gateway_faults.py"
     command = [sys.executable, str(script), "--sessions", "150", "--turns", "4", "--pause", "0.3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -356,4 +360,4 @@ def test_half_an_answer_that_the_server_gave_up_is_no_answer(gateway, server):
     answer = gateway.say("s", "hi")
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream")
     assert "gave up in the middle" in answer.json()["error"]["message"]
-    assert gateway.store.nodes("s") == []
+    assert gateway.store.turns("s") == []

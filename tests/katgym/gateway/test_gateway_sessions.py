@@ -38,7 +38,7 @@ def test_a_session_is_found_by_its_url_and_by_its_key(guarded):
     assert ask(guarded, "/s/a/v1/chat/completions", key).status_code == 200
     assert ask(guarded, "/v1/chat/completions", key).status_code == 200
     assert ask(guarded, "/v1/messages", **{"x-api-key": key}).status_code == 200
-    assert len(guarded.store.nodes("a")) == 3
+    assert len(guarded.store.turns("a")) == 3
     record = guarded.store.session("a")
     assert (record.group_id, record.metadata) == ("g", {"env_id": "x"})
     assert key not in str(record)
@@ -52,7 +52,7 @@ def test_a_wrong_key_opens_nothing(guarded, path, key):
     answer = ask(guarded, path, other if key == "b" and path.startswith("/s/") else key)
     assert answer.status_code == 401
     assert answer.json()["error"]["code"] == "invalid_api_key"
-    assert guarded.store.nodes("a") == []
+    assert guarded.store.turns("a") == []
 
 
 def test_an_unknown_session_looks_like_a_wrong_key(guarded):
@@ -126,7 +126,7 @@ def test_rewards_and_endings_are_kept(guarded):
     assert (shown["reward"], "key_sha256" in shown) == (0.5, False)
     guarded.owner("POST", "/s/a/finish", reward=1)
     record = guarded.store.session("a")
-    assert (record.status, record.reward) == ("finished", 1.0)
+    assert (record.status, record.reward.value) == ("finished", 1.0)
     assert record.ended_s is not None
     assert ask(guarded, "/s/a/v1/chat/completions", key).status_code == 403
     assert ask(guarded, "/v1/chat/completions", key).status_code == 401
@@ -204,7 +204,8 @@ def test_a_pause_holds_calls_back_and_agents_notice_nothing(gateway, server):
     waiting.join()
     assert [a.status_code for a in answers] == [200, 200]
     versions = {
-        bytes(n.completion_ids[:-1]): n.versions[0].version for n in gateway.store.nodes("s")
+        bytes(n.tokens.completion_ids[:-1]): n.tokens.version_spans[0].version
+        for n in gateway.store.turns("s")
     }
     assert versions == {b"echo first": 0, b"echo second": 7}
     assert gateway.owner("POST", "/control/resume", version=3).status_code == 400
@@ -308,12 +309,12 @@ def test_what_is_kept_of_a_session_survives_a_restart(server, tmp_path):
         body = {"model": "tiny", "messages": [USER, reply, USER]}
         headers = {"Authorization": f"Bearer {made['key']}"}
         gateway.client.post("/v1/chat/completions", json=body, headers=headers)
-        nodes = gateway.store.nodes("a")
-        assert (nodes[1].parent, nodes[1].branch) == (0, None)
+        nodes = gateway.store.turns("a")
+        assert (nodes[1].tokens.parent, nodes[1].tokens.branch) == (0, None)
         assert gateway.prompt("a", 1) == prompt_ids([USER, reply, USER])
         status = gateway.owner("GET", "/s/a").json()
         assert (status["num_calls"], status["num_tokens"]) == (2, 16)
-        assert [n.versions[0].version for n in nodes] == [0, 5]
+        assert [n.tokens.version_spans[0].version for n in nodes] == [0, 5]
         assert ask(gateway, "/v1/chat/completions", made["key"]).status_code == 200
         assert ask(gateway, "/v1/chat/completions", made["key"]).status_code == 403
 

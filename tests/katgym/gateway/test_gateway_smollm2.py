@@ -38,7 +38,7 @@ QUESTIONS = ["What is the capital of France?", "And of Italy?", "Which of them i
 @pytest.fixture(scope="module")
 def folder():
     """The model's folder."""
-    from katgym.policies import smollm2
+    from katgym.policies.hf import smollm2
 
     return smollm2.model_directory()
 
@@ -82,8 +82,12 @@ def test_a_conversation_is_recorded_as_it_was_sampled(served, folder, tmp_path, 
         with openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client:
             answers = talk(client)
         assert [kept(gateway, i).text for i in range(3)] == answers
-        nodes = gateway.store.nodes("s")
+        nodes = gateway.store.turns("s")
         if answering == "tokens":
-            assert [(n.parent, n.branch) for n in nodes] == [(None, None), (0, None), (1, None)]
+            assert [(n.tokens.parent, n.tokens.branch) for n in nodes] == [
+                (None, None),
+                (0, None),
+                (1, None),
+            ]
         rollout = rollouts(gateway.store, "s")
         assert replayed_difference(model, rollout) <= 1e-4

@@ -107,7 +107,7 @@ def openai_session(gateway, session, num_turns):
 
 def test_turns_with_tools_are_recorded_as_they_were_sampled(gateway, model_and_folder):
     answers = openai_session(gateway, "s", num_turns=10)
-    nodes = gateway.store.nodes("s")
+    nodes = gateway.store.turns("s")
     assert len(nodes) == len(answers) == 10
     for index, completion in enumerate(answers):
         record, message = kept(gateway, index), completion.choices[0].message
@@ -119,11 +119,13 @@ def test_turns_with_tools_are_recorded_as_they_were_sampled(gateway, model_and_f
         assert completion.usage.completion_tokens == record.num_completion_tokens
     num_calls = [len(a.choices[0].message.tool_calls or ()) for a in answers]
     assert max(num_calls) > 1, "no parallel calls were sampled"
-    assert [n.parent for n in nodes] == [None, *range(9)]
+    assert [n.tokens.parent for n in nodes] == [None, *range(9)]
     # Qwen3 is given its history anew with every user message, and bytes that are no text change.
-    assert {str(n.branch) for n in nodes} <= {"None", "retokenized"}
+    assert {str(n.tokens.branch) for n in nodes} <= {"None", "retokenized"}
     if gateway.gateway.answerers.name == "tokens":
-        assert all(n.branch is None for n, num in zip(nodes[1:], num_calls, strict=False) if num)
+        assert all(
+            n.tokens.branch is None for n, num in zip(nodes[1:], num_calls, strict=False) if num
+        )
     assert difference(gateway, model_and_folder, "s") <= TOLERANCE
 
 
@@ -157,11 +159,11 @@ def test_choices_completions_and_calls_at_once(gateway, model_and_folder):
         several = client.chat.completions.create(
             model="tiny", messages=[USER], n=2, max_tokens=20, temperature=0.7, logprobs=True
         )
-    nodes = gateway.store.nodes("n")
-    assert [len(n.prompt_ids) > 0 for n in nodes] == [True, False]
+    nodes = gateway.store.turns("n")
+    assert [len(n.tokens.prompt_ids) > 0 for n in nodes] == [True, False]
     for choice, node in zip(several.choices, nodes, strict=True):
         shown = [entry.logprob for entry in choice.logprobs.content]
-        assert shown == pytest.approx(list(node.policy_logprobs), abs=1e-6)
+        assert shown == pytest.approx(list(node.tokens.policy_logprobs), abs=1e-6)
     assert difference(gateway, model_and_folder, "n", temperature=0.7) <= TOLERANCE
     with openai_client(gateway, "c") as client:
         client.completions.create(model="tiny", prompt="Once", max_tokens=20)
@@ -174,7 +176,7 @@ def test_choices_completions_and_calls_at_once(gateway, model_and_folder):
 
         with ThreadPoolExecutor(12) as pool:
             told = list(pool.map(say, range(12)))
-    nodes = gateway.store.nodes("c")
+    nodes = gateway.store.turns("c")
     assert len(nodes) == 15
     assert {f"chatcmpl-{n.call_id}" for n in nodes[3:]} == set(told)
     assert difference(gateway, model_and_folder, "c") <= TOLERANCE
@@ -234,10 +236,10 @@ def test_the_weights_behind_every_token_are_recorded(gateway, served):
     later.join()
     gateway.owner("POST", "/control/resume", version=8)
     gateway.say("s", "at last", max_tokens=5)
-    first, middle, last = [n.versions for n in gateway.store.nodes("s")]
+    first, middle, last = [n.tokens.version_spans for n in gateway.store.turns("s")]
     assert [span.version for span in (*first, *last)] == [7, 8]
     ends = [(span.start, span.end) for span in middle]
-    assert ends[0][0] == 0 and ends[-1][1] == len(gateway.store.nodes("s")[1].completion_ids)
+    assert ends[0][0] == 0 and ends[-1][1] == len(gateway.store.turns("s")[1].tokens.completion_ids)
     if is_told_by_server:
         assert [span.version for span in middle] == [7, 8]
         assert middle[0].end == middle[1].start
@@ -257,9 +259,9 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_f
                 os.kill(processes(served)[0], signal.SIGKILL)
                 served.restart()
         (answer,) = answers
-        nodes = gateway.store.nodes("s")
+        nodes = gateway.store.turns("s")
         ids = [a.id.rpartition("-")[2] for a in (*first, answer)]
         assert [n.call_id for n in nodes] == ids
-        assert answer.usage.completion_tokens == len(nodes[-1].completion_ids) == 4000
+        assert answer.usage.completion_tokens == len(nodes[-1].tokens.completion_ids) == 4000
         assert gateway.gateway.pool.upstreams[0].num_failures > 0
         assert difference(gateway, model_and_folder, "s") <= TOLERANCE

@@ -93,7 +93,7 @@ async def episode(url, source):
 def test_the_agent_repairs_a_repository_and_every_token_is_kept(guarded, server):
     source = open_source("toy")
     server.max_model_len = 1 << 20
-    server.script = actions(source.hidden(TASK).gold_patch)
+    server.script = actions(source.load_hidden(TASK).gold_patch)
     script = list(server.script)
     told, report = asyncio.run(episode(guarded.url, source))
     assert told["ended"]["exit_status"] == "Submitted"

@@ -49,21 +49,21 @@ def test_sub_agents_and_hand_offs_are_branches(agent, guarded, server, api):
     told = play(agent, api)
     assert (told["said"], told["last_agent"]) == ("There is a door.", "writer")
     assert sorted(told["looked"]) == [1, 2, 3]
-    nodes = guarded.store.nodes("s")
+    nodes = guarded.store.turns("s")
     assert len(nodes) == len(ANSWERS)
-    assert [n.branch for n in nodes] == [
+    assert [n.tokens.branch for n in nodes] == [
         None, None, BranchReason.SUB_AGENT, None, None, BranchReason.SUB_AGENT,
     ]  # fmt: skip
-    assert [nodes[i].parent for i in (1, 3, 4)] == [0, 2, 1]
+    assert [nodes[i].tokens.parent for i in (1, 3, 4)] == [0, 2, 1]
     said = [a if isinstance(a, str) else "".join(call_text(*c) for c in a) for a in ANSWERS]
-    assert [list(n.completion_ids) for n in nodes] == [[*s.encode(), END] for s in said]
+    assert [list(n.tokens.completion_ids) for n in nodes] == [[*s.encode(), END] for s in said]
     asked = [c[1:] for i in range(len(ANSWERS)) for c in kept(guarded, i).calls]
     assert asked == [c for a in ANSWERS if not isinstance(a, str) for c in a]
     rollout = rollouts(guarded.store, "s")
     assert [r.content for r in rollout.turns[0].tool_results] == ["place 1", "place 2"]
     assert [r.content for r in rollout.turns[1].tool_results] == ["It is a door."]
     assert len(rollout.trajectories()) == 3
-    num_sampled = sum(len(n.completion_ids) for n in nodes)
+    num_sampled = sum(len(n.tokens.completion_ids) for n in nodes)
     assert num_sampled == sum(sum(t.loss_mask) for t in rollout.trajectories())
     assert {n.route.partition("/")[2] for n in nodes} == {api.partition("_")[0]}
     assert guarded.store.failed_calls("s") == []

@@ -55,7 +55,7 @@ def check_chat(guarded, completion, index=-1):
     assert completion.id == f"chatcmpl-{record.call_id}"
     assert (message.content or "", message.role) == (record.text, "assistant")
     assert chat_calls(message) == record.calls
-    assert completion.choices[0].finish_reason == guarded.store.nodes("s")[index].finish_reason
+    assert completion.choices[0].finish_reason == guarded.store.turns("s")[index].finish_reason
     usage = completion.usage
     assert usage.prompt_tokens == record.num_prompt_tokens
     assert usage.completion_tokens == record.num_completion_tokens
@@ -137,16 +137,16 @@ def test_several_choices_and_log_probabilities(client, guarded):
     )
     assert [c.index for c in completion.choices] == [0, 1, 2]
     for i, choice in enumerate(completion.choices):
-        node = guarded.store.nodes("s")[i]
+        node = guarded.store.turns("s")[i]
         assert choice.finish_reason == node.finish_reason == "length"
         shown = [entry.logprob for entry in choice.logprobs.content]
-        assert shown == list(node.policy_logprobs)
+        assert shown == list(node.tokens.policy_logprobs)
 
 
 def test_plain_completions(client, guarded):
     answer = client.completions.create(model="tiny", prompt="once", max_tokens=9, logprobs=0)
     assert answer.choices[0].text == kept(guarded).text == "done"
-    values = list(guarded.store.nodes("s")[0].policy_logprobs)
+    values = list(guarded.store.turns("s")[0].tokens.policy_logprobs)
     assert answer.choices[0].logprobs.token_logprobs == values
     chunks = list(client.completions.create(model="tiny", prompt=[1, 2], stream=True))
     assert "".join(c.choices[0].text for c in chunks) == kept(guarded).text
@@ -276,7 +276,7 @@ def test_errors_are_the_sdks(client, guarded, is_stream):
     assert stranger.value.code == "invalid_api_key"
     with pytest.raises(openai.NotFoundError, match="not a route"):
         client.embeddings.create(model="tiny", input="x")
-    assert guarded.store.nodes("s") == []
+    assert guarded.store.turns("s") == []
     kinds = [failed.kind for failed in guarded.store.failed_calls("s")]
     assert kinds == ["unknown_model", "context_length", "malformed"]
 

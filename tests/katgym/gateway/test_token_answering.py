@@ -77,18 +77,18 @@ def test_a_conversation_goes_on_from_the_recorded_ids(gateway, server, tiny):
     assert second_prompt[: len(first_prompt) + len(odd)] == first_prompt + odd
     added = tokenizer.decode(second_prompt[len(first_prompt) + len(odd) :])
     assert added == "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
-    nodes = gateway.store.nodes("s")
-    assert (nodes[1].parent, nodes[1].branch) == (0, None)
+    nodes = gateway.store.turns("s")
+    assert (nodes[1].tokens.parent, nodes[1].tokens.branch) == (0, None)
     assert gateway.prompt("s", 1) == second_prompt
     expected = [logprob(len(first_prompt) + i, t) for i, t in enumerate(odd)]
-    assert list(nodes[0].policy_logprobs) == expected
+    assert list(nodes[0].tokens.policy_logprobs) == expected
 
 
 def test_versions_come_from_the_server_where_it_tells_them(gateway, server, tiny):
     server.given = [answer_ids(tiny[1], "abc")]
     gateway.owner("POST", "/control/resume", version=2)
     gateway.chat("s", USER)
-    spans = gateway.store.nodes("s")[0].versions
+    spans = gateway.store.turns("s")[0].tokens.version_spans
     told = [(span.version, span.start, span.end) for span in spans]
     assert told == ([(3, 0, 2), (4, 2, 4)] if server.routes else [(2, 0, 4)])
     (turn,) = rollouts(gateway.store, "s").turns
@@ -100,7 +100,7 @@ def test_weights_that_sampled_nothing_are_not_kept(gateway, server, tiny):
     server.given = [answer_ids(tiny[1], "")]
     gateway.owner("POST", "/control/resume", version=2)
     gateway.chat("s", USER)
-    (span,) = gateway.store.nodes("s")[0].versions
+    (span,) = gateway.store.turns("s")[0].tokens.version_spans
     assert (span.version, span.start, span.end) == (4 if server.routes else 2, 0, 1)
 
 
@@ -112,7 +112,7 @@ def test_weights_whose_sync_failed_answer_nothing(gateway, server, tiny):
         return
     assert answer.status_code == 502
     assert "weights whose sync failed" in answer.json()["error"]["message"]
-    assert gateway.store.nodes("s") == []
+    assert gateway.store.turns("s") == []
 
 
 def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):
@@ -128,7 +128,7 @@ def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):
     assert len({c["id"] for c in calls}) == 2
     results = [{"role": "tool", "tool_call_id": c["id"], "content": "ok"} for c in calls]
     gateway.chat("s", USER, choice["message"], *results, tools=[TOOL])
-    assert gateway.store.nodes("s")[1].branch is None
+    assert gateway.store.turns("s")[1].tokens.branch is None
     assert "look" in tiny[1].decode(posted(server, 0)[1])
 
 
@@ -139,7 +139,7 @@ def test_a_call_that_is_no_json_is_served_as_sampled_and_noted(gateway, server, 
     assert "{broken}" in json.dumps(message)
     (failed,) = gateway.store.failed_calls("s")
     assert (failed.kind, failed.status) == ("invalid_tool_call", 200)
-    assert len(gateway.store.nodes("s")) == 1
+    assert len(gateway.store.turns("s")) == 1
 
 
 def test_a_tool_that_must_be_called_is_the_servers_to_answer(gateway, server):
@@ -148,7 +148,7 @@ def test_a_tool_that_must_be_called_is_the_servers_to_answer(gateway, server):
     )
     path, body = server.requests[-1]
     assert (path, body["tool_choice"]) == ("/v1/chat/completions", "required")
-    node = gateway.store.nodes("s")[0]
+    node = gateway.store.turns("s")[0]
     assert node.sampling["tool_choice"] == "required"
 
 
@@ -157,7 +157,7 @@ def test_stop_strings_end_the_text_and_stay_in_the_ids(gateway, server, tiny):
     server.given = [ids]
     choice = gateway.chat("s", USER, stop=["STOP"]).json()["choices"][0]
     assert choice["message"]["content"] == "keep "
-    assert list(gateway.store.nodes("s")[0].completion_ids) == ids
+    assert list(gateway.store.turns("s")[0].tokens.completion_ids) == ids
     assert posted(server)[2]["stop"] == ["STOP"]
     server.given = [ids]
     body = {"model": "x", "max_tokens": 50, "messages": [USER], "stop_sequences": ["STOP"]}
@@ -205,8 +205,8 @@ def test_history_that_was_changed_is_a_branch(gateway, server, tiny):
     first = gateway.chat("s", USER).json()["choices"][0]["message"]
     gateway.chat("s", USER, first, USER)
     gateway.chat("s", USER, {"role": "assistant", "content": "changed"}, USER)
-    node = gateway.store.nodes("s")[2]
-    assert node.branch is BranchReason.REWRITE
+    node = gateway.store.turns("s")[2]
+    assert node.tokens.branch is BranchReason.REWRITE
     assert gateway.prompt("s", 2) == posted(server)[1]
 
 

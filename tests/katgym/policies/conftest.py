@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import katgym
+from katgym.environment.tool import Tool
 from katgym.policies.base import EpisodeContext, Sampling
-from katgym.tool import Tool
 
 pytest.importorskip("renderers", reason="needs the extra 'hf'")
 pytest.importorskip("torch", reason="needs the extra 'hf'")

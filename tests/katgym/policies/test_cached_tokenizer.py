@@ -6,7 +6,7 @@ import copy
 import pickle
 from typing import Any
 
-from katgym.policies.cached_tokenizer import MAX_CHARS, CachedTokenizer
+from katgym.policies.rendering.cached_tokenizer import MAX_CHARS, CachedTokenizer
 
 
 class Bytes:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from renderers.base import Renderer
 
 from katgym.errors import UnknownNameError, UsageError
-from katgym.policies.chatml_renderer import ChatMLRenderer
-from katgym.policies.renderer_choice import choose_renderer
+from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym.policies.rendering.renderer_choice import choose_renderer
 
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 CHAT = [

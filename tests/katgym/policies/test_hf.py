@@ -9,9 +9,9 @@ import torch
 
 from katgym.errors import PolicyError, UnknownNameError, UsageError
 from katgym.policies.base import Sampling
-from katgym.policies.hf import HfConfig, HfPolicy, from_uri
+from katgym.policies.hf.hf_policy import HfConfig, HfPolicy, from_uri
+from katgym.policies.rendering.chat_format import num_common
 from katgym.policies.uri_options import parse_options
-from katgym.rendering import num_common
 
 PROMPTS = [list(range(10, 10 + n)) for n in (1, 63, 17, 130, 5)]
 

@@ -7,9 +7,9 @@ import torch
 
 from katgym.errors import UsageError
 from katgym.policies.base import Sampling
-from katgym.policies.hf_engine import BatchEngine, EngineConfig
-from katgym.policies.hf_request import Request
-from katgym.policies.sampler import uniforms
+from katgym.policies.hf.hf_engine import BatchEngine, HfEngineConfig
+from katgym.policies.hf.hf_request import Request
+from katgym.policies.hf.sampler import uniforms
 
 
 def make_request(first, length, *, max_tokens=20):
@@ -26,7 +26,7 @@ def make_request(first, length, *, max_tokens=20):
 
 @pytest.fixture
 def make_engine(model):
-    return lambda **config: BatchEngine(model, EngineConfig(**config))
+    return lambda **config: BatchEngine(model, HfEngineConfig(**config))
 
 
 def play(engine, *requests, num_rounds=1):
@@ -87,7 +87,7 @@ def test_a_request_above_the_limit_of_tokens_runs_alone(make_engine):
 def test_limits_below_the_least_are_refused(name):
     least = 0 if name == "max_cached_tokens" else 1
     with pytest.raises(UsageError, match=f"{name} is >= {least}, got -1"):
-        EngineConfig(**{name: -1})
+        HfEngineConfig(**{name: -1})
 
 
 def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):

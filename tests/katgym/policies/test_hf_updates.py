@@ -9,12 +9,12 @@ import pytest
 import torch
 from plain_rollout import plain_rollout
 
-from katgym.messages import user
+from katgym.environment.messages import user
+from katgym.play.rollout import Turn
 from katgym.policies.base import Sampling
-from katgym.policies.hf import HfConfig, HfPolicy
-from katgym.rollout import Turn
+from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
+from katgym.policies.version_span import VersionSpan, one_span
 from katgym.rollout_store import RolloutStore, record_rollout, rollouts
-from katgym.version_span import VersionSpan, one_span
 
 PROMPT = list(range(10, 73))
 
@@ -122,13 +122,14 @@ def test_a_turns_record_tells_the_token_before_which_the_weights_changed(policy,
 def rollout_of(completion):
     """Return a rollout of one turn."""
     turn = Turn(
-        num_messages=1,
+        messages=[user("hi")],
+        answer=completion.message,
         finish_reason=completion.finish_reason,
         tokens=completion.tokens,
         num_prompt_tokens=completion.num_prompt_tokens,
         num_completion_tokens=completion.num_completion_tokens,
     )
-    return plain_rollout(turns=[turn], messages=[user("hi"), completion.message])
+    return plain_rollout(turns=[turn])
 
 
 def test_an_immediate_update_without_a_change_changes_no_token(policy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from katgym.policies.kv_slots import COLUMN_STEP, SLOT_STEP, SlotCache
+from katgym.policies.hf.kv_slots import COLUMN_STEP, SLOT_STEP, SlotCache
 
 CPU = torch.device("cpu")
 

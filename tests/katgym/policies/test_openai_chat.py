@@ -9,7 +9,7 @@ import pytest
 
 from katgym.errors import ContextLengthError, PolicyError, UsageError
 from katgym.policies.base import Sampling
-from katgym.policies.openai_chat import OpenAIChatConfig, OpenAIChatPolicy, from_uri
+from katgym.policies.endpoints.openai_chat import OpenAIChatConfig, OpenAIChatPolicy, from_uri
 
 CALL = {"id": "a", "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
 MESSAGES = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from katgym.policies.base import Sampling
-from katgym.policies.hf_request import Request
-from katgym.policies.prefill_plan import FREE_PADDING, MIN_SHARED, PrefillPlan
-from katgym.policies.prefix_index import PrefixIndex
+from katgym.policies.hf.hf_request import Request
+from katgym.policies.hf.prefill_plan import FREE_PADDING, MIN_SHARED, PrefillPlan
+from katgym.policies.hf.prefix_index import PrefixIndex
 
 TEMPLATE = list(range(100))
 

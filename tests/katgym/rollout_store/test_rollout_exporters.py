@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from made_sessions import BRANCHED, CALLING, RESULT, TOOLS, TWO_ANSWERS, add, node, text
+from made_sessions import BRANCHED, CALLING, RESULT, TOOLS, TWO_ANSWERS, add, turn
+from plain_rollout import plain_json
 
 from katgym import UnknownNameError, UsageError, assistant, run_rollout, user
-from katgym.contributions import EntryKind
-from katgym.discovery import discover
-from katgym.plugins import PluginLoader, exporters
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
+from katgym.plugins.contributions import EntryKind
+from katgym.plugins.discovery import discover
+from katgym.plugins.loader import PluginLoader, exporters
 from katgym.rollout_store import (
     ColumnType,
     Exporter,
@@ -100,8 +101,7 @@ def test_verl_has_the_fields_of_its_agent_loops(filled: RolloutStore, tmp_path: 
 
 
 def test_unknown_logprobs_are_none(store: RolloutStore, tmp_path: Path) -> None:
-    silent = node(0, None, 0, [1], [2], policy_logprobs=[])
-    add(store, "s", [(silent, text([ASKED], assistant("x")))])
+    add(store, "s", [turn(0, None, 0, [1], [2], [ASKED], assistant("x"), policy_logprobs=[])])
     for name, column in (
         ("trl", "logprobs"), ("verl", "response_logprobs"), ("rows", "policy_logprobs"),
     ):  # fmt: skip
@@ -126,15 +126,13 @@ def test_rollouts_without_tokens_are_left_out_where_tokens_are_needed(
     assert left_out == []
     new = found[len(before) :]
     if name == "messages":  # one conversation, up to its last answer
-        last = played.turns[-1].num_messages
-        assert [row["messages"] for row in new] == [list(played.messages[: last + 1])]
+        assert [row["messages"] for row in new] == [played.conversation(len(played.turns) - 1)]
     elif name == "prompt-completion":
-        places = [turn.num_messages for turn in played.turns]
         assert [row["prompt"] + row["completion"] for row in new] == [
-            list(played.messages[: place + 1]) for place in places
+            played.conversation(place) for place in range(len(played.turns))
         ]
     else:
-        assert new == [played.to_json()]
+        assert new == [plain_json(played)]
 
 
 def test_sessions_are_chosen_by_status_and_reward(filled: RolloutStore, tmp_path: Path) -> None:
@@ -176,7 +174,7 @@ def test_a_file_is_whole_or_not_there(filled: RolloutStore, tmp_path: Path) -> N
     with pytest.raises(UnknownNameError, match=r"unknown exporter 'row'\. Did you mean 'rows'"):
         export(filled, tmp_path / "out.jsonl", format="row")
     with filled.connections.write() as connection:
-        connection.execute("UPDATE nodes SET text = '{}' WHERE call_id = 'call-2'")
+        connection.execute("UPDATE turns SET text = '{}' WHERE call_id = 'call-2'")
     with pytest.raises(UsageError, match="have changed"):
         export(filled, tmp_path / "out.jsonl", format="rows")
     assert list(tmp_path.glob("*out*")) == []
@@ -184,11 +182,11 @@ def test_a_file_is_whole_or_not_there(filled: RolloutStore, tmp_path: Path) -> N
 
 PLUGIN = """
 import katgym
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
 from katgym.rollout_store import ColumnType, Exporter
 
 def rows(stored):
-    yield {"id": stored.record.session_id, "num_calls": len(stored.nodes)}
+    yield {"id": stored.record.session_id, "num_calls": len(stored.turns)}
 
 COUNTS = Exporter(rows=rows, columns={"id": ColumnType.TEXT, "num_calls": ColumnType.INTEGER})
 
@@ -237,7 +235,7 @@ def test_rows_have_to_fit_their_columns(
     assert list(tmp_path.glob("*x.parquet*")) == []
 
 
-def test_rollouts_are_those_that_katgym_eval_writes(filled: RolloutStore, tmp_path: Path) -> None:
+def test_rollouts_are_written_as_they_are(filled: RolloutStore, tmp_path: Path) -> None:
     found = rows(filled, tmp_path / "out.jsonl", "rollouts")
     expected = {name: rollouts(filled, name).to_json() for name in ("s1", "s2", "silent")}
     assert {row["episode_id"]: row for row in found} == json.loads(json.dumps(expected))

@@ -6,9 +6,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_sessions import BRANCHED, FAILED, TWO_ANSWERS, add
 
+from katgym import Reward
+from katgym.environment.reward import Component
 from katgym.rollout_store import RolloutStore
 
 
@@ -17,9 +20,11 @@ def folder(store: RolloutStore) -> Path:
     """Two shards, of which one has no branch, no failed call and float64 log-probs."""
     add(store, "s1", BRANCHED, reward=1.0, failed=[FAILED])
     store.seal()
-    node, text = TWO_ANSWERS[0]
-    wide = [(replace(node, policy_logprobs=[-0.1]), text)]
-    add(store, "s2", wide, reward=0.25, reward_components={"tests": 0.1})
+    first = TWO_ANSWERS[0]
+    assert first.tokens is not None
+    wide = [msgspec.structs.replace(first, tokens=replace(first.tokens, policy_logprobs=[-0.1]))]
+    reward = Reward(value=0.25, components={"tests": Component(score=0.1)})
+    add(store, "s2", wide, reward=reward)
     store.seal()
     return store.finished
 
@@ -32,7 +37,7 @@ def test_duckdb_joins_sessions_and_calls(folder: Path) -> None:
         SELECT r.session_id, r.reward, n.index, n.prompt_ids || n.completion_ids AS token_ids,
                n.loss_mask, n.policy_logprobs, n.versions[1].version, n.branch,
                json_extract_string(n.sampling, '$.seed')
-        FROM '{folder}/rollouts-*.parquet' r JOIN '{folder}/nodes-*.parquet' n USING (session_id)
+        FROM '{folder}/rollouts-*.parquet' r JOIN '{folder}/turns-*.parquet' n USING (session_id)
         ORDER BY ALL
         """
     ).fetchall()
@@ -51,7 +56,7 @@ def test_duckdb_joins_sessions_and_calls(folder: Path) -> None:
 
 def test_pandas_reads_a_shard(folder: Path) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas")
-    frames = [pandas.read_parquet(path) for path in sorted(folder.glob("nodes-*.parquet"))]
+    frames = [pandas.read_parquet(path) for path in sorted(folder.glob("turns-*.parquet"))]
     found = pandas.concat(frames).sort_values(["session_id", "index"])
     assert found["prompt_ids"].map(list).tolist() == [[1, 2], [5], [8], [1, 2]]
     assert found["num_prompt_tokens"].tolist() == [2, 5, 3, 2]
@@ -66,7 +71,7 @@ def test_datasets_loads_all_shards(folder: Path, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs datasets, which no extra brings")
     loaded = datasets.load_dataset(
         "parquet",
-        data_files=str(folder / "nodes-*.parquet"),
+        data_files=str(folder / "turns-*.parquet"),
         cache_dir=str(tmp_path / "cache"),
         split="train",
     )

@@ -6,9 +6,9 @@ import os
 import time
 
 import pytest
-from made_sessions import BRANCHED, FAILED, TWO_ANSWERS, add, node, text
+from made_sessions import BRANCHED, FAILED, TWO_ANSWERS, add, turn
 
-from katgym import UnknownNameError, UsageError, user
+from katgym import Reward, UnknownNameError, UsageError, user
 from katgym.rollout_store import RolloutStore, SessionStatus, collect, statistics
 
 DAY_S = 86_400.0
@@ -39,13 +39,13 @@ def test_collecting_seals_what_ended_and_drops_what_expired(filled: RolloutStore
     assert names(filled) == ["failed", "new", "old", "open"]
     assert [r.session_id for r in filled.sessions(SessionStatus.OPEN)] == ["open"]
     with filled.connections.read() as connection:
-        for table, num in (("sessions", 1), ("nodes", 3), ("tools", 1), ("sealed", 3)):
+        for table, num in (("sessions", 1), ("turns", 3), ("tools", 1), ("sealed", 3)):
             found = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             assert found == num, table
     with pytest.raises(UsageError, match="session 'new' has ended and is sealed"):
         filled.append("new", [])
     with pytest.raises(UsageError, match="session 'new' has ended and is sealed"):
-        filled.update_session("new", reward=1.0)
+        filled.update_session("new", reward=Reward(value=1.0))
     with pytest.raises(UsageError, match="session 'new' exists already"):
         add(filled, "new")
     assert collect(filled).sealed == []
@@ -82,8 +82,8 @@ def test_shards_are_dropped_when_no_session_in_them_is_younger(store: RolloutSto
     assert len(collect(store, older_than_s=5 * DAY_S).dropped_shards) == 1
     assert names(store) == ["a", "b"]
     with pytest.raises(UnknownNameError, match="unknown session 'c'"):
-        store.nodes("c")
-    (shard,) = {p.stem.removeprefix("nodes-") for p in store.finished.glob("nodes-*.parquet")}
+        store.turns("c")
+    (shard,) = {p.stem.removeprefix("turns-") for p in store.finished.glob("turns-*.parquet")}
     with pytest.raises(UnknownNameError, match="unknown shard 'mine'"):
         collect(store, shards=["mine"], is_dry=True)
     assert collect(store, shards=[shard]).dropped_shards == [shard]
@@ -93,14 +93,14 @@ def test_shards_are_dropped_when_no_session_in_them_is_younger(store: RolloutSto
 
 def test_only_what_ended_long_enough_ago_is_sealed(filled: RolloutStore) -> None:
     assert filled.seal(older_than_s=DAY_S).sealed == ["old"]
-    filled.update_session("new", reward=1.0)  # its reward may still come
+    filled.update_session("new", reward=Reward(value=1.0))  # its reward may still come
     assert filled.seal().sealed == ["new", "failed", "expired"]
-    assert filled.session("new").reward == 1.0
+    assert filled.session("new").reward == Reward(value=1.0)
 
 
 def test_many_bytes_become_several_shards(store: RolloutStore) -> None:
     for number in range(5):
-        add(store, f"s{number}", [(node(0, None, 0, [7] * 200, [1]), text([user("a")], None))])
+        add(store, f"s{number}", [turn(0, None, 0, [7] * 200, [1], [user("a")])])
     report = store.seal(max_shard_bytes=1000)
     assert (len(report.shards), len(report.sealed)) == (5, 5)
     assert [s.record.session_id for s in store.each()] != []
@@ -110,7 +110,7 @@ def test_many_bytes_become_several_shards(store: RolloutStore) -> None:
 def test_the_space_of_sealed_sessions_is_given_back(store: RolloutStore) -> None:
     for number in range(20):
         ids = list(os.urandom(20_000))
-        add(store, f"s{number}", [(node(0, None, 0, ids, [1]), text([user("a")], None))])
+        add(store, f"s{number}", [turn(0, None, 0, ids, [1], [user("a")])])
     report = collect(store)
     assert report.num_bytes_before > 20 * 80_000
     assert report.num_bytes_after < report.num_bytes_before / 2

@@ -36,8 +36,9 @@ def test_no_write_of_several_processes_is_lost(tmp_path: Path) -> None:
         assert out.split() == [b"%d" % index for index in range(150)]
     with RolloutStore.open(tmp_path) as store:
         for name in ("a", "b", "c"):
-            assert [n.prompt_ids[0] for n in store.nodes(name)] == list(range(150))
-            assert {t.answer["content"] for t in store.texts(name) if t.answer} == {name}
+            turns = store.turns(name)
+            assert [t.tokens.prompt_ids[0] for t in turns if t.tokens] == list(range(150))
+            assert {t.answer["content"] for t in turns if t.answer} == {name}
         assert store.problems() == []
 
 
@@ -55,10 +56,10 @@ def test_a_kill_in_the_middle_loses_nothing_that_returned(tmp_path: Path) -> Non
     told = int(rest[-1] if rest else last)
     assert other.communicate(timeout=120)[0].split()[-1] == b"299"
     with RolloutStore.open(tmp_path) as store:
-        found = [n.index for n in store.nodes("dies")]
+        found = [t.tokens.prompt_ids[0] for t in store.turns("dies") if t.tokens]
         assert found[: told + 1] == list(range(told + 1))
         assert len(found) <= told + 2  # at most the one that had not returned
-        assert [n.index for n in store.nodes("lives")] == list(range(300))
+        assert len(store.turns("lives")) == 300
         assert store.problems() == []
     connection = sqlite3.connect(tmp_path / "live.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -71,7 +72,7 @@ def in_raw_shards(store: RolloutStore) -> list[str]:
     return sorted(s.record.session_id for n in names for s in read_shard(store.finished, n))
 
 
-@pytest.mark.parametrize("step", ["named", "nodes", "rollouts", "moved"])
+@pytest.mark.parametrize("step", ["named", "turns", "rollouts", "moved"])
 def test_a_kill_while_sealing_loses_and_doubles_nothing(tmp_path: Path, step: str) -> None:
     with RolloutStore.open(tmp_path) as store:
         for name in ("s1", "s2", "s3"):
@@ -114,7 +115,7 @@ def test_a_kill_while_dropping_brings_nothing_back(tmp_path: Path) -> None:
 def test_half_written_files_of_a_kill_are_removed(tmp_path: Path) -> None:
     with RolloutStore.open(tmp_path) as store:
         add(store, "s")
-        leftover = store.finished / ".nodes-00-ab.parquet-xyz"
+        leftover = store.finished / ".turns-00-ab.parquet-xyz"
         leftover.write_bytes(b"half")
         store.seal()
         assert not leftover.exists()
@@ -135,7 +136,7 @@ def test_sessions_survive_the_loss_of_the_database(
             f"took in shard {name}, which the database did not know"
         ]
         copy = name[:-1] + ("0" if name[-1] != "0" else "1")
-        for kind in ("nodes", "rollouts"):
+        for kind in ("turns", "rollouts"):
             data = (store.finished / f"{kind}-{name}.parquet").read_bytes()
             (store.finished / f"{kind}-{copy}.parquet").write_bytes(data)
         assert store.seal().sealed == []

@@ -6,23 +6,22 @@ import json
 import struct
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_rollouts_of_loop import version_spans
-from made_sessions import node
+from made_sessions import turn
 
+from katgym import Reward, Turn
+from katgym.environment.reward import Component
 from katgym.policies.base import BranchReason
 from katgym.rollout_store import (
-    Node,
-    NodeText,
     RolloutStore,
     SessionRecord,
     SessionStatus,
 )
-from katgym.rollout_store.encoding import node_to_columns
+from katgym.rollout_store.encoding import TURN_COLUMNS, encode_turn
 
 LOGPROBS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
@@ -35,9 +34,9 @@ JSON = st.dictionaries(WORDS, st.one_of(st.none(), st.booleans(), st.integers(-5
 
 
 @st.composite
-def sessions(draw: st.DrawFn) -> list[tuple[Node, NodeText]]:
-    """Draw nodes with parents, shared prefixes of every length, and several answers a call."""
-    made: list[tuple[Node, NodeText]] = []
+def sessions(draw: st.DrawFn) -> list[Turn]:
+    """Draw turns with parents, shared prefixes of every length, and several answers a call."""
+    made: list[Turn] = []
     lengths: list[int] = []
     for index in range(draw(st.integers(0, 5))):
         parent = draw(st.none() | st.integers(0, index - 1)) if index else None
@@ -46,68 +45,63 @@ def sessions(draw: st.DrawFn) -> list[tuple[Node, NodeText]]:
         num = len(completion)
         logprobs = draw(st.lists(LOGPROBS, min_size=num, max_size=num) | st.just([]))
         lengths.append(num_shared + len(prompt) + num)
-        drawn = node(
+        said = draw(WORDS)
+        drawn = turn(
             index, parent, num_shared, prompt, completion,
+            [{"role": "user", "content": said * draw(st.integers(0, 100))}],
+            draw(st.none() | st.just({"role": "assistant", "content": said})),
+            draw(st.integers(0, 3)),
+            tools=draw(st.sampled_from([[], [{"type": "function", "function": {"name": said}}]])),
             choice=draw(st.integers(0, 2)),
             policy_logprobs=logprobs,
-            versions=list(draw(version_spans(num))),
+            version_spans=draw(version_spans(num)),
             branch=draw(st.none() | st.sampled_from(BranchReason)),
             finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls"])),
             model=draw(WORDS),
             sampling=draw(JSON),
-            answered_s=draw(st.floats(0, 2e9)),
+            completed_s=draw(st.floats(0, 2e9)),
         )  # fmt: skip
-        said = draw(WORDS)
-        answer = draw(st.none() | st.just({"role": "assistant", "content": said}))
-        messages = [{"role": "user", "content": said * draw(st.integers(0, 100))}]
-        tools = draw(st.sampled_from([[], [{"type": "function", "function": {"name": said}}]]))
-        shared = draw(st.integers(0, 3))
-        made.append(
-            (drawn, NodeText(num_shared_messages=shared, messages=messages, answer=answer,
-                             tools=tools))
-        )  # fmt: skip
+        made.append(drawn)
     return made
 
 
-def bits(nodes: Sequence[Node]) -> list[bytes]:
+def bits(turns: Sequence[Turn]) -> list[bytes]:
     """The log-probs as bytes, as -0.0 equals 0.0."""
-    return [struct.pack(f"<{len(n.policy_logprobs)}d", *n.policy_logprobs) for n in nodes]
+    logprobs = [turn.tokens.policy_logprobs for turn in turns if turn.tokens]
+    return [struct.pack(f"<{len(found)}d", *found) for found in logprobs]
 
 
 @settings(max_examples=40, deadline=None)
 @given(drawn=sessions(), metadata=JSON, reward=st.none() | st.floats(-10, 10))
 @example(drawn=[], metadata={}, reward=None)
 def test_a_session_round_trips_through_both(
-    drawn: list[tuple[Node, NodeText]], metadata: dict[str, object], reward: float | None
+    drawn: list[Turn], metadata: dict[str, object], reward: float | None
 ) -> None:
-    nodes, texts = [n for n, _ in drawn], [t for _, t in drawn]
     with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:
         store.create_session(SessionRecord(session_id="s", metadata=metadata, created_s=0.25))
         store.append("s", drawn)
         record = store.update_session(
-            "s", status=SessionStatus.FINISHED, reward=reward, ended_s=0.75,
-            reward_components={} if reward is None else {"it": reward},
+            "s", status=SessionStatus.FINISHED, ended_s=0.75,
+            reward=None if reward is None else
+            Reward(value=reward, components={"it": Component(score=reward)}),
         )  # fmt: skip
         for is_sealed in (False, True):
             if is_sealed:
                 assert store.seal().sealed == ["s"]
                 with store.connections.read() as connection:
-                    assert connection.execute("SELECT count(*) FROM nodes").fetchone()[0] == 0
-            assert (store.nodes("s"), bits(store.nodes("s"))) == (nodes, bits(nodes))
-            assert store.texts("s") == texts
+                    assert connection.execute("SELECT count(*) FROM turns").fetchone()[0] == 0
+            assert (store.turns("s"), bits(store.turns("s"))) == (drawn, bits(drawn))
             assert store.session("s") == record
             assert store.sessions() == [record]
             (whole,) = store.each()
-            assert (whole.record, whole.nodes, whole.texts) == (record, nodes, texts)
+            assert (whole.record, whole.turns) == (record, drawn)
         assert store.problems() == []
 
 
 def test_logprobs_take_four_bytes_where_that_loses_nothing() -> None:
     def size(values: list[float]) -> int:
-        columns, _ = node_to_columns(
-            replace(node(0, None, 0, [], [1] * len(values)), policy_logprobs=values), NodeText()
-        )
-        return len(columns[7])
+        made = turn(0, None, 0, [], [1] * len(values), policy_logprobs=values)
+        return len(encode_turn(made, 0, None).values[TURN_COLUMNS.index("policy_logprobs")])
 
     assert size([-0.5, -0.25, -(2.0**-149)]) == 12  # the last is subnormal in float32
     assert size([-0.5, -0.1]) == 16
@@ -123,11 +117,11 @@ def test_the_whole_size_is_that_of_the_new_tokens(tmp_path: Path) -> None:
         for index in range(num):
             shared = index * (new + 8)
             parent = None if index == 0 else index - 1
-            made = node(index, parent, shared, list(range(new)), list(range(8)))
-            store.append("s", [(made, NodeText())])
+            made = turn(index, parent, shared, list(range(new)), list(range(8)))
+            store.append("s", [made], first=index)
         with store.connections.read() as connection:
             total = connection.execute(
-                "SELECT sum(length(prompt_ids) + length(completion_ids)) FROM nodes"
+                "SELECT sum(length(prompt_ids) + length(completion_ids)) FROM turns"
             ).fetchone()[0]
     assert total == num * (new + 8) * 4
     size = sum(path.stat().st_size for path in tmp_path.iterdir())

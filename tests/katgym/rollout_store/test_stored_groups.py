@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from made_sessions import add
 from plain_rollout import plain_rollout
 
 from katgym import FailureKind, Reward, Rollout, TokenRecord, Turn, UsageError, assistant, user
+from katgym.policies.version_span import one_span
 from katgym.rollout_store import RolloutStore, SessionStatus, stored_groups, stored_rollouts
 from katgym.rollout_store.groups import (
     GRADING_S,
@@ -18,23 +19,21 @@ from katgym.rollout_store.groups import (
     held_out_rollouts,
     incomplete_groups,
 )
-from katgym.rollout_store.recording import as_session
-from katgym.version_span import one_span
+from katgym.rollout_store.rollouts import as_session
 
 
 def rollout(
     name: str, attempt: int, reward: float | None, version: int = 0, *, has_tokens: bool = True
 ) -> Rollout:
     tokens = TokenRecord(completion_ids=[1, 2], version_spans=one_span(version, 2))
-    turn = Turn(num_messages=1, finish_reason="stop", tokens=tokens if has_tokens else None,
-                num_prompt_tokens=0, num_completion_tokens=2)  # fmt: skip
+    turn = Turn(messages=[user("?")], answer=assistant("!"), num_completion_tokens=2,
+                tokens=tokens if has_tokens else None)  # fmt: skip
     kind = FailureKind.SANDBOX_ERROR
     return plain_rollout(
         attempt=attempt,
         episode_id=name,
         turns=[turn],
         reward=Reward.invalid(kind, "died") if reward is None else Reward(value=reward),
-        messages=[user("?"), assistant("!")],
         sampling_seed=None,
     )
 
@@ -174,7 +173,7 @@ def test_all_rollouts_come_by_group_sealed_or_not(store: RolloutStore) -> None:
     put(store, "g", "a0", 0, None, ended_s=4)
     add(store, "open", status=SessionStatus.OPEN)
     names = [r.episode_id for r in stored_rollouts(store)]
-    assert names == ["a0", "a1", "alone", "b0"]
+    assert names == ["alone", "a0", "a1", "b0"]  # by the ids "alone", "g" and "h", not by time
     store.seal()
     assert [r.episode_id for r in stored_rollouts(store)] == names
 
@@ -184,7 +183,7 @@ def test_a_group_is_read_when_it_is_asked_for(store: RolloutStore) -> None:
     put(store, "h", "b", 0, 1.0, size=1, ended_s=1)
     groups = stored_groups(store)
     assert next(groups)[0] == "g"
-    store.update_session("b", reward=7.0)
+    store.update_session("b", reward=Reward(value=7.0))
     _, group = next(groups)
     assert group.rewards == [7.0]
-    assert dataclasses.asdict(group.rollouts[0].turns[0])["finish_reason"] == "stop"
+    assert msgspec.to_builtins(group.rollouts[0].turns[0])["finish_reason"] == "stop"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from made_sessions import CALLING, RESULT, TOOLS, TWO_ANSWERS, add, node, text
+from made_sessions import CALLING, RESULT, TOOLS, TWO_ANSWERS, add, turn
 
-from katgym import FailureKind, RolloutStatus, Sampling, ToolResult, assistant, user
+from katgym import FailureKind, Reward, RolloutStatus, ToolResult, UsageError, assistant, user
+from katgym.environment.reward import Component
 from katgym.policies.base import BranchReason, TokenRecord
-from katgym.reward import Component
+from katgym.policies.version_span import VersionSpan, one_span
 from katgym.rollout_store import (
     RolloutStore,
     SessionStatus,
-    conversation,
     rollout_groups,
     rollouts,
 )
-from katgym.version_span import VersionSpan, one_span
 
 
 def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) -> None:
@@ -24,7 +23,8 @@ def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) 
         "env_kwargs": {"a": 1},
     }  # fmt: skip
     add(store, "s1", metadata=meta)
-    store.update_session("s1", reward=0.5, reward_components={"tests": 1.0})
+    given = Reward(value=0.5, components={"tests": Component(score=1.0, weight=0.0)})
+    store.update_session("s1", reward=given)
     live = rollouts(store, "s1")
     store.seal()
     rollout = rollouts(store, "s1")
@@ -36,8 +36,9 @@ def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) 
     assert rollout.env_kwargs == {"a": 1}
     assert (rollout.status, rollout.reward.value) == (RolloutStatus.TERMINATED, 0.5)
     assert rollout.reward.components == {"tests": Component(score=1.0, weight=0.0)}
-    assert rollout.sampling == Sampling(temperature=0.5, max_tokens=16)
-    assert (rollout.sampling_seed, rollout.wall_s, rollout.tools) == (3, 10.0, TOOLS)
+    assert (rollout.sampling, rollout.sampling_seed) == (None, None)  # each call has its own
+    assert rollout.turns[0].sampling == {"temperature": 0.5, "max_tokens": 16, "seed": 3}
+    assert (rollout.wall_s, rollout.tools) == (10.0, TOOLS)
     assert [turn.tokens for turn in rollout.turns] == [
         TokenRecord(prompt_ids=[1, 2], completion_ids=[3, 4], policy_logprobs=[-0.375, -0.5],
                     version_spans=one_span(7, 2)),
@@ -58,18 +59,16 @@ def test_a_finished_session_is_a_rollout_with_all_branches(store: RolloutStore) 
     assert first.tool_results == [ToolResult(call_id="call_0", name="f", content="2")]
     assert (first.started_s, first.completed_s, first.ended_s) == (1.0, 1.5, 2.0)
     assert [turn.num_prompt_tokens for turn in rollout.turns] == [2, 5, 3]
-    for turn in rollout.turns:
-        assert rollout.messages[turn.num_messages]["role"] == "assistant"
+    assert rollout.messages == [user("how much?"), user("so far: 2"), assistant("done")]
 
 
 def test_the_oldest_version_counts_and_none_is_0(store: RolloutStore) -> None:
     spans = [VersionSpan(version=9, start=0, end=1), VersionSpan(version=8, start=1, end=2)]
-    said = text([user("a")], assistant("b"))
-    nodes = [
-        (node(0, None, 0, [1], [2, 3], versions=spans), said),
-        (node(1, None, 0, [1], [2], versions=[]), said),
+    turns = [
+        turn(0, None, 0, [1], [2, 3], version_spans=spans),
+        turn(1, None, 0, [1], [2], version_spans=()),
     ]
-    add(store, "s", nodes)
+    add(store, "s", turns)
     tokens = [turn.tokens for turn in rollouts(store, "s").turns if turn.tokens]
     assert [record.policy_version for record in tokens] == [8, 0]
     assert [record.version_spans for record in tokens] == [tuple(spans), ()]
@@ -94,7 +93,8 @@ def test_a_reward_is_valid_only_when_the_session_finished_with_one(
     store: RolloutStore, status: SessionStatus, reward: float | None, meta: dict, expected: tuple
 ) -> None:
     add(store, "s", status=SessionStatus.OPEN, metadata=meta)
-    store.update_session("s", status=status, reward=reward)
+    given = None if reward is None else Reward(value=reward)
+    store.update_session("s", status=status, reward=given)
     rollout = rollouts(store, "s")
     assert rollout.reward.value is None
     assert not rollout.reward.is_valid
@@ -105,35 +105,33 @@ def test_a_reward_is_valid_only_when_the_session_finished_with_one(
 def test_a_conversation_is_what_the_model_saw(store: RolloutStore) -> None:
     add(store, "s")
     add(store, "two", TWO_ANSWERS)
-    stored = store.stored("s")
-    asked = user("how much?")
-    assert conversation(stored, 1) == [asked, CALLING, RESULT, assistant("two")]
-    assert conversation(stored, 2) == [asked, user("so far: 2"), assistant("done")]
-    two = store.stored("two")
-    assert [conversation(two, place) for place in (0, 1)] == [
+    rollout, asked = rollouts(store, "s"), user("how much?")
+    assert rollout.conversation(1) == [asked, CALLING, RESULT, assistant("two")]
+    assert rollout.conversation(2) == [asked, user("so far: 2"), assistant("done")]
+    two = rollouts(store, "two")
+    assert [two.conversation(place) for place in (0, 1)] == [
         [user("pick"), assistant("a")],
         [user("pick"), assistant("b")],
     ]
 
 
-def test_an_index_may_be_missing_between_nodes(store: RolloutStore) -> None:
-    """A gateway that numbers calls as they come may have lost one."""
-    said = text([user("a")], assistant("b"))
-    nodes = [(node(3, None, 0, [1], [2]), said), (node(7, 3, 2, [3], [4]), said)]
-    add(store, "s", nodes)
-    rollout = rollouts(store, "s")
-    assert [t.tokens.parent for t in rollout.turns if t.tokens] == [None, 0]
-    assert rollout.trajectories()[0].token_ids == [1, 2, 3, 4]
+def test_what_a_session_does_not_say_is_empty(store: RolloutStore) -> None:
+    add(store, "empty", [], group_id="", metadata={})
+    rollout = rollouts(store, "empty")
+    assert (rollout.turns, rollout.messages, rollout.tools) == ([], [], ())
+    assert (rollout.env_id, rollout.policy, rollout.seed, rollout.attempt) == ("", "", None, 0)
+    assert rollout.task_id == "empty"
+    add(store, "grouped", [turn(0, None, 0, [1], [2])], group_id="g")
+    rollout = rollouts(store, "grouped")
+    assert (rollout.task_id, rollout.messages) == ("g", [])
+    add(store, "two models", [turn(0, None, 0, [1], [2]), turn(1, None, 0, [1], [2], model="big")])
+    assert rollouts(store, "two models").policy == "tiny, big"
 
 
-def test_odd_sampling_settings_and_empty_sessions_are_no_fault(store: RolloutStore) -> None:
-    add(store, "empty", [])
-    assert rollouts(store, "empty").turns == []
-    odd = {"temperature": None, "top_p": 0, "max_tokens": "many", "top_k": -1, "seed": "x"}
-    add(store, "odd", [(node(0, None, 0, [1], [2], sampling=odd), text([], None))])
-    rollout = rollouts(store, "odd")
-    assert (rollout.sampling, rollout.sampling_seed) == (Sampling(), None)
-    assert rollout.messages == [{"role": "assistant", "content": ""}]
+def test_metadata_of_another_type_is_an_error_not_a_default(store: RolloutStore) -> None:
+    for name, value in {"seed": True, "attempt": "2", "env_kwargs": [], "split": None}.items():
+        with pytest.raises(UsageError, match=rf"metadata of session 'odd': .*\$\.{name}"):
+            add(store, "odd", metadata={name: value})
 
 
 def test_siblings_are_a_group(store: RolloutStore) -> None:

@@ -30,8 +30,9 @@ from katgym import (
     user,
 )
 from katgym.policies.base import BranchReason
+from katgym.policies.version_span import VersionSpan, one_span
 from katgym.rollout_store import RolloutStore, record_rollout
-from katgym.version_span import VersionSpan, one_span
+from katgym.rollout_store.rollouts import as_session
 
 ENV_ID = "katgym/TreasureHunt-v0"
 ROOMS = {
@@ -81,7 +82,7 @@ class Episode:
 
     def __init__(self, encode: Encode, rng: random.Random, version: int) -> None:
         self.encode, self.rng, self.version = encode, rng, version
-        self.messages: list[Message] = []
+        self.num_messages = 0
         self.turns: list[Turn] = []
         self.wholes: list[list[int]] = []
         self.new: list[Message] = []
@@ -114,7 +115,6 @@ class Episode:
                 }
                 for i, (name, arguments) in enumerate(calls)
             ]  # fmt: skip
-        self.messages += self.new
         given = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in self.new)
         prompt = self.encode(f"{given}<|im_start|>assistant\n")
         said = "".join(
@@ -130,7 +130,9 @@ class Episode:
         ran = self._results(calls, results)
         self.turns.append(
             Turn(
-                num_messages=len(self.messages),
+                messages=self.new,
+                num_shared_messages=self.num_messages,
+                answer=message,
                 finish_reason="tool_calls" if calls else "stop",
                 tokens=TokenRecord(
                     parent=number - 1 if number else None, num_shared=num_shared, prompt_ids=prompt,
@@ -145,7 +147,7 @@ class Episode:
                 ended_s=self.clock_s,
             )
         )  # fmt: skip
-        self.messages.append(message)
+        self.num_messages += len(self.new) + 1
         self.new = [result.to_message() for result in ran]
 
     def _spans(self, number: int, num_tokens: int) -> tuple[VersionSpan, ...]:
@@ -277,7 +279,7 @@ def _rollout(
         env_id=ENV_ID, plugin_version="0.1.0", task_id=f"L3-train-{task:06d}", seed=task,
         attempt=attempt, episode_id=f"episode-{task}-{attempt}-{episode.version}",
         status=RolloutStatus.FAILED if is_broken else RolloutStatus.TERMINATED,
-        reward=reward, messages=[*episode.messages, *episode.new], turns=episode.turns,
+        reward=reward, turns=episode.turns, final_messages=episode.new,
         sampling_seed=attempt, failure_kind=kind, reason=reward.reason, wall_s=episode.clock_s,
     )  # fmt: skip
 
@@ -302,8 +304,12 @@ def write_evaluation(
         "sampling": {"temperature": 1.0}, "limits": {}, "envs": [env],
     }  # fmt: skip
     (folder / "lock.json").write_text(json.dumps(lock))
-    lines = "".join(json.dumps(rollout.to_json()) + "\n" for rollout in rollouts)
-    (folder / "rollouts.jsonl").write_text(lines)
+    with RolloutStore.open(folder) as store:
+        for number, rollout in enumerate(rollouts):
+            group_id = ascii(f"{rollout.env_id}/{rollout.task_id}")[1:-1] + "/0123456789ab"
+            ended_s = 1.7e9 + 100 * number
+            made = as_session(rollout, group_id=group_id, metadata={}, ended_s=ended_s)
+            store.add_sessions([made])
     if is_finished:
         (folder / "summary.json").write_text("{}")
     return folder

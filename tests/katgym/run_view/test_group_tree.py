@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_rollout import plain_rollout
 
-from katgym import Reward, Rollout, TokenRecord, Turn, user
+from katgym import Reward, Rollout, TokenRecord, Turn, assistant, user
 from katgym.policies.base import BranchReason
 from katgym.run_view.group_tree import Cause, group_tree
 from katgym.run_view.run_view import GroupView, RolloutView
@@ -18,17 +18,16 @@ from katgym.run_view.tree_layout import FORK_ROW, ROW, tree_layout
 
 
 def rollout(*records: TokenRecord | None, reward: float = 1.0, said: str = "hm") -> Rollout:
-    messages, turns = [], []
-    for number, record in enumerate(records):
-        messages.append(user(f"go on {number}"))
-        turns.append(
-            Turn(
-                num_messages=len(messages), finish_reason="stop", tokens=record,
-                num_prompt_tokens=0, num_completion_tokens=0,
-            )
-        )  # fmt: skip
-        messages.append({"role": "assistant", "content": f"{said} {number}"})
-    return plain_rollout(reward=Reward(value=reward), messages=messages, turns=turns)
+    turns = [
+        Turn(
+            messages=[user(f"go on {number}")],
+            num_shared_messages=2 * number,
+            answer=assistant(f"{said} {number}"),
+            tokens=record,
+        )
+        for number, record in enumerate(records)
+    ]
+    return plain_rollout(reward=Reward(value=reward), turns=turns)
 
 
 def record(parent: int | None, shared: int, prompt: list[int], answer: list[int], **more):

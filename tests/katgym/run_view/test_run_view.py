@@ -18,7 +18,9 @@ from made_runs import (
 )
 
 from katgym import UsageError
+from katgym.evaluation.store import read_rollouts
 from katgym.rollout_store import RolloutStore, SessionRecord, record_rollout
+from katgym.rollout_store.records import reward_value
 from katgym.run_view import GroupView, RolloutView, RunKind, Selection, read_run
 from katgym.run_view.selection import GroupHead, choose
 
@@ -39,12 +41,12 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_evaluation_becomes_groups_of_siblings_with_their_numbers(evaluation: Path):
     view = read_run(evaluation)
-    lines = [json.loads(s) for s in (evaluation / "rollouts.jsonl").read_text().splitlines()]
+    lines = read_rollouts(evaluation)
     assert (view.name, view.kind, view.num_groups) == ("hunt", RunKind.EVALUATION, 3)
     assert [len(group.rollouts) for group in view.groups] == [6, 6, 6]
     group = view.groups[0]
-    own = [line for line in lines if line["task_id"] == group.task_id]
-    values = [x["reward"]["value"] for x in own if x["reward"]["is_valid"]]
+    own = [line for line in lines if line.task_id == group.task_id]
+    values = [r.reward.value for r in own if r.reward.value is not None]
     assert group.num_invalid == 6 - len(values) == 1  # attempt 5 of task 0
     assert group.mean_reward == sum(values) / len(values) == group.pass_rate
     assert group.rollouts[2].rollout.attempt == 2
@@ -79,7 +81,9 @@ def test_reward_has_the_interval_of_the_kept_rollouts(training: Path):
     assert [x for x, _ in series.points] == [1, 2, 3, 4]
     with RolloutStore.open(training / "rollouts", create=False) as store:
         rewards = [
-            r.reward for r in store.sessions() if r.metadata["step"] == 3 and r.reward is not None
+            reward_value(r)
+            for r in store.sessions()
+            if r.metadata["step"] == 3 and reward_value(r) is not None
         ]
     assert series.points[2][1] == pytest.approx(sum(rewards) / len(rewards))
     band = next(band for band in series.bands if band.x == 3)
@@ -144,8 +148,6 @@ def test_half_written_and_broken_lines_are_left_out(tmp_path: Path):
 def test_an_evaluation_that_goes_on_says_how_far_it_is(tmp_path: Path):
     rollouts = made_group(Words().encode, 1)
     folder = write_evaluation(tmp_path / "run", rollouts[:4], is_finished=False)
-    with (folder / "rollouts.jsonl").open("a") as file:
-        file.write('{"env_id": "katgym/Tr')
     view = read_run(folder)
     assert len(view.groups[0].rollouts) == 4
     assert "4 of 12 rollouts are there: the run is going on or was interrupted." in view.notes

@@ -14,6 +14,7 @@ from katgym.errors import UnknownNameError
 from katgym.sandbox import (
     Enforcement,
     ExecResult,
+    Sandbox,
     SandboxBackend,
     SandboxError,
     SandboxSpec,
@@ -22,16 +23,16 @@ from katgym.sandbox import (
     shared_backend,
 )
 from katgym.sandbox.changes import ChangeKind
-from katgym.sandbox.conformance import CHECKS, Check, run_check, run_conformance, select
-from katgym.sandbox.local.backend import LocalBackend, LocalSandbox
+from katgym.sandbox.conformance import CHECKS, ConformanceCheck, run_check, run_conformance, select
+from katgym.sandbox.local.backend import LocalBackend
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_the_local_backend_conforms(check: Check) -> None:
+def test_the_local_backend_conforms(check: ConformanceCheck) -> None:
     asyncio.run(_run_check(check, LocalBackend()))
 
 
-async def _run_check(check: Check, backend: SandboxBackend) -> None:
+async def _run_check(check: ConformanceCheck, backend: SandboxBackend) -> None:
     try:
         await run_check(check, backend)
     finally:
@@ -48,28 +49,28 @@ def test_the_shared_backend_conforms() -> None:
     assert report.ok and len(report.results) == len(CHECKS) > 100
 
 
-class LosesNewlines(LocalSandbox):
+class LosesNewlines(Sandbox):
     async def exec(self, *args: Any, **options: Any) -> ExecResult:
         found = await super().exec(*args, **options)
         return replace(found, stdout=found.stdout.rstrip(b"\n"))
 
 
-class IgnoresEnv(LocalSandbox):
+class IgnoresEnv(Sandbox):
     async def exec(self, *args: Any, env: Any = None, **options: Any) -> ExecResult:
         return await super().exec(*args, **options)
 
 
-class IgnoresLimits(LocalSandbox):
+class IgnoresLimits(Sandbox):
     async def exec(self, *args: Any, limits: Any = None, **options: Any) -> ExecResult:
         return await super().exec(*args, **options)
 
 
-class HidesTimeouts(LocalSandbox):
+class HidesTimeouts(Sandbox):
     async def exec(self, *args: Any, **options: Any) -> ExecResult:
         return replace(await super().exec(*args, **options), is_timed_out=False, limit_hit=None)
 
 
-class RaisesForAMissingProgram(LocalSandbox):
+class RaisesForAMissingProgram(Sandbox):
     async def exec(self, *args: Any, **options: Any) -> ExecResult:
         found = await super().exec(*args, **options)
         if found.exit_code == 127:
@@ -77,33 +78,33 @@ class RaisesForAMissingProgram(LocalSandbox):
         return found
 
 
-class GoesOnWhenCancelled(LocalSandbox):
+class GoesOnWhenCancelled(Sandbox):
     async def exec(self, *args: Any, **options: Any) -> ExecResult:
         return await asyncio.shield(asyncio.ensure_future(super().exec(*args, **options)))
 
 
-class ReadsAnySize(LocalSandbox):
+class ReadsAnySize(Sandbox):
     async def read(self, path: str, *, max_bytes: int = 0) -> bytes:
         return await super().read(path, max_bytes=1 << 30)
 
 
-class WritesThroughLinks(LocalSandbox):
+class WritesThroughLinks(Sandbox):
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         await super().exec(f"cat > '{path}'", stdin=data)
 
 
-class ForgetsModes(LocalSandbox):
+class ForgetsModes(Sandbox):
     async def diff(self, **options: Any) -> WorkspaceDiff:
         found = await super().diff(**options)
         return WorkspaceDiff(changes=tuple(c for c in found if c.kind is not ChangeKind.MODE))
 
 
-class LosesWhatIsBeyond(LocalSandbox):
+class LosesWhatIsBeyond(Sandbox):
     async def diff(self, **options: Any) -> WorkspaceDiff:
         return replace(await super().diff(**options), num_omitted=0)
 
 
-class KeepsTmp(LocalSandbox):
+class KeepsTmp(Sandbox):
     async def reset(self, to: str | None = None) -> None:
         had_file = (await super().exec("test -e /tmp/x")).ok
         await super().reset(to)
@@ -111,12 +112,12 @@ class KeepsTmp(LocalSandbox):
             await super().exec("echo > /tmp/x")
 
 
-class ForksItself(LocalSandbox):
+class ForksItself(Sandbox):
     async def fork(self, num: int = 1, *, at: str | None = None) -> list[Any]:
         return [self] * num
 
 
-class LivesOn(LocalSandbox):
+class LivesOn(Sandbox):
     async def kill(self) -> None:
         pass
 
@@ -140,17 +141,12 @@ class LivesOn(LocalSandbox):
         (LivesOn, "lifecycle.kill_ends_everything"),
     ],
 )
-def test_a_fault_is_found(fault: type[LocalSandbox], name: str) -> None:
+def test_a_fault_is_found(fault: type[Sandbox], name: str) -> None:
     class FaultyBackend(LocalBackend):
         async def create(self, spec: SandboxSpec) -> Any:
             made = await super().create(spec)
             made.__class__ = fault
             return made
-
-        async def aclose(self) -> None:
-            for made in self.live.values():  # a fault must not outlive the test
-                made.__class__ = LocalSandbox
-            await super().aclose()
 
     (check,) = select([name])
     with pytest.raises((AssertionError, SandboxError)):

@@ -101,9 +101,9 @@ def test_limits_are_positive_or_none(field: str, value: object) -> None:
 def test_tightening_takes_the_smaller_of_each() -> None:
     one = SandboxLimits(wall_s=5, cpu_s=None, max_processes=10)
     two = SandboxLimits(wall_s=None, cpu_s=3, max_processes=20)
-    both = one.tightened(two)
+    both = one.tighten(two)
     assert (both.wall_s, both.cpu_s, both.max_processes) == (5, 3, 10)
-    assert both == two.tightened(one)
+    assert both == two.tighten(one)
 
 
 @pytest.mark.parametrize("workdir", ["workspace", "/", "/a/../b"])

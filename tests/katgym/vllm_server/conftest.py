@@ -48,7 +48,7 @@ def make_config(fake_python: Path, tmp_path: Path) -> Callable[..., VllmServerCo
 
 
 def pids(log: Path, *, num_started: int = 1) -> list[int]:
-    """Return the processes of a fake server: supervisor, server, the server's child.
+    """Return the processes of a fake server: guard, server, the server's child.
 
     num_started: which of the servers that wrote to the log, one after the other.
     """

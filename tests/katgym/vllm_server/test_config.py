@@ -9,7 +9,7 @@ import pytest
 from katgym.errors import UsageError
 from katgym.vllm_server import VllmServerConfig
 from katgym.vllm_server.config import server_command, server_environment
-from katgym.vllm_server.failure_hints import hint, raised_errors
+from katgym.vllm_server.failure_hints import find_errors, hint
 
 PYTHON = Path("/venv/bin/python")
 
@@ -95,7 +95,7 @@ def test_the_first_errors_of_a_log_are_its_cause():
 (EngineCore pid=7) ERROR 11-21 [core.py:2] ValueError: head size 9 is not supported
 (APIServer pid=6) RuntimeError: Engine core initialization failed.
 """
-    assert raised_errors(log) == [
+    assert find_errors(log) == [
         "ValueError: head size 9 is not supported",
         "RuntimeError: Engine core initialization failed.",
     ]

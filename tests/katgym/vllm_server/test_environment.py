@@ -51,7 +51,7 @@ def test_the_cache_may_be_moved(cache, monkeypatch):
 
 
 def test_an_environment_that_was_not_made_says_how():
-    with pytest.raises(InfrastructureError, match="Make it once with: katgym vllm install --cpu"):
+    with pytest.raises(InfrastructureError, match="once with: katgym vllm install --device cpu"):
         environment_python(CONFIG)
 
 
@@ -128,7 +128,7 @@ def test_a_killed_maker_holds_up_nobody(fake, cache):
 
 
 def test_the_command_prints_the_path_alone(fake, capsys):
-    assert main(["vllm", "install", "--cpu", "--python", fake[0]]) == 0
+    assert main(["vllm", "install", "--device", "cpu", "--python", fake[0]]) == 0
     told = capsys.readouterr()
     assert told.out == f"{environment_folder(Device.CPU) / 'bin' / 'python'}\n"
     assert "this takes minutes" in told.err

@@ -23,7 +23,17 @@ def test_serve_shows_the_log_of_a_server_that_fails(tmp_path, capsys):
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "no_such_type"}))
     log = tmp_path / "server.log"
-    arguments = ["vllm", "serve", str(model), "--port", "0", "--log", str(log), "--device", "cpu"]
+    arguments = [
+        "vllm",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        "--set",
+        f"log_file={log}",
+        "--device",
+        "cpu",
+    ]
     assert main([*arguments, "--python", python]) == 1
     told = capsys.readouterr().err
     assert "error: vLLM ended with exit code 1 after" in told

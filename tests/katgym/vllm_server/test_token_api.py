@@ -6,7 +6,7 @@ import pytest
 
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
-from katgym.version_span import VersionSpan, one_span
+from katgym.policies.version_span import VersionSpan, one_span
 from katgym.vllm_server.token_api import (
     SampledTokens,
     TokenRequest,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from made_rollouts import short_rollout
 
-from katgym.messages import Message, normalize_action
+from katgym.environment.messages import Message, normalize_action
+from katgym.play.rollout import RolloutGroup
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session, TokenRecord
-from katgym.rollout import RolloutGroup
-from katgym.version_span import one_span
+from katgym.policies.version_span import one_span
 
 
 def group_of(rewards: Sequence[float | None], **more: object) -> RolloutGroup:

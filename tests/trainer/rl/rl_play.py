@@ -10,7 +10,7 @@ from byte_tokenizer import byte_tokenizer
 from tiny_qwen import tiny_qwen
 
 import katgym
-from katgym.registry import register
+from katgym.plugins.registry import register
 
 ENV_ID = "rltest/Low-v0"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_qwen import tiny_qwen
 
-from katgym_trainer.rl.best_model import BestModel
+from katgym_trainer.saving.best_model import BestModel
 from katgym_trainer.trainer import Trainer
 
 

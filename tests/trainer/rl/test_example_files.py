@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from katgym_trainer.rl.rl_config_file import parse_rl_config
-from katgym_trainer.runs.pipeline_config import parse_pipeline
-from katgym_trainer.runs.train_config_file import parse_config
-from katgym_trainer.runs.train_run_config import TrainKind
+from katgym_trainer.config.pipeline_config import PipelineConfig
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 
 EXAMPLES = Path(__file__).parents[3] / "trainer/examples"
 
@@ -19,10 +18,10 @@ EXAMPLES = Path(__file__).parents[3] / "trainer/examples"
 def test_every_example_is_a_run(path: Path) -> None:
     raw = tomllib.loads(path.read_text())
     if path.stem == "stages":
-        config = parse_pipeline(raw, name=path.name)
+        config = PipelineConfig.of(raw, name=path.name)
         assert [stage.kind for stage in config.stages] == ["sft", "rl"]
     elif path.stem == "rl":
-        assert len(parse_rl_config(raw, name=path.name).envs[0].lessons) == 3
+        assert len(RlConfig.of(raw, name=path.name).envs[0].lessons) == 3
     else:
         kind = TrainKind(path.stem)
-        assert parse_config(raw, kind, name=path.name).kind is kind
+        assert TrainRunConfig.of(raw, kind=kind, name=path.name).kind is kind

@@ -13,7 +13,7 @@ from rl_play import LowEnv, config_text, save_model
 from small_disk import fill, small_disk
 
 from katgym.cli.main import main
-from katgym.registry import register
+from katgym.plugins.registry import register
 from katgym.rollout_store.store import RolloutStore
 
 ENV_ID = "rltest/Filling-v0"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from played_groups import HeldPolicy
 
-from katgym.engine import EngineConfig, RolloutEngine
 from katgym.errors import PolicyError, UsageError
+from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, StaleGroups
+from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 from katgym_trainer.rl.group_stream import GroupStream
-from katgym_trainer.rl.rl_config import EnvConfig, RolloutsConfig
-from katgym_trainer.rl.task_source import GroupDraw, TaskSource
 
 HUNT = EnvConfig(id="katgym/TreasureHunt-v0?max_turns=1", num_tasks=50)
 
@@ -23,7 +23,7 @@ def stream_of(
     policy: HeldPolicy, *, pending: list[GroupDraw] | None = None, **config: Any
 ) -> GroupStream:
     told = RolloutsConfig(**{"num_groups": 3, "group_size": 2, **config})
-    source = TaskSource([HUNT], told, seed=0)
+    source = Curriculum([HUNT], told, seed=0)
     engine = RolloutEngine(policy, config=EngineConfig(max_retries=0))
     stream = GroupStream(source, engine, told)
     waiting = [draw.to_json() for draw in pending or ()]
@@ -111,7 +111,9 @@ def test_waiting_holds_a_step_up_for_what_would_be_too_old_for_the_next() -> Non
 def test_dropping_gives_up_what_is_too_old_and_plays_others() -> None:
     async def play() -> None:
         policy = HeldPolicy(let_go=0)
-        async with stream_of(policy, max_staleness=1, stale="drop", max_concurrency=50) as stream:
+        async with stream_of(
+            policy, max_staleness=1, stale=StaleGroups.DROP, max_concurrency=50
+        ) as stream:
             stream.advance(0)
             await settled(policy)
             await policy.let_go(6)
@@ -153,7 +155,7 @@ def test_groups_played_ahead_are_not_counted_among_those_that_a_step_was_offered
 
 def test_what_was_begun_by_another_process_is_played_first() -> None:
     async def play() -> None:
-        drawn = TaskSource([HUNT], RolloutsConfig(num_groups=3), seed=0)
+        drawn = Curriculum([HUNT], RolloutsConfig(num_groups=3), seed=0)
         ids = [drawn.draw().task_id for _ in range(5)][3:]
         old = [
             GroupDraw(number=7, env=0, lesson=0, task_id=ids[0], seed=5),
@@ -204,7 +206,7 @@ def test_a_stop_ends_the_wait_and_what_plays_is_cancelled() -> None:
             taken = await stream.take(lambda: time.perf_counter() - began > 0.3)
             assert list(taken.groups) == []
             assert len(stream.pending()) == 3
-        assert time.perf_counter() - began < 10
+        assert time.perf_counter() - began < 60
 
     run(play())
 
@@ -214,13 +216,16 @@ def test_the_time_in_which_nothing_is_played_is_measured() -> None:
         async with stream_of(HeldPolicy()) as stream:
             await stream.take()
             stream.idle_s()
+            began = time.perf_counter()
             await asyncio.sleep(0.4)
-            assert 0.4 <= stream.idle_s() < 5
+            told = [stream.idle_s()]
+            assert told[0] >= 0.4
             await asyncio.sleep(0.2)
             stream.advance(1)
             await stream.take()
-            assert 0.2 <= stream.idle_s() < 0.4 + 5
-            assert stream.idle_s() < 0.1
+            told += [stream.idle_s(), stream.idle_s()]
+            assert told[1] >= 0.2
+            assert sum(told) <= time.perf_counter() - began + 0.1  # no time is told twice
 
     run(play())
 

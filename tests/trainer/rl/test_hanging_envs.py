@@ -12,7 +12,7 @@ import pytest
 from rl_play import LowEnv, config_text, save_model
 
 from katgym.cli.main import main
-from katgym.registry import register
+from katgym.plugins.registry import register
 from katgym.rollout_store.store import RolloutStore
 
 NUM_HANGS = 18

@@ -11,8 +11,8 @@ from rl_play import ENV_ID, register_env, save_model
 
 from katgym.cli.main import main
 from katgym.errors import UsageError
-from katgym_trainer.rl.rl_config import RlConfig
-from katgym_trainer.runs.pipeline_config import parse_pipeline
+from katgym_trainer.config.pipeline_config import PipelineConfig
+from katgym_trainer.config.rl_config import RlConfig
 
 SFT = {"kind": "sft", "data": {"oracle": {"envs": [ENV_ID], "num_tasks": 6}}}
 RL = {"kind": "rl", "envs": [{"id": ENV_ID}]}
@@ -55,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_stages_are_named_and_get_the_model_of_the_one_before() -> None:
-    config = parse_pipeline({"model": {"path": "m"}, "stage": [SFT, RL]}, name="a.toml")
+    config = PipelineConfig.of({"model": {"path": "m"}, "stage": [SFT, RL]}, name="a.toml")
     assert [(stage.name, stage.kind) for stage in config.stages] == [("sft", "sft"), ("rl", "rl")]
     assert [stage.config.model.path for stage in config.stages] == ["m", "m"]
     assert config.stages[1].of_model(Path("runs/01-sft/model")).model.path == "runs/01-sft/model"
@@ -64,7 +64,7 @@ def test_stages_are_named_and_get_the_model_of_the_one_before() -> None:
 
 def test_what_is_wrong_is_named_with_its_stage() -> None:
     def parse(*stages: object, **more: object) -> None:
-        parse_pipeline({"model": {"path": "m"}, "stage": list(stages), **more}, name="a.toml")
+        PipelineConfig.of({"model": {"path": "m"}, "stage": list(stages), **more}, name="a.toml")
 
     for stages, text in (
         (({"kind": "slf"},), r"unknown kind of a.toml stage 1 'slf'. Did you mean 'sft'"),
@@ -79,6 +79,7 @@ def test_what_is_wrong_is_named_with_its_stage() -> None:
         parse(RL, train={})
 
 
+@pytest.mark.slow
 def test_all_stages_run_and_the_same_command_does_what_is_left(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_all_stages_run_and_the_same_command_does_what_is_left(
     assert [(s["kind"], s["step"], s["resumed_from"]) for s in told["stages"]] == [("rl", 3, 2)]
 
 
+@pytest.mark.slow
 def test_a_stage_is_not_gone_on_with_once_the_one_before_has_another_model(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,8 +11,9 @@ from rl_play import ENV_ID, register_env, save_model
 from katgym.cli.main import main
 from katgym.errors import UsageError
 from katgym.evaluation.store import read_rollouts
+from katgym_trainer.config.run_config import ModelConfig
+from katgym_trainer.config.train_run_config import CollectConfig, DataConfig
 from katgym_trainer.runs.played_sources import play_model, relative_reward
-from katgym_trainer.runs.train_run_config import CollectConfig, DataConfig, ModelConfig
 
 HUNT = "katgym/TreasureHunt-v0?level=1"
 
@@ -39,16 +40,15 @@ def test_the_model_plays_every_attempt_and_again_only_what_is_missing(
     model: Path, tmp_path: Path
 ) -> None:
     assert play_model(collect(), ModelConfig(path=str(model)), tmp_path) == {}
-    before = (tmp_path / "collected" / "rollouts.jsonl").read_bytes()
-    lines = list(read_rollouts(tmp_path / "collected"))
-    assert sorted((line["task_id"], line["attempt"]) for line in lines) == [
+    found = read_rollouts(tmp_path / "collected")
+    assert sorted((rollout.task_id, rollout.attempt) for rollout in found) == [
         (task, attempt)
-        for task in sorted({line["task_id"] for line in lines})
+        for task in sorted({rollout.task_id for rollout in found})
         for attempt in (0, 1)
     ]
-    assert max(line["num_turns"] for line in lines) == 7  # the env's own limit
+    assert max(rollout.num_turns for rollout in found) == 7  # the env's own limit
     play_model(collect(), ModelConfig(path=str(model)), tmp_path)
-    assert (tmp_path / "collected" / "rollouts.jsonl").read_bytes() == before
+    assert read_rollouts(tmp_path / "collected") == found
 
 
 def test_a_rollout_that_goes_far_beyond_the_solution_is_stopped(
@@ -56,15 +56,15 @@ def test_a_rollout_that_goes_far_beyond_the_solution_is_stopped(
 ) -> None:
     best = play_model(collect(slack=1.5), ModelConfig(path=str(model)), tmp_path)
     assert set(best.values()) == {2}  # inspect, then open
-    lines = list(read_rollouts(tmp_path / "collected"))
-    kinds = {line["num_turns"]: line["failure_kind"] for line in lines}
+    found = read_rollouts(tmp_path / "collected")
+    kinds = {rollout.num_turns: rollout.failure_kind for rollout in found}
     assert max(kinds) == 3 and kinds[3] == "max_turns"
 
 
 def test_what_cannot_be_collected_is_told() -> None:
     for more, text in (
         ({"envs": ()}, "envs names what the model plays"),
-        ({"slack": 0.5}, "slack is a number >= 1, got 0.5"),
+        ({"slack": 0.5}, "slack is a number >= 1, or None, got 0.5"),
         ({"group_size": 0}, "group_size is an int >= 1, got 0"),
     ):
         with pytest.raises(UsageError, match=text):
@@ -86,7 +86,7 @@ def test_a_model_is_fine_tuned_on_the_best_it_played(
     command = ["train", "rft", str(tmp_path / "rft.toml"), "--out", str(tmp_path / "run"), "--json"]
     assert main(command) == 0
     told = json.loads(capsys.readouterr().out)
-    values = [line["reward"]["value"] for line in read_rollouts(tmp_path / "run" / "collected")]
+    values = [rollout.reward.value for rollout in read_rollouts(tmp_path / "run" / "collected")]
     assert len(values) == 32
     assert told["num_rollouts"] == sum(value >= 0.05 for value in values) > 0
     assert told["num_left_out"] == {"reward too low": 32 - told["num_rollouts"]}

@@ -114,13 +114,14 @@ def oldest_versions(place: Place) -> dict[int, int]:
         RolloutStore.open(place.run / "rollouts") as ours,
     ):
         for record in ours.sessions():
-            nodes = theirs.nodes(record.session_id)
-            oldest = min(span.version for node in nodes for span in node.versions)
+            nodes = theirs.turns(record.session_id)
+            oldest = min(span.version for node in nodes for span in node.tokens.version_spans)
             step = record.metadata["step"]
             found[step] = min(found.get(step, oldest), oldest)
     return found
 
 
+@pytest.mark.slow
 def test_agents_play_with_each_steps_weights_and_versions_are_counted(place: Place) -> None:
     pytest.importorskip("openai", reason="needs the package 'openai'")
     with place.agents():

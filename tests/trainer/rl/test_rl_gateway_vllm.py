@@ -58,7 +58,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("KATGYM_GATEWAY_KEY", KEY)
         limits = ["--max-staleness", str(MAX_STALENESS)]
         limits += ["--sessions-per-version", str(NUM_GROUPS * GROUP_SIZE + 1)]
-        forced = ["--model", "tiny", "--sampling", "temperature=1.0"]
+        forced = ["--model", "tiny", "--set", "sampling.temperature=1.0"]
         with gateway_of(server.url, store, *limits, *forced) as gateway:
             agents = [sys.executable, str(AGENTS), str(GROUP_SIZE), "2"]
             text = CONFIG.format(
@@ -108,17 +108,17 @@ def test_staleness_is_that_of_the_versions_in_the_store(played: Any) -> None:
     ages: dict[int, list[int]] = {}
     with RolloutStore.open(store) as theirs, RolloutStore.open(run / "rollouts") as ours:
         for record in ours.sessions():
-            nodes = theirs.nodes(record.session_id)
-            oldest = min(span.version for node in nodes for span in node.versions)
+            nodes = theirs.turns(record.session_id)
+            oldest = min(span.version for node in nodes for span in node.tokens.version_spans)
             step = record.metadata["step"]
             ages.setdefault(step, []).append(step - 1 - oldest)
-            assert [n.policy_logprobs for n in ours.nodes(record.session_id)] == [
-                n.policy_logprobs for n in nodes
+            assert [n.tokens.policy_logprobs for n in ours.turns(record.session_id)] == [
+                n.tokens.policy_logprobs for n in nodes
             ]
         versions = [
-            node.versions[0].version
+            node.tokens.version_spans[0].version
             for record in theirs.sessions()
-            for node in theirs.nodes(record.session_id)
+            for node in theirs.turns(record.session_id)
         ]
     assert len(set(versions)) >= 3 and max(versions) >= 3  # how many, the speed of both decides
     assert {step: max(found) for step, found in ages.items()} == {

@@ -8,9 +8,9 @@ import pytest
 from made_rollouts import record, rollout_of, turn
 
 from katgym import RolloutGroup, TokenRecord, VersionSpan
+from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
 from katgym_trainer.rl.rl_metrics import rollout_metrics
-from katgym_trainer.rl.task_source import GroupDraw
 
 DRAW = GroupDraw(number=0, env=0, lesson=0, task_id="t", seed=0)
 

@@ -127,6 +127,7 @@ class told_subset(list[Any]):  # noqa: N801 - reads as a word of the assertion
         ] == told_apart(self)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(
     model: Path, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def best_of(run: Path) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_the_best_on_other_tasks_is_not_the_best(model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     evaluate = "[evaluate]\nevery_steps = 2\nnum_tasks = {}"
@@ -199,6 +201,7 @@ def test_the_best_on_other_tasks_is_not_the_best(model: Path, tmp_path: Path) ->
     assert best_of(run) == {"step": 6, "success": 0.0}
 
 
+@pytest.mark.slow
 def test_a_model_of_an_earlier_end_is_replaced(model: Path, tmp_path: Path) -> None:
     """A run that was prolonged, and killed after its last checkpoint, before its model."""
     run = tmp_path / "run"
@@ -213,6 +216,7 @@ def test_a_model_of_an_earlier_end_is_replaced(model: Path, tmp_path: Path) -> N
     assert (run / "model" / "model.safetensors").read_bytes() == wanted
 
 
+@pytest.mark.slow
 def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path: Path) -> None:
     """Nothing was trained, so another configuration may begin there."""
     run = tmp_path / "run"

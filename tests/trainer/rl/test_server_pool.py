@@ -1,7 +1,7 @@
 """A run's servers: those that share the trainer's devices sleep, those that die come back.
 
 The servers are those of `hf_server.py`. Not here: real ones (`test_rl_placement_vllm.py`), who is
-asked for what (`test_routed_policy.py`), what is wrong in a file (`test_rl_config_file.py`).
+asked for what (`test_load_balancing.py`), what is wrong in a file (`test_rl_config.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rl_play import config_text, register_env, save_model
 
 from katgym.cli.main import main
 from katgym.policies.base import Sampling
-from katgym_trainer.rl.placement import ServerConfig, ServerTag
-from katgym_trainer.rl.rl_config import EnvConfig, PolicyConfig, RlConfig
-from katgym_trainer.rl.server_pool import ServerPool
-from katgym_trainer.runs.train_run_config import ModelConfig
+from katgym_trainer.config.rl_config import EnvConfig, PolicyConfig, RlConfig
+from katgym_trainer.config.run_config import ModelConfig
+from katgym_trainer.config.server_config import ServerConfig, ServerTag
+from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.trainer import Trainer
 
 SHARED = (ServerTag.ROLLOUT, ServerTag.TRAIN)
@@ -59,6 +59,7 @@ def section(server: HfServer, tags: str) -> str:
 A_STEP = ["/sleep?level=2&mode=keep", "/wake_up?tags=weights", "reload", "/wake_up"]
 
 
+@pytest.mark.slow
 def test_a_server_on_the_trainers_devices_sleeps_while_others_sample(
     model: Path, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_server_on_the_trainers_devices_sleeps_while_others_sample(
         assert all(seconds > 0 for seconds in slept_s)
 
 
+@pytest.mark.slow
 def test_sampling_and_training_take_turns_where_all_devices_are_shared(
     model: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Path) -> None:
     async def go() -> None:
         async with own_pool(model, tmp_path, SHARED) as own:

@@ -21,14 +21,14 @@ from katgym.cli.main import main
 from katgym.errors import PolicyError, UsageError
 from katgym.gateway import GatewayClient
 from katgym.policies.base import Sampling
+from katgym.rollout_store import record_rollouts
 from katgym.rollout_store.groups import GRADING_S
-from katgym.rollout_store.recording import record_rollouts
 from katgym.rollout_store.records import SessionRecord
 from katgym.rollout_store.store import RolloutStore
+from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl import store_stream
-from katgym_trainer.rl.gateway_link import GatewayLink
 from katgym_trainer.rl.group_stream import PlayedGroup
-from katgym_trainer.rl.rl_config import RolloutsConfig
+from katgym_trainer.rl.servers.gateway_link import GatewayLink
 from katgym_trainer.rl.store_stream import StoreStream
 
 

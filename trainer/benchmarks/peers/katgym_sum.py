@@ -15,7 +15,7 @@ from sum_task import GROUP_SIZE, LEARNING_RATE, MAX_TOKENS, NUM_GROUPS, NUM_TASK
 
 import katgym
 from katgym.cli.main import main as command
-from katgym.registry import register
+from katgym.plugins.registry import register
 
 CONFIG = f"""
 [model]

@@ -46,13 +46,13 @@ def entropy_scaled(
     if not 0 <= power < math.inf:
         raise ValueError(f"power is a finite number >= 0, got {power!r}")
     _check_max_scale(max_scale)
-    advantages, entropies, valid = _checked_group(advantages_G, entropies_G, is_valid_G)
+    advantages, entropies, valid = _check_group(advantages_G, entropies_G, is_valid_G)
     found = np.zeros(len(advantages))
     if valid.any():
         relative = _relative(np.maximum(entropies[valid], 0.0))
         with np.errstate(over="ignore"):  # clipped
             scale = np.clip(relative**power, 1 / max_scale, max_scale)
-        found[valid] = _scaled(advantages[valid], scale)
+        found[valid] = _scale(advantages[valid], scale)
     return found
 
 
@@ -89,7 +89,7 @@ def pass_rate_scaled(
         _check(f"advantages_by_group[{g}]", group, np.ones(len(group), bool), least=-math.inf)
     scale = np.clip(_relative(4 * rates * (1 - rates)), 1 / max_scale, max_scale)
     sizes = [len(group) for group in groups]
-    scaled = _scaled(np.concatenate(groups), np.repeat(scale, sizes))
+    scaled = _scale(np.concatenate(groups), np.repeat(scale, sizes))
     return np.split(scaled, np.cumsum(sizes)[:-1])
 
 
@@ -103,11 +103,11 @@ def entropy_of_rollout(rows: Sequence[Row], entropies: Sequence[Sequence[float] 
     Raises `ValueError` where nothing is trained: there is no mean, and such a rollout is best left
     out of the valid ones.
     """
-    known = trained_entropies(rows, entropies)
-    return _mean([found[_trained(row)] for row, found in zip(rows, known, strict=True)])
+    known = entropies_of_trained(rows, entropies)
+    return _mean([found[_take_trained(row)] for row, found in zip(rows, known, strict=True)])
 
 
-def estimated_entropy_of_rollout(rows: Sequence[Row]) -> float:
+def estimate_entropy_of_rollout(rows: Sequence[Row]) -> float:
     """Return an estimate of `entropy_of_rollout` from the sampler's log-probs alone.
 
         -mean(policy_logprobs)  # over trained tokens, never below 0
@@ -121,11 +121,11 @@ def estimated_entropy_of_rollout(rows: Sequence[Row]) -> float:
     for place, row in enumerate(rows):
         if row.policy_logprobs is None:
             raise ValueError(f"rows[{place}] has no policy_logprobs to estimate an entropy from")
-        found.append(-row.policy_logprobs[_trained(row)])
+        found.append(-row.policy_logprobs[_take_trained(row)])
     return _mean(found)
 
 
-def trained_entropies(
+def entropies_of_trained(
     rows: Sequence[Row], entropies: Sequence[Sequence[float] | Floats]
 ) -> list[Floats]:
     """Return checked entropies of each row, [T]: 0 where a token is not trained, never below 0.
@@ -141,13 +141,13 @@ def trained_entropies(
             raise ValueError(
                 f"entropies[{place}] has shape {array.shape}, its row has {len(row)} tokens"
             )
-        trained = _trained(row)
+        trained = _take_trained(row)
         _check(f"entropies[{place}]", array, trained, least=_LEAST_ENTROPY)
         found.append(np.where(trained, np.maximum(array, 0.0), 0.0))
     return found
 
 
-def _checked_group(
+def _check_group(
     advantages_G: Sequence[float] | Floats,
     entropies_G: Sequence[float] | Floats,
     is_valid_G: Sequence[bool] | Bools | None,
@@ -166,7 +166,7 @@ def _checked_group(
     return advantages, entropies, valid
 
 
-def _trained(row: Row) -> Bools:
+def _take_trained(row: Row) -> Bools:
     """Return which tokens are trained, [T]; the first never is."""
     trained = row.loss_mask.copy()
     trained[0] = False
@@ -189,7 +189,7 @@ def _relative(values: Floats) -> Floats:
     return relative
 
 
-def _scaled(advantages: Floats, scale: Floats) -> Floats:
+def _scale(advantages: Floats, scale: Floats) -> Floats:
     """Return advantages times their scale, with sizes that sum to what they did."""
     sizes = np.abs(advantages)
     if not sizes.any():

@@ -49,39 +49,27 @@ def with_gae(
     for row, value, reward in zip(rows, values, rewards, strict=True):
         if not np.isfinite(reward):
             raise ValueError(f"the reward of row {len(found)} is {reward!r}")
-        value_T = row.spread(value)
-        advantages = _gae(row, value_T, float(reward), gamma, lam)
+        value_T, advantage_T = row.spread(value), np.zeros(len(row))
+        own, following, next_value = float(reward), 0.0, 0.0  # the reward is the last token's
+        for t in reversed(_is_trained_on(row)):
+            following = own + gamma * next_value - value_T[t] + gamma * lam * following
+            own, next_value, advantage_T[t] = 0.0, value_T[t], following
         found.append(
-            row.replace(values=value_T, advantages=advantages, returns=advantages + value_T)
+            row.replace(values=value_T, advantages=advantage_T, returns=advantage_T + value_T)
         )
-    return _whitened(found) if is_whitened else found
+    trained = [_is_trained_on(row) for row in found]
+    pairs = list(zip(found, trained, strict=True))
+    all_advantages = np.concatenate([np.zeros(0), *(row.advantages[at] for row, at in pairs)])
+    spread = all_advantages.std(ddof=1) if len(all_advantages) > 1 else 0.0
+    if not is_whitened or not spread:
+        return found
+    for place, (row, at) in enumerate(pairs):
+        advantage_T = np.zeros(len(row))
+        advantage_T[at] = (row.advantages[at] - all_advantages.mean()) / spread
+        found[place] = row.replace(advantages=advantage_T)
+    return found
 
 
-def _gae(row: Row, value_T: Floats, reward: float, gamma: float, lam: float) -> Floats:
-    advantages = np.zeros(len(row))
-    following, next_value = 0.0, 0.0
-    for place, t in enumerate(reversed(_trained(row))):
-        own = reward if place == 0 else 0.0
-        following = own + gamma * next_value - value_T[t] + gamma * lam * following
-        next_value = value_T[t]
-        advantages[t] = following
-    return advantages
-
-
-def _whitened(rows: Sequence[Row]) -> list[Row]:
-    trained = [_trained(row) for row in rows]
-    found = np.concatenate([row.advantages[at] for row, at in zip(rows, trained, strict=True)])
-    spread = found.std(ddof=1) if len(found) > 1 else 0.0
-    if not spread:
-        return list(rows)
-    whitened = []
-    for row, at in zip(rows, trained, strict=True):
-        advantages = np.zeros(len(row))
-        advantages[at] = (row.advantages[at] - found.mean()) / spread
-        whitened.append(row.replace(advantages=advantages))
-    return whitened
-
-
-def _trained(row: Row) -> list[int]:
+def _is_trained_on(row: Row) -> list[int]:
     places: list[int] = (np.flatnonzero(row.loss_mask[1:]) + 1).tolist()
     return places

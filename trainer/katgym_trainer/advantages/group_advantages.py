@@ -64,18 +64,11 @@ def group_advantages(
     found = np.zeros(len(rewards))
     if kind == Advantage.REINFORCE:
         found[valid] = chosen
-    elif len(chosen) > 1:
-        found[valid] = _compared(chosen, Advantage(kind))
-    return found
-
-
-def _compared(rewards: Floats, kind: Advantage) -> Floats:
-    centred: Floats = rewards - rewards.mean()
     # Rewards that are all equal differ from their mean by rounding alone.
-    if np.ptp(rewards) == 0:
-        return np.zeros_like(rewards)
-    if kind is Advantage.GRPO:
-        centred = centred / (rewards.std(ddof=1) + _EPSILON)
-    elif kind is Advantage.RLOO:
-        centred = centred * len(rewards) / (len(rewards) - 1)
-    return centred
+    elif len(chosen) > 1 and np.ptp(chosen) > 0:
+        found[valid] = chosen - chosen.mean()
+        if kind == Advantage.GRPO:
+            found[valid] /= chosen.std(ddof=1) + _EPSILON
+        elif kind == Advantage.RLOO:
+            found[valid] = found[valid] * len(chosen) / (len(chosen) - 1)
+    return found

@@ -1,4 +1,4 @@
-"""What is added to a reward besides what the task says: a penalty for answers that near the limit.
+"""Additions to a task's reward: a penalty for answers that near the limit.
 
 Not here: rewards of tasks (`katgym.Rubric`), advantages (`group_advantages.py`).
 """

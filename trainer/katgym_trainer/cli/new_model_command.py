@@ -5,7 +5,7 @@ format is Qwen3's, with tool calls. `katgym train sft` teaches the model to act.
 
 example:
   katgym train new-model models/tiny --envs 'katgym/TreasureHunt-v0?level=2'
-  katgym train new-model models/tiny --envs katgym/Arithmetic-v0 --hidden 192 --layers 6
+  katgym train new-model models/tiny --envs katgym/Arithmetic-v0 --set hidden=192 --set layers=6
 """
 
 from __future__ import annotations
@@ -15,47 +15,32 @@ from dataclasses import asdict
 from pathlib import Path
 
 from katgym import console
+from katgym.cli.options import ConfigOptions, add_option
 from katgym.errors import MissingDependencyError
+from katgym_trainer.config.new_model_config import NewModelConfig
 
-OPTIONS = {
-    "hidden": ("width (128)", int),
-    "layers": ("layers (3)", int),
-    "heads": ("heads of queries (4)", int),
-    "kv-heads": ("heads of keys and values (2)", int),
-    "head-dim": ("width of a head (32)", int),
-    "intermediate": ("width inside the MLPs (three times --hidden)", int),
-    "vocab-size": ("most tokens of the vocabulary (1024)", int),
-    "max-positions": ("tokens of the longest conversation (2048)", int),
-    "rope-theta": ("base of the positions' wavelengths (100)", float),
-    "num-tasks": ("tasks per env that the vocabulary is made of (64)", int),
-    "init-std": ("standard deviation of the weights (0.05)", float),
-    "seed": ("of the weights and the tasks (0)", int),
-}
-"""Option -> its help and type; the defaults are those of `NewModelConfig`."""
+OPTIONS = ConfigOptions(NewModelConfig, flags=("seed",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to write; new or empty")
-    parser.add_argument(
-        "--envs", nargs="+", required=True, metavar="ENV", help="env ids, with ?name=value&..."
-    )
-    for name, (text, kind) in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=kind, metavar="N", help=text)
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    envs = "env ids, each with `?name=value&...` if needed"
+    add_option(parser, "envs", envs, nargs="+", required=True, metavar="ENV")
+    add_option(parser, "json")
+    OPTIONS.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the model and print what it is."""
+    config = OPTIONS.config(args)
     try:
-        from katgym_trainer.models.new_model import NewModelConfig, new_model
+        from katgym_trainer.models.new_model import new_model
     except ImportError as e:
         raise MissingDependencyError(
             f"training needs {e.name!r}. Install: pip install 'katgym[train]'"
         ) from e
-    names = [name.replace("-", "_") for name in OPTIONS]
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    made = new_model(args.folder, args.envs, NewModelConfig(**given))
+    made = new_model(args.folder, args.envs, config)
     if args.json:
         console.print_json(asdict(made))
     else:

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from katgym import console
+from katgym.cli.options import add_option
 from katgym.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from katgym_trainer.row import Floats
 
@@ -36,20 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", metavar="[LABEL=]RUN[,RUN]", help="folders of training runs"
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for the files (RUN/plots; of several: plots)",
-    )
-    parser.add_argument("--no-files", action="store_true", help="draw in the terminal alone")
+    add_option(parser, "out", "folder for the files (RUN/plots; of several: plots)")
+    add_option(parser, "no-files", "draw in the terminal alone", action="store_true")
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, and print the files."""
     from katgym_trainer.runs.curves import curve_points
 
-    groups = _groups(args.runs)
+    groups: dict[str, list[Path]] = {}
+    for text in args.runs:
+        label, equals, runs = text.rpartition("=")
+        folders = [Path(run) for run in runs.split(",") if run]
+        if not folders or (equals and not label):
+            raise UsageError(f"a run is RUN or LABEL=RUN,RUN; got {text!r}")
+        label = label or ", ".join(folder.name for folder in folders)
+        if label in groups:
+            raise UsageError(f"two runs are called {label!r}; name them: LABEL=RUN")
+        groups[label] = folders
     folders = [run for runs in groups.values() for run in runs]
     for folder in folders:
         if len(folders) > 1:
@@ -68,22 +73,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _groups(told: Sequence[str]) -> dict[str, list[Path]]:
-    """Return what each argument is called, and its runs."""
-    groups: dict[str, list[Path]] = {}
-    for text in told:
-        label, equals, runs = text.rpartition("=")
-        folders = [Path(run) for run in runs.split(",") if run]
-        if not folders or (equals and not label):
-            raise UsageError(f"a run is RUN or LABEL=RUN,RUN; got {text!r}")
-        label = label or ", ".join(folder.name for folder in folders)
-        if label in groups:
-            raise UsageError(f"two runs are called {label!r}; name them: LABEL=RUN")
-        groups[label] = folders
-    return groups
-
-
 def _table(found: Mapping[str, Floats]) -> Table:
+    import numpy as np
+
     from katgym_trainer.cli.rl_progress import sparkline
 
     table = Table(box=None, pad_edge=False)
@@ -92,14 +84,8 @@ def _table(found: Mapping[str, Floats]) -> Table:
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
     for name, values_T in found.items():
         first, last, least, most = values_T[0], values_T[-1], values_T.min(), values_T.max()
-        bars = sparkline(_means(values_T))
+        # Means of values side by side, at most so many.
+        parts = np.array_split(values_T, min(_NUM_BARS, len(values_T)))
+        bars = sparkline([float(part.mean()) for part in parts])
         table.add_row(name, f"{first:.4g}", bars, f"{last:.4g}", f"{least:.4g}", f"{most:.4g}")
     return table
-
-
-def _means(values_T: Floats) -> list[float]:
-    """Return at most so many means of values side by side."""
-    import numpy as np
-
-    parts = np.array_split(values_T, min(_NUM_BARS, len(values_T)))
-    return [float(part.mean()) for part in parts]

@@ -11,16 +11,9 @@ example:
 
 from __future__ import annotations
 
-import argparse
+import functools
 
 from katgym_trainer.cli.run_arguments import add_run_arguments, run_kind
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
-    add_run_arguments(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Train and print what came of it."""
-    return run_kind("rft", args)
+add_arguments = add_run_arguments
+run = functools.partial(run_kind, "rft")

@@ -23,36 +23,26 @@ from katgym.errors import UsageError
 from katgym_trainer.cli.run_arguments import add_run_arguments, print_how_to_go_on
 
 if TYPE_CHECKING:
-    from katgym_trainer.rl.rl_config import RlConfig
     from katgym_trainer.rl.rl_run import RlResult
     from katgym_trainer.runs.train_run import TrainResult
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this subcommand's arguments."""
-    add_run_arguments(parser)
+add_arguments = add_run_arguments
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and print what came of it."""
-    from katgym_trainer.rl.rl_config_file import parse_rl_config
-    from katgym_trainer.runs.toml_file import read_toml
+    from katgym.config.toml_files import kept_text, read_toml
+    from katgym_trainer.cli.rl_progress import RlProgress
+    from katgym_trainer.config.rl_config import RlConfig
+    from katgym_trainer.rl.rl_run import rl_run
 
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps is an int >= 1, got {args.steps!r}")
     raw = read_toml(args.config, args.settings)
     if "stage" in raw:
         return _run_stages(raw, args)
-    config = parse_rl_config(raw, name=args.config.name, num_steps=args.steps)
-    return _run_one(config, args)
-
-
-def _run_one(config: RlConfig, args: argparse.Namespace) -> int:
-    from katgym_trainer.cli.rl_progress import RlProgress
-    from katgym_trainer.rl.rl_run import rl_run
-    from katgym_trainer.runs.toml_file import kept_text
-
-    folder = _folder(args)
+    config, folder = RlConfig.of(raw, name=args.config.name, num_steps=args.steps), _folder(args)
     with RlProgress(console.stderr) as progress:
         result = rl_run(
             config,
@@ -64,7 +54,7 @@ def _run_one(config: RlConfig, args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(result.to_json())
     else:
-        console.stdout.print(f"{_told(result)}, {result.wall_s:.1f} s", markup=False)
+        console.stdout.print(f"{_describe(result)}, {result.wall_s:.1f} s", markup=False)
         console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
     if result.model is None:
         print_how_to_go_on("rl", result.step, args, folder)
@@ -72,15 +62,15 @@ def _run_one(config: RlConfig, args: argparse.Namespace) -> int:
 
 
 def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
+    from katgym.config.toml_files import kept_text
     from katgym_trainer.cli.stage_progress import StageProgress
-    from katgym_trainer.runs.pipeline_config import parse_pipeline
+    from katgym_trainer.config.pipeline_config import PipelineConfig
     from katgym_trainer.runs.pipeline_run import pipeline_run
-    from katgym_trainer.runs.toml_file import kept_text
 
     if args.steps is not None or args.resume:
         option = "--resume" if args.resume else "--steps"
         raise UsageError(f"{option} is for a run of one stage; {args.config.name} has stages")
-    config, folder = parse_pipeline(raw, name=args.config.name), _folder(args)
+    config, folder = PipelineConfig.of(raw, name=args.config.name), _folder(args)
     with StageProgress(console.stderr) as progress:
         result = pipeline_run(
             config, folder, config_text=kept_text(args.config, args.settings), observer=progress
@@ -89,7 +79,7 @@ def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
         console.print_json(result.to_json())
     else:
         for stage in result.stages:
-            text = f"{stage.folder}: {_told(stage)}, {stage.wall_s:.1f} s"
+            text = f"{stage.folder}: {_describe(stage)}, {stage.wall_s:.1f} s"
             console.stdout.print(text, markup=False, soft_wrap=True)
         console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
     if result.model is None:
@@ -102,7 +92,7 @@ def _folder(args: argparse.Namespace) -> Path:
     return folder or Path("runs") / str(args.config.stem)
 
 
-def _told(result: RlResult | TrainResult) -> str:
+def _describe(result: RlResult | TrainResult) -> str:
     """Return what came of a stage in words."""
     parts = [f"{result.step} of {result.num_steps} steps"]
     for name, word in (("train/loss", "loss"), ("rollout/success", "success")):

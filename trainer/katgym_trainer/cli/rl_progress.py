@@ -1,4 +1,4 @@
-"""What `katgym train rl` shows: a live table on a terminal, a plain line now and then elsewhere.
+"""Display of `katgym train rl`: a live table on a terminal, a plain line now and then elsewhere.
 
 Not here: the numbers of record (`metrics.jsonl`), what they mean (`rl/rl_metrics.py`).
 """
@@ -56,24 +56,32 @@ class RlProgress(StepProgress):
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold")
         table.add_column()
-        table.add_row(f"step {self._step}/{self._num_steps}", self._bar())
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            ProgressBar(total=self._num_steps, completed=self._step, width=_SPLIT_WIDTH),
+            f"{self._time_left()} left",
+        )
+        table.add_row(f"step {self._step}/{self._num_steps}", bar)
         reward = Text(f"{self._reward().removeprefix('reward ')}  ")
         reward.append(sparkline(list(self._rewards)), style="green")
         table.add_row("reward", reward)
         table.add_row("outcome", ", ".join(self._outcome()))
         table.add_row("rollouts", self._rollouts())
-        table.add_row("learning", self._learning())
+        learning = [
+            f"{word} {self._number(name, form)}"
+            for word, name, form in (
+                ("loss", "train/loss", ".4f"),
+                ("entropy", "train/entropy", ".3f"),
+                ("gradient norm", "train/grad_norm", ".3g"),
+                ("KL to the policy", "train/policy_kl", ".2g"),
+                ("overlap", "train/por", ".0%"),
+            )
+            if name in self._metrics
+        ]
+        table.add_row("learning", ", ".join(learning))
         table.add_row("speed", self._speed())
         table.add_row("time", time_split(self._metrics))
         return table
-
-    def _bar(self) -> Table:
-        row = Table.grid(padding=(0, 2))
-        row.add_row(
-            ProgressBar(total=self._num_steps, completed=self._step, width=_SPLIT_WIDTH),
-            f"{self._time_left()} left",
-        )
-        return row
 
     def _reward(self) -> str:
         text = f"reward {self._number('rollout/reward', '.3f')}"
@@ -108,19 +116,6 @@ class RlProgress(StepProgress):
             if self._metrics.get(f"rollout/{name}"):
                 parts.append(f"{self._number(f'rollout/{name}', '.0f')} groups {word}")
         return ", ".join(parts)
-
-    def _learning(self) -> str:
-        return ", ".join(
-            f"{word} {self._number(name, form)}"
-            for word, name, form in (
-                ("loss", "train/loss", ".4f"),
-                ("entropy", "train/entropy", ".3f"),
-                ("gradient norm", "train/grad_norm", ".3g"),
-                ("KL to the policy", "train/policy_kl", ".2g"),
-                ("overlap", "train/por", ".0%"),
-            )
-            if name in self._metrics
-        )
 
     def _speed(self) -> str:
         parts = [

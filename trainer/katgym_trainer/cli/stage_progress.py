@@ -1,4 +1,4 @@
-"""What `katgym train rl` shows of a file with stages: each kind of stage as it is by itself.
+"""Display of a file with stages: each kind of stage as it is by itself.
 
 Not here: the two displays (`train_progress.py`, `rl_progress.py`).
 """

@@ -1,4 +1,4 @@
-"""What the displays of all kinds of runs share: a live view on a terminal, lines elsewhere.
+"""Base of the displays of runs: a live view on a terminal, lines elsewhere.
 
 Not here: what they show (`train_progress.py`, `rl_progress.py`); several stages
 (`stage_progress.py`).

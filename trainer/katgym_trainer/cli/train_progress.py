@@ -1,4 +1,4 @@
-"""What a training run shows: step, loss, tokens/s, time left.
+"""Display of a training run: step, loss, tokens/s, time left.
 
 A live line on a terminal, a plain one every few seconds elsewhere. Not here: the numbers of record
 (`metrics.jsonl`).

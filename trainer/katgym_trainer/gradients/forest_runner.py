@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from katgym_trainer.gradients.gateway import Exported, PartContext, depth_first
+from katgym_trainer.gradients.split_backward import Exported, PartContext, depth_first
 from katgym_trainer.models.tree_context import TreeContext
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.packing.forest_parts import ForestPart
@@ -28,7 +28,7 @@ run from, a scalar."""
 
 
 class ForestRunner:
-    """A model on forests, within its `prepared`."""
+    """A model on forests, within its `prepare`."""
 
     def __init__(self, model: TreeModel, readout: Readout, *, backend: str) -> None:
         self._model = model
@@ -39,7 +39,7 @@ class ForestRunner:
         """Return what is read out at each edge, without a gradient."""
         with torch.no_grad():
             if not forest.parts:
-                return self._read(forest, self._hidden(forest))
+                return self._read(forest, self._run_decoder(forest))
             found: dict[int, Outputs] = {}
             live: dict[int, Exported] = {}
             for number, is_export in depth_first(forest.parts):
@@ -74,7 +74,7 @@ class ForestRunner:
     def backward(self, forest: PackedForest, objective: Objective) -> None:
         """Add the objective's gradient to the parameters."""
         if not forest.parts:
-            self._backward(forest, forest, None, self._hidden(forest), objective)
+            self._backward(forest, forest, None, self._run_decoder(forest), objective)
             return
         live: dict[int, Exported] = {}
         for number, is_export in depth_first(forest.parts):
@@ -108,7 +108,7 @@ class ForestRunner:
                 total = total + 0.0 * self._readout(hidden_ND[:1], token)[0].sum()
         total.backward()  # type: ignore[no-untyped-call]
 
-    def _hidden(self, forest: PackedForest) -> Tensor:
+    def _run_decoder(self, forest: PackedForest) -> Tensor:
         context = TreeContext(
             forest.end, forest.position_ids, device=self._model.device, backend=self._backend
         )

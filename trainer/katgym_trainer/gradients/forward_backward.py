@@ -57,13 +57,23 @@ def forward_backward(
     check_groups(loss, scope, forests)
     step = StepLoss(loss, scope)
     runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
-    with tree_model.prepared():
+    with tree_model.prepare():
         objective: Objective = step.of_forest
         if needs_all(loss, scope):
             objective = step.of_all(forests, [runner.outputs(forest) for forest in forests])
         for forest in forests:
             runner.backward(forest, objective)
-    return {**step.metrics(), **_sharing(forests)}
+    num_flat = sum(forest.stats.num_flat for forest in forests)
+    num_tree = sum(forest.stats.num_tree for forest in forests)
+    return {
+        **step.metrics(),
+        "num_forests": len(forests),
+        "num_flat": num_flat,
+        "num_tree": num_tree,
+        "num_trained": sum(forest.stats.num_trained for forest in forests),
+        "num_edges": sum(forest.stats.num_edges for forest in forests),
+        "por": 1 - num_tree / num_flat,
+    }
 
 
 def trainer_logprobs(
@@ -140,18 +150,5 @@ def _by_row(
     for forest in forests:
         check_vocabulary(tree_model, forest)
     runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
-    with tree_model.prepared():
+    with tree_model.prepare():
         return runner.by_row(forests, output=output)
-
-
-def _sharing(forests: Sequence[PackedForest]) -> dict[str, float]:
-    num_flat = sum(forest.stats.num_flat for forest in forests)
-    num_tree = sum(forest.stats.num_tree for forest in forests)
-    return {
-        "num_forests": len(forests),
-        "num_flat": num_flat,
-        "num_tree": num_tree,
-        "num_trained": sum(forest.stats.num_trained for forest in forests),
-        "num_edges": sum(forest.stats.num_edges for forest in forests),
-        "por": 1 - num_tree / num_flat,
-    }

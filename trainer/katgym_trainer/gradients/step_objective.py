@@ -11,6 +11,7 @@ Letters: U edges, M occurrences.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -42,7 +43,18 @@ class StepLoss:
             _occurrences(self._loss, self._scope, forest, None, found)
             for forest, found in zip(forests, leaves, strict=True)
         ]
-        total = self._of(_joined(pieces))
+        # The occurrences of all forests as those of one, their rows numbered on.
+        first_rows = [0, *itertools.accumulate(piece.num_rows for piece in pieces)]
+        names = (
+            "trainer_logprobs", "entropy", "policy_logprobs", "proximal_logprobs", "ref_logprobs",
+            "advantages", "factors", "group",
+        )  # fmt: skip
+        together = Occurrences(
+            **{name: torch.cat([getattr(piece, name) for piece in pieces]) for name in names},
+            row=torch.cat([piece.row + n for piece, n in zip(pieces, first_rows, strict=False)]),
+            num_rows=first_rows[-1],
+        )
+        total = self._of(together)
         total.backward()  # type: ignore[no-untyped-call]
         gradients = {
             id(forest): tuple(leaf.grad for leaf in found)
@@ -71,7 +83,15 @@ class StepLoss:
         found = self._loss.terms(occurrences)
         total = (found.terms * occurrences.factors).sum()
         self._total += float(total.detach())
-        for name, mean in {**_shared_metrics(occurrences), **found.metrics}.items():
+        # Of every loss: the entropy, and how far the trainer is from the sampler. policy_kl is that
+        # of the sampler from the trainer, by an estimate that is never negative
+        # (http://joschu.net/blog/kl-approx.html, k3).
+        metrics = {"entropy": Mean.of(occurrences.entropy)}
+        log_ratio = occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
+        if not log_ratio.isnan().any():
+            metrics["ratio"] = Mean.of(torch.exp(log_ratio))
+            metrics["policy_kl"] = Mean.of(torch.expm1(log_ratio) - log_ratio)
+        for name, mean in {**metrics, **found.metrics}.items():
             self._means[name] = self._means.get(name, Mean(0.0, 0.0)) + mean
         return total
 
@@ -125,36 +145,3 @@ def _occurrences(
         group=scope.occ_group(forest)[chosen].to(logprobs_M.device),
         num_rows=len(forest.rows),
     )
-
-
-def _joined(pieces: Sequence[Occurrences]) -> Occurrences:
-    """Return the occurrences of several forests as those of one."""
-
-    def joined(name: str) -> Tensor:
-        return torch.cat([getattr(piece, name) for piece in pieces])
-
-    rows, num_rows = [], 0
-    for piece in pieces:
-        rows.append(piece.row + num_rows)
-        num_rows += piece.num_rows
-    names = (
-        "trainer_logprobs", "entropy", "policy_logprobs", "proximal_logprobs", "ref_logprobs",
-        "advantages", "factors", "group",
-    )  # fmt: skip
-    return Occurrences(
-        **{name: joined(name) for name in names}, row=torch.cat(rows), num_rows=num_rows
-    )
-
-
-def _shared_metrics(occurrences: Occurrences) -> dict[str, Mean]:
-    """Return what is told of every loss: the entropy, and how far the trainer is from the sampler.
-
-    policy_kl is that of the sampler from the trainer, by an estimate that is never negative
-    (http://joschu.net/blog/kl-approx.html, k3).
-    """
-    found = {"entropy": Mean.of(occurrences.entropy)}
-    log_ratio = occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
-    if not log_ratio.isnan().any():
-        found["ratio"] = Mean.of(torch.exp(log_ratio))
-        found["policy_kl"] = Mean.of(torch.expm1(log_ratio) - log_ratio)
-    return found

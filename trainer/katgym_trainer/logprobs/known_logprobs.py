@@ -16,7 +16,7 @@ import torch
 from katgym.errors import UsageError
 from katgym_trainer.gradients.forward_backward import as_tree_model
 from katgym_trainer.logprobs.logprob_cache import LogprobCache
-from katgym_trainer.logprobs.logprob_reuse import cached_logprobs
+from katgym_trainer.logprobs.logprob_reuse import look_up_logprobs
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.row import Row
@@ -75,12 +75,12 @@ class KnownLogprobs:
                     " adapters (lora_rank), or rows that have ref_logprobs"
                 )
             if self._reference is not None:
-                found = self._filled(
+                found = self._fill(
                     found, "ref_logprobs", self._reference, version=self._reference_version
                 )
             else:
                 with self._without_adapters():
-                    found = self._filled(
+                    found = self._fill(
                         found, "ref_logprobs", self._tree_model, version=self._reference_version
                     )
         if self._needs_proximal and any(row.proximal_logprobs is None for row in rows):
@@ -88,20 +88,18 @@ class KnownLogprobs:
             if self._own_version not in ("", version):
                 self.cache.forget(self._own_version)
             self._own_version = version
-            found = self._filled(found, "proximal_logprobs", self._tree_model, version=version)
+            found = self._fill(found, "proximal_logprobs", self._tree_model, version=version)
         return found
 
     def weights_changed(self) -> None:
         """Take the trainer's weights as others than before, though it has made as many steps."""
         self._run = secrets.token_hex(8)
 
-    def _filled(
-        self, rows: Sequence[Row], name: str, model: TreeModel, *, version: str
-    ) -> list[Row]:
+    def _fill(self, rows: Sequence[Row], name: str, model: TreeModel, *, version: str) -> list[Row]:
         """Return rows with one kind of log-probs, computed where they are not known."""
         found = list(rows)
         missing = [place for place, row in enumerate(rows) if getattr(row, name) is None]
-        computed = cached_logprobs(
+        computed = look_up_logprobs(
             model,
             [rows[place] for place in missing],
             cache=self.cache,

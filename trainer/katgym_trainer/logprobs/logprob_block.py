@@ -16,7 +16,7 @@ Letters: T tokens of one row, K tokens of one block.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -46,12 +46,22 @@ class TrainedBlock(NamedTuple):
     is_trained_K: Bools
 
 
-def trained_blocks(row: Row, *, version: str, temperature: float) -> Iterator[TrainedBlock]:
+def logprob_blocks(row: Row, *, version: str, temperature: float) -> Iterator[TrainedBlock]:
     """Yield the blocks of a row that hold trained tokens, in its order.
 
     Raises `ValueError` for a version, temperature or context that cannot be part of a name.
     """
-    digest = _start(version, temperature, row.context)
+    check_version(version)
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is above 0, got {temperature!r}")
+    if not _is_plain(row.context):
+        raise ValueError(
+            f"context {row.context!r} has no name that outlives the process; allowed for cached"
+            " log-probs: None, bool, int, str, bytes and tuples of them"
+        )
+    # The parent of the first block is the same in every process.
+    name = ascii((version, float(temperature).hex(), row.context))
+    digest = _digest(name.encode())
     is_trained_T = row.loss_mask.copy()
     is_trained_T[0] = False
     extras_T = np.zeros_like(row.token_ids) if row.extras is None else row.extras
@@ -70,7 +80,7 @@ def check_version(version: str) -> None:
         raise ValueError(f"version is a str of printable characters, not empty, got {version!r}")
 
 
-def merged(known_K: Floats, more_K: Floats) -> Floats:
+def merge(known_K: Floats, more_K: Floats) -> Floats:
     """Return log-probs of both, NaN where neither knows one; where both do, the first's."""
     both_K: Floats = np.where(np.isnan(known_K), more_K, known_K)
     return both_K
@@ -78,19 +88,6 @@ def merged(known_K: Floats, more_K: Floats) -> Floats:
 
 def _digest(text: bytes) -> bytes:
     return blake2b(text, digest_size=_DIGEST_SIZE).digest()
-
-
-def _start(version: str, temperature: float, context: Hashable) -> bytes:
-    """Return the parent of a row's first block, the same in every process."""
-    check_version(version)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is above 0, got {temperature!r}")
-    if not _is_plain(context):
-        raise ValueError(
-            f"context {context!r} has no name that outlives the process; allowed for cached"
-            " log-probs: None, bool, int, str, bytes and tuples of them"
-        )
-    return _digest(ascii((version, float(temperature).hex(), context)).encode())
 
 
 def _is_plain(context: object) -> bool:

@@ -22,8 +22,8 @@ from katgym_trainer.logprobs.logprob_block import (
     BLOCK_SIZE,
     BlockKey,
     check_version,
-    merged,
-    trained_blocks,
+    logprob_blocks,
+    merge,
 )
 from katgym_trainer.logprobs.logprob_file import LogprobFile
 from katgym_trainer.row import Floats, Row
@@ -88,7 +88,15 @@ class LogprobCache:
         self._unwritten: set[BlockKey] = set()
         self._num_bytes = self._num_evicted = self._num_hits = self._num_misses = 0
         self._is_closed = False
-        self._file = None if folder is None else LogprobFile(_path_in(folder))
+        self._file = None
+        if folder is not None:
+            path = Path(folder)
+            if path.exists() and not path.is_dir():
+                raise ValueError(
+                    f"folder {str(path)!r} is a file; allowed is a folder or a new name"
+                )
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = LogprobFile(path / _FILE_NAME)
 
     def lookup(self, row: Row, *, version: str, temperature: float = 1.0) -> Floats | None:
         """Return the row's log-probs; None if one of a trained token is not known.
@@ -98,7 +106,7 @@ class LogprobCache:
         """
         self._check_open()
         found_T = np.zeros(len(row))
-        for key, at, is_trained_K in trained_blocks(row, version=version, temperature=temperature):
+        for key, at, is_trained_K in logprob_blocks(row, version=version, temperature=temperature):
             known_K = self._find(key)
             if known_K is None or np.isnan(known_K[is_trained_K]).any():
                 self._num_misses += row.num_trained
@@ -123,13 +131,18 @@ class LogprobCache:
         logprobs_T: one for each token; looked at on trained tokens alone, where they are finite.
         """
         self._check_open()
-        given_T = _logprobs(row, logprobs_T)
+        given_T = np.asarray(logprobs_T, dtype=np.float64)
+        if given_T.shape != (len(row),):
+            raise ValueError(f"logprobs has shape {given_T.shape}, the row has {len(row)} tokens")
+        bad = np.flatnonzero(row.loss_mask[1:] & ~np.isfinite(given_T[1:])) + 1
+        if len(bad):
+            raise ValueError(f"logprobs[{bad[0]}] is {given_T[bad[0]]}, and the token is trained")
         kept_T = np.zeros(len(row))
-        for key, at, is_trained_K in trained_blocks(row, version=version, temperature=temperature):
+        for key, at, is_trained_K in logprob_blocks(row, version=version, temperature=temperature):
             block_K: Floats = np.where(is_trained_K, given_T[at], np.nan)
             known_K = self._find(key)
             if known_K is not None:
-                block_K = merged(known_K, block_K)
+                block_K = merge(known_K, block_K)
             if known_K is None or np.isnan(known_K[is_trained_K]).any():
                 self._keep(key, block_K, is_written=False)
             kept_T[at][is_trained_K] = block_K[is_trained_K]
@@ -221,21 +234,3 @@ class LogprobCache:
 
 def _num_bytes(block_K: Floats) -> int:
     return block_K.nbytes + _OVERHEAD
-
-
-def _path_in(folder: str | os.PathLike[str]) -> Path:
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"folder {str(path)!r} is a file; allowed is a folder or a new name")
-    path.mkdir(parents=True, exist_ok=True)
-    return path / _FILE_NAME
-
-
-def _logprobs(row: Row, values_T: Sequence[float] | Floats) -> Floats:
-    logprobs_T = np.asarray(values_T, dtype=np.float64)
-    if logprobs_T.shape != (len(row),):
-        raise ValueError(f"logprobs has shape {logprobs_T.shape}, the row has {len(row)} tokens")
-    bad = np.flatnonzero(row.loss_mask[1:] & ~np.isfinite(logprobs_T[1:])) + 1
-    if len(bad):
-        raise ValueError(f"logprobs[{bad[0]}] is {logprobs_T[bad[0]]}, and the token is trained")
-    return logprobs_T

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from katgym_trainer.logprobs.logprob_block import BlockKey, merged
+from katgym_trainer.logprobs.logprob_block import BlockKey, merge
 from katgym_trainer.row import Floats
 
 _APPLICATION_ID = 0x6B617467  # "katg"
@@ -66,9 +66,25 @@ class LogprobFile:
                 isolation_level=None,
             )
             stack.enter_context(contextlib.closing(connection))
-            self._check_kind(connection)
+            (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+            if application_id != _APPLICATION_ID:
+                raise ValueError(
+                    f"{str(self._path)!r} is no file of log-probs: move it away, or use another"
+                    " folder"
+                )
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version != _FORMAT:
+                raise ValueError(
+                    f"{str(self._path)!r} has format {version}, allowed is {_FORMAT}: use another"
+                    " folder"
+                )
             connection.execute("PRAGMA synchronous = NORMAL")
-            connection.create_function("merged", 2, _merged, deterministic=True)
+            connection.create_function(
+                "merged",
+                2,
+                lambda known, more: merge(_floats(known), _floats(more)).astype("<f8").tobytes(),
+                deterministic=True,
+            )
             self._connection = connection
             stack.pop_all()
 
@@ -114,19 +130,6 @@ class LogprobFile:
                 ) from e
             raise OSError(f"{str(self._path)!r}: {e}") from e
 
-    def _check_kind(self, connection: sqlite3.Connection) -> None:
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        if application_id != _APPLICATION_ID:
-            raise ValueError(
-                f"{str(self._path)!r} is no file of log-probs: move it away, or use another folder"
-            )
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version != _FORMAT:
-            raise ValueError(
-                f"{str(self._path)!r} has format {version}, allowed is {_FORMAT}: use another"
-                " folder"
-            )
-
 
 def _create(path: Path) -> None:
     """Make an empty file of blocks; it appears whole, and never in place of another."""
@@ -140,7 +143,3 @@ def _create(path: Path) -> None:
 
 def _floats(blob: bytes) -> Floats:
     return np.frombuffer(blob, dtype="<f8").astype(np.float64)
-
-
-def _merged(known: bytes, more: bytes) -> bytes:
-    return merged(_floats(known), _floats(more)).astype("<f8").tobytes()

@@ -4,7 +4,7 @@ Those of a reference model come again with every epoch, those of the trainer bef
 every update that starts from it; each time is a forward pass.
 
     with LogprobCache(folder="runs/7") as cache:
-        logprobs = cached_logprobs(model, rows, cache=cache, version="ref", max_tokens=32_768)
+        logprobs = look_up_logprobs(model, rows, cache=cache, version="ref", max_tokens=32_768)
         rows = [row.replace(ref_logprobs=x) for row, x in zip(rows, logprobs, strict=True)]
 
 Not here: how they are kept (`logprob_cache.py`).
@@ -25,7 +25,7 @@ from katgym_trainer.packing.packer import pack
 from katgym_trainer.row import Floats, Row
 
 
-def cached_logprobs(
+def look_up_logprobs(
     model: torch.nn.Module | TreeModel,
     rows: Sequence[Row],
     *,

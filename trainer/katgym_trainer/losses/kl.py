@@ -1,6 +1,6 @@
 """Estimates of the KL divergence of the trainer from a reference, from sampled tokens.
 
-Not here: whose coefficient it gets (`policy_loss.py`).
+Not here: whose coefficient it gets (`kl_and_corrections.py`).
 """
 
 from __future__ import annotations

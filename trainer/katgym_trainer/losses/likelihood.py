@@ -1,6 +1,6 @@
 """Losses linear in the log-prob: supervised, and policy gradients without a ratio.
 
-Not here: those that compare with the sampler's log-probs (`ratio.py`).
+Not here: those that compare with the sampler's log-probs (`clipped.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from katgym_trainer.losses.kl_and_corrections import PolicyLoss
 from katgym_trainer.losses.objective import Loss, Occurrences, Terms
-from katgym_trainer.losses.policy_loss import PolicyLoss
 from katgym_trainer.losses.scope import Normaliser
 
 

@@ -1,4 +1,4 @@
-"""What every loss is: a sum over occurrences, each with its own log-prob, advantage and clip.
+"""Losses as sums over occurrences, each with its own log-prob, advantage and clip.
 
 Occurrences of one edge are kept apart because what clips one need not clip the other: advantages of
 rows that share a token must not be added before. Not here: formulas.

@@ -9,10 +9,10 @@ import dataclasses
 import difflib
 from typing import Any
 
+from katgym_trainer.losses.clipped import Cispo, Dapo, DrGrpo, Grpo, Gspo, Ppo
 from katgym_trainer.losses.likelihood import Reinforce, Rloo, Sft
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.losses.preference import Dpo
-from katgym_trainer.losses.ratio import Cispo, Dapo, DrGrpo, Grpo, Gspo, Ppo
 
 LOSSES: dict[str, type[Loss]] = {
     found.name: found for found in (Sft, Reinforce, Rloo, Grpo, DrGrpo, Dapo, Gspo, Cispo, Ppo, Dpo)
@@ -27,12 +27,12 @@ def loss(name: str, **options: Any) -> Loss:
     Raises `ValueError` for a name or an option that is not known, or a value that is not allowed.
     """
     if name not in LOSSES:
-        raise ValueError(f"unknown loss {name!r}{_hint(name, LOSSES)}; allowed: {_told(LOSSES)}")
+        raise ValueError(f"unknown loss {name!r}{_hint(name, LOSSES)}; allowed: {_list(LOSSES)}")
     found = LOSSES[name]
     known = [field.name for field in dataclasses.fields(found)]
     for option in options:
         if option not in known:
-            allowed = _told(known) or "none"
+            allowed = _list(known) or "none"
             raise ValueError(
                 f"loss {name!r} has no option {option!r}{_hint(option, known)}; allowed: {allowed}"
             )
@@ -44,5 +44,5 @@ def _hint(name: str, known: Any) -> str:
     return f". Did you mean {near[0]!r}?" if near else ""
 
 
-def _told(names: Any) -> str:
+def _list(names: Any) -> str:
     return ", ".join(names)

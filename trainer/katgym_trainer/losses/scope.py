@@ -1,4 +1,4 @@
-"""What a loss is normalised by, counted over all forests of an optimizer step.
+"""Normalisers of losses, counted over all forests of an optimizer step.
 
 How rows happen to be spread over forests changes nothing. Statistics are per rollout: a rollout
 with many rows weighs once. Not here: the losses.
@@ -61,11 +61,19 @@ class Scope:
     @classmethod
     def of(cls, forests: Sequence[PackedForest]) -> Scope:
         """Count; `ValueError` if no token is trained, or only with weight 0."""
-        offsets = _offsets(forests)
+        # What makes numbers of rollouts and groups differ between packs.
+        offsets: dict[int, tuple[int, int]] = {}
+        num_rollouts, num_groups = 0, 0
+        for number in dict.fromkeys(forest.pack_number for forest in forests):
+            offsets[number] = (num_rollouts, num_groups)
+            mine = [f for f in forests if f.pack_number == number and len(f.rows)]
+            num_rollouts += 1 + max((int(f.row_rollout.max()) for f in mine), default=-1)
+            num_groups += 1 + max((int(f.row_group.max()) for f in mine), default=-1)
         groups_M = [_occ_group(forest, offsets) for forest in forests]
         rollouts = _weights([(_occ_rollout(f, offsets), f.occ_weight) for f in forests])
         weights_M = [forest.occ_weight for forest in forests]
         groups = _weights(list(zip(groups_M, weights_M, strict=True)))
+        own = [set(each.tolist()) for each in groups_M]
         total = float(rollouts.weighted.sum())
         if not total > 0:
             raise ValueError("no token of these forests is trained with a weight above 0")
@@ -76,7 +84,7 @@ class Scope:
             group_weight=groups.mean_sum(),
             group_tokens=groups.tokens,
             has_parts=any(forest.parts for forest in forests),
-            has_split_groups=_has_shared(groups_M),
+            has_split_groups=sum(map(len, own)) > len(set().union(*own)),
             offsets=offsets,
         )
 
@@ -98,18 +106,6 @@ class Scope:
 
 
 Offsets = Mapping[int, tuple[int, int]]
-
-
-def _offsets(forests: Sequence[PackedForest]) -> Offsets:
-    """Return what makes numbers of rollouts and groups differ between packs."""
-    found: dict[int, tuple[int, int]] = {}
-    num_rollouts, num_groups = 0, 0
-    for number in dict.fromkeys(forest.pack_number for forest in forests):
-        found[number] = (num_rollouts, num_groups)
-        mine = [forest for forest in forests if forest.pack_number == number]
-        num_rollouts += 1 + max(int(f.row_rollout.max()) if len(f.rows) else -1 for f in mine)
-        num_groups += 1 + max(int(f.row_group.max()) if len(f.rows) else -1 for f in mine)
-    return found
 
 
 def _occ_rollout(forest: PackedForest, offsets: Offsets) -> Tensor:
@@ -138,9 +134,3 @@ def _weights(occurrences: Sequence[tuple[Tensor, Tensor]]) -> _Weights:
     num = int(number_M.max()) + 1 if len(number_M) else 1
     tokens = torch.bincount(number_M, minlength=num).double()
     return _Weights(tokens, torch.zeros_like(tokens).index_add_(0, number_M, weight_M))
-
-
-def _has_shared(numbers: Sequence[Tensor]) -> bool:
-    """Whether some number is in several of the tensors."""
-    own = [set(each.tolist()) for each in numbers]
-    return sum(map(len, own)) > len(set().union(*own))

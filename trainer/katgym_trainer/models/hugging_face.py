@@ -66,12 +66,9 @@ def _tree_attention(
     return out_HND.transpose(0, 1)[None], None
 
 
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """Return nothing: who sees whom is in the context."""
-
-
 AttentionInterface.register(NAME, _tree_attention)
-AttentionMaskInterface.register(NAME, _no_mask)
+# No mask: who sees whom is in the context.
+AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
 
 
 class HuggingFaceModel:
@@ -115,7 +112,7 @@ class HuggingFaceModel:
         )
 
     @contextlib.contextmanager
-    def prepared(self) -> Iterator[None]:
+    def prepare(self) -> Iterator[None]:
         """Use tree attention within, forward and backward, and what was used before again after."""
         before = self.model.config._attn_implementation
         self.model.set_attn_implementation(NAME)
@@ -125,7 +122,7 @@ class HuggingFaceModel:
             self.model.set_attn_implementation(before)
 
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
-        """Return the last hidden states, [N, D]; called within `prepared`."""
+        """Return the last hidden states, [N, D]; called within `prepare`."""
         found = self.decoder(
             input_ids=forest.input_ids.to(self.device)[None],
             position_ids=forest.position_ids.to(self.device)[None],

@@ -7,9 +7,8 @@ learn to act in them. Not here: its tokenizer (`new_tokenizer.py`), training it 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,60 +16,16 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import katgym
-from katgym.chat_format import for_renderer
 from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
-from katgym.seeding import derive_seed
+from katgym.play.seeding import derive_seed
+from katgym.policies.rendering.chat_format import for_renderer
+from katgym_trainer.config.new_model_config import NewModelConfig
 from katgym_trainer.models.new_tokenizer import common_lines, plain_tokenizer, train_tokenizer
 from katgym_trainer.models.pretrained import check_is_free, save_model
 
 PLAYERS = ("oracle", "random")
 """Whose episodes the vocabulary is made of; `random` meets the tools' errors as well."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewModelConfig:
-    """Shape and vocabulary of a new model."""
-
-    hidden: int = 128
-    """Width."""
-    layers: int = 3
-    heads: int = 4
-    """Of queries."""
-    kv_heads: int = 2
-    """Of keys and values."""
-    head_dim: int = 32
-    intermediate: int | None = None
-    """Width inside the MLPs; None: three times `hidden`."""
-    vocab_size: int = 1024
-    """Most tokens; fewer if the texts have no more to merge."""
-    max_positions: int = 2048
-    """Tokens of the longest conversation."""
-    rope_theta: float = 100.0
-    """Base of the positions' wavelengths, the longest of which has 2 pi `rope_theta` tokens; for
-    conversations of some hundred tokens a small one lets a model learn to copy much earlier."""
-    num_tasks: int = 64
-    """Tasks per env that the vocabulary is made of, played twice each."""
-    init_std: float = 0.05
-    """Of the weights."""
-    seed: int = 0
-    """Of the weights, and of the tasks."""
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            least = 0 if name == "seed" else 1
-            if isinstance(value, int) and value < least:
-                raise UsageError(f"{name} is an int >= {least}, got {value!r}")
-        if not 0 < self.init_std < 1:
-            raise UsageError(f"init_std is a number between 0 and 1, got {self.init_std!r}")
-        if not 1 < self.rope_theta < math.inf:
-            raise UsageError(f"rope_theta is a number > 1, got {self.rope_theta!r}")
-        if self.heads % self.kv_heads:
-            raise UsageError(
-                f"heads is a multiple of kv_heads, got {self.heads!r} and {self.kv_heads!r}"
-            )
-        if self.head_dim % 2:
-            raise UsageError(f"head_dim is an even int, got {self.head_dim!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +59,16 @@ def new_model(path: Path, envs: Sequence[str], config: NewModelConfig | None = N
     if not envs:
         raise UsageError("a new model needs the env ids that its vocabulary is made for")
     episodes = [episode for env in envs for episode in asyncio.run(_episodes(env, config))]
-    lines = {line for env in envs for line in _lines_of(env, episodes)}
+    # The lines that a policy reads in most episodes of an env; it wrote none of them.
+    lines: set[str] = set()
+    for env in envs:
+        turns = [episode.text.split("<|im_start|>") for episode in episodes if episode.env == env]
+        lines |= set(
+            common_lines(
+                "".join(turn for turn in of_episode if not turn.startswith("assistant\n"))
+                for of_episode in turns
+            )
+        )
     texts = [episode.text for episode in episodes]
     tokenizer = train_tokenizer(texts, lines, vocab_size=config.vocab_size)
     solved = [episode.text for episode in episodes if episode.player == "oracle"]
@@ -179,12 +143,3 @@ async def _episodes(text: str, config: NewModelConfig) -> list[_Episode]:
     finally:
         await env.aclose()
     return found
-
-
-def _lines_of(env: str, episodes: Sequence[_Episode]) -> list[str]:
-    """Return the lines that a policy reads in most episodes of an env; it wrote none of them."""
-    turns = [episode.text.split("<|im_start|>") for episode in episodes if episode.env == env]
-    return common_lines(
-        "".join(turn for turn in of_episode if not turn.startswith("assistant\n"))
-        for of_episode in turns
-    )

@@ -5,14 +5,14 @@ a tool's schema, is one token: a small model reads prompts of some hundred token
 hundred more.
 
 Not here: the conversations (`new_model.py`), messages to tokens (`renderers`, by way of
-`katgym.policies.renderer_choice`).
+`katgym.policies.rendering.renderer_choice`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def num_fixed_tokens() -> int:
 
 def plain_tokenizer() -> Any:
     """Return a tokenizer that renders chats and merges nothing."""
-    return _wrapped(_backend(), ())
+    return _wrap(_backend(), ())
 
 
 def train_tokenizer(texts: Sequence[str], lines: Iterable[str] = (), *, vocab_size: int) -> Any:
@@ -74,8 +74,12 @@ def train_tokenizer(texts: Sequence[str], lines: Iterable[str] = (), *, vocab_si
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_without(texts, chosen), trainer)
-    return _wrapped(backend, chosen)
+    # What is left of the texts between the tokens that are there already.
+    known = (*CONTROL_TOKENS, *CHAT_TOKENS, *chosen)
+    pattern = re.compile("|".join(map(re.escape, known)))
+    pieces = (piece for text in texts for piece in pattern.split(text) if piece)
+    backend.train_from_iterator(pieces, trainer)
+    return _wrap(backend, chosen)
 
 
 def common_lines(conversations: Iterable[str]) -> list[str]:
@@ -102,14 +106,6 @@ def _is_fixed(line: str) -> bool:
     return is_long and is_free and (not has_digit or line.startswith("{"))
 
 
-def _without(texts: Iterable[str], lines: Iterable[str]) -> Iterator[str]:
-    """Yield what is left of texts between the tokens that are there already."""
-    known = [*CONTROL_TOKENS, *CHAT_TOKENS, *lines]
-    pattern = re.compile("|".join(re.escape(token) for token in known))
-    for text in texts:
-        yield from filter(None, pattern.split(text))
-
-
 def _backend() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -123,7 +119,7 @@ def _backend() -> Tokenizer:
     return backend
 
 
-def _wrapped(backend: Tokenizer, lines: Sequence[str]) -> Any:
+def _wrap(backend: Tokenizer, lines: Sequence[str]) -> Any:
     """Return a tokenizer of transformers with the control tokens and the chat format."""
     backend.add_special_tokens(list(CONTROL_TOKENS))
     backend.add_tokens([AddedToken(token, normalized=False) for token in (*CHAT_TOKENS, *lines)])

@@ -16,7 +16,7 @@ from katgym_trainer.trainer_config import TrainerConfig
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def prepared(model: Any, config: TrainerConfig) -> Any:
+def prepare_model(model: Any, config: TrainerConfig) -> Any:
     """Return the model that is trained: the same one, changed in place, or adapters around it.
 
     A `TreeModel` of one's own comes in its dtype, and takes no adapters, activation checkpointing
@@ -25,12 +25,29 @@ def prepared(model: Any, config: TrainerConfig) -> Any:
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"a model to train is a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, TreeModel):
-        _check_tree_model(model, config)
+        for name in ("lora_rank", "should_checkpoint_activations", "should_compile"):
+            if getattr(config, name):
+                raise UsageError(
+                    f"{name}={getattr(config, name)!r} is for models of transformers;"
+                    f" {type(model).__name__} brings its own"
+                )
+        is_low = any(p.dtype is torch.bfloat16 for p in model.parameters())
+        if is_low != (config.dtype == "bfloat16"):
+            has = "some parameters" if is_low else "no parameter"
+            raise UsageError(
+                f"dtype={config.dtype!r}, and {type(model).__name__} has {has} of bfloat16; a"
+                " TreeModel comes in its dtype"
+            )
         return model
     from katgym_trainer.models.hugging_face import HuggingFaceModel  # imports transformers
 
     HuggingFaceModel(model)  # raises before anything is changed
-    _cast(model, DTYPES[config.dtype])
+    # float32 leaves wider parameters. Buffers stay: rotary frequencies in bfloat16 move positions.
+    dtype = DTYPES[config.dtype]
+    for parameter in model.parameters():
+        is_wider = dtype is torch.float32 and parameter.dtype is torch.float64
+        if parameter.is_floating_point() and not is_wider:
+            parameter.data = parameter.data.to(dtype)
     if config.lora_rank:
         from katgym_trainer.models.adapters import add_adapters  # imports peft
 
@@ -50,31 +67,3 @@ def vocabulary_names(model: torch.nn.Module, head: torch.Tensor) -> frozenset[st
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     wanted = {*embeddings, id(head)}
     return frozenset(name for name, p in model.named_parameters() if id(p) in wanted)
-
-
-@torch.no_grad()
-def _cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Give floating-point parameters a dtype; float32 leaves wider ones.
-
-    Buffers stay as they are: rotary frequencies in bfloat16 would move positions.
-    """
-    for parameter in model.parameters():
-        is_wider = dtype is torch.float32 and parameter.dtype is torch.float64
-        if parameter.is_floating_point() and not is_wider:
-            parameter.data = parameter.data.to(dtype)
-
-
-def _check_tree_model(model: torch.nn.Module, config: TrainerConfig) -> None:
-    for name in ("lora_rank", "should_checkpoint_activations", "should_compile"):
-        if getattr(config, name):
-            raise UsageError(
-                f"{name}={getattr(config, name)!r} is for models of transformers;"
-                f" {type(model).__name__} brings its own"
-            )
-    is_low = any(p.dtype is torch.bfloat16 for p in model.parameters())
-    if is_low != (config.dtype == "bfloat16"):
-        has = "some parameters" if is_low else "no parameter"
-        raise UsageError(
-            f"dtype={config.dtype!r}, and {type(model).__name__} has {has} of bfloat16; a TreeModel"
-            " comes in its dtype"
-        )

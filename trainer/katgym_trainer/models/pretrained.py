@@ -12,9 +12,9 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
 from katgym.errors import UsageError
-from katgym_trainer.atomic_folders import new_folder
 from katgym_trainer.models.hugging_face import NAME
 from katgym_trainer.models.progress_bars import no_progress_bars
+from katgym_trainer.saving.atomic_folders import new_folder
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -83,9 +83,9 @@ def save_model(model: Any, tokenizer: Any, path: Path, *, is_merged: bool) -> No
         raise UsageError("is_merged=False writes adapters alone, and the model has none")
     with new_folder(path) as made, no_progress_bars():
         if has_adapters and is_merged:
-            from katgym_trainer.models.adapters import merged_state  # imports peft
+            from katgym_trainer.models.adapters import merge_state  # imports peft
 
-            model.get_base_model().save_pretrained(made, state_dict=merged_state(model))
+            model.get_base_model().save_pretrained(made, state_dict=merge_state(model))
         else:
             model.save_pretrained(made)
         if tokenizer is not None:

@@ -6,8 +6,7 @@ Not here: bars of downloads, which are huggingface_hub's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from transformers.utils import logging as bars
 
@@ -18,12 +17,8 @@ def no_progress_bars() -> Iterator[None]:
 
     The setting is the process's: bars of other threads are not shown either meanwhile.
     """
-    before = bars.set_tqdm_hook(_no_bar)
+    before = bars.set_tqdm_hook(lambda _, args, kwargs: bars.EmptyTqdm(*args, **kwargs))  # type: ignore[no-untyped-call]  # transformers
     try:
         yield
     finally:
         bars.set_tqdm_hook(before)
-
-
-def _no_bar(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return bars.EmptyTqdm(*args, **kwargs)  # type: ignore[no-untyped-call]  # transformers

@@ -1,4 +1,4 @@
-"""What every attention layer needs to know of the forest it runs on.
+"""The forest that attention layers run on, as all of them need to know it.
 
 Not here: the attention (`katgym_kernels`), how layers are reached (`hugging_face.py`), forests in
 parts (`gateway.py`).

@@ -1,4 +1,4 @@
-"""What a model must do to be trained on packed forests.
+"""Interface of a model that is trained on packed forests.
 
 Not here: how models of transformers do it (`hugging_face.py`).
 
@@ -44,7 +44,7 @@ class TreeModel(Protocol):
     def head(self) -> Head:
         """Return what turns hidden states into logits."""
 
-    def prepared(self) -> AbstractContextManager[None]:
+    def prepare(self) -> AbstractContextManager[None]:
         """Return a context for forward and backward."""
 
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:

@@ -1,4 +1,4 @@
-"""How long a forest's forward and backward take, told from its counts.
+"""Time of a forest's forward and backward, predicted from its counts.
 
     cost = CostModel.of_shape(
         num_parameters=7_000_000_000, num_layers=36, num_heads=32, head_size=128, flops_per_s=4e14
@@ -115,8 +115,15 @@ class CostModel:
         Raises `ValueError` for seconds that are no positive numbers, and for forests that do not
         tell the costs apart: fewer than 4, or always in the same proportion.
         """
+        for number, (_, seconds) in enumerate(measured):
+            if not 0 < seconds < math.inf:
+                raise ValueError(
+                    f"forest {number} took {seconds!r} s; allowed is finite and above 0"
+                )
         # Columns of one length: a token's seconds and a pair's are thousands apart.
-        relative_FC = _terms(measured) / _seconds(measured)[:, None]
+        counts = [(1, s.num_tree, s.num_pairs, s.num_edges) for s, _ in measured]
+        terms_FC = np.array(counts, dtype=np.float64).reshape(-1, len(_NAMES))
+        relative_FC = terms_FC / np.array([s for _, s in measured], dtype=np.float64)[:, None]
         length_C = np.linalg.norm(relative_FC, axis=0)
         scaled_FC = relative_FC / np.where(length_C > 0, length_C, 1)
         rank = int(np.linalg.matrix_rank(scaled_FC)) if len(measured) else 0
@@ -157,27 +164,13 @@ class CostModel:
         except ValueError as e:
             raise ValueError(f"{str(path)!r} is not JSON: {e}") from e
         if not isinstance(found, dict) or found.keys() != set(_NAMES):
-            told = sorted(found) if isinstance(found, dict) else found
+            got = sorted(found) if isinstance(found, dict) else found
             wanted = ", ".join(_NAMES)
-            raise ValueError(f"{str(path)!r} is a JSON object of {wanted}, got {told!r}")
+            raise ValueError(f"{str(path)!r} is a JSON object of {wanted}, got {got!r}")
         try:
             return cls(**found)
         except ValueError as e:
             raise ValueError(f"{str(path)!r}: {e}") from e
-
-
-def _terms(measured: Sequence[tuple[ForestStats, float]]) -> Floats:
-    """Return what each cost is multiplied by, [F, C]."""
-    found = [(1, s.num_tree, s.num_pairs, s.num_edges) for s, _ in measured]
-    return np.array(found, dtype=np.float64).reshape(-1, len(_NAMES))
-
-
-def _seconds(measured: Sequence[tuple[ForestStats, float]]) -> Floats:
-    """Return the seconds of each forest, [F]; `ValueError` for what cannot be."""
-    for number, (_, seconds) in enumerate(measured):
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"forest {number} took {seconds!r} s; allowed is finite and above 0")
-    return np.array([seconds for _, seconds in measured], dtype=np.float64)
 
 
 def _non_negative(terms_FC: Floats) -> Floats:

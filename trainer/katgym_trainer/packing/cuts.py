@@ -1,4 +1,4 @@
-"""Where the leaves of a trie are cut into runs, so that the dearest run is as cheap as can be.
+"""Cuts of a trie's leaves into runs, of which the dearest is as cheap as can be.
 
 Not here: what a forest costs (`cost_model.py`), forests of a run (`packer.py`).
 
@@ -15,7 +15,6 @@ import numpy as np
 from katgym_trainer.packing.cost_model import CostModel
 from katgym_trainer.packing.quantity import Edges, Quantity, Run
 from katgym_trainer.packing.token_trie import TokenTrie
-from katgym_trainer.row import Floats
 
 
 def best_cuts(trie: TokenTrie, cost: CostModel, *, num_runs: int) -> list[Run]:
@@ -72,7 +71,9 @@ class _RunCosts:
         runs: list[Run] = []
         dearest, refused, first = 0.0, math.inf, 0
         while first < self._num_leaves and len(runs) < num_runs:
-            costs_R = self._from(first)
+            # The cost of each run from this leaf to itself or one after it, which never falls.
+            counts = (self._tokens, self._pairs, self._edges)
+            costs_R = self._cost.of_counts(*(each.of_runs_from(first) for each in counts))
             num = int(np.searchsorted(costs_R, limit, side="right"))
             runs.append(Run(first, first + num - 1))
             dearest = max(dearest, float(costs_R[num - 1]))
@@ -81,11 +82,3 @@ class _RunCosts:
             first += num
         is_whole = first == self._num_leaves
         return _Cuts(runs=runs, dearest=dearest, refused=refused, is_whole=is_whole)
-
-    def _from(self, first: int) -> Floats:
-        """Return the cost of each run from a leaf to itself or one after it; it never falls."""
-        return self._cost.of_counts(
-            self._tokens.of_runs_from(first),
-            self._pairs.of_runs_from(first),
-            self._edges.of_runs_from(first),
-        )

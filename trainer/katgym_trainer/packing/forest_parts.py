@@ -61,7 +61,15 @@ def split_forest(
     if max_tokens < 1:
         raise ValueError(f"max_tokens is an int >= 1, got {max_tokens!r}")
     nodes = _Nodes.of(position_ids.numpy())
-    owner_N, heads = _owners(nodes, max_tokens)
+    groups = _together(nodes, _cut(nodes, max_tokens), max_tokens)
+    # The part of each token, and each part's first token.
+    number_of = {head: number for number, heads in enumerate(groups) for head in heads}
+    parent_of = dict(zip(nodes.starts[:-1].tolist(), nodes.parents.tolist(), strict=True))
+    owner_N = np.empty(len(input_ids), dtype=np.int64)
+    for first, stop in itertools.pairwise(sorted({*nodes.starts.tolist(), *number_of})):
+        # A run that begins no piece goes on with the piece of the token it hangs off.
+        owner_N[first:stop] = number_of[first] if first in number_of else owner_N[parent_of[first]]
+    heads = [group[0] for group in groups]
     order = np.argsort(owner_N, kind="stable")
     starts = np.searchsorted(owner_N[order], np.arange(len(heads) + 1))
     local_N = np.empty_like(owner_N)
@@ -129,23 +137,6 @@ class _Nodes:
             pieces.append(np.arange(self.starts[node], last + 1))
             last = int(self.parents[node])
         return np.concatenate(pieces[::-1])
-
-
-def _owners(nodes: _Nodes, max_tokens: int) -> tuple[Ints, list[int]]:
-    """Return the part of each token, and each part's first token."""
-    sizes = _cut(nodes, max_tokens)
-    groups = _together(nodes, sizes, max_tokens)
-    number_of = {head: number for number, heads in enumerate(groups) for head in heads}
-    num = int(nodes.starts[-1])
-    owner_N = np.empty(num, dtype=np.int64)
-    parent_of = dict(zip(nodes.starts[:-1].tolist(), nodes.parents.tolist(), strict=True))
-    bounds = sorted({*nodes.starts.tolist(), *number_of})
-    for first, stop in itertools.pairwise(bounds):
-        if first in number_of:
-            owner_N[first:stop] = number_of[first]
-        else:
-            owner_N[first:stop] = owner_N[parent_of[first]]
-    return owner_N, [heads[0] for heads in groups]
 
 
 def _cut(nodes: _Nodes, max_tokens: int) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Which rows are packed together: as few tokens as can be, in forests under a budget.
+"""Packing of rows: as few tokens as can be, in forests under a budget.
 
 Leaves stay in depth-first order, so a forest is a run of them, and cutting between two leaves costs
 exactly the prefix they share: all forests together hold the unique tokens plus the shared prefixes
@@ -61,9 +61,25 @@ def pack_run(trie: TokenTrie, limits: Limits, run: Run) -> list[PackedForest]:
 
     Where a leaf has more tokens than the limit allows, its forest is in parts that have not.
     """
-    whole, too_long = _told_apart(trie, limits, run)
-    groups = _merged(limits, [part for each in whole for part in _best_runs(limits, each)])
-    _, max_tokens = limits[0]
+    # 1. Runs about a leaf of too many tokens: with it those that share more than half of a forest.
+    tokens, max_tokens = limits[0]
+    too_long: list[Run] = []
+    for leaf in np.flatnonzero(tokens.whole_R > max_tokens).tolist():
+        if not run.first <= leaf <= run.last or (too_long and leaf <= too_long[-1].last):
+            continue
+        first = last = leaf
+        lowest = too_long[-1].last + 1 if too_long else run.first
+        while first > lowest and 2 * trie.lcp_R[first] > max_tokens:
+            first -= 1
+        while last < run.last and 2 * trie.lcp_R[last + 1] > max_tokens:
+            last += 1
+        too_long.append(Run(first, last))
+    # 2. The runs between those are cut into forests that fit.
+    ends = [run.first - 1, *(each.last for each in too_long)]
+    starts = [*(each.first for each in too_long), run.last + 1]
+    between = [Run(end + 1, start - 1) for end, start in zip(ends, starts, strict=True)]
+    whole = [each for each in between if each.first <= each.last]
+    groups = _merge(limits, [part for each in whole for part in _best_runs(limits, each)])
     in_parts = [
         PackedForest.build(trie, range(each.first, each.last + 1)).in_parts(max_tokens)
         for each in too_long
@@ -99,39 +115,16 @@ class Budget:
         if self.max_trained is not None:
             found.append((Quantity.trained(trie), self.max_trained))
         for quantity, limit in found[1:] if self.should_split else found:
-            _check(trie, quantity, limit)
+            over = np.flatnonzero(quantity.whole_R > limit)
+            if len(over):
+                i = int(over[0])
+                is_tokens = quantity.name == "tokens"
+                hint = ", or run it in parts (should_split=True)" if is_tokens else ""
+                raise ValueError(
+                    f"row {trie.order_R[i]} has {quantity.whole_R[i]} {quantity.name} by itself,"
+                    f" the budget is {limit}: raise the budget, shorten the row{hint}"
+                )
         return found
-
-
-def _check(trie: TokenTrie, quantity: Quantity, limit: int) -> None:
-    over = np.flatnonzero(quantity.whole_R > limit)
-    if len(over):
-        i = int(over[0])
-        hint = ", or run it in parts (should_split=True)" if quantity.name == "tokens" else ""
-        raise ValueError(
-            f"row {trie.order_R[i]} has {quantity.whole_R[i]} {quantity.name} by itself, the budget"
-            f" is {limit}: raise the budget, shorten the row{hint}"
-        )
-
-
-def _told_apart(trie: TokenTrie, limits: Limits, run: Run) -> tuple[list[Run], list[Run]]:
-    """Return the runs of leaves that fit, and those about a leaf of too many tokens."""
-    tokens, limit = limits[0]
-    too_long: list[Run] = []
-    for leaf in np.flatnonzero(tokens.whole_R > limit).tolist():
-        if not run.first <= leaf <= run.last or (too_long and leaf <= too_long[-1].last):
-            continue
-        first = last = leaf
-        lowest = too_long[-1].last + 1 if too_long else run.first
-        while first > lowest and 2 * trie.lcp_R[first] > limit:
-            first -= 1
-        while last < run.last and 2 * trie.lcp_R[last + 1] > limit:
-            last += 1
-        too_long.append(Run(first, last))
-    ends = [run.first - 1, *(each.last for each in too_long)]
-    starts = [*(each.first for each in too_long), run.last + 1]
-    between = [Run(end + 1, start - 1) for end, start in zip(ends, starts, strict=True)]
-    return [each for each in between if each.first <= each.last], too_long
 
 
 def _best_runs(limits: Limits, leaves: Run) -> list[Run]:
@@ -162,7 +155,7 @@ def _best_runs(limits: Limits, leaves: Run) -> list[Run]:
     return runs[::-1]
 
 
-def _merged(limits: Limits, runs: Sequence[Run]) -> list[list[int]]:
+def _merge(limits: Limits, runs: Sequence[Run]) -> list[list[int]]:
     """Return the leaves of each forest, after putting small runs into forests with room.
 
     Largest first, each into the forest that then has the least room left.

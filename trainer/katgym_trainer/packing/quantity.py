@@ -1,4 +1,4 @@
-"""What leaves of a trie hold together, a prefix that they share once.
+"""Contents of a run of a trie's leaves, a prefix that they share counted once.
 
 Of leaves side by side, each holds what it does by itself less what the prefix does that it shares
 with the one before it, so running sums give every run of them:

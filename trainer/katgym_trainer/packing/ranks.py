@@ -1,4 +1,4 @@
-"""Which rank trains what: forests of about the same cost, and the same number of them, on each.
+"""Forests for ranks: of about the same cost, and the same number of them, on each.
 
     ranks = pack_ranks(rows, num_ranks=world_size, max_tokens=32_768, cost=cost)
     scope = Scope.of([forest for forests in ranks for forest in forests])

@@ -62,12 +62,17 @@ class TokenTrie:
         for i in range(1, len(order)):
             one, other = rows[order[i - 1]], rows[order[i]]
             if one.context == other.context:
-                lcp[i] = _num_shared(one, other)
+                num = min(len(one), len(other))
+                differs = one.token_ids[:num] != other.token_ids[:num]
+                if one.extras is not None or other.extras is not None:
+                    differs |= _extras(one)[:num] != _extras(other)[:num]
+                first = int(differs.argmax())
+                lcp[i] = first if differs[first] else num
         return cls(
             number=next(_NUMBERS),
             rows=rows,
-            rollout_R=_numbered([row.rollout for row in rows])[order],
-            group_R=_numbered([row.group for row in rows])[order],
+            rollout_R=_number([row.rollout for row in rows])[order],
+            group_R=_number([row.group for row in rows])[order],
             order_R=order,
             length_R=np.array([len(rows[place]) for place in order]),
             lcp_R=lcp,
@@ -87,7 +92,7 @@ class TokenTrie:
 _NUMBERS = itertools.count()
 
 
-def _numbered(names: Sequence[Hashable]) -> Ints:
+def _number(names: Sequence[Hashable]) -> Ints:
     """Return a number for each name, the same for the same; None is another name each time."""
     numbers: dict[Hashable, int] = {}
     return np.array(
@@ -103,16 +108,6 @@ def _sort_key(row: Row, *, has_extras: bool) -> bytes:
     if not has_extras:
         return row.token_ids.astype(">i4").tobytes()
     return np.stack([row.token_ids, _extras(row)], axis=1).view(np.uint64).astype(">u8").tobytes()
-
-
-def _num_shared(one: Row, other: Row) -> int:
-    """Return how many tokens two rows begin with alike."""
-    num = min(len(one), len(other))
-    differs = one.token_ids[:num] != other.token_ids[:num]
-    if one.extras is not None or other.extras is not None:
-        differs |= _extras(one)[:num] != _extras(other)[:num]
-    first = int(differs.argmax())
-    return first if differs[first] else num
 
 
 def _extras(row: Row) -> Ints:

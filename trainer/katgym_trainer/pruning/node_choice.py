@@ -1,4 +1,4 @@
-"""Which nodes of a trie are worth a budget of tokens: the best ones, or a weighted draw.
+"""Choice of a trie's nodes under a budget of tokens: the best ones, or a weighted draw.
 
 A node is only of use with all its ancestors, so what is chosen is always closed: a forest of whole
 paths. Not here: what a node is worth (`node_values.py`), the nodes (`trie_nodes.py`).
@@ -164,7 +164,7 @@ def _chances(importance_K: Floats, tokens_K: Floats, room: int) -> Floats:
     return chances
 
 
-def drawn_nodes(nodes: TrieNodes, chance_K: Floats, rng: np.random.Generator) -> Bools:
+def draw_nodes(nodes: TrieNodes, chance_K: Floats, rng: np.random.Generator) -> Bools:
     """Return nodes, [K], that are in each with its chance: given its parent, independently."""
     above_K = np.where(nodes.parent_K < 0, 1.0, chance_K[nodes.parent_K])
     given_K = np.divide(chance_K, above_K, out=np.zeros(len(chance_K)), where=above_K > 0)

@@ -1,4 +1,4 @@
-"""What each node of a trie is worth to a step's training.
+"""Values of a trie's nodes to a step's training.
 
     score = reach * sum(entropy of its trained tokens)
     density = score / tokens
@@ -57,18 +57,14 @@ class NodeValues:
             num_trained_N[path[1:]] += trie.rows[place].loss_mask[1:]
             num_kept_N[path] += keep[place]
         entropy_K = nodes.sums(entropy_N / np.maximum(num_trained_N, 1))
+        # How likely a rollout of its group goes through each node, summed over groups.
+        groups = [trie.rows[place].group for place in trie.order_R]
+        sizes = {**Counter(groups), None: len(groups)}
+        ends_K = np.zeros(len(nodes.parent_K))
+        np.add.at(ends_K, nodes.node_R, [1 / sizes[group] for group in groups])
         return cls(
             nodes=nodes,
-            score_K=_reach(nodes, trie) * entropy_K,
+            score_K=nodes.upward(ends_K, add) * entropy_K,
             is_trained_K=nodes.sums(num_trained_N) > 0,
             is_forced_K=nodes.upward(nodes.sums(num_kept_N), add) > 0,
         )
-
-
-def _reach(nodes: TrieNodes, trie: TokenTrie) -> Floats:
-    """Return how likely a rollout of its group goes through each node, [K], summed over groups."""
-    groups = [trie.rows[place].group for place in trie.order_R]
-    sizes = {**Counter(groups), None: len(groups)}
-    ends_K = np.zeros(len(nodes.parent_K))
-    np.add.at(ends_K, nodes.node_R, [1 / sizes[group] for group in groups])
-    return nodes.upward(ends_K, add)

@@ -19,9 +19,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from katgym_trainer.advantages.entropy_scaling import trained_entropies
+from katgym_trainer.advantages.entropy_scaling import entropies_of_trained
 from katgym_trainer.packing.token_trie import TokenTrie
-from katgym_trainer.pruning.node_choice import best_nodes, drawn_nodes, inclusion_probabilities
+from katgym_trainer.pruning.node_choice import best_nodes, draw_nodes, inclusion_probabilities
 from katgym_trainer.pruning.node_values import NodeValues
 from katgym_trainer.pruning.trie_nodes import TrieNodes, unique_tokens
 from katgym_trainer.row import Bools, Floats, Ints, Row
@@ -97,19 +97,28 @@ def prune(
     _check_options(mode, max_tokens, seed)
     if not rows:
         raise ValueError("there are no rows to prune")
-    known = trained_entropies(rows, entropies)
-    trie = TokenTrie.build(rows)
-    nodes = TrieNodes.build(trie)
-    values = NodeValues.of(nodes, trie, entropies=known, keep=_kept(rows))
+    known = entropies_of_trained(rows, entropies)
+    nodes = TrieNodes.build(trie := TokenTrie.build(rows))
+    keep = [np.zeros(len(r), dtype=bool) if r.is_kept is None else r.is_kept for r in rows]
+    values = NodeValues.of(nodes, trie, entropies=known, keep=keep)
     _check_budget(values, max_tokens)
-    chances: list[Floats] | None = None
+    # 1. The nodes that stay, and the chance that each token of a row does, by the row's place.
+    chances: dict[int, Floats] = {}
     if mode == Pruning.BEST:
         is_in_K = best_nodes(values, max_tokens)
     else:
         chance_K = inclusion_probabilities(values, max_tokens)
-        is_in_K = drawn_nodes(nodes, chance_K, np.random.default_rng(seed))
-        chances = _chances(nodes, trie, chance_K)
-    left = _cut_rows(rows, _lengths(nodes, trie, is_in_K), chances)
+        is_in_K = draw_nodes(nodes, chance_K, np.random.default_rng(seed))
+        chance_N = np.repeat(chance_K, nodes.length_K)
+        for place, path in zip(trie.order_R.tolist(), unique_tokens(trie), strict=True):
+            chances[place] = chance_N[path]
+    # 2. The rows that still train something, by place, cut behind their last node.
+    lengths = _lengths(nodes, trie, is_in_K)
+    left = {
+        place: _cut(row, lengths[place], chances.get(place))
+        for place, row in enumerate(rows)
+        if row.loss_mask[1 : lengths[place]].any()
+    }
     if not left and mode == Pruning.BEST:
         shortest = int(nodes.end_K[values.is_trained_K].min())
         raise ValueError(
@@ -134,11 +143,6 @@ def _check_options(mode: str, max_tokens: int, seed: int | None) -> None:
         raise ValueError(f"mode 'sample' needs a seed, an int >= 0, got {seed!r}")
 
 
-def _kept(rows: Sequence[Row]) -> list[Bools]:
-    """Return what always stays of each row, [T]."""
-    return [np.zeros(len(row), dtype=bool) if row.is_kept is None else row.is_kept for row in rows]
-
-
 def _check_budget(values: NodeValues, max_tokens: int) -> None:
     nodes = values.nodes
     if not values.is_trained_K.any():
@@ -151,37 +155,15 @@ def _check_budget(values: NodeValues, max_tokens: int) -> None:
         )
 
 
-def _lengths(nodes: TrieNodes, trie: TokenTrie, is_in_K: Bools) -> Ints:
+def _lengths(nodes: TrieNodes, trie: TokenTrie, is_in_K: Bools) -> dict[int, int]:
     """Return how many tokens of each row stay, by its place."""
-    cut: list[int] = []
+    ends: list[int] = []
     for is_in, above, end in zip(
         is_in_K.tolist(), nodes.parent_K.tolist(), nodes.end_K.tolist(), strict=True
     ):
-        cut.append(end if is_in else cut[above] if above >= 0 else 0)
-    length = np.empty(len(trie.rows), dtype=np.int64)
-    length[trie.order_R] = np.array(cut)[nodes.node_R]
-    return length
-
-
-def _chances(nodes: TrieNodes, trie: TokenTrie, chance_K: Floats) -> list[Floats]:
-    """Return the chance that each token of each row stays, [T], by the row's place."""
-    chance_N = np.repeat(chance_K, nodes.length_K)
-    found = {
-        place: chance_N[path]
-        for place, path in zip(trie.order_R.tolist(), unique_tokens(trie), strict=True)
-    }
-    return [found[place] for place in range(len(found))]
-
-
-def _cut_rows(
-    rows: Sequence[Row], lengths: Ints, chances: Sequence[Floats] | None
-) -> dict[int, Row]:
-    """Return the rows that still train something, by place."""
-    left = {}
-    for place, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
-        if row.loss_mask[1:length].any():
-            left[place] = _cut(row, length, None if chances is None else chances[place])
-    return left
+        ends.append(end if is_in else ends[above] if above >= 0 else 0)
+    lengths = np.array(ends)[nodes.node_R].tolist()
+    return dict(zip(trie.order_R.tolist(), lengths, strict=True))
 
 
 def _cut(row: Row, length: int, chance_T: Floats | None) -> Row:
@@ -197,17 +179,14 @@ def _cut(row: Row, length: int, chance_T: Floats | None) -> Row:
 
 def _stats(trie: TokenTrie, entropies: Sequence[Floats], left: dict[int, Row]) -> PruningStats:
     num_tokens = TokenTrie.build(list(left.values())).num_tokens if left else 0
-    before = dict(enumerate(trie.rows))
+    num_trained = sum(row.num_trained for row in trie.rows)
+    signal = _signal(dict(enumerate(trie.rows)), entropies)
     return PruningStats(
         num_tokens=num_tokens,
         kept_tokens=num_tokens / trie.num_tokens,
-        kept_trained=_num_trained(left) / _num_trained(before),
-        kept_advantage_entropy=_share(_signal(left, entropies), _signal(before, entropies)),
+        kept_trained=sum(row.num_trained for row in left.values()) / num_trained,
+        kept_advantage_entropy=_signal(left, entropies) / signal if signal else 1.0,
     )
-
-
-def _num_trained(rows: dict[int, Row]) -> int:
-    return sum(row.num_trained for row in rows.values())
 
 
 def _signal(rows: dict[int, Row], entropies: Sequence[Floats]) -> float:
@@ -217,7 +196,3 @@ def _signal(rows: dict[int, Row], entropies: Sequence[Floats]) -> float:
         trained = np.flatnonzero(row.loss_mask[1:]) + 1
         total += float(np.abs(row.advantages[trained]) @ entropies[place][trained])
     return total
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0

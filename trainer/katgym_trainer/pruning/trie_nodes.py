@@ -94,13 +94,15 @@ class _Builder:
         while path and self._start[path[-1]] >= shared:
             path.pop()
         if path and self._end[path[-1]] > shared:
-            path.append(self._split(path.pop(), shared))
+            # A new node above the last keeps its tokens to there; the last keeps its children.
+            node = path.pop()
+            above = self._new(self._start[node], shared, self._parent[node], self._leaf[node])
+            self._start[node], self._parent[node] = shared, above
+            path.append(above)
         if length > shared:
-            self._append(start=shared, end=length, leaf=len(self._ends_in))
+            parent = path[-1] if path else -1
+            path.append(self._new(shared, length, parent, len(self._ends_in)))
         self._ends_in.append(path[-1])
-
-    def _append(self, *, start: int, end: int, leaf: int) -> None:
-        self._path.append(self._new(start, end, self._path[-1] if self._path else -1, leaf))
 
     def _new(self, start: int, end: int, parent: int, leaf: int) -> int:
         self._start.append(start)
@@ -108,12 +110,6 @@ class _Builder:
         self._parent.append(parent)
         self._leaf.append(leaf)
         return len(self._start) - 1
-
-    def _split(self, node: int, depth: int) -> int:
-        """Return a new node above one that keeps its tokens from a depth on, and its children."""
-        above = self._new(self._start[node], depth, self._parent[node], self._leaf[node])
-        self._start[node], self._parent[node] = depth, above
-        return above
 
     def nodes(self) -> TrieNodes:
         """Return all nodes, sorted: those of one first leaf lie on one path."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from katgym.errors import PolicyError
-from katgym.rollout import RolloutGroup
+from katgym.play.rollout import RolloutGroup
 
 MAX_FAILED_GROUPS = 3
 """Groups without a valid rollout, one after the other, after which it is given up."""
@@ -37,9 +37,9 @@ class FailedGroups:
         self._kinds.update(kinds)
         if self._num_groups < MAX_FAILED_GROUPS:
             return
-        told = ", ".join(f"{num} {kind}" for kind, num in self._kinds.most_common())
+        counts = ", ".join(f"{num} {kind}" for kind, num in self._kinds.most_common())
         raise PolicyError(
-            f"{self._num_groups} groups in a row have no valid rollout ({told}); the last says:"
+            f"{self._num_groups} groups in a row have no valid rollout ({counts}); the last says:"
             f" {reason}. Mend it and run the same command again: it goes on from its last"
             " checkpoint",
             kind=self._kinds.most_common(1)[0][0],

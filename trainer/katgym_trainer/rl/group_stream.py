@@ -7,7 +7,7 @@
 
 With B groups a step and staleness S, at most (S + 1) B groups are begun and not yet taken before a
 step's groups are, and S B after: the k-th step trains on tokens of weights k - 1 - S or newer. Not
-here: what is played (`task_source.py`), one rollout (`katgym.engine`).
+here: what is played (`curriculum.py`), one rollout (`katgym.play.engine`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from katgym.concurrency import run_all
-from katgym.engine import RolloutEngine, RolloutRequest
-from katgym.rollout import Rollout, RolloutGroup
+from katgym.play.engine import RolloutEngine, RolloutRequest
+from katgym.play.rollout import Rollout, RolloutGroup
+from katgym.system.concurrency import run_all
+from katgym_trainer.config.rl_config import RolloutsConfig, StaleGroups
+from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
-from katgym_trainer.rl.rl_config import RolloutsConfig, StaleGroups
-from katgym_trainer.rl.task_source import GroupDraw, TaskSource
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class GroupStream:
 
     def __init__(
         self,
-        source: TaskSource,
+        source: Curriculum,
         engine: RolloutEngine,
         config: RolloutsConfig,
         *,
@@ -166,7 +166,16 @@ class GroupStream:
         """Take note that the policy samples from new weights, which a step ends with."""
         self.version, self._is_training = version, False
         if self._config.stale is StaleGroups.DROP:
-            self._drop_stale()
+            # Give up groups that no step may train on any more.
+            oldest = version - self._config.max_staleness
+            for task, draw in list(self._running.items()):
+                if self._begun[draw.number] < oldest:
+                    task.cancel()
+                    del self._running[task], self._begun[draw.number]
+                    self._num_dropped += 1
+            fresh = [played for played in self._finished if played.oldest_version >= oldest]
+            self._num_dropped += len(self._finished) - len(fresh)
+            self._finished = fresh
         self._fill()
 
     async def take(self, should_stop: Callable[[], bool] = lambda: False) -> Taken:
@@ -175,8 +184,15 @@ class GroupStream:
         Raises `PolicyError` when the policy only fails, and mistakes of the caller.
         """
         began = time.perf_counter()
-        self._is_training = False
-        while not self._is_ready():
+        num_groups, self._is_training = self._config.num_groups, False
+        while len(self._finished) < num_groups or (
+            # A group still plays that would be too old for the next step.
+            self._config.stale is StaleGroups.WAIT
+            and any(
+                self.version - version >= self._config.max_staleness
+                for version in self._begun.values()
+            )
+        ):
             self._fill()
             if should_stop():
                 return Taken(groups=())
@@ -184,8 +200,19 @@ class GroupStream:
                 self._running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
             )
             for task in sorted(done, key=lambda task: self._running[task].number):
-                self._finish(task)
-        groups = self._taken()
+                # A finished group is kept, or refused while another can be offered in its place.
+                del self._begun[self._running.pop(task).number]
+                played = task.result()
+                self._failed.check(played.group)
+                is_open = len(set(played.group.rewards)) > 1
+                if is_open or len(self._refused) >= self._config.max_offered - num_groups:
+                    self._finished.append(played)
+                else:
+                    self._refused.append(played)
+        # The oldest weights first, then in the order of their draws.
+        order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
+        groups = sorted(order[:num_groups], key=lambda played: played.draw.number)
+        self._finished = order[num_groups:]
         self._is_training = True
         self._fill()
         refused, self._refused = self._refused, []
@@ -237,48 +264,6 @@ class GroupStream:
         async with self._places:
             with self._idle.busy():
                 return await self._engine.play(request)
-
-    def _finish(self, task: asyncio.Task[PlayedGroup]) -> None:
-        """Keep a finished group, or refuse it."""
-        draw = self._running.pop(task)
-        del self._begun[draw.number]
-        played = task.result()
-        self._failed.check(played.group)
-        is_open = len(set(played.group.rewards)) > 1
-        most_refused = self._config.max_offered - self._config.num_groups
-        if not is_open and len(self._refused) < most_refused:
-            self._refused.append(played)
-        else:
-            self._finished.append(played)
-
-    def _is_ready(self) -> bool:
-        """Whether a step's groups are there."""
-        if self._config.stale is StaleGroups.WAIT and self._has_stale_next():
-            return False
-        return len(self._finished) >= self._config.num_groups
-
-    def _has_stale_next(self) -> bool:
-        """Whether a group still plays that would be too old for the next step."""
-        oldest = self.version - self._config.max_staleness
-        return any(version <= oldest for version in self._begun.values())
-
-    def _taken(self) -> list[PlayedGroup]:
-        """Return a step's groups: the oldest weights first, then in the order of their draws."""
-        order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
-        taken, self._finished = order[: self._config.num_groups], order[self._config.num_groups :]
-        return sorted(taken, key=lambda played: played.draw.number)
-
-    def _drop_stale(self) -> None:
-        """Give up groups that no step may train on any more."""
-        oldest = self.version - self._config.max_staleness
-        for task, draw in list(self._running.items()):
-            if self._begun[draw.number] < oldest:
-                task.cancel()
-                del self._running[task], self._begun[draw.number]
-                self._num_dropped += 1
-        kept = [played for played in self._finished if played.oldest_version >= oldest]
-        self._num_dropped += len(self._finished) - len(kept)
-        self._finished = kept
 
 
 @dataclass(slots=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from katgym.engine import EngineConfig, RolloutEngine
 from katgym.evaluation.plan import EvalConfig, Plan
-from katgym.evaluation.summary import EnvSummary, summarize
+from katgym.evaluation.statistics.summary import summarize
+from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.play.rollout import Rollout
 from katgym.policies.base import Policy, Sampling
-from katgym.rollout import Rollout
-from katgym_trainer.rl.rl_config import EnvConfig, RlConfig
-from katgym_trainer.rl.task_source import SUCCESS
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.rl.curriculum import SUCCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +51,30 @@ class HeldOut:
 
     def __init__(self, config: RlConfig) -> None:
         """Choose the tasks; `UsageError` for what cannot be played."""
-        told = config.evaluate
-        self._sampling = Sampling(temperature=told.temperature, max_tokens=config.policy.max_tokens)
+        options = config.evaluate
+        self._sampling = Sampling(
+            temperature=options.temperature, max_tokens=config.policy.max_tokens
+        )
         self._limits = config.rollouts.limits
         self._engine = EngineConfig(
             max_concurrency=config.rollouts.max_concurrency,
             max_retries=config.rollouts.max_retries,
         )
-        names = told.envs or tuple(_last_lesson(env) for env in config.envs)
+        names = list(options.envs)
+        for env in () if names else config.envs:
+            # The last lesson of an env, as `id?name=value&...`.
+            env_id, kwargs = env.lessons[-1]
+            pairs = {k: v if isinstance(v, str) else json.dumps(v) for k, v in kwargs.items()}
+            names.append(f"{env_id}?{urlencode(pairs)}" if pairs else env_id)
         self._plans = {
             name: Plan.of(
                 EvalConfig(
                     envs=(name,),
                     policy="trained",
-                    num_tasks=told.num_tasks,
-                    group_size=told.attempts,
-                    seed=told.seed,
-                    split=told.split,
+                    num_tasks=options.num_tasks,
+                    group_size=options.attempts,
+                    seed=options.seed,
+                    split=options.split,
                 )
             )
             for name in dict.fromkeys(names)
@@ -82,38 +89,29 @@ class HeldOut:
         played: list[Rollout] = []
         for name, plan in self._plans.items():
             rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
-            found = summarize(
-                (rollout.to_json() for rollout in rollouts), success_threshold=SUCCESS
-            )
+            found = summarize(rollouts, success_threshold=SUCCESS)
             (summary,) = found.envs.values()
-            lines.append({"step": step, "env": name, **_line(summary)})
+            interval = summary.success_interval
+            lines.append(
+                {
+                    "step": step,
+                    "env": name,
+                    "success": summary.success_rate,
+                    "low": None if interval is None else interval.low,
+                    "high": None if interval is None else interval.high,
+                    "reward": summary.mean_reward,
+                    "turns": summary.mean_turns,
+                    "turns_per_success": summary.turns_per_success,
+                    "tool_calls_per_turn": summary.tool_calls_per_turn,
+                    "parallel_calls_per_turn": summary.parallel_calls_per_turn,
+                    "num_tasks": summary.num_tasks,
+                    "num_rollouts": summary.num_rollouts,
+                    "num_invalid": summary.num_invalid,
+                    "num_completion_tokens": summary.num_completion_tokens,
+                }
+            )
             played += rollouts
         rates = [line["success"] or 0.0 for line in lines]
         return HeldOutResult(
             step=step, success=sum(rates) / len(rates), lines=lines, rollouts=played
         )
-
-
-def _line(summary: EnvSummary) -> dict[str, Any]:
-    interval = summary.success_interval
-    return {
-        "success": summary.success_rate,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
-        "reward": summary.mean_reward,
-        "turns": summary.mean_turns,
-        "turns_per_success": summary.turns_per_success,
-        "tool_calls_per_turn": summary.tool_calls_per_turn,
-        "parallel_calls_per_turn": summary.parallel_calls_per_turn,
-        "num_tasks": summary.num_tasks,
-        "num_rollouts": summary.num_rollouts,
-        "num_invalid": summary.num_invalid,
-        "num_completion_tokens": summary.num_completion_tokens,
-    }
-
-
-def _last_lesson(env: EnvConfig) -> str:
-    """Return an env's last lesson as `id?name=value&...`."""
-    env_id, kwargs = env.lessons[-1]
-    pairs = {k: v if isinstance(v, str) else json.dumps(v) for k, v in kwargs.items()}
-    return f"{env_id}?{urlencode(pairs)}" if pairs else env_id

@@ -7,20 +7,19 @@ playing them again. Not here: the store (`katgym.rollout_store`), looking at it 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from katgym.rollout import Rollout, RolloutGroup
+from katgym.play.rollout import Rollout, RolloutGroup
 from katgym.rollout_store.groups import GROUP_SIZE, IS_HELD_OUT
-from katgym.rollout_store.recording import as_session
-from katgym.rollout_store.rollouts import as_rollout
+from katgym.rollout_store.rollouts import as_rollout, as_session
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.advantages.group_advantages import group_advantages
+from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.group_stream import PlayedGroup
-from katgym_trainer.rl.task_source import GroupDraw
 
 STEP = "step"
 DRAW = "draw"
@@ -49,10 +48,15 @@ class KeptRollouts:
                 GROUP_SIZE: len(played.group.rollouts),
             }
             group_id = f"step-{step:06d}-group-{played.draw.number:06d}"
-            for rollout, advantage in zip(
-                played.group.rollouts, self._advantages(played.group), strict=True
+            # What each rollout does better than its siblings; nothing where it is not valid.
+            rollouts = played.group.rollouts
+            is_valid_G = np.array([rollout.reward.is_valid for rollout in rollouts])
+            rewards_G = np.array([rollout.reward.value_or_nan() for rollout in rollouts])
+            advantages_G = group_advantages(rewards_G, self._advantage, is_valid_G=is_valid_G)
+            for rollout, is_valid, advantage in zip(
+                rollouts, is_valid_G, advantages_G, strict=True
             ):
-                more = {} if advantage is None else {ADVANTAGE: advantage}
+                more = {ADVANTAGE: float(advantage)} if is_valid else {}
                 sessions.append((rollout, group_id, {**common, **more}))
         self._add(sessions)
 
@@ -63,22 +67,26 @@ class KeptRollouts:
 
     def after(self, step: int) -> dict[int, PlayedGroup]:
         """Return the groups that later steps were trained on, by the number of their draw."""
-        found: dict[int, list[str]] = {}
-        draws: dict[int, tuple[GroupDraw, int]] = {}
-        sizes: dict[int, int] = {}
+        ids: dict[int, list[str]] = {}
+        metas: dict[int, Mapping[str, Any]] = {}
         for record in self._store.sessions():
             meta = record.metadata
             if meta.get(IS_HELD_OUT) or not meta.get(STEP, 0) > step:
                 continue
-            draw = GroupDraw(**meta[DRAW])
-            draws[draw.number] = draw, int(meta[BEGUN_VERSION])
-            sizes[draw.number] = int(meta[GROUP_SIZE])
-            found.setdefault(draw.number, []).append(record.session_id)
-        return {
-            number: self._played(*draws[number], session_ids)
-            for number, session_ids in found.items()
-            if len(session_ids) == sizes[number]
-        }
+            number = GroupDraw(**meta[DRAW]).number
+            metas[number] = meta
+            ids.setdefault(number, []).append(record.session_id)
+        found = {}
+        for number, meta in metas.items():
+            if len(ids[number]) != int(meta[GROUP_SIZE]):
+                continue  # the process ended while it wrote them
+            rollouts = [as_rollout(stored) for stored in self._store.stored_many(ids[number])]
+            found[number] = PlayedGroup(
+                draw=GroupDraw(**meta[DRAW]),
+                group=RolloutGroup(rollouts=sorted(rollouts, key=lambda r: r.attempt)),
+                begun_version=int(meta[BEGUN_VERSION]),
+            )
+        return found
 
     def last_step(self) -> int:
         """Return the last step that anything was recorded for; 0 for none."""
@@ -89,11 +97,6 @@ class KeptRollouts:
         """Close the store; may be called twice."""
         self._store.close()
 
-    def _played(self, draw: GroupDraw, version: int, session_ids: Sequence[str]) -> PlayedGroup:
-        rollouts = [as_rollout(stored) for stored in self._store.stored_many(session_ids)]
-        group = RolloutGroup(rollouts=sorted(rollouts, key=lambda r: r.attempt))
-        return PlayedGroup(draw=draw, group=group, begun_version=version)
-
     def _add(self, sessions: Sequence[tuple[Rollout, str, dict[str, Any]]]) -> None:
         now_s = time.time()
         self._store.add_sessions(
@@ -102,10 +105,3 @@ class KeptRollouts:
                 for rollout, group_id, metadata in sessions
             ]
         )
-
-    def _advantages(self, group: RolloutGroup) -> list[float | None]:
-        """Return what each rollout does better than its siblings; None where it is not valid."""
-        is_valid_G = np.array([rollout.reward.is_valid for rollout in group.rollouts])
-        rewards_G = np.array([rollout.reward.value_or_nan() for rollout in group.rollouts])
-        found = group_advantages(rewards_G, self._advantage, is_valid_G=is_valid_G)
-        return [float(a) if v else None for a, v in zip(found, is_valid_G, strict=True)]

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping
 
 from katgym.errors import KatgymError
+from katgym_trainer.rl.curriculum import SUCCESS
 from katgym_trainer.rl.group_stream import Taken
-from katgym_trainer.rl.task_source import SUCCESS
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a run's model, envs and budgets, found before anything is played.
+"""Checks of a run's model, envs and budgets, made before anything is played.
 
 Not here: what a file's text shows (`rl_config_file.py`).
 """
@@ -10,14 +10,14 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from katgym.concurrency import DaemonThreads
-from katgym.env import Env
-from katgym.episode_clock import Call, EpisodeClock, HungError
+from katgym.environment.env import Env
 from katgym.errors import UsageError
-from katgym.limits import Limits
+from katgym.play.episode_clock import EpisodeClock, HungError, Phase
+from katgym.play.limits import Limits
 from katgym.rollout_store.store import RolloutStore
-from katgym.sync import run_sync
-from katgym_trainer.rl.rl_config import EnvConfig, RlConfig
+from katgym.system.concurrency import DaemonThreads
+from katgym.system.sync import run_sync
+from katgym_trainer.config.rl_config import EnvConfig, RlConfig
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ async def _num_prompt_tokens(
 
     async def count() -> int:
         try:
-            async with clock.running(Call.RESET):
+            async with clock.running(Phase.RESET):
                 options = {"split": split, "task_id": task_id}
                 observation, _ = await env.areset(seed=0, options=options)
         except TimeoutError as e:

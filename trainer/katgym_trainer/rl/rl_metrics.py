@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import torch
 
-from katgym.evaluation.statistics import t_interval
-from katgym.failure import RolloutStatus
-from katgym.rollout import Rollout
-from katgym.version_span import one_span
-from katgym_trainer.rl.group_stream import PlayedGroup, Taken
-from katgym_trainer.rl.task_source import SUCCESS
+from katgym.environment.failure import RolloutStatus
+from katgym.evaluation.statistics.intervals import t_interval
+from katgym.play.rollout import Rollout
+from katgym.policies.version_span import one_span
+from katgym_trainer.rl.curriculum import SUCCESS
+from katgym_trainer.rl.group_stream import Taken
 
 RL_METRICS = {
     "rollout/reward": "mean reward of the valid rollouts",
@@ -79,6 +79,16 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
     valid = [rollout for rollout in rollouts if rollout.reward.is_valid]
     kinds = Counter(str(r.failure_kind) for r in rollouts if not r.reward.is_valid)
     num = max(1, len(groups))
+    # How many steps the weights are old that sampled the tokens. A token of which they are not
+    # known is as old as the first, version 0; an empty answer has a version, too.
+    records = [turn.tokens for rollout in rollouts for turn in rollout.turns if turn.tokens]
+    spans = [
+        span
+        for record in records
+        for span in record.version_spans or one_span(0, len(record.completion_ids))
+    ]
+    ages = [(version - span.version, span.end - span.start) for span in spans]
+    num_tokens = sum(count for _, count in ages)
     return {
         **_valid_metrics(valid),
         "rollout/num_rollouts": len(rollouts),
@@ -86,10 +96,12 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
         **{f"rollout/invalid/{kind}": count for kind, count in kinds.items()},
         "rollout/num_retries": sum(rollout.num_retries for rollout in rollouts),
         "rollout/open_groups": sum(len(set(p.group.rewards)) > 1 for p in groups) / num,
-        "rollout/solved_groups": sum(map(_is_solved, groups)) / num,
+        "rollout/solved_groups": sum(min(p.group.rewards, default=0.0) >= SUCCESS for p in groups)
+        / num,
         "rollout/num_refused": len(taken.refused),
         "rollout/num_dropped": taken.num_dropped,
-        **_staleness(rollouts, version),
+        "rollout/staleness": sum(age * count for age, count in ages) / max(1, num_tokens),
+        "rollout/max_staleness": max((age for age, count in ages if count), default=0),
     }
 
 
@@ -111,6 +123,9 @@ def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     num_turns = max(1, sum(rollout.num_turns for rollout in rollouts))
     num_passed = sum(value >= SUCCESS for _, value in rows)
     tokens = [rollout.num_completion_tokens for rollout in rollouts]
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    model_s = sum(turn.completed_s - turn.started_s for turn in turns)
+    env_s = sum(turn.ended_s - turn.completed_s for turn in turns)
     found = {
         "rollout/reward": sum(value for _, value in rows) / num,
         "rollout/success": num_passed / num,
@@ -120,7 +135,7 @@ def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout/truncated": sum(r.status is RolloutStatus.TRUNCATED for r in rollouts) / num,
         "rollout/completion_tokens": sum(tokens) / num,
         "rollout/max_completion_tokens": max(tokens),
-        "rollout/model_share": _model_share(rollouts),
+        "rollout/model_share": model_s / max(1e-9, model_s + env_s),
     }
     if num_passed:
         found["rollout/turns_per_success"] = num_turns / num_passed
@@ -128,35 +143,3 @@ def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if interval is not None:
         found |= {"rollout/reward_low": interval.low, "rollout/reward_high": interval.high}
     return found
-
-
-def _staleness(rollouts: Sequence[Rollout], version: int) -> dict[str, float]:
-    """Return how many steps before `version` the weights are that sampled the tokens.
-
-    A token of which they are not known is as old as the first, version 0.
-    """
-    records = [turn.tokens for rollout in rollouts for turn in rollout.turns if turn.tokens]
-    spans = [
-        span
-        for record in records
-        for span in record.version_spans or one_span(0, len(record.completion_ids))
-    ]
-    # An empty answer has a version, too, and no token that is old.
-    ages = [(version - span.version, span.end - span.start) for span in spans]
-    num_tokens = sum(num for _, num in ages)
-    return {
-        "rollout/staleness": sum(age * num for age, num in ages) / max(1, num_tokens),
-        "rollout/max_staleness": max((age for age, num in ages if num), default=0),
-    }
-
-
-def _model_share(rollouts: Sequence[Rollout]) -> float:
-    turns = [turn for rollout in rollouts for turn in rollout.turns]
-    model_s = sum(turn.completed_s - turn.started_s for turn in turns)
-    env_s = sum(turn.ended_s - turn.completed_s for turn in turns)
-    return model_s / max(1e-9, model_s + env_s)
-
-
-def _is_solved(played: PlayedGroup) -> bool:
-    rewards = played.group.rewards
-    return bool(rewards) and all(reward >= SUCCESS for reward in rewards)

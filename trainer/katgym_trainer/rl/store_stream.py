@@ -12,18 +12,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from katgym.rollout import Rollout, RolloutGroup
+from katgym.play.rollout import Rollout
 from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
 from katgym.rollout_store.store import RolloutStore
+from katgym_trainer.config.rl_config import RolloutsConfig
+from katgym_trainer.rl.curriculum import SUCCESS, GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
-from katgym_trainer.rl.rl_config import RolloutsConfig
 from katgym_trainer.rl.stored_group_checks import reason_against, waiting_text
-from katgym_trainer.rl.task_source import SUCCESS, GroupDraw
 
 logger = logging.getLogger(__name__)
 
@@ -104,21 +104,49 @@ class StoreStream:
         """
         began = told = time.perf_counter()
         num_old = self._left_out[TOO_OLD]
-        groups = self._taken_before()
+        # Groups with which the process before this one took the step.
+        groups: list[PlayedGroup] = []
+        while len(groups) < self._config.num_groups and self._num_taken in self._known:
+            played = self._known.pop(self._num_taken)
+            self._seen.add(played.draw.task_id)
+            self._num_taken += 1
+            groups.append(played)
+        # And new ones, looked for until there are enough.
         while len(groups) < self._config.num_groups:
             found = await asyncio.to_thread(self._new, self._config.num_groups - len(groups))
             groups += found
-            await self._replace()
+            for group_id, num_sessions in list(self._to_replace.items()):
+                await self._replace_sessions(num_sessions, group_id=group_id)
+                del self._to_replace[group_id]
             if len(groups) == self._config.num_groups:
                 break
             if should_stop():
-                self._put_back(groups)
+                self._seen -= {played.draw.task_id for played in groups}
+                self._num_taken -= len(groups)
                 return Taken(groups=())
             if time.perf_counter() - told > _TELL_EVERY_S:
                 told = time.perf_counter()
-                logger.warning(await asyncio.to_thread(self._waiting, len(groups)))
+                missing = await asyncio.to_thread(
+                    incomplete_groups,
+                    self._store,
+                    group_size=self._config.group_size,
+                    without=frozenset(self._seen),
+                )
+                logger.warning(
+                    waiting_text(
+                        self._config.store,
+                        len(groups),
+                        self._config.num_groups,
+                        missing=missing,
+                        left_out=self._left_out,
+                    )
+                )
             await asyncio.sleep(_POLL_S if not found else 0)
-        await asyncio.to_thread(self._look_at_held_out)
+        held_out = await asyncio.to_thread(
+            held_out_rollouts, self._store, without=self._seen_held_out
+        )
+        self._seen_held_out |= {session_id for session_id, _ in held_out}
+        self._held_out = [rollout for _, rollout in held_out]
         return Taken(
             groups=groups,
             num_dropped=self._left_out[TOO_OLD] - num_old,
@@ -155,21 +183,6 @@ class StoreStream:
             "eval/store/num_rollouts": float(len(valid)),
         }
 
-    def _taken_before(self) -> list[PlayedGroup]:
-        """Return the groups with which the process before this one took the step."""
-        groups: list[PlayedGroup] = []
-        while len(groups) < self._config.num_groups and self._num_taken in self._known:
-            played = self._known.pop(self._num_taken)
-            self._seen.add(played.draw.task_id)
-            self._num_taken += 1
-            groups.append(played)
-        return groups
-
-    def _put_back(self, groups: Sequence[PlayedGroup]) -> None:
-        """Leave groups to the process that goes on with the run."""
-        self._seen -= {played.draw.task_id for played in groups}
-        self._num_taken -= len(groups)
-
     def _new(self, num_missing: int) -> list[PlayedGroup]:
         """Return new groups that can be trained on, at most as many as are missing."""
         groups: list[PlayedGroup] = []
@@ -177,18 +190,18 @@ class StoreStream:
             self._store, group_size=self._config.group_size, without=frozenset(self._seen)
         ):
             self._seen.add(group_id)
-            played = self._played(group_id, group)
+            seed = group.rollouts[0].seed or 0
+            draw = GroupDraw(number=self._num_taken, env=0, lesson=0, task_id=group_id, seed=seed)
+            turns = [turn for rollout in group.rollouts for turn in rollout.turns]
+            # With which weights it began is not recorded: its oldest token stands for that.
+            oldest = min((turn.tokens.policy_version for turn in turns if turn.tokens), default=0)
+            played = PlayedGroup(draw=draw, group=group, begun_version=oldest)
             if self._is_usable(played):
                 groups.append(played)
                 self._num_taken += 1
             if len(groups) == num_missing:
                 break
         return groups
-
-    async def _replace(self) -> None:
-        for group_id, num_sessions in list(self._to_replace.items()):
-            await self._replace_sessions(num_sessions, group_id=group_id)
-            del self._to_replace[group_id]
 
     def _is_usable(self, played: PlayedGroup) -> bool:
         kind, reason = reason_against(
@@ -207,38 +220,3 @@ class StoreStream:
         if kind != TOO_OLD and played.draw.task_id not in self._there_before:
             self._failed.add([kind] * len(played.group.rollouts), reason)
         return False
-
-    def _played(self, group_id: str, group: RolloutGroup) -> PlayedGroup:
-        seed = group.rollouts[0].seed or 0
-        draw = GroupDraw(number=self._num_taken, env=0, lesson=0, task_id=group_id, seed=seed)
-        return PlayedGroup(draw=draw, group=group, begun_version=_oldest_version(group.rollouts))
-
-    def _look_at_held_out(self) -> None:
-        found = held_out_rollouts(self._store, without=self._seen_held_out)
-        self._seen_held_out |= {session_id for session_id, _ in found}
-        self._held_out = [rollout for _, rollout in found]
-
-    def _waiting(self, num_there: int) -> str:
-        missing = incomplete_groups(
-            self._store, group_size=self._config.group_size, without=frozenset(self._seen)
-        )
-        return waiting_text(
-            self._config.store,
-            num_there,
-            self._config.num_groups,
-            missing=missing,
-            left_out=self._left_out,
-        )
-
-
-def _oldest_version(rollouts: Sequence[Rollout]) -> int:
-    """Return the weights that sampled the first token, as far as is known."""
-    return min(
-        (
-            turn.tokens.policy_version
-            for rollout in rollouts
-            for turn in rollout.turns
-            if turn.tokens is not None
-        ),
-        default=0,
-    )

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from katgym.rollout import Rollout, RolloutGroup
+from katgym.play.rollout import RolloutGroup, Turn
+from katgym.policies.base import Sampling
 from katgym.rollout_store.groups import IncompleteGroup
 from katgym_trainer.rollouts.rollout_checks import check_same_task, check_tokens
 
-_MAX_TOLD = 3
+_MAX_SHOWN = 3
 
 
 def reason_against(group: RolloutGroup, *, temperature: float, version: int) -> tuple[str, str]:
@@ -35,26 +36,33 @@ def reason_against(group: RolloutGroup, *, temperature: float, version: int) -> 
             f"session {valid[-1].episode_id!r} made no model call: its agent has to use the"
             " session's base URL and key (AgentSession.environ)"
         )
-    if newer := [v for v in map(_newest_version, valid) if v > version]:
+    turns = [turn for rollout in valid for turn in rollout.turns]
+    newest = max((turn.tokens.policy_version for turn in turns if turn.tokens), default=0)
+    if newest > version:
         return "other_run", (
-            f"weights of version {max(newer)} sampled it, and this run has version {version}: take"
+            f"weights of version {newest} sampled it, and this run has version {version}: take"
             " a store of its own for every run"
         )
-    return _reason_against_sampling(valid, temperature)
-
-
-def _reason_against_sampling(rollouts: Sequence[Rollout], temperature: float) -> tuple[str, str]:
-    """Return what is wrong with how rollouts were sampled: a ratio needs log-probs of one kind."""
-    for rollout in rollouts:
-        told = rollout.sampling
-        if (told.temperature, told.top_p, told.top_k) != (temperature, 1.0, 0):
-            return "other_sampling", (
-                f"session {rollout.episode_id!r} was sampled at temperature {told.temperature:g},"
-                f" top_p {told.top_p:g}, top_k {told.top_k}, and is trained at temperature"
-                f" {temperature:g}, top_p 1, top_k 0: start the gateway with --sampling"
-                f" temperature={temperature:g} --sampling top_p=1.0 --sampling top_k=0"
-            )
+    for rollout in valid:  # a ratio needs log-probabilities of one kind
+        for given in map(_sampling, [rollout.sampling] if rollout.sampling else rollout.turns):
+            if given != (temperature, 1.0, 0):
+                return "other_sampling", (
+                    f"session {rollout.episode_id!r} was sampled at temperature {given[0]:g},"
+                    f" top_p {given[1]:g}, top_k {given[2]}, and is trained at temperature"
+                    f" {temperature:g}, top_p 1, top_k 0: start the gateway with --set"
+                    f" sampling.temperature={temperature:g} --set sampling.top_p=1.0 --set"
+                    " sampling.top_k=0"
+                )
     return "", ""
+
+
+def _sampling(given: Sampling | Turn) -> tuple[float, float, int]:
+    """Return temperature, top_p and top_k; what a call left out is the APIs' default."""
+    if isinstance(given, Sampling):
+        return given.temperature, given.top_p, given.top_k
+    values = {name: value for name, value in given.sampling.items() if value is not None}
+    top_k = values.get("top_k", 0)
+    return values.get("temperature", 1.0), values.get("top_p", 1.0), max(0, top_k)
 
 
 def waiting_text(
@@ -71,26 +79,20 @@ def waiting_text(
     """
     text = f"waiting for groups in {store!r}: {num_there} of {num_groups} are there"
     if left_out:
-        told = ", ".join(f"{num} {reason}" for reason, num in sorted(left_out.items()))
-        text += f"; left out so far: {told}"
-    if missing:
-        shown = "; ".join(map(_told, missing[:_MAX_TOLD]))
-        return text + f"; {len(missing)} groups are not complete: {shown}"
-    return text + (
-        "; no other has begun. Do agents play, in sessions with a group_id, and does the gateway"
-        " write to this store?"
-    )
-
-
-def _told(group: IncompleteGroup) -> str:
-    size = "an unknown number of" if group.group_size is None else group.group_size
-    text = f"{group.group_id!r} has {group.num_ended} of {size} sessions ended"
-    if group.open_sessions:
-        age_s = max(0.0, time.time() - group.began_s)
-        return text + f", {group.open_sessions[0]!r} is open ({age_s:.0f} s)"
-    return text + ", and none is open"
-
-
-def _newest_version(rollout: Rollout) -> int:
-    versions = (turn.tokens.policy_version for turn in rollout.turns if turn.tokens is not None)
-    return max(versions, default=0)
+        counts = ", ".join(f"{num} {reason}" for reason, num in sorted(left_out.items()))
+        text += f"; left out so far: {counts}"
+    if not missing:
+        return text + (
+            "; no other has begun. Do agents play, in sessions with a group_id, and does the"
+            " gateway write to this store?"
+        )
+    shown = []
+    for group in missing[:_MAX_SHOWN]:
+        size = "an unknown number of" if group.group_size is None else group.group_size
+        open_text = "and none is open"
+        if group.open_sessions:
+            age_s = max(0.0, time.time() - group.began_s)
+            open_text = f"{group.open_sessions[0]!r} is open ({age_s:.0f} s)"
+        ended_text = f"{group.group_id!r} has {group.num_ended} of {size} sessions ended"
+        shown.append(f"{ended_text}, {open_text}")
+    return text + f"; {len(missing)} groups are not complete: {'; '.join(shown)}"

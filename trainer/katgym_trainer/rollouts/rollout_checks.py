@@ -1,4 +1,4 @@
-"""What rollouts must be to become rows, alone and together.
+"""Checks of rollouts that are to become rows, alone and together.
 
 Not here: the rows (`rollout_rows.py`, `supervised_rows.py`).
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from katgym.messages import Message
-from katgym.rollout import Rollout
+from katgym.environment.messages import Message
+from katgym.play.rollout import Rollout
 
 _SAME_IN_GROUP = ("env_id", "env_kwargs", "split", "task_id", "task_sha256", "seat")
 
@@ -19,16 +19,11 @@ def rollout_key(rollout: Rollout) -> tuple[str, str]:
 
 
 def answer_of(rollout: Rollout, turn: int) -> Message:
-    """Return the message that a turn answered; raise if it is not there."""
-    place = rollout.turns[turn].num_messages
-    found = list(rollout.messages[place : place + 1])
-    if not found or found[0]["role"] != "assistant":
-        raise ValueError(
-            f"turn {turn} of rollout {rollout.episode_id!r} has no answer: message {place} of"
-            f" {len(rollout.messages)} has role {found[0]['role'] if found else None!r}, not"
-            " 'assistant'"
-        )
-    return found[0]
+    """Return a turn's answer; raise if it has none in words."""
+    answer = rollout.turns[turn].answer
+    if answer is None:
+        raise ValueError(f"turn {turn} of rollout {rollout.episode_id!r} has no answer in words")
+    return answer
 
 
 def check_tokens(rollout: Rollout, name: str) -> None:
@@ -37,7 +32,7 @@ def check_tokens(rollout: Rollout, name: str) -> None:
         if turn.tokens is None:
             raise ValueError(
                 f"turn {index} of {name} has no tokens: policy {rollout.policy!r} records none."
-                " `tokenized` makes some of its messages"
+                " `tokenize_rollout` makes some of its messages"
             )
 
 

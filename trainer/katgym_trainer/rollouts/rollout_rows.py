@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from katgym.rollout import Rollout, RolloutGroup, Turn
+from katgym.play.rollout import Rollout, RolloutGroup, Turn
 from katgym_trainer.advantages.group_advantages import group_advantages
 from katgym_trainer.rollouts.rollout_checks import (
     check_same_task,
@@ -71,7 +71,13 @@ def rollout_rows(
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
         is_known = not any(map(math.isnan, path.policy_logprobs))
-        versions = tuple(_versions(rollout.turns[turn]) for turn in path.turns)
+        # The weights that sampled each completion, with their first token's place in it.
+        records = [rollout.turns[turn].tokens for turn in path.turns]
+        versions = tuple(
+            tuple((span.version, span.start) for span in record.version_spans)
+            for record in records
+            if record is not None
+        )
         rows.append(
             Row(
                 path.token_ids,
@@ -117,8 +123,18 @@ def group_rows(
     num_invalid = 0
     for number, group in enumerate(groups):
         _check_group(group, number)
+        # Rewards, shaped; NaN where they are not valid.
+        valid = [rollout for rollout in group.rollouts if rollout.reward.is_valid]
         is_valid_G = np.array([rollout.reward.is_valid for rollout in group.rollouts])
-        rewards_G = _rewards(group, number, shaping)
+        rewards_G = np.array([rollout.reward.value_or_nan() for rollout in group.rollouts])
+        if shaping is not None and valid:
+            shaped = np.asarray(shaping(valid, rewards_G[is_valid_G]), dtype=np.float64)
+            if shaped.shape != (len(valid),) or not np.isfinite(shaped).all():
+                raise ValueError(
+                    f"shaping made {shaped.tolist()!r} of the rewards of group {number}; it returns"
+                    f" a finite number for each of its {len(valid)} valid rollouts"
+                )
+            rewards_G[is_valid_G] = shaped
         advantages_G = group_advantages(rewards_G, advantage, is_valid_G=is_valid_G)
         num_invalid += int((~is_valid_G).sum())
         for rollout, found in zip(group.rollouts, advantages_G, strict=True):
@@ -133,7 +149,7 @@ def group_rows(
             )
     if num_invalid:
         logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
-    return trained_rows(rows)
+    return rows_with_trained(rows)
 
 
 def pass_rates(groups: Sequence[RolloutGroup]) -> dict[Hashable, float]:
@@ -152,38 +168,15 @@ def _sampled(turn: Turn) -> slice:
     return slice(start, start + len(turn.tokens.completion_ids))
 
 
-def _versions(turn: Turn) -> tuple[tuple[int, int], ...]:
-    """Return the weights that sampled a completion, each with its first token's place there."""
-    assert turn.tokens is not None, "checked before"
-    return tuple((span.version, span.start) for span in turn.tokens.version_spans)
-
-
 def _group_key(group: RolloutGroup) -> Hashable:
     """Return what tells a group from others, also of the same task in another step."""
     first = group.rollouts[0]
     return first.env_id, first.task_id, rollout_key(first)
 
 
-def trained_rows(rows: Iterable[Row]) -> list[Row]:
+def rows_with_trained(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that train a token."""
     return [row for row in rows if row.num_trained]
-
-
-def _rewards(group: RolloutGroup, number: int, shaping: Shaping | None) -> Floats:
-    """Return a group's rewards, shaped; NaN where they are not valid."""
-    rewards_G = np.array([rollout.reward.value_or_nan() for rollout in group.rollouts])
-    valid = [rollout for rollout in group.rollouts if rollout.reward.is_valid]
-    if shaping is None or not valid:
-        return rewards_G
-    is_valid_G = ~np.isnan(rewards_G)
-    shaped = np.asarray(shaping(valid, rewards_G[is_valid_G]), dtype=np.float64)
-    if shaped.shape != (len(valid),) or not np.isfinite(shaped).all():
-        raise ValueError(
-            f"shaping made {shaped.tolist()!r} of the rewards of group {number}; it returns a"
-            f" finite number for each of its {len(valid)} valid rollouts"
-        )
-    rewards_G[is_valid_G] = shaped
-    return rewards_G
 
 
 def _check_group(group: RolloutGroup, number: int) -> None:

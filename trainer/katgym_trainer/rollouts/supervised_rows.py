@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
 from katgym_trainer.rollouts.rollout_checks import check_same_task, check_unique
-from katgym_trainer.rollouts.rollout_rows import rollout_rows, trained_rows
+from katgym_trainer.rollouts.rollout_rows import rollout_rows, rows_with_trained
 from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks
 from katgym_trainer.row import Row
 
@@ -47,9 +47,24 @@ def supervised_rows(
     rows = []
     for rollout in rollouts:
         value = rollout.reward.value
-        if value is not None and value >= least:
-            rows += rollout_rows(rollout, weight=_weight(rollout, weights), masks=masks)
-    return trained_rows(rows)
+        if value is None or value < least:
+            continue
+        weight = 1.0
+        if isinstance(weights, Mapping):
+            if rollout.policy not in weights:
+                raise ValueError(
+                    f"weights has none for policy {rollout.policy!r}; it has {sorted(weights)!r}"
+                )
+            weight = weights[rollout.policy]
+        elif weights is not None:
+            weight = weights(rollout)
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"the weight of rollout {rollout.episode_id!r} (policy {rollout.policy!r}) is"
+                f" {weight!r}; allowed is 0 or more"
+            )
+        rows += rollout_rows(rollout, weight=weight, masks=masks)
+    return rows_with_trained(rows)
 
 
 def preference_rows(
@@ -85,7 +100,7 @@ def _side(
     """Return the rows of one side of a pair that train a token."""
     if isinstance(given, Rollout):
         given = rollout_rows(given)
-    rows = trained_rows([given] if isinstance(given, Row) else given)
+    rows = rows_with_trained([given] if isinstance(given, Row) else given)
     if not rows:
         raise ValueError(f"the {name} side of pair {pair!r} trains no token")
     return [
@@ -96,22 +111,3 @@ def _side(
         )
         for row in rows
     ]
-
-
-def _weight(rollout: Rollout, weights: Weights | None) -> float:
-    if weights is None:
-        return 1.0
-    if not isinstance(weights, Mapping):
-        weight = weights(rollout)
-    elif rollout.policy in weights:
-        weight = weights[rollout.policy]
-    else:
-        raise ValueError(
-            f"weights has none for policy {rollout.policy!r}; it has {sorted(weights)!r}"
-        )
-    if not 0 <= weight < math.inf:
-        raise ValueError(
-            f"the weight of rollout {rollout.episode_id!r} (policy {rollout.policy!r}) is"
-            f" {weight!r}; allowed is 0 or more"
-        )
-    return weight

@@ -1,17 +1,17 @@
-"""What went wrong in a rollout's turns, and which errors are kept out of the loss.
+"""Errors of a rollout's turns, and which of them are kept out of the loss.
 
 Not here: the rows that masks change (`rollout_rows.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from katgym.messages import ToolCallMessage
-from katgym.rollout import Rollout
-from katgym.scheduler import ToolErrorKind
+from katgym.environment.scheduler import ToolErrorKind
+from katgym.play.rollout import Rollout
 from katgym_trainer.rollouts.rollout_checks import answer_of
 
 LOOP_LENGTH = 3
@@ -93,7 +93,13 @@ def turn_errors(rollout: Rollout, *, loop_length: int = LOOP_LENGTH) -> list[fro
     before: list[tuple[str, str]] = []
     num_same = 0
     for index, turn in enumerate(rollout.turns):
-        calls = [_as_value(call) for call in answer_of(rollout, index).get("tool_calls", ())]
+        # Names and arguments, equal for JSON that differs in spaces or order alone.
+        calls = []
+        for call in answer_of(rollout, index).get("tool_calls", ()):
+            name, text = call["function"]["name"], call["function"]["arguments"]
+            with contextlib.suppress(ValueError, RecursionError):
+                text = json.dumps(json.loads(text), sort_keys=True)
+            calls.append((name, text))
         num_same = num_same + 1 if calls and calls == before else 1
         before = calls
         kinds = {result.error for result in turn.tool_results} - {None}
@@ -105,12 +111,3 @@ def turn_errors(rollout: Rollout, *, loop_length: int = LOOP_LENGTH) -> list[fro
         }
         found.append(frozenset(error for error, is_there in errors.items() if is_there))
     return found
-
-
-def _as_value(call: ToolCallMessage) -> tuple[str, str]:
-    """Return a call's name and arguments, equal for JSON that differs in spaces or order alone."""
-    name, text = call["function"]["name"], call["function"]["arguments"]
-    try:
-        return name, json.dumps(json.loads(text), sort_keys=True)
-    except (ValueError, RecursionError):
-        return name, text

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from katgym.errors import UsageError
-from katgym.storage import read_journal
+from katgym.system import read_journal
 from katgym_trainer.row import Floats
 
 

@@ -1,4 +1,4 @@
-"""Which rollouts each step trains on: every one once an epoch, in an order that a seed decides.
+"""Order of the rollouts: every one once an epoch, as a seed decides.
 
 Rollouts of one task lie side by side, so that a step shares what they begin with; tasks are
 shuffled, and rollouts within a task. The order is a function of the step, so continuing a run needs
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from katgym.errors import UsageError
-from katgym.seeding import derive_seed
+from katgym.play.seeding import derive_seed
 
 
 class DataOrder:
@@ -42,7 +42,11 @@ class DataOrder:
         """Return the places of the rollouts of a step, counted from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, self._order(epoch))
+            rng = np.random.default_rng(derive_seed("epoch", self._seed, epoch))
+            order: list[int] = []
+            for task in rng.permutation(len(self._tasks)).tolist():
+                order += rng.permutation(self._tasks[task]).tolist()
+            self._epoch = (epoch, order)
         start = place * self._batch_rollouts
         return self._epoch[1][start : start + self._batch_rollouts]
 
@@ -59,10 +63,3 @@ class DataOrder:
                 f"the checkpoint of step {step} stands at {dict(cursor)!r} of the data, which these"
                 f" rollouts put at {expected!r}: it is of other data"
             )
-
-    def _order(self, epoch: int) -> list[int]:
-        rng = np.random.default_rng(derive_seed("epoch", self._seed, epoch))
-        order: list[int] = []
-        for task in rng.permutation(len(self._tasks)).tolist():
-            order += rng.permutation(self._tasks[task]).tolist()
-        return order

@@ -13,15 +13,15 @@ from katgym.errors import MissingDependencyError, UsageError
 try:
     from transformers import AutoConfig, AutoTokenizer
 
-    from katgym.policies.renderer_choice import choose_renderer
+    from katgym.policies.rendering.renderer_choice import choose_renderer
     from katgym_trainer.models import pretrained
 except ImportError as e:
     raise MissingDependencyError(
         f"training needs {e.name!r}. Install: pip install 'katgym[train]'"
     ) from e
 
+from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.models.preparation import DTYPES
-from katgym_trainer.runs.train_run_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
-from katgym.storage import FolderGuard, write_atomically
+from katgym.system import FolderGuard, write_atomically
+from katgym_trainer.config.pipeline_config import PipelineConfig
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.rl_checks import check_prompts
-from katgym_trainer.rl.rl_config import RlConfig
 from katgym_trainer.rl.rl_run import RlResult, rl_run
-from katgym_trainer.rl.task_source import TaskSource
 from katgym_trainer.runs.model_loading import load_renderer
-from katgym_trainer.runs.pipeline_config import PipelineConfig
-from katgym_trainer.runs.train_run import Observer, TrainResult, train_run
-from katgym_trainer.runs.train_run_config import TrainRunConfig
+from katgym_trainer.runs.train_run import TrainResult, train_run
 from katgym_trainer.runs.training_data import check_sources
+from katgym_trainer.runs.training_run import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +84,11 @@ def pipeline_run(
         results: list[TrainResult | RlResult] = []
         for number, stage in enumerate(config.stages, 1):
             folder = path / f"{number:02d}-{stage.name}"
-            told = stage.config if model is None else stage.of_model(model)
-            before, key = key, _key(told, before=key)
+            stage_config = stage.config if model is None else stage.of_model(model)
+            # A stage is what makes it, how long it runs, and the stage whose model it gets.
+            facts = [stage_config.identity(), dataclasses.asdict(stage_config.loop), key]
+            before = key
+            key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
             model = folder / "model"
             if done.has(folder.name, key) and model.exists():
                 observer.say(f"stage {number} ({stage.name}) is done")
@@ -93,9 +96,15 @@ def pipeline_run(
                 continue
             done.begin(folder, before)
             observer.say(f"stage {number} of {len(config.stages)}: {stage.name}")
-            result = _run_stage(told, folder, config_text, observer)
-            results.append(result)
-            if result.model is None:
+            if isinstance(stage_config, RlConfig):
+                results.append(
+                    rl_run(stage_config, folder, config_text=config_text, observer=observer)
+                )
+            else:
+                results.append(
+                    train_run(stage_config, folder, config_text=config_text, observer=observer)
+                )
+            if results[-1].model is None:
                 break
             done.add(folder.name, key)
         is_finished = not results or results[-1].model is not None
@@ -119,7 +128,7 @@ def check_stages(config: PipelineConfig) -> None:
     for number, stage in enumerate(config.stages, 1):
         try:
             if isinstance(stage.config, RlConfig):
-                source = TaskSource(
+                source = Curriculum(
                     stage.config.envs, stage.config.rollouts, seed=stage.config.loop.seed
                 )
                 if stage.config.evaluate.every_steps:
@@ -130,23 +139,6 @@ def check_stages(config: PipelineConfig) -> None:
                 check_sources(stage.config)
         except UsageError as e:
             raise UsageError(f"stage {number} ({stage.name}): {e}") from e
-
-
-def _run_stage(
-    config: TrainRunConfig | RlConfig, folder: Path, config_text: str, observer: Observer
-) -> TrainResult | RlResult:
-    if isinstance(config, RlConfig):
-        return rl_run(config, folder, config_text=config_text, observer=observer)
-    return train_run(config, folder, config_text=config_text, observer=observer)
-
-
-def _key(config: TrainRunConfig | RlConfig, *, before: str) -> str:
-    """Return a hash of all that makes a stage what it is, how long it runs included.
-
-    before: that of the stage before it, whose model it gets; "" for the first.
-    """
-    told = [config.identity(), dataclasses.asdict(config.loop), before]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _link(link: Path, model: Path) -> None:
@@ -169,9 +161,9 @@ class _Done:
         self._inputs: dict[str, str] = {}
         if path.exists():
             try:
-                told = json.loads(path.read_text(encoding="utf-8"))
-                if told["format"] == FORMAT:
-                    self._keys, self._inputs = dict(told["stages"]), dict(told["inputs"])
+                saved = json.loads(path.read_text(encoding="utf-8"))
+                if saved["format"] == FORMAT:
+                    self._keys, self._inputs = dict(saved["stages"]), dict(saved["inputs"])
             except (ValueError, KeyError, TypeError) as e:
                 raise UsageError(
                     f"{str(path)!r} is not of a run with stages; name another folder with --out"

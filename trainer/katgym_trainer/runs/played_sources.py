@@ -19,16 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from katgym.engine import RolloutRequest
 from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.playing import play_missing
 from katgym.evaluation.run import evaluate
 from katgym.evaluation.store import RunStore, read_rollouts
-from katgym.limits import Limits
+from katgym.play.engine import RolloutRequest
+from katgym.play.limits import Limits
 from katgym.policies.base import Sampling
 from katgym.policies.uri import policy as make_policy
-from katgym_trainer.runs.train_run_config import CollectConfig, ModelConfig, OracleConfig
+from katgym_trainer.config.run_config import ModelConfig
+from katgym_trainer.config.train_run_config import CollectConfig, OracleRolloutsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class GuidedPlan(Plan):
             yield replace(request, limits=replace(limits, max_turns=most))
 
 
-def oracle_plan(oracle: OracleConfig, envs: tuple[str, ...]) -> EvalConfig:
+def oracle_plan(oracle: OracleRolloutsConfig, envs: tuple[str, ...]) -> EvalConfig:
     """Return what the envs' own solutions play."""
     return EvalConfig(
         envs=envs,
@@ -89,7 +90,7 @@ def collect_plan(collect: CollectConfig, model: ModelConfig) -> EvalConfig:
     )
 
 
-def play_oracle(oracle: OracleConfig, envs: tuple[str, ...], folder: Path) -> None:
+def play_oracle(oracle: OracleRolloutsConfig, envs: tuple[str, ...], folder: Path) -> None:
     """Let the envs solve their tasks; what an earlier start played is kept."""
     result = asyncio.run(evaluate(oracle_plan(oracle, envs), folder))
     if result.num_failed:
@@ -109,35 +110,31 @@ def play_model(collect: CollectConfig, model: ModelConfig, folder: Path) -> dict
             wanted, policy="oracle", group_size=1, sampling=Sampling(), limits=Limits()
         )
         asyncio.run(evaluate(solutions, folder / "solutions"))
-        best = _turns_of_solutions(folder / "solutions")
+        best = {
+            (rollout.env_id, rollout.task_id): rollout.num_turns
+            for rollout in read_rollouts(folder / "solutions")
+            if (rollout.reward.value or 0) > 0
+        }
+        if not best:
+            raise UsageError(
+                f"no env solves a task of its own: {str(folder / 'solutions')!r} holds no solution"
+            )
     plan = Plan.of(wanted)
     if collect.slack is not None:
         plan = GuidedPlan(plan.config, plan.envs, best, collect.slack)
-    asyncio.run(_play(plan, folder / "collected"))
+    policy = make_policy(plan.config.policy)
+
+    async def play() -> None:
+        try:
+            with RunStore.open(folder / "collected", plan, policy.describe()) as store:
+                await play_missing(plan, policy, store, lambda _: None)
+        finally:
+            await policy.aclose()
+
+    asyncio.run(play())
     return best
 
 
 def relative_reward(value: float, num_turns: int, best: int | None) -> float:
     """Return a reward relative to the best known solution's number of turns; None: as it is."""
     return value if best is None else value * min(1.0, best / max(1, num_turns))
-
-
-async def _play(plan: Plan, folder: Path) -> None:
-    policy = make_policy(plan.config.policy)
-    try:
-        with RunStore.open(folder, plan, policy.describe()) as store:
-            await play_missing(plan, policy, store, lambda _: None)
-    finally:
-        await policy.aclose()
-
-
-def _turns_of_solutions(folder: Path) -> dict[TaskKey, int]:
-    """Return the turns of the rollouts that succeeded."""
-    found = {
-        (line["env_id"], line["task_id"]): int(line["num_turns"])
-        for line in read_rollouts(folder)
-        if line["reward"]["value"] is not None and line["reward"]["value"] > 0
-    }
-    if not found:
-        raise UsageError(f"no env solves a task of its own: {str(folder)!r} holds no solution")
-    return found

@@ -55,12 +55,24 @@ def plot_run(folder: Path) -> list[Path]:
     `metrics.jsonl`, or without a line in it that holds one.
     """
     found = _points(folder)
-    return _save_all(
-        list(found),
-        folder / "plots",
-        folder.resolve().name,
-        lambda axes, name: _draw(axes, CURVES[name], found[name]),
-    )
+
+    def draw(axes: Axes, name: str) -> None:
+        curve, (steps_T, values_T) = CURVES[name], found[name]
+        if curve.is_smoothed and len(values_T) >= _MIN_SMOOTHED:
+            span = max(2.0, len(values_T) / 40)
+            axes.plot(
+                steps_T, values_T, ".",
+                ms=5, alpha=0.45, mew=0, color=curve.color, label="each step",
+            )  # fmt: skip
+            label = f"smoothed over about {2 * span:.0f} steps"
+            axes.plot(steps_T, smooth(values_T, span), lw=2, color=curve.color, label=label)
+            axes.legend(frameon=False, fontsize=8, labelcolor=_MUTED)
+        else:
+            marker = "o" if len(values_T) < _MIN_SMOOTHED else ""
+            axes.plot(steps_T, values_T, lw=1.6, marker=marker, ms=3.5, color=curve.color)
+        _dress(axes, curve)
+
+    return _save_all(list(found), folder / "plots", folder.resolve().name, draw)
 
 
 def plot_runs(groups: Mapping[str, Sequence[Path]], folder: Path) -> list[Path]:
@@ -82,9 +94,17 @@ def plot_runs(groups: Mapping[str, Sequence[Path]], folder: Path) -> list[Path]:
 
     def draw(axes: Axes, name: str) -> None:
         for place, (label, runs) in enumerate(found.items()):
-            if all(name in points for points in runs):
-                color = _COLORS[place % len(_COLORS)]
-                _draw_group(axes, label, color, [points[name] for points in runs])
+            if not all(name in points for points in runs):
+                continue
+            # The mean at the steps that all runs have, and a band around it.
+            color = _COLORS[place % len(_COLORS)]
+            values_by_step = [dict(zip(*points[name], strict=True)) for points in runs]
+            steps = sorted(set.intersection(*map(set, values_by_step)))
+            values_RT = np.array([[values[step] for step in steps] for values in values_by_step])
+            axes.plot(steps, values_RT.mean(0), lw=1.8, color=color, label=label)
+            if len(runs) > 1:
+                low_T, high_T = values_RT.min(0), values_RT.max(0)
+                axes.fill_between(steps, low_T, high_T, color=color, alpha=0.16, lw=0)
         axes.legend(frameon=False, fontsize=8, labelcolor=_MUTED)
         _dress(axes, CURVES[name])
 
@@ -106,16 +126,21 @@ def _save_all(
 ) -> list[Path]:
     """Save a picture for each curve, and one with all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     for name in names:
         figure = _figure(6.4, 4.0)
         draw(figure.add_subplot(), name)
-        paths.append(_save(figure, folder / f"{name}.png"))
-    paths.append(_save(_overview(names, title, draw), folder / "overview.png"))
-    return paths
+        figure.savefig(folder / f"{name}.png")
+    num_columns = min(2, len(names))
+    num_rows = -(-len(names) // num_columns)
+    figure = _figure(5.6 * num_columns, 3.3 * num_rows + 0.5)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
+    for place, name in enumerate(names, start=1):
+        draw(figure.add_subplot(num_rows, num_columns, place), name)
+    figure.savefig(folder / "overview.png")
+    return [folder / f"{name}.png" for name in (*names, "overview")]
 
 
-def smoothed(values_T: Floats, span: float) -> Floats:
+def smooth(values_T: Floats, span: float) -> Floats:
     """Return the mean around each value, [T], as the module's header has it.
 
     span: values to either side that weigh most; 1 returns the values. `ValueError` for less.
@@ -124,13 +149,13 @@ def smoothed(values_T: Floats, span: float) -> Floats:
         raise ValueError(f"span is a number >= 1, got {span!r}")
     decay = 1 - 1 / span
     ones_T = np.ones(len(values_T))
-    both = [_decayed(x_T, decay) + _decayed(x_T[::-1], decay)[::-1] - x_T
+    both = [_decay(x_T, decay) + _decay(x_T[::-1], decay)[::-1] - x_T
             for x_T in (values_T, ones_T)]  # fmt: skip
     found: Floats = both[0] / both[1]
     return found
 
 
-def _decayed(values_T: Floats, decay: float) -> Floats:
+def _decay(values_T: Floats, decay: float) -> Floats:
     """Return d^0 x_t + d^1 x_{t-1} + ..., [T]."""
     found = np.empty(len(values_T))
     total = 0.0
@@ -139,51 +164,12 @@ def _decayed(values_T: Floats, decay: float) -> Floats:
     return found
 
 
-def _overview(names: Sequence[str], title: str, draw: Callable[[Axes, str], None]) -> Figure:
-    num_columns = min(2, len(names))
-    num_rows = -(-len(names) // num_columns)
-    figure = _figure(5.6 * num_columns, 3.3 * num_rows + 0.5)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
-    for place, name in enumerate(names, start=1):
-        draw(figure.add_subplot(num_rows, num_columns, place), name)
-    return figure
-
-
 def _figure(width: float, height: float) -> Figure:
     """Return a figure of its own, known to no global state; sizes in inches."""
     figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1, wspace=0.03, hspace=0.05)  # type: ignore[union-attr, call-arg]  # the constrained one has these
     return figure
-
-
-def _draw_group(axes: Axes, label: str, color: str, runs: Sequence[Points]) -> None:
-    """Draw the mean of runs at the steps that all of them have, and a band around it."""
-    values_by_step = [dict(zip(*points, strict=True)) for points in runs]
-    steps = sorted(set.intersection(*(set(values) for values in values_by_step)))
-    values_RT = np.array([[values[step] for step in steps] for values in values_by_step])
-    axes.plot(steps, values_RT.mean(0), lw=1.8, color=color, label=label)
-    if len(runs) > 1:
-        low_T, high_T = values_RT.min(0), values_RT.max(0)
-        axes.fill_between(steps, low_T, high_T, color=color, alpha=0.16, lw=0)
-
-
-def _draw(axes: Axes, curve: Curve, points: Points) -> None:
-    steps_T, values_T = points
-    if curve.is_smoothed and len(values_T) >= _MIN_SMOOTHED:
-        span = max(2.0, len(values_T) / 40)
-        axes.plot(
-            steps_T, values_T, ".", ms=5, alpha=0.45, mew=0, color=curve.color, label="each step"
-        )
-        axes.plot(
-            steps_T, smoothed(values_T, span), lw=2, color=curve.color,
-            label=f"smoothed over about {2 * span:.0f} steps",
-        )  # fmt: skip
-        axes.legend(frameon=False, fontsize=8, labelcolor=_MUTED)
-    else:
-        marker = "o" if len(values_T) < _MIN_SMOOTHED else ""
-        axes.plot(steps_T, values_T, lw=1.6, marker=marker, ms=3.5, color=curve.color)
-    _dress(axes, curve)
 
 
 def _dress(axes: Axes, curve: Curve) -> None:
@@ -202,8 +188,3 @@ def _dress(axes: Axes, curve: Curve) -> None:
     low, high = axes.get_ylim()
     if curve.is_from_zero:
         axes.set_ylim(bottom=min(0.0, low), top=high)
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path)
-    return path

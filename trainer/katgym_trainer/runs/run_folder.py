@@ -12,7 +12,7 @@
     oracle/, collected/, solutions/    rollouts that were played at the start
 
 One process writes to a folder at a time. Not here: the run (`train_run.py`), what a checkpoint
-holds (`checkpoints.py`).
+holds (`saving/checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
-from katgym.storage import FolderGuard, Journal, read_journal, to_lines, write_atomically
+from katgym.system import FolderGuard, Journal, read_journal, to_lines, write_atomically
 
 LOCK_FORMAT = 1
 _PLAYED = {
@@ -70,9 +70,30 @@ class RunFolder:
         guard = FolderGuard(path)
         guard.take()
         try:
-            found = _read_lock(path) if (path / "lock.json").exists() else None
-            if found is not None and (is_resume or _is_begun(path)):
-                _check_is_same(path, found, identity)
+            file, found = path / "lock.json", None
+            if file.exists():
+                try:
+                    found = json.loads(file.read_text(encoding="utf-8"))
+                except ValueError as e:
+                    raise UsageError(f"{str(file)!r} is not valid JSON: {e}") from e
+                if (
+                    not isinstance(found, dict)
+                    or found.get("format") != LOCK_FORMAT
+                    or "run" not in found
+                ):
+                    raise UsageError(
+                        f"{str(file)!r} is not of a training run; name another folder with --out"
+                    )
+            # A run that took a step is continued; starting anew would lose something.
+            has_begun = any(read_journal(path / "metrics.jsonl")) or any(
+                (path / "checkpoints").glob("step-*")
+            )
+            if found is not None and (is_resume or has_begun):
+                if differing := _differing(found["run"], json.loads(json.dumps(identity))):
+                    raise UsageError(
+                        f"folder {str(path)!r} holds another run ({'; '.join(differing)});"
+                        " name another folder with --out"
+                    )
                 lock = found
             elif is_resume:
                 raise UsageError(
@@ -173,11 +194,6 @@ def _check_is_free(path: Path) -> None:
             )
 
 
-def _is_begun(path: Path) -> bool:
-    """Whether a run took a step, so that starting anew would lose something."""
-    return any(read_journal(path / "metrics.jsonl")) or any((path / "checkpoints").glob("step-*"))
-
-
 def _begin(
     path: Path, config_text: str, identity: Mapping[str, Any], found: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -185,11 +201,23 @@ def _begin(
 
     found: the lock of a run that took no step.
     """
-    lock = _new_lock(identity)
+    lock = {
+        "format": LOCK_FORMAT,
+        "run_id": secrets.token_hex(4),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in _PACKAGES},
+        },
+        "platform": platform.platform(),
+        "run": json.loads(json.dumps(identity)),
+        "data": None,
+    }
     if found is not None and found["run"] != lock["run"]:
         shutil.rmtree(path / "rollouts", ignore_errors=True)
     for keys, patterns in _PLAYED.items():
-        if found is not None and _told(found, keys) != _told(lock, keys):
+        if found is not None and _settings(found, keys) != _settings(lock, keys):
             for folder in (folder for pattern in patterns for folder in path.glob(pattern)):
                 shutil.rmtree(folder)
     write_atomically(path / "config.toml", config_text.encode())
@@ -197,48 +225,10 @@ def _begin(
     return lock
 
 
-def _told(lock: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
+def _settings(lock: Mapping[str, Any], keys: Sequence[str]) -> list[Any]:
     """Return what a run was told under some keys; None where it was told nothing."""
     run = lock["run"]
     return [run.get(key, run.get("data", {}).get(key)) for key in keys]
-
-
-def _check_is_same(path: Path, lock: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    differing = _differing(lock["run"], json.loads(json.dumps(identity)))
-    if differing:
-        raise UsageError(
-            f"folder {str(path)!r} holds another run ({'; '.join(differing)});"
-            " name another folder with --out"
-        )
-
-
-def _read_lock(path: Path) -> dict[str, Any]:
-    try:
-        lock = json.loads((path / "lock.json").read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise UsageError(f"{str(path / 'lock.json')!r} is not valid JSON: {e}") from e
-    if not isinstance(lock, dict) or lock.get("format") != LOCK_FORMAT or "run" not in lock:
-        raise UsageError(
-            f"{str(path / 'lock.json')!r} is not of a training run; name another folder with --out"
-        )
-    return lock
-
-
-def _new_lock(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "format": LOCK_FORMAT,
-        "run_id": secrets.token_hex(4),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "versions": {"python": platform.python_version(), **_versions()},
-        "platform": platform.platform(),
-        "run": json.loads(json.dumps(identity)),
-        "data": None,
-    }
-
-
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _PACKAGES}
 
 
 def _differing(there: Any, here: Any, name: str = "") -> list[str]:

@@ -1,78 +1,41 @@
-"""One training run from its configuration to the trained model: the loop of `katgym train`.
+"""One run of `katgym train sft` or `rft`: the loop over recorded rollouts.
 
-Not here: the command line (`cli/`), an optimizer step (`trainer.py`).
+Not here: what all runs share (`training_run.py`), an optimizer step (`trainer.py`).
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from katgym.errors import MissingDependencyError, UsageError
-from katgym_trainer import checkpoints
-from katgym_trainer.atomic_folders import new_folder
-from katgym_trainer.checkpoints import CheckpointError
+from katgym.errors import UsageError
+from katgym_trainer.config.train_run_config import TrainRunConfig
 from katgym_trainer.runs.data_order import DataOrder
-from katgym_trainer.runs.freed_memory import keep_freed_memory
-from katgym_trainer.runs.full_disk import full_disk_told
-from katgym_trainer.runs.model_loading import LoadedModel, load_model
+from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
-from katgym_trainer.runs.run_log import logged_to
-from katgym_trainer.runs.stop_signals import StopSignals
-from katgym_trainer.runs.train_run_config import TrainRunConfig
 from katgym_trainer.runs.training_data import TrainingData, sources_of
-from katgym_trainer.trackers.tracker import Tracker, make_tracker, tracking
-from katgym_trainer.trainer import Trainer
+from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun, execute
+from katgym_trainer.trackers.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
 
-class Observer(Protocol):
-    """Told what a run does; `cli/train_progress.py` shows it."""
-
-    def say(self, text: str) -> None:
-        """Take a line about what begins."""
-
-    def step(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step, counted from 1, of all there will be."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
+class TrainResult(RunResult):
     """What a run left behind.
 
     Example:
         {"folder": "runs/tiny", "kind": "sft", "step": 24, "num_steps": 24, "resumed_from": 0,
-         "num_rollouts": 64, "num_left_out": {"reward too low": 3}, "metrics": {"train/loss": 0.7},
-         "model": "runs/tiny/model", "wall_s": 12.5, "exit_code": 0}
+         "metrics": {"train/loss": 0.7}, "model": "runs/tiny/model", "wall_s": 12.5,
+         "exit_code": 0, "num_rollouts": 64, "num_left_out": {"reward too low": 3}}
     """
 
-    folder: str
-    kind: str
-    step: int
-    """Optimizer steps that were taken in all."""
-    num_steps: int
-    """Those the run is to have."""
-    resumed_from: int
-    """Steps that were taken when this process began."""
     num_rollouts: int
     num_left_out: Mapping[str, int]
     """Rollouts that were not trained on, by reason."""
-    metrics: Mapping[str, float]
-    """Of the last step; empty if this process took none."""
-    model: str | None
-    """Where the trained model lies; None: the run was stopped before its end."""
-    wall_s: float
-    exit_code: int
-    """0, or 128 and the number of the signal that stopped the run."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 def train_run(
@@ -83,173 +46,71 @@ def train_run(
     observer: Observer,
     is_resume: bool = False,
 ) -> TrainResult:
-    """Train in folder `path` until the last step or a signal.
-
-    config_text: the file that `config` was read from, kept in the folder.
-
-    Raises `UsageError` for what cannot be trained and a folder that cannot be used, and
-    `DiskFullError`, after which the same call goes on.
-    """
-    began_s = time.perf_counter()
-    keep_freed_memory()
-    trackers = [make_tracker(track, path) for track in config.track]
-    identity = config.identity()
-    with (
-        full_disk_told(path),
-        RunFolder.open(
-            path, config_text=config_text, identity=identity, is_resume=is_resume
-        ) as folder,
-        logged_to(path / "train.log"),
-    ):
-        run = _TrainRun.prepare(config, folder, observer)
-        with StopSignals() as stop:
-            with tracking(trackers, folder.lock):
-                metrics = run.train(trackers, stop, observer)
-            is_finished = run.finish()
-        return TrainResult(
-            folder=str(path),
-            kind=config.kind,
-            step=run.trainer.num_steps,
-            num_steps=run.num_steps,
-            resumed_from=run.first,
-            num_rollouts=len(run.data.examples),
-            num_left_out=run.data.num_left_out,
-            metrics=metrics,
-            model=str(folder.model) if is_finished else None,
-            wall_s=time.perf_counter() - began_s,
-            exit_code=0 if is_finished else stop.exit_code,
-        )
+    """Train on recorded rollouts in folder `path`; see `execute`."""
+    return execute(
+        lambda folder: TrainRun(config, folder, observer),
+        config,
+        path,
+        kind=config.kind,
+        config_text=config_text,
+        is_resume=is_resume,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TrainRun:
-    """What one process of a run holds."""
+class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
+    """What one process of a run on recorded rollouts holds."""
 
-    config: TrainRunConfig
-    folder: RunFolder
-    data: TrainingData
-    order: DataOrder
-    trainer: Trainer
-    first: int
-    """Steps that were taken before."""
-    num_steps: int
-
-    @classmethod
-    def prepare(cls, config: TrainRunConfig, folder: RunFolder, observer: Observer) -> _TrainRun:
+    def __init__(self, config: TrainRunConfig, folder: RunFolder, observer: Observer) -> None:
         """Load model, data and checkpoint."""
-        observer.say(f"loading {config.model.path}")
-        loaded = load_model(config.model, dtype=str(config.trainer.get("dtype", "float32")))
+        super().__init__(config, folder, observer)
+        self.load_model()
         observer.say("reading rollouts")
-        data = TrainingData.read(config, loaded.renderer, sources=sources_of(config, folder.path))
-        folder.set_data(data.identity())
-        tasks = [example.task for example in data.examples]
+        sources = sources_of(config, folder.path)
+        self.data = TrainingData.read(config, self.loaded.renderer, sources=sources)
+        folder.set_data(self.data.identity())
+        tasks = [example.task for example in self.data.examples]
         loop = config.loop
-        order = DataOrder(tasks, batch_rollouts=loop.batch_rollouts, seed=loop.seed)
-        num_steps = loop.total_steps(order.steps_per_epoch)
-        trainer = _trainer(loaded, config, num_steps)
-        _check_budget(data, trainer)
-        first = _restore(trainer, folder, order)
-        if first > num_steps:
+        self.order = DataOrder(tasks, batch_rollouts=loop.batch_rollouts, seed=loop.seed)
+        self.num_steps = loop.total_steps(self.order.steps_per_epoch)
+        self.make_trainer("sft", lambda: config.make_trainer_config(self.num_steps))
+        longest, budget = self.data.longest_row, self.trainer.config.max_tokens
+        if longest > budget and not self.trainer.config.should_split:
             raise UsageError(
-                f"the run has taken {first} steps already, and was to take {num_steps}"
+                f"the longest rollout has {longest} tokens, [train] max_tokens is {budget}: raise"
+                " it, or set should_split = true to run such rollouts in parts"
             )
-        folder.open_metrics(first)
-        logger.info("steps %d to %d on %d rollouts", first, num_steps, len(tasks))
-        observer.say(f"{len(tasks)} rollouts, {order.steps_per_epoch} steps an epoch")
-        return cls(
-            config=config, folder=folder, data=data, order=order, trainer=trainer,
-            first=first, num_steps=num_steps,
-        )  # fmt: skip
+        if (cursor := self.restore()) is not None:
+            self.order.check(cursor, self.first)
+        folder.open_metrics(self.first)
+        logger.info("steps %d to %d on %d rollouts", self.first, self.num_steps, len(tasks))
+        observer.say(f"{len(tasks)} rollouts, {self.order.steps_per_epoch} steps an epoch")
 
-    def train(
-        self, trackers: Sequence[Tracker], stop: StopSignals, observer: Observer
-    ) -> dict[str, float]:
-        """Take the steps that are left, or until a signal; return the last one's metrics."""
+    def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
+        """See `TrainingRun.train`."""
         metrics: dict[str, float] = {}
         saved = self.first
         for step in range(self.first + 1, self.num_steps + 1):
             if stop.received is not None:
                 break
-            metrics = self._step(step)
-            self.folder.append_metrics(step, metrics)
-            for tracker in trackers:
-                tracker.log(step, metrics)
-            observer.step(step, self.num_steps, metrics)
+            places = self.order.batch(step - 1)
+            try:
+                metrics = self.trainer.step_rows(self.data.rows(places))
+            except ValueError as e:  # a row that is beyond the trainer's budget, for one
+                raise UsageError(f"step {step} cannot be taken: {e}") from e
+            metrics["rollout/reward"] = self.data.mean_reward(places)
+            metrics["data/epoch"] = step / self.order.steps_per_epoch
+            self.report(metrics, trackers)
             if step % self.config.checkpoint.every_steps == 0:
-                saved = self._save(step)
+                self.save(self.order.cursor(step))
+                saved = step
         if self.trainer.num_steps > saved:
-            self._save(self.trainer.num_steps)
+            self.save(self.order.cursor(self.trainer.num_steps))
         return metrics
 
-    def finish(self) -> bool:
-        """Write the model if no step is left, and the plots; return whether none is."""
-        is_finished = self.trainer.num_steps >= self.num_steps
-        is_trained = self.trainer.num_steps > self.first
-        if is_finished and (is_trained or not self.folder.has_model_of(self.num_steps)):
-            with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
-                self.trainer.save_pretrained(made)
-            self.folder.note_model(self.num_steps)
-        if self.trainer.num_steps:
-            plot(self.folder.path)
-        return is_finished
-
-    def _step(self, step: int) -> dict[str, float]:
-        places = self.order.batch(step - 1)
-        try:
-            metrics = self.trainer.step_rows(self.data.rows(places))
-        except ValueError as e:  # a row that is beyond the trainer's budget, for one
-            raise UsageError(f"step {step} cannot be taken: {e}") from e
-        return {
-            **metrics,
-            "rollout/reward": self.data.mean_reward(places),
-            "data/epoch": step / self.order.steps_per_epoch,
-        }
-
-    def _save(self, step: int) -> int:
-        path = self.trainer.save_checkpoint(
-            self.folder.checkpoints,
-            self.order.cursor(step),
-            max_checkpoints=self.config.checkpoint.max_checkpoints,
+    def result(self, **common: Any) -> TrainResult:
+        """See `TrainingRun.result`."""
+        return TrainResult(
+            **common,
+            num_rollouts=len(self.data.examples),
+            num_left_out=self.data.num_left_out,
         )
-        logger.info("checkpoint %s", path)
-        return step
-
-
-def _trainer(loaded: LoadedModel, config: TrainRunConfig, num_steps: int) -> Trainer:
-    try:
-        args = config.trainer_config(num_steps)
-        return Trainer(loaded.model, "sft", args=args, tokenizer=loaded.tokenizer)
-    except ValueError as e:
-        raise UsageError(f"{config.model.path!r} cannot be trained like this: {e}") from e
-
-
-def _check_budget(data: TrainingData, trainer: Trainer) -> None:
-    """Raise for a row that the trainer would refuse when its step comes."""
-    longest, budget = data.longest_row, trainer.config.max_tokens
-    if longest > budget and not trainer.config.should_split:
-        raise UsageError(
-            f"the longest rollout has {longest} tokens, [train] max_tokens is {budget}: raise it,"
-            " or set should_split = true to run such rollouts in parts"
-        )
-
-
-def _restore(trainer: Trainer, folder: RunFolder, order: DataOrder) -> int:
-    """Load the newest checkpoint if there is one; return how many steps the trainer has taken."""
-    try:
-        path = checkpoints.latest(folder.checkpoints)
-    except CheckpointError:
-        return 0
-    cursor = trainer.load_checkpoint(path)
-    order.check(cursor, trainer.num_steps)
-    logger.info("continuing from %s", path)
-    return trainer.num_steps
-
-
-def plot(path: Path) -> None:
-    """Draw the curves; without matplotlib one line of the log says so."""
-    try:
-        from katgym_trainer.runs.plots import plot_run
-    except MissingDependencyError as e:
-        logger.warning("no plots: %s", e)
-        return
-    plot_run(path)

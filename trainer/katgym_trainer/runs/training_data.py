@@ -19,11 +19,12 @@ import numpy as np
 
 from katgym.errors import UsageError
 from katgym.evaluation.plan import Plan
-from katgym.rollout import Rollout
+from katgym.play.rollout import Rollout
+from katgym_trainer.config.train_run_config import TrainRunConfig, Weights
 from katgym_trainer.rollouts.rollout_checks import rollout_key
 from katgym_trainer.rollouts.rollout_files import read_rollouts, rollouts_sha256
 from katgym_trainer.rollouts.supervised_rows import supervised_rows
-from katgym_trainer.rollouts.teacher_tokens import tokenized
+from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
 from katgym_trainer.rollouts.turn_errors import ErrorMasks
 from katgym_trainer.row import Row
 from katgym_trainer.runs.played_sources import (
@@ -34,7 +35,6 @@ from katgym_trainer.runs.played_sources import (
     play_oracle,
     relative_reward,
 )
-from katgym_trainer.runs.train_run_config import TrainRunConfig, Weights
 
 logger = logging.getLogger(__name__)
 
@@ -111,23 +111,40 @@ class TrainingData:
         for source, rollout in _read(sources):
             least = None if source.is_teacher else config.min_reward
             value = source.reward(rollout)
-            if (why := _why_not(value, least)) is not None:
-                left_out[why] += 1
+            if value is None:
+                left_out[INVALID] += 1
                 continue
-            rows = _rows(source, rollout, renderer, masks)
+            if least is not None and value < least:
+                left_out[LOW] += 1
+                continue
+            try:
+                # Tokens of teachers are of their own tokenizers, so they are made anew.
+                if source.is_teacher or not rollout.has_tokens:
+                    rollout = tokenize_rollout(rollout, renderer)
+                rows = tuple(supervised_rows([rollout], masks=masks))
+            except ValueError as e:
+                raise UsageError(f"[data] {source.name!r}: {e}") from e
             if not rows:
                 left_out[UNTRAINED] += 1
                 continue
             task = (rollout.env_id, rollout.task_id, rollout.task_sha256)
-            assert value is not None, "looked at above"
             examples.append(
                 Example(task=task, is_teacher=source.is_teacher, reward=value, rows=rows)
             )
         if not examples:
-            told = ", ".join(f"{num} with {why}" for why, num in left_out.items())
-            raise UsageError(f"no rollout is left to train on ({told or 'the files are empty'})")
-        weighed = _weighed(examples, config.weights, config.data.teacher_weight)
-        return cls(examples=weighed, sources=sources, num_left_out=dict(left_out))
+            reasons = ", ".join(f"{num} with {why}" for why, num in left_out.items())
+            raise UsageError(f"no rollout is left to train on ({reasons or 'the files are empty'})")
+        # Multiply the rows' weights, see `Weights`; teachers' rollouts of a task count apart.
+        num_of_task = Counter((e.task, e.is_teacher) for e in examples)
+        for place, example in enumerate(examples):
+            weight = config.data.teacher_weight if example.is_teacher else 1.0
+            if config.weights is not Weights.TOKENS:
+                weight /= example.num_trained
+            if config.weights is Weights.TASKS:
+                weight /= num_of_task[example.task, example.is_teacher]
+            rows = tuple(row.replace(weight=row.weight * weight) for row in example.rows)
+            examples[place] = dataclasses.replace(example, rows=rows)
+        return cls(examples=examples, sources=sources, num_left_out=dict(left_out))
 
     def rows(self, places: Sequence[int]) -> list[Row]:
         """Return the rows of some rollouts."""
@@ -144,19 +161,23 @@ class TrainingData:
 
     def identity(self) -> dict[str, Any]:
         """Return what tells these data from others: hashes of the files and of what is trained."""
+        digest = hashlib.sha256()
+        for row in self.rows(range(len(self.examples))):
+            for array in (row.token_ids, row.loss_mask, row.weight):
+                digest.update(np.int64(len(array)).tobytes() + array.tobytes())
         return {
             "sources": [
                 {"name": s.name, "is_teacher": s.is_teacher, "sha256": s.sha256()}
                 for s in self.sources
             ],
             "num_rollouts": len(self.examples),
-            "rows_sha256": _hash(self.rows(range(len(self.examples)))),
+            "rows_sha256": digest.hexdigest(),
         }
 
 
 def check_sources(config: TrainRunConfig) -> None:
     """Raise `UsageError` for a path where nothing is, and for what an oracle cannot play."""
-    _named_sources(config)
+    _make_sources(config)
     if (oracle := config.data.oracle) is not None:
         for envs in oracle.runs():
             Plan.of(oracle_plan(oracle, envs))
@@ -169,7 +190,7 @@ def sources_of(config: TrainRunConfig, folder: Path) -> list[Source]:
 
     Raises `UsageError` for a path where nothing is, and what `evaluate` raises.
     """
-    found = _named_sources(config)
+    found = _make_sources(config)
     if config.data.oracle is not None:
         for number, envs in enumerate(config.data.oracle.runs(), 1):
             name = "oracle" if number == 1 else f"oracle-{number}"
@@ -188,14 +209,14 @@ def sources_of(config: TrainRunConfig, folder: Path) -> list[Source]:
     return found
 
 
-def _named_sources(config: TrainRunConfig) -> list[Source]:
+def _make_sources(config: TrainRunConfig) -> list[Source]:
     return [
-        *_named("rollouts", config.data.rollouts, is_teacher=False),
-        *_named("teachers", config.data.teachers, is_teacher=True),
+        *_add_names("rollouts", config.data.rollouts, is_teacher=False),
+        *_add_names("teachers", config.data.teachers, is_teacher=True),
     ]
 
 
-def _named(key: str, paths: Sequence[str], *, is_teacher: bool) -> Iterator[Source]:
+def _add_names(key: str, paths: Sequence[str], *, is_teacher: bool) -> Iterator[Source]:
     for path in paths:
         if not Path(path).exists():
             raise UsageError(
@@ -209,7 +230,7 @@ def _read(sources: Sequence[Source]) -> Iterator[tuple[Source, Rollout]]:
     """Yield all rollouts, each with where it comes from."""
     seen: dict[tuple[str, str], str] = {}
     for source in sources:
-        for rollout in _rollouts(source):
+        for rollout in _read_source(source):
             key = rollout_key(rollout)
             if key in seen:
                 raise UsageError(
@@ -220,53 +241,8 @@ def _read(sources: Sequence[Source]) -> Iterator[tuple[Source, Rollout]]:
             yield source, rollout
 
 
-def _rollouts(source: Source) -> Iterator[Rollout]:
+def _read_source(source: Source) -> Iterator[Rollout]:
     try:
         yield from read_rollouts(source.path)
     except ValueError as e:
         raise UsageError(f"[data] {source.name!r}: {e}") from e
-
-
-def _rows(source: Source, rollout: Rollout, renderer: Any, masks: ErrorMasks) -> tuple[Row, ...]:
-    """Return a rollout's rows; tokens of teachers are of their own tokenizers, so they are made."""
-    try:
-        if source.is_teacher or not rollout.has_tokens:
-            rollout = tokenized(rollout, renderer)
-        return tuple(supervised_rows([rollout], masks=masks))
-    except ValueError as e:
-        raise UsageError(f"[data] {source.name!r}: {e}") from e
-
-
-def _why_not(reward: float | None, min_reward: float | None) -> str | None:
-    """Return why a rollout is left out, or None."""
-    if reward is None:
-        return INVALID
-    if min_reward is not None and reward < min_reward:
-        return LOW
-    return None
-
-
-def _weighed(examples: Sequence[Example], kind: Weights, teacher_weight: float) -> list[Example]:
-    """Return the examples with their rows' weights multiplied; see `Weights`.
-
-    Teachers' rollouts of a task are counted apart from the others.
-    """
-    num_of_task = Counter((e.task, e.is_teacher) for e in examples)
-    found = []
-    for example in examples:
-        weight = teacher_weight if example.is_teacher else 1.0
-        if kind is not Weights.TOKENS:
-            weight /= example.num_trained
-        if kind is Weights.TASKS:
-            weight /= num_of_task[example.task, example.is_teacher]
-        rows = tuple(row.replace(weight=row.weight * weight) for row in example.rows)
-        found.append(dataclasses.replace(example, rows=rows))
-    return found
-
-
-def _hash(rows: Sequence[Row]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        for array in (row.token_ids, row.loss_mask, row.weight):
-            digest.update(np.int64(len(array)).tobytes() + array.tobytes())
-    return digest.hexdigest()

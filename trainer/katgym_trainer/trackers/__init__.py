@@ -1,1 +1,1 @@
-"""Where a run's metrics go besides its folder, one module each."""
+"""Trackers of a run's metrics, one module each."""

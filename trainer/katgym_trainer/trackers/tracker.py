@@ -1,4 +1,4 @@
-"""What a tracker is, and how those of a run are found: by name, ours and plugins' alike.
+"""Interface of trackers, and those of a run, found by name, ours and plugins' alike.
 
 A tracker's entry point is called with the run's folder and the options of its [[track]] section.
 Not here: the trackers (a module each), `metrics.jsonl`, which is always written (`run_folder.py`).
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from katgym import plugins
 from katgym.errors import MissingDependencyError, UnknownNameError, UsageError, unknown_name
-from katgym_trainer.runs.train_run_config import TrackConfig
+from katgym_trainer.config.run_config import TrackConfig
 
 
 class Tracker(Protocol):
@@ -56,7 +56,13 @@ def make_tracker(config: TrackConfig, folder: Path) -> Tracker:
         raise UsageError(
             f"tracker {config.name!r} of plugin {plugin!r} cannot be loaded: {e}"
         ) from e
-    _check_options(config, make)
+    parameters = list(inspect.signature(make).parameters.values())[1:]
+    names = [p.name for p in parameters]
+    for option in config.options:
+        if option not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise UnknownNameError(
+                unknown_name(f"option of tracker {config.name!r}", option, names)
+            )
     tracker: Tracker = make(folder, **config.options)
     return tracker
 
@@ -72,15 +78,3 @@ def tracking(trackers: Sequence[Tracker], lock: Mapping[str, Any]) -> Iterator[N
             tracker.start(lock)
             stack.callback(tracker.finish)
         yield
-
-
-def _check_options(config: TrackConfig, make: Any) -> None:
-    parameters = list(inspect.signature(make).parameters.values())[1:]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    names = [p.name for p in parameters]
-    for option in config.options:
-        if option not in names:
-            raise UnknownNameError(
-                unknown_name(f"option of tracker {config.name!r}", option, names)
-            )

@@ -1,7 +1,7 @@
 """`IpcSync`: all weights, as handles of memory on the GPU that trainer and servers share.
 
-Written against the routes of vLLM 0.32, without anything of vLLM installed here. It has not been
-run: it needs an NVIDIA GPU with room for both.
+Not run on a GPU: it needs one with room for both, and is written against the routes of vLLM 0.32,
+without anything of vLLM installed here. No setting chooses it.
 
 Not here: weights between GPUs (`nccl_sync.py`).
 """
@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from katgym.errors import UsageError
@@ -26,7 +25,7 @@ from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 
 
 class IpcSync(WeightSync):
-    """All weights, for servers on the trainer's GPU started with `--weight-transfer ipc`."""
+    """All weights, for servers on the trainer's GPU started with `--set weight_transfer=ipc`."""
 
     def __init__(
         self,
@@ -52,21 +51,22 @@ class IpcSync(WeightSync):
         # Held until the last server has copied them: a handle does not keep its memory alive.
         named = [(name, tensor.contiguous()) for name, tensor in served_weights(model)]
         torch.cuda.synchronize()
-        await all_of(self._send(control, named) for control in self.controls)
+
+        async def send(control: VllmControl) -> None:
+            # A handle is for one reader, so each server gets handles of its own.
+            handles = []
+            for _, tensor in named:
+                gpu = str(torch.cuda.get_device_properties(tensor.device).uuid)
+                handles.append({gpu: reduce_tensor(tensor)[1]})  # type: ignore[no-untyped-call]  # torch
+            dtypes = [str(tensor.dtype).removeprefix("torch.") for _, tensor in named]
+            await control.transfer_weights(
+                {
+                    "names": [name for name, _ in named],
+                    "dtype_names": dtypes,
+                    "shapes": [list(tensor.shape) for _, tensor in named],
+                    "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
+                }
+            )
+
+        await all_of(map(send, self.controls))
         await asyncio.to_thread(torch.cuda.ipc_collect)
-
-    async def _send(self, control: VllmControl, named: Sequence[tuple[str, Tensor]]) -> None:
-        # A handle is for one reader, so each server gets handles of its own.
-        handles = [{_gpu(tensor): reduce_tensor(tensor)[1]} for _, tensor in named]  # type: ignore[no-untyped-call]  # torch
-        await control.transfer_weights(
-            {
-                "names": [name for name, _ in named],
-                "dtype_names": [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
-                "shapes": [list(tensor.shape) for _, tensor in named],
-                "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
-            }
-        )
-
-
-def _gpu(tensor: Tensor) -> str:
-    return str(torch.cuda.get_device_properties(tensor.device).uuid)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from katgym.vllm_server.control import VllmControl
-from katgym_trainer.atomic_folders import new_folder
+from katgym_trainer.saving.atomic_folders import new_folder
 from katgym_trainer.weight_sync.probe import ProbeConfig, WeightSyncError
 from katgym_trainer.weight_sync.served_weights import write_adapter
 from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
@@ -46,30 +46,32 @@ class LoraSync(WeightSync):
         self.link = self.folder / link_name
 
     async def prepare(self, model: Any, version: int) -> None:
-        await asyncio.to_thread(self._write, model, version)
+        def write() -> None:
+            with new_folder(version_folder(self.folder, version)) as fresh:
+                write_adapter(model, fresh)
+
+        await asyncio.to_thread(write)
 
     async def update(self, model: Any, version: int) -> None:
         new = self.folder / f"{self.link.name}.new"
         new.unlink(missing_ok=True)
         new.symlink_to(version_folder(self.folder, version).name)
         new.replace(self.link)
-        await all_of(self._exchange_adapter(control) for control in self.controls)
+
+        async def exchange_adapter(control: VllmControl) -> None:
+            card = (await control.models()).get(self.served_name)
+            if card is None:
+                await control.load_lora(self.served_name, self.link)
+            elif card.get("root") == str(self.link):
+                await control.forget_loras()
+            else:
+                raise WeightSyncError(
+                    f"{control.http.base_url} serves {self.served_name!r} from"
+                    f" {card.get('root')!r}, not from this sync's {str(self.link)!r}: give the"
+                    " adapter another name"
+                )
+
+        await all_of(map(exchange_adapter, self.controls))
 
     async def clean_up(self, version: int) -> None:
         await asyncio.to_thread(remove_versions, self.folder, but=version)
-
-    def _write(self, model: Any, version: int) -> None:
-        with new_folder(version_folder(self.folder, version)) as made:
-            write_adapter(model, made)
-
-    async def _exchange_adapter(self, control: VllmControl) -> None:
-        card = (await control.models()).get(self.served_name)
-        if card is None:
-            await control.load_lora(self.served_name, self.link)
-        elif card.get("root") == str(self.link):
-            await control.forget_loras()
-        else:
-            raise WeightSyncError(
-                f"{control.http.base_url} serves {self.served_name!r} from {card.get('root')!r},"
-                f" not from this sync's {str(self.link)!r}: give the adapter another name"
-            )

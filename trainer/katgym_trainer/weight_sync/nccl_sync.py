@@ -1,7 +1,7 @@
 """`NcclSync`: all weights, broadcast over NCCL from the trainer's GPU to the servers'.
 
-The trainer's side of the broadcast is vLLM's own, so vLLM 0.32 has to be installed beside the
-trainer. Written against its source. It has not been run: it needs two NVIDIA GPUs.
+Not run on a GPU: it needs two, and is written against the source of vLLM 0.32, whose side of the
+broadcast is the trainer's too and has to be installed beside it. No setting chooses it.
 
 Not here: servers on the trainer's own GPU (`ipc_sync.py`).
 """
@@ -48,7 +48,7 @@ class ServedWeights:
 
 
 class NcclSync(WeightSync):
-    """All weights, for servers on other GPUs started with `--weight-transfer nccl`.
+    """All weights, for servers on other GPUs started with `--set weight_transfer=nccl`.
 
     master_address: of this machine, as the servers see it. Each server gets a group of its own.
     The model is the same object at every sync.
@@ -73,10 +73,13 @@ class NcclSync(WeightSync):
             return
         source = ServedWeights(model)
         for control in self.controls:
+            with socket.socket() as free:  # a port that nobody has
+                free.bind(("", 0))
+                port = int(free.getsockname()[1])
             info = NCCLTrainerInitInfo(
                 rank=0,
                 master_address=self.master_address,
-                master_port=_free_port(),
+                master_port=port,
                 world_size=1 + await control.world_size(),
             )
             client = HTTPVLLMWeightSyncClient(control.http.base_url, timeout=self.timeout_s)
@@ -94,9 +97,3 @@ class NcclSync(WeightSync):
         for engine in self._engines:
             await asyncio.to_thread(engine.shutdown)
         await super().aclose()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

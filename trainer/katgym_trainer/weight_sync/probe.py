@@ -64,7 +64,10 @@ class Probe:
 
     def __init__(self, config: ProbeConfig, model: Any) -> None:
         self.model = model
-        self.token_ids = list(config.token_ids) or _drawn_ids(model, config.num_tokens)
+        self.token_ids = list(config.token_ids)
+        if not self.token_ids:
+            vocab_size, draw = int(model.config.get_text_config().vocab_size), random.Random(0)
+            self.token_ids = [draw.randrange(vocab_size) for _ in range(config.num_tokens)]
         self.logprobs = scores(model, self.token_ids)
         dtype = next(model.parameters()).dtype
         self.tolerance = config.tolerance or _TOLERANCES.get(dtype, 1e-4)
@@ -75,38 +78,24 @@ class Probe:
         served_name: the model to ask the server for.
         """
         client = TokenClient(control.http)
-        if await _has_adapters(control):
-            here, there = await self._sampled(client, served_name)
+        abilities, cards = await asyncio.gather(control.abilities(), control.models())
+        if abilities.has_lora_updates or any(card.get("parent") for card in cards.values()):
+            # Both sides' log-probabilities of what the server samples.
+            prompt = self.token_ids[:_NUM_PROMPT]
+            request = TokenRequest(
+                model=served_name,
+                prompt_ids=prompt,
+                max_tokens=len(self.token_ids),
+                seed=0,
+            )
+            sampled = (await client.generate(request))[0]
+            all_ids = [*prompt, *sampled.token_ids]
+            here = (await asyncio.to_thread(scores, self.model, all_ids))[len(prompt) - 1 :]
+            there = sampled.policy_logprobs
         else:
             here = self.logprobs
             there = await client.score(served_name, self.token_ids)
         return compare(client.name, here, there, self.tolerance)
-
-    async def _sampled(
-        self, client: TokenClient, served_name: str
-    ) -> tuple[list[float], list[float]]:
-        """Return the trainer's and the server's log-probabilities of what the server samples."""
-        prompt = self.token_ids[:_NUM_PROMPT]
-        request = TokenRequest(
-            model=served_name,
-            prompt_ids=prompt,
-            max_tokens=len(self.token_ids),
-            seed=0,
-        )
-        sampled = (await client.generate(request))[0]
-        found = await asyncio.to_thread(scores, self.model, [*prompt, *sampled.token_ids])
-        return found[len(prompt) - 1 :], sampled.policy_logprobs
-
-
-async def _has_adapters(control: VllmControl) -> bool:
-    abilities, cards = await asyncio.gather(control.abilities(), control.models())
-    return abilities.has_lora_updates or any(card.get("parent") for card in cards.values())
-
-
-def _drawn_ids(model: Any, num_tokens: int) -> list[int]:
-    vocab_size = int(model.config.get_text_config().vocab_size)
-    draw = random.Random(0)
-    return [draw.randrange(vocab_size) for _ in range(num_tokens)]
 
 
 def compare(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from katgym.vllm_server.control import SleepLevel
-from katgym_trainer.atomic_folders import new_folder
+from katgym_trainer.saving.atomic_folders import new_folder
 from katgym_trainer.weight_sync.probe import ProbeConfig
 from katgym_trainer.weight_sync.served_weights import write_weights
 from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
@@ -47,7 +47,11 @@ class ReloadSync(WeightSync):
         self.timeout_s = timeout_s
 
     async def prepare(self, model: Any, version: int) -> None:
-        await asyncio.to_thread(self._write, model, version)
+        def write() -> None:
+            with new_folder(version_folder(self.folder, version)) as fresh:
+                write_weights(model, fresh, should_repeat_head=self.should_repeat_head)
+
+        await asyncio.to_thread(write)
 
     async def update(self, model: Any, version: int) -> None:
         path = version_folder(self.folder, version)
@@ -57,7 +61,3 @@ class ReloadSync(WeightSync):
 
     async def clean_up(self, version: int) -> None:
         await asyncio.to_thread(remove_versions, self.folder, but=version)
-
-    def _write(self, model: Any, version: int) -> None:
-        with new_folder(version_folder(self.folder, version)) as made:
-            write_weights(model, made, should_repeat_head=self.should_repeat_head)

@@ -42,9 +42,9 @@ def served_weights(model: Any, *, should_repeat_head: bool = True) -> Iterator[t
     """Yield name and weight of all that a server loads, adapters merged, a tied head too."""
     tied = tied_head(model)
     if has_adapters(model):
-        from katgym_trainer.models.adapters import merged_state  # imports peft
+        from katgym_trainer.models.adapters import merge_state  # imports peft
 
-        named = merged_state(model)
+        named = merge_state(model)
         for name, tensor in named.items():
             if tied is None or name != tied[0]:
                 yield name, tensor.detach()
@@ -60,9 +60,9 @@ def write_weights(model: Any, folder: Path, *, should_repeat_head: bool = True) 
     """Write safetensors that a server reloads, by the names a checkpoint has."""
     base, options = model, {}
     if has_adapters(model):
-        from katgym_trainer.models.adapters import merged_state  # imports peft
+        from katgym_trainer.models.adapters import merge_state  # imports peft
 
-        base, options = model.get_base_model(), {"state_dict": merged_state(model)}
+        base, options = model.get_base_model(), {"state_dict": merge_state(model)}
     # One file: beside an index, a server would not look at the head's.
     with no_progress_bars():
         base.save_pretrained(folder, max_shard_size="100TB", **options)

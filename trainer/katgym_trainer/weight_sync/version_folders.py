@@ -1,6 +1,6 @@
 """Folders `v1`, `v2`, ... that hold the weights of a version each.
 
-Not here: writing them whole (`katgym_trainer.atomic_folders`).
+Not here: writing them whole (`katgym_trainer.saving.atomic_folders`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A sync that fails after weights began to change says so: the servers go on, and
 label what they sample `unverified`, which `vllm:` policies and gateways refuse. It does not protect
 what is sampled between the update and a probe that fails: that has the version's label.
 
-Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `transfer_sync.py`).
+Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `ipc_sync.py`, `nccl_sync.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from katgym.errors import KatgymError, UsageError
-from katgym.policies.http_retry import HttpClient, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
 from katgym.vllm_server.control import SleepLevel, VllmControl
 from katgym.vllm_server.token_api import UNVERIFIED
+from katgym_trainer.weight_sync.pause import Pause, PauseRequests
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig
-from katgym_trainer.weight_sync.standstill import Paused, Standstill
 
 logger = logging.getLogger(__name__)
 
@@ -144,26 +144,45 @@ class WeightSync(abc.ABC):
         *,
         policies: Iterable[Versioned] = (),
         gates: Sequence[Gate] = (),
-        standstill: Standstill | None = None,
+        pause: Pause | None = None,
     ) -> SyncTimes:
         """Give all servers weights that are ready, and check that they have them.
 
-        weights: of this sync, or of one of its kind and folder. standstill: how the servers stand
-        still; None pauses them. Everything else is as in `sync_weights`; nothing is cleaned up.
+        weights: of this sync, or of one of its kind and folder. pause: how the servers are
+        paused; None freezes requests. Everything else is as in `sync_weights`; nothing is cleaned
+        up.
         """
-        still = standstill or Paused()
-        pause_s, update_s, resume_s = await self._exchange(weights, policies, gates, still)
-        probed = time.perf_counter()
-        async with self._marked_if_it_fails(gates):
+        how, version, start = pause or PauseRequests(), weights.version, time.perf_counter()
+        # 1. Pause gates, then servers.
+        await all_of(gate.pause() for gate in gates)
+        try:
+            await all_of(how.begin(control) for control in self.controls)
+            paused = time.perf_counter()
+
+            # 2. The weights, and whose version they are.
+            async with self._mark_failure(gates):
+                await self.update(weights.model, version)
+                await all_of(control.set_weight_version(str(version)) for control in self.controls)
+            for policy in policies:
+                policy.policy_version = version
+            updated = time.perf_counter()
+        finally:
+            # 3. Whatever came of it, the servers sample again.
+            await all_of(how.end(control) for control in self.controls)
+        await all_of(gate.resume(version) for gate in gates)
+        resumed = time.perf_counter()
+
+        # 4. Look whether they have them.
+        async with self._mark_failure(gates):
             differences = await all_of(
                 weights.probe.check(control, self.served_name) for control in self.controls
             )
         return SyncTimes(
             prepare_s=weights.prepare_s,
-            pause_s=pause_s,
-            update_s=update_s,
-            resume_s=resume_s,
-            probe_s=time.perf_counter() - probed,
+            pause_s=paused - start,
+            update_s=updated - paused,
+            resume_s=resumed - updated,
+            probe_s=time.perf_counter() - resumed,
             difference=max(differences),
         )
 
@@ -182,33 +201,8 @@ class WeightSync(abc.ABC):
         """Close the connections."""
         await all_of(control.aclose() for control in self.controls)
 
-    async def _exchange(
-        self,
-        weights: ReadyWeights,
-        policies: Iterable[Versioned],
-        gates: Sequence[Gate],
-        standstill: Standstill,
-    ) -> tuple[float, float, float]:
-        """Pause, update, set versions, resume; return how long each took."""
-        version = weights.version
-        start = time.perf_counter()
-        await all_of(gate.pause() for gate in gates)
-        try:
-            await all_of(standstill.begin(control) for control in self.controls)
-            paused = time.perf_counter()
-            async with self._marked_if_it_fails(gates):
-                await self.update(weights.model, version)
-                await all_of(control.set_weight_version(str(version)) for control in self.controls)
-            for policy in policies:
-                policy.policy_version = version
-            updated = time.perf_counter()
-        finally:
-            await all_of(standstill.end(control) for control in self.controls)
-        await all_of(gate.resume(version) for gate in gates)
-        return paused - start, updated - paused, time.perf_counter() - updated
-
     @contextlib.asynccontextmanager
-    async def _marked_if_it_fails(self, gates: Sequence[Gate]) -> AsyncIterator[None]:
+    async def _mark_failure(self, gates: Sequence[Gate]) -> AsyncIterator[None]:
         """After a failure close gates and label what servers sample, as far as they answer."""
         is_done = False
         try:

@@ -26,7 +26,7 @@ _CENTRALITY = [
 """0 in the corners, 6 in the centre."""
 
 
-class Player(Protocol):
+class ChessPlayer(Protocol):
     """Something that chooses moves."""
 
     def choose(self, board: chess.Board) -> chess.Move:
@@ -34,7 +34,7 @@ class Player(Protocol):
         ...
 
 
-class RandomPlayer:
+class RandomChessPlayer:
     """Plays any legal move with equal probability."""
 
     def __init__(self, seed: int) -> None:

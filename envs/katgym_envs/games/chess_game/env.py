@@ -1,6 +1,6 @@
 """`katgym/Chess-v0`: mate puzzles (`mode="mate"`) and whole games (`mode="game"`).
 
-Not here: proofs (`mate.py`), the engine (`engine.py`), how puzzles were made (`make_puzzles.py`).
+Not here: proofs (`mate.py`), the engine (`engine.py`), making puzzles (`tools/chess_puzzles`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import chess
 import numpy as np
 
 import katgym
+from katgym.environment.messages import Action
 from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.messages import Action
-from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, Player, RandomPlayer
+from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, ChessPlayer, RandomChessPlayer
 from katgym_envs.games.chess_game.mate import keeps_mate, key_moves, longest_defence
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
 
@@ -57,7 +57,18 @@ class ChessEnv(MoveEnv):
         """
         if mode not in MODES:
             raise UnknownNameError(unknown_name("mode", mode, MODES))
-        _check_options(mode, mate_in, opponent, depth)
+        if mode == "game" and mate_in is not None:
+            raise UsageError(f"mate_in={mate_in!r} is for mode='mate', this is mode='game'")
+        if mate_in is not None and mate_in not in (1, 2, 3):
+            raise UsageError(f"mate_in is 1, 2, 3 or None, got {mate_in!r}")
+        if mode == "mate" and opponent is not None:
+            raise UsageError(f"opponent={opponent!r} is for mode='game', this is mode='mate'")
+        if opponent is not None and opponent not in OPPONENTS:
+            raise UnknownNameError(unknown_name("opponent", opponent, OPPONENTS))
+        if depth is not None and opponent != "alphabeta":
+            raise UsageError(f"depth={depth!r} is for mode='game', opponent='alphabeta'")
+        if depth is not None and depth not in range(1, MAX_DEPTH + 1):
+            raise UsageError(f"depth is an int from 1 to {MAX_DEPTH}, got {depth!r}")
         self.mode = mode
         self.mate_in = mate_in
         self.opponent = opponent or "random"
@@ -89,18 +100,14 @@ class ChessEnv(MoveEnv):
         self.moves_left = int(data.get("mate_in", 0))
         self.board = chess.Board(data["fen"])
         self.colour = self.board.turn if self.mode == "mate" else data["colour"] == "white"
-        self._player = self._make_player(int(self.np_random.integers(2**32)))
-        oracle_depth = max(2, self.depth + 1) if self.opponent == "alphabeta" else 2
-        self._oracle = AlphaBetaPlayer(oracle_depth, 0)
-        if self.board.turn != self.colour:
-            self.first_move: str | None = await self._answer()
-        else:
-            self.first_move = None
-
-    def _make_player(self, seed: int) -> Player:
-        if self.opponent == "alphabeta":
-            return AlphaBetaPlayer(self.depth, seed)
-        return RandomPlayer(seed)
+        seed = int(self.np_random.integers(2**32))
+        is_engine = self.opponent == "alphabeta"
+        self._player: ChessPlayer = (
+            AlphaBetaPlayer(self.depth, seed) if is_engine else RandomChessPlayer(seed)
+        )
+        self._oracle = AlphaBetaPlayer(max(2, self.depth + 1) if is_engine else 2, 0)
+        is_second = self.board.turn != self.colour
+        self.first_move = await self._answer() if is_second else None
 
     def opening(self) -> str:
         side, other = ("White", "Black") if self.colour else ("Black", "White")
@@ -131,20 +138,27 @@ class ChessEnv(MoveEnv):
     async def make_move(self, text: str) -> str:
         move = parse_move(self.board, text)
         shown = f"You played {self.board.san(move)}."
-        if self.mode == "mate" and not await self._keeps_mate(move):
-            self.finish("missed_mate")
-            return f"{shown} After this move mate can no longer be forced in time. You failed."
+        if self.mode == "mate":
+            if self.moves_left == self.task.data["mate_in"]:
+                is_kept = move.uci() in self.task.answer
+            else:
+                board = self.board.copy()
+                is_kept = await asyncio.to_thread(keeps_mate, board, move, self.moves_left)
+            if not is_kept:
+                self.finish("missed_mate")
+                return f"{shown} After this move mate can no longer be forced in time. You failed."
         self.board.push(move)
         self.moves_left -= 1
         if not self._is_over():
             shown += f" Your opponent answered {await self._answer()}."
             self._is_over()
-        return f"{shown}\n{self._status()}"
-
-    async def _keeps_mate(self, move: chess.Move) -> bool:
-        if self.moves_left == self.task.data["mate_in"]:
-            return move.uci() in self.task.answer
-        return await asyncio.to_thread(keeps_mate, self.board.copy(), move, self.moves_left)
+        if self._is_terminated:
+            result = {1.0: "You won", 0.5: "The game is a draw", 0.0: "You lost"}[self.score]
+            return f"{shown}\n{result}: {self.end_reason.replace('_', ' ')}."
+        if self.mode == "mate":
+            left = "1 move" if self.moves_left == 1 else f"{self.moves_left} moves"
+            shown += f"\nMate in {left} or fewer."
+        return f"{shown}\n{board_text(self.board)}"
 
     async def _answer(self) -> str:
         """Play the opponent's move and return it in SAN."""
@@ -164,15 +178,6 @@ class ChessEnv(MoveEnv):
         self.score = 0.5 if outcome.winner is None else float(outcome.winner == self.colour)
         self.finish(outcome.termination.name.lower())
         return True
-
-    def _status(self) -> str:
-        if self._is_terminated:
-            result = {1.0: "You won", 0.5: "The game is a draw", 0.0: "You lost"}[self.score]
-            return f"{result}: {self.end_reason.replace('_', ' ')}."
-        if self.mode == "game":
-            return board_text(self.board)
-        left = "1 move" if self.moves_left == 1 else f"{self.moves_left} moves"
-        return f"Mate in {left} or fewer.\n{board_text(self.board)}"
 
     @katgym.scorer()
     def outcome(self) -> float:
@@ -205,21 +210,6 @@ class ChessEnv(MoveEnv):
         """Play any legal move."""
         moves = sorted(move.uci() for move in self.board.legal_moves)
         return self.move_action(rng.choice(moves))
-
-
-def _check_options(mode: str, mate_in: int | None, opponent: str | None, depth: int | None) -> None:
-    if mode == "game" and mate_in is not None:
-        raise UsageError(f"mate_in={mate_in!r} is for mode='mate', this is mode='game'")
-    if mate_in is not None and mate_in not in (1, 2, 3):
-        raise UsageError(f"mate_in is 1, 2, 3 or None, got {mate_in!r}")
-    if mode == "mate" and opponent is not None:
-        raise UsageError(f"opponent={opponent!r} is for mode='game', this is mode='mate'")
-    if opponent is not None and opponent not in OPPONENTS:
-        raise UnknownNameError(unknown_name("opponent", opponent, OPPONENTS))
-    if depth is not None and opponent != "alphabeta":
-        raise UsageError(f"depth={depth!r} is for mode='game', opponent='alphabeta'")
-    if depth is not None and depth not in range(1, MAX_DEPTH + 1):
-        raise UsageError(f"depth is an int from 1 to {MAX_DEPTH}, got {depth!r}")
 
 
 def _game_task(rng: np.random.Generator, index: int) -> katgym.Task:

@@ -1,4 +1,4 @@
-"""Which OpenSpiel games can be played here, and why the others cannot.
+"""The OpenSpiel games that can be played here, and why the others cannot.
 
 Not here: their rules in words (`rules.py`).
 """
@@ -25,7 +25,7 @@ def playable_games() -> list[str]:
     return sorted(name for name, reason in survey_games().items() if not reason)
 
 
-def excluded_games() -> dict[str, str]:
+def list_excluded_games() -> dict[str, str]:
     """Return the other registered games with the reason of each."""
     return {name: reason for name, reason in sorted(survey_games().items()) if reason}
 
@@ -51,17 +51,14 @@ def exclusion_reason(kind: pyspiel.GameType) -> str:
         return "it does not load without parameters"
     if kind.short_name in EXCLUDED:
         return EXCLUDED[kind.short_name]
-    players = _default_players(kind)
-    return f"it has {players} players by default" if players > 2 else ""
-
-
-def _default_players(kind: pyspiel.GameType) -> int:
-    """Return the default number of players, without loading the game where that can be told."""
+    # The default number of players, without loading the game where that can be told.
     if kind.min_num_players == kind.max_num_players:
-        return int(kind.min_num_players)
-    if "players" in kind.parameter_specification:
-        return int(str(kind.parameter_specification["players"]))
-    return int(pyspiel.load_game(kind.short_name).num_players())
+        players = int(kind.min_num_players)
+    elif "players" in kind.parameter_specification:
+        players = int(str(kind.parameter_specification["players"]))
+    else:
+        players = int(pyspiel.load_game(kind.short_name).num_players())
+    return f"it has {players} players by default" if players > 2 else ""
 
 
 def load_game(text: str) -> pyspiel.Game:

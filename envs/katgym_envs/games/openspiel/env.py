@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyspiel
 
 import katgym
-from katgym.env import StepResult
+from katgym.environment.env import StepResult
+from katgym.environment.messages import Action, Message
 from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.messages import Action, Message
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
 from katgym_envs.games.openspiel.catalogue import load_game
 from katgym_envs.games.openspiel.rules import RULES
@@ -33,7 +33,7 @@ from katgym_envs.games.openspiel.search import (
 from katgym_envs.games.openspiel.view import (
     action_text,
     action_texts,
-    forced_pass,
+    find_forced_pass,
     is_perfect_information,
     state_text,
 )
@@ -77,7 +77,18 @@ class OpenSpielEnv(MoveEnv):
         """
         self.game = load_game(game)
         self.game_text = game
-        _check_options(self.game, opponent, simulations)
+        if opponent not in OPPONENTS:
+            raise UnknownNameError(unknown_name("opponent", opponent, OPPONENTS))
+        if self.game.num_players() == 1 and opponent != "random":
+            name = self.game.get_type().short_name
+            raise UsageError(f"opponent={opponent!r}: {name!r} is played alone, leave it out")
+        if simulations is not None:
+            if opponent != "mcts":
+                raise UsageError(f"simulations={simulations!r} is for opponent='mcts' only")
+            if isinstance(simulations, bool) or not isinstance(simulations, int) or simulations < 1:
+                raise UsageError(f"simulations is an int >= 1, got {simulations!r}")
+        if opponent == "mcts":
+            check_search(self.game)
         self.opponent = opponent
         self.simulations = DEFAULT_SIMULATIONS if simulations is None else simulations
         self.is_self_play = opponent == "self"
@@ -106,7 +117,11 @@ class OpenSpielEnv(MoveEnv):
         self.player = int(self.task.data["player"])
         seeds = [int(self.task.data["seed"]), int(self.np_random.integers(2**63))]
         self._chance = np.random.default_rng(seeds)
-        self._opponent = self._make_opponent(int(self.np_random.integers(2**31)))
+        seed = int(self.np_random.integers(2**31))
+        is_search = self.opponent == "mcts"
+        self._opponent: Player = (
+            search_player(self.game, self.simulations, seed) if is_search else RandomPlayer(seed)
+        )
         self._oracle: Player | None = None
         self._state = self.game.new_initial_state()
         self._news: tuple[list[str], ...] = tuple([] for _ in range(self.game.num_players()))
@@ -115,19 +130,16 @@ class OpenSpielEnv(MoveEnv):
         self._is_new_turn = False
         await self._advance()
 
-    def _make_opponent(self, seed: int) -> Player:
-        if self.opponent == "mcts":
-            return search_player(self.game, self.simulations, seed)
-        return RandomPlayer(seed)
-
     async def _advance(self) -> None:
         """Play chance, forced passes and the opponent until the policy is on move, or the end."""
         state = self._state
         while not state.is_terminal():
             player = state.current_player()
             if state.is_chance_node():
-                self._draw_chance()
-            elif (forced := forced_pass(state)) is not None:
+                actions, probabilities = zip(*state.chance_outcomes(), strict=True)
+                weights = np.asarray(probabilities) / sum(probabilities)
+                state.apply_action(actions[int(self._chance.choice(len(actions), p=weights))])
+            elif (forced := find_forced_pass(state)) is not None:
                 self._apply(forced, note="You had to pass.")
             elif self.is_self_play or player == self.player:
                 self.player = player
@@ -136,11 +148,6 @@ class OpenSpielEnv(MoveEnv):
             else:
                 self._apply(await asyncio.to_thread(self._opponent.choose, state.clone()))
         self.finish("game_over")
-
-    def _draw_chance(self) -> None:
-        actions, probabilities = zip(*self._state.chance_outcomes(), strict=True)
-        weights = np.asarray(probabilities) / sum(probabilities)
-        self._state.apply_action(actions[int(self._chance.choice(len(actions), p=weights))])
 
     def _apply(self, action: int, *, note: str = "") -> None:
         """Play an action; the other player hears of it if nothing in the game is hidden."""
@@ -162,9 +169,18 @@ class OpenSpielEnv(MoveEnv):
         self._is_new_turn = True
         await self._advance()
         shown = f"You played {move}."
-        if self._state.is_terminal():
-            return f"{shown} {self._take_news(mover)}{self._result_text(mover)}"
-        return shown if self.is_self_play else f"{shown} {self._view(mover)}"
+        if not self._state.is_terminal():
+            return shown if self.is_self_play else f"{shown} {self._view(mover)}"
+        own = self._state.returns()[mover]
+        low, high = self.game.min_utility(), self.game.max_utility()
+        verdict = ""
+        if self._is_constant_sum and self.game.num_players() == 2:
+            verdict = "You won. " if own > 0 else "You lost. " if own < 0 else "It is a draw. "
+        return (
+            f"{shown} {self._take_news(mover)}The game is over. {verdict}"
+            f"Your return is {own:g} (possible: {low:g} to {high:g})."
+            f" The final position:\n{state_text(self._state, mover)}"
+        )
 
     # ---- what a seat sees
 
@@ -174,20 +190,14 @@ class OpenSpielEnv(MoveEnv):
         rules = RULES[self.game.get_type().short_name]
         if self.game_text != self.game.get_type().short_name:
             rules += f" These rules describe the default game; this one is {self.game_text}."
-        text = OPENING.format(
-            name=name, rules=rules, seat=self._seat_text(), illegal=self._illegal_text()
-        )
-        return f"{text}\n\n{self._view(self.player)}"
-
-    def _seat_text(self) -> str:
+        seat = f"You are player {self.player}; the other is player {1 - self.player}."
         if self.game.num_players() == 1:
-            return "You play alone."
-        return f"You are player {self.player}; the other is player {1 - self.player}."
-
-    def _illegal_text(self) -> str:
+            seat = "You play alone."
+        illegal = f"After {self.max_retries + 1} illegal moves in a row you lose."
         if self.max_retries == 0:
-            return "An illegal move loses at once."
-        return f"After {self.max_retries + 1} illegal moves in a row you lose."
+            illegal = "An illegal move loses at once."
+        text = OPENING.format(name=name, rules=rules, seat=seat, illegal=illegal)
+        return f"{text}\n\n{self._view(self.player)}"
 
     def _view(self, player: int) -> str:
         """Return what `player`, who is on move, sees, with the news since its last look."""
@@ -198,17 +208,6 @@ class OpenSpielEnv(MoveEnv):
         news = " ".join(self._news[player])
         self._news[player].clear()
         return f"{news} " if news else ""
-
-    def _result_text(self, player: int) -> str:
-        own = self._state.returns()[player]
-        low, high = self.game.min_utility(), self.game.max_utility()
-        verdict = ""
-        if self._is_constant_sum and self.game.num_players() == 2:
-            verdict = "You won. " if own > 0 else "You lost. " if own < 0 else "It is a draw. "
-        return (
-            f"The game is over. {verdict}Your return is {own:g} (possible: {low:g} to {high:g})."
-            f" The final position:\n{state_text(self._state, player)}"
-        )
 
     def legal_moves_text(self) -> str:
         return list_moves(list(action_texts(self._state)), tool_name="legal_actions")
@@ -223,21 +222,17 @@ class OpenSpielEnv(MoveEnv):
         actor = self.seat
         observation, reward, terminated, truncated, info = await super().astep(action)
         if self.is_self_play:
-            observation = self._route(actor, observation, terminated or truncated)
+            # Keep what is for the actor, and hand on what is for the seat on move.
+            self._inbox[actor] += observation
+            if self._is_new_turn and not (terminated or truncated):
+                is_greeted = self.seat in self._greeted
+                message = katgym.user(self._view(self.player) if is_greeted else self.opening())
+                self._inbox[self.seat].append(message)
+                self.messages.append(message)
+            self._is_new_turn = False
+            observation = self._inbox[self.seat]
+            self._inbox[self.seat] = []
         return observation, reward, terminated, truncated, info
-
-    def _route(self, actor: str, observation: Sequence[Message], is_over: bool) -> list[Message]:
-        """Keep what is for the actor, and return what is for the seat on move."""
-        self._inbox[actor] += observation
-        if self._is_new_turn and not is_over:
-            is_greeted = self.seat in self._greeted
-            message = katgym.user(self._view(self.player) if is_greeted else self.opening())
-            self._inbox[self.seat].append(message)
-            self.messages.append(message)
-        self._is_new_turn = False
-        delivered = self._inbox[self.seat]
-        self._inbox[self.seat] = []
-        return delivered
 
     # ---- reward
 
@@ -266,18 +261,18 @@ class OpenSpielEnv(MoveEnv):
             or returns[player] >= self.game.max_utility()
         )
 
-    def _scored_player(self) -> int:
+    def _find_scored_player(self) -> int:
         return 0 if self.is_self_play else self.player
 
     @katgym.scorer()
     def outcome(self) -> float:
         """The policy's return, mapped linearly from the game's least and greatest to 0..1."""
-        return self._score(self._scored_player())
+        return self._score(self._find_scored_player())
 
     @katgym.scorer(weight=0.0)
     def win(self) -> bool:
         """Whether the policy got more than the opponent, or all there is to get."""
-        return self._is_win(self._scored_player())
+        return self._is_win(self._find_scored_player())
 
     @katgym.scorer(weight=0.0)
     def illegal_moves(self) -> int:
@@ -330,18 +325,3 @@ class OpenSpielEnv(MoveEnv):
     def random_action(self, rng: random.Random) -> Action:
         """Play any legal move."""
         return self.move_action(rng.choice(list(action_texts(self._state))))
-
-
-def _check_options(game: pyspiel.Game, opponent: str, simulations: int | None) -> None:
-    if opponent not in OPPONENTS:
-        raise UnknownNameError(unknown_name("opponent", opponent, OPPONENTS))
-    if game.num_players() == 1 and opponent != "random":
-        name = game.get_type().short_name
-        raise UsageError(f"opponent={opponent!r}: {name!r} is played alone, leave it out")
-    if simulations is not None:
-        if opponent != "mcts":
-            raise UsageError(f"simulations={simulations!r} is for opponent='mcts' only")
-        if isinstance(simulations, bool) or not isinstance(simulations, int) or simulations < 1:
-            raise UsageError(f"simulations is an int >= 1, got {simulations!r}")
-    if opponent == "mcts":
-        check_search(game)

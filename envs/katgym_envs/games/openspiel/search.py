@@ -96,8 +96,15 @@ class ExactPlayer:
         """Return each player's expected return from here on, rewards so far left out."""
         key = (state.move_number(), str(state))
         if key not in self._to_go:
+            if state.is_chance_node():
+                outcomes = [(p, self._total(state.child(a))) for a, p in state.chance_outcomes()]
+                players = range(state.num_players())
+                totals = tuple(sum(p * total[i] for p, total in outcomes) for i in players)
+            else:
+                player = state.current_player()
+                children = (self._total(state.child(action)) for action in state.legal_actions())
+                totals = max(children, key=lambda total: total[player])
             now = state.returns()
-            totals = self._search(state)
             self._to_go[key] = tuple(t - n for t, n in zip(totals, now, strict=True))
         return self._to_go[key]
 
@@ -105,16 +112,6 @@ class ExactPlayer:
         if state.is_terminal():
             return tuple(state.returns())
         return tuple(v + n for v, n in zip(self.value(state), state.returns(), strict=True))
-
-    def _search(self, state: pyspiel.State) -> tuple[float, ...]:
-        if state.is_chance_node():
-            outcomes = [(p, self._total(state.child(a))) for a, p in state.chance_outcomes()]
-            return tuple(
-                sum(p * total[i] for p, total in outcomes) for i in range(state.num_players())
-            )
-        player = state.current_player()
-        children = (self._total(state.child(action)) for action in state.legal_actions())
-        return max(children, key=lambda total: total[player])
 
 
 @cache
@@ -144,7 +141,17 @@ def search_player(game: pyspiel.Game, simulations: int, seed: int) -> Player:
     check_search(game)
     if game.get_type().information == pyspiel.GameType.Information.PERFECT_INFORMATION:
         return _mcts(game, simulations, seed)
-    return _information_set_mcts(game, simulations, seed)
+    # OpenSpiel's search in Python: ties in the C++ one hang on the process's hash seed.
+    random_state, rng = np.random.RandomState(seed), random.Random(seed)
+    bot = ismcts.ISMCTSBot(
+        game,
+        mcts.RandomRolloutEvaluator(1, random_state),
+        uct_c=_UCT_C,
+        max_simulations=simulations,
+        random_state=random_state,
+    )
+    bot.set_resampler(lambda state, player: state.resample_from_infostate(player, rng.random))
+    return BotPlayer(bot)
 
 
 def oracle_player(game_text: str, seed: int) -> Player:
@@ -179,18 +186,4 @@ def draw_action(state: pyspiel.State, rng: random.Random) -> int:
 def _mcts(game: pyspiel.Game, simulations: int, seed: int) -> Player:
     evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
     bot = pyspiel.MCTSBot(game, evaluator, _UCT_C, simulations, _MEMORY_MB, True, seed, False)
-    return BotPlayer(bot)
-
-
-def _information_set_mcts(game: pyspiel.Game, simulations: int, seed: int) -> Player:
-    """Return OpenSpiel's search in Python: ties in the C++ one hang on the process's hash seed."""
-    random_state, rng = np.random.RandomState(seed), random.Random(seed)
-    bot = ismcts.ISMCTSBot(
-        game,
-        mcts.RandomRolloutEvaluator(1, random_state),
-        uct_c=_UCT_C,
-        max_simulations=simulations,
-        random_state=random_state,
-    )
-    bot.set_resampler(lambda state, player: state.resample_from_infostate(player, rng.random))
     return BotPlayer(bot)

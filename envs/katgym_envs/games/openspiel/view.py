@@ -1,4 +1,4 @@
-"""What a player of an OpenSpiel game is shown: its own view of the state, and its legal actions.
+"""A player's view of an OpenSpiel game: its own text of the state, and its legal actions.
 
 Not here: rules in words (`rules.py`).
 """
@@ -55,7 +55,7 @@ def action_texts(state: pyspiel.State) -> dict[str, int]:
     return actions
 
 
-def forced_pass(state: pyspiel.State) -> int | None:
+def find_forced_pass(state: pyspiel.State) -> int | None:
     """Return the action of a player who can do nothing but pass."""
     actions = state.legal_actions()
     if len(actions) != 1:

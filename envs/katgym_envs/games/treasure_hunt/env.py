@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 import katgym
+from katgym.environment.messages import Action, Message
 from katgym.errors import ToolError, UsageError
-from katgym.messages import Action, Message
 from katgym_envs.games.moves import last_line
 from katgym_envs.games.treasure_hunt.hunt import (
     DUST,
@@ -182,34 +182,29 @@ class TreasureHuntEnv(katgym.Env):
 
         It goes by what a player has read, so that its episodes can be learned from.
         """
-        facts = self._facts_read()
-        left = [n for n, c in enumerate(self.task.data["chests"], start=1) if fits(c, facts)]
+        data = self.task.data
+        trails, chests = data["trails"], data["chests"]
+        facts: list[Fact] = [
+            fact
+            for trail, fact in zip(trails, data["facts"], strict=True)
+            if trail[-1] in self.inspected
+        ]
+        left = [n for n, c in enumerate(chests, start=1) if fits(c, facts)]
         if len(left) == 1:
-            said = " ".join([*map(fact_text, facts), self._looked_through(left[0])])
-            return katgym.assistant(said, [("open_chest", {"number": left[0]})])
-        places = [p for places in self.task.data["places"].values() for p in places]
-        unread = [p for p in self._lockers_named() + places if p not in self.inspected]
-        return katgym.assistant("", [("inspect", {"place": place}) for place in unread])
-
-    def _looked_through(self, number: int) -> str:
-        """Return the chests from the first one to the one that fits, in words."""
-        chests = self.task.data["chests"][:number]
-        seen = "; ".join(f"chest {n}: {chest_text(c)}" for n, c in enumerate(chests, start=1))
-        return f"{seen}. That is chest {number}."
-
-    def _facts_read(self) -> list[Fact]:
-        """Return what the true notes read so far say of the treasure's chest."""
-        trails, facts = self.task.data["trails"], self.task.data["facts"]
-        return [f for t, f in zip(trails, facts, strict=True) if t[-1] in self.inspected]
-
-    def _lockers_named(self) -> list[str]:
-        """Return the lockers that the true notes read so far lead to."""
-        return [
+            number = left[0]
+            seen = [f"chest {n}: {chest_text(c)}" for n, c in enumerate(chests[:number], start=1)]
+            search = f"{'; '.join(seen)}. That is chest {number}."
+            said = " ".join([*map(fact_text, facts), search])
+            return katgym.assistant(said, [("open_chest", {"number": number})])
+        lockers = [  # the ones that the true notes read so far lead to
             following
-            for trail in self.task.data["trails"]
+            for trail in trails
             for place, following in itertools.pairwise(trail)
             if place in self.inspected
         ]
+        places = [p for places in data["places"].values() for p in places]
+        unread = [p for p in lockers + places if p not in self.inspected]
+        return katgym.assistant("", [("inspect", {"place": place}) for place in unread])
 
     def random_action(self, rng: random.Random) -> Action:
         """Inspect up to three places, or open a chest."""

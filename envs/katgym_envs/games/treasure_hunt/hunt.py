@@ -32,7 +32,7 @@ Fact = tuple[str, str, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class HuntLevel:
     """How hard a hunt is.
 
     `num_features` of the chests' features differ; `num_facts` trails of `depth` notes each lead to
@@ -62,8 +62,8 @@ class Level:
         return self.num_rooms * self.num_places + self.num_facts * (self.depth - 1) + 3
 
 
-LEVELS: Mapping[int, Level] = {
-    number: Level(
+LEVELS: Mapping[int, HuntLevel] = {
+    number: HuntLevel(
         num_rooms=rooms,
         num_places=places,
         num_features=features,
@@ -88,7 +88,7 @@ LEVELS: Mapping[int, Level] = {
 }
 
 
-def make_hunt(level: Level, rng: np.random.Generator) -> dict[str, Any]:
+def make_hunt(level: HuntLevel, rng: np.random.Generator) -> dict[str, Any]:
     """Return a hunt as JSON values.
 
     `places`: room -> its places; `chests`: features of chest 1, 2, ...; `treasure`: number of the
@@ -127,7 +127,7 @@ def make_hunt(level: Level, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def _make_chests(
-    level: Level, features: Sequence[str], rng: np.random.Generator
+    level: HuntLevel, features: Sequence[str], rng: np.random.Generator
 ) -> tuple[list[Fact], list[Chest], Chest]:
     """Draw facts, and chests of which one fits all of them and each fact excludes one alone."""
     kinds: list[Chest] = [
@@ -153,7 +153,7 @@ def _make_chests(
 
 
 def _draw_facts(
-    level: Level, features: Sequence[str], treasure: Chest, rng: np.random.Generator
+    level: HuntLevel, features: Sequence[str], treasure: Chest, rng: np.random.Generator
 ) -> list[Fact]:
     """Draw different facts that hold for the treasure, mostly of what it is not."""
     if level.num_facts == 1:
@@ -177,7 +177,7 @@ def _draw_facts(
 
 
 def _false_facts(
-    level: Level, features: Sequence[str], treasure: Chest, rng: np.random.Generator
+    level: HuntLevel, features: Sequence[str], treasure: Chest, rng: np.random.Generator
 ) -> list[Fact]:
     """Draw facts that do not hold for the treasure."""
     facts: list[Fact] = []

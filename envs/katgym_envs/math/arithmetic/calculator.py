@@ -29,13 +29,12 @@ MAX_DIGITS = 200
 """Decimal digits of a result's numerator and of its denominator, intermediate results too."""
 
 _LIMIT = 10**MAX_DIGITS
-_LIMIT_BITS = _LIMIT.bit_length()
 _TOKEN = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(?P<symbol>\*\*|//|[-+*/%()])")
 _NUMBER_STARTS = frozenset(".0123456789")
 _INSTEAD = {"^": "**", "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "[": "(", "]": ")"}
 
 
-class Token(NamedTuple):
+class CalculatorToken(NamedTuple):
     """A number or symbol and where it starts, counted from 1; the end is an empty text."""
 
     text: str
@@ -57,9 +56,9 @@ def calculate(expression: str) -> Fraction:
     return _Parser(tokenize(expression)).parse()
 
 
-def tokenize(expression: str) -> list[Token]:
+def tokenize(expression: str) -> list[CalculatorToken]:
     """Return the tokens, closed by an empty one; `ToolError` for a character of no token."""
-    tokens: list[Token] = []
+    tokens: list[CalculatorToken] = []
     at = 0
     while at < len(expression):
         if expression[at] in " \t\n":
@@ -67,26 +66,23 @@ def tokenize(expression: str) -> list[Token]:
             continue
         match = _TOKEN.match(expression, at)
         if match is None:
-            raise ToolError(_unexpected_character(expression[at], at + 1))
-        tokens.append(Token(match[0], at + 1))
+            character = expression[at]
+            hint = "allowed are numbers, + - * / // % ** and parentheses"
+            if character in _INSTEAD:
+                hint = f"write {_INSTEAD[character]!r}"
+            elif character == ",":
+                hint = "write numbers without separators"
+            raise ToolError(f"unexpected character {character!r} at position {at + 1}: {hint}")
+        tokens.append(CalculatorToken(match[0], at + 1))
         at = match.end()
-    tokens.append(Token("", len(expression) + 1))
+    tokens.append(CalculatorToken("", len(expression) + 1))
     return tokens
-
-
-def _unexpected_character(character: str, position: int) -> str:
-    text = f"unexpected character {character!r} at position {position}"
-    if character in _INSTEAD:
-        return f"{text}: write {_INSTEAD[character]!r}"
-    if character == ",":
-        return f"{text}: write numbers without separators"
-    return f"{text}: allowed are numbers, + - * / // % ** and parentheses"
 
 
 class _Parser:
     """One pass over the tokens that evaluates while it reads."""
 
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[CalculatorToken]) -> None:
         self._tokens = tokens
         self._next = 0
         self._depth = 0
@@ -96,13 +92,13 @@ class _Parser:
             raise ToolError("the expression is empty")
         value = self._sum()
         if self._peek().text:
-            raise ToolError(self._unexpected("an operator"))
+            raise ToolError(self._describe_next("an operator"))
         return value
 
-    def _peek(self) -> Token:
+    def _peek(self) -> CalculatorToken:
         return self._tokens[self._next]
 
-    def _take(self, *symbols: str) -> Token | None:
+    def _take(self, *symbols: str) -> CalculatorToken | None:
         token = self._tokens[self._next]
         if token.text not in symbols:
             return None
@@ -116,26 +112,27 @@ class _Parser:
         return value
 
     def _product(self) -> Fraction:
-        value = self._signed()
+        value = self._parse_signed()
         while token := self._take("*", "/", "//", "%"):
-            value = _apply(token, value, self._signed())
+            value = _apply(token, value, self._parse_signed())
         return value
 
-    def _signed(self) -> Fraction:
-        self._enter()
+    def _parse_signed(self) -> Fraction:
+        self._depth += 1  # every recursion of the grammar passes here
+        if self._depth > MAX_DEPTH:
+            raise ToolError(
+                f"nested deeper than {MAX_DEPTH} levels at position {self._peek().position}"
+            )
         sign = self._take("+", "-")
         if sign is None:
-            value = self._power()
+            base = self._atom()
+            token = self._take("**")
+            value = base if token is None else _apply(token, base, self._parse_signed())
         else:
-            value = self._signed()
+            value = self._parse_signed()
             value = -value if sign.text == "-" else value
         self._depth -= 1
         return value
-
-    def _power(self) -> Fraction:
-        base = self._atom()
-        token = self._take("**")
-        return base if token is None else _apply(token, base, self._signed())
 
     def _atom(self) -> Fraction:
         opening = self._take("(")
@@ -144,33 +141,28 @@ class _Parser:
             if self._take(")") is None:
                 if not self._peek().text:
                     raise ToolError(f"the '(' at position {opening.position} is never closed")
-                raise ToolError(self._unexpected("an operator or ')'"))
+                raise ToolError(self._describe_next("an operator or ')'"))
             return value
         token = self._peek()
         if token.text[:1] not in _NUMBER_STARTS:
-            raise ToolError(self._unexpected("a number or '('"))
+            raise ToolError(self._describe_next("a number or '('"))
         self._next += 1
         return Fraction(token.text)
 
-    def _enter(self) -> None:
-        """Count one level; every recursion of the grammar passes `_signed`."""
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ToolError(
-                f"nested deeper than {MAX_DEPTH} levels at position {self._peek().position}"
-            )
-
-    def _unexpected(self, wanted: str) -> str:
+    def _describe_next(self, wanted: str) -> str:
         token = self._peek()
         found = f"unexpected {token.text!r}" if token.text else "the expression ends"
         return f"{found} at position {token.position}: expected {wanted}"
 
 
-def _apply(token: Token, left: Fraction, right: Fraction) -> Fraction:
+def _apply(token: CalculatorToken, left: Fraction, right: Fraction) -> Fraction:
     """Apply the operator `token`; `ToolError` names its position."""
     where = f"at position {token.position}"
-    if token.text == "**" and not _is_power_small(left, right):
-        raise ToolError(f"the power {where} has more than {MAX_DIGITS} digits")
+    if token.text == "**":
+        # Bounds a power's size before it is computed; the exact check follows.
+        bits = max(abs(left.numerator), left.denominator).bit_length() - 1
+        if bits * abs(right) > _LIMIT.bit_length():
+            raise ToolError(f"the power {where} has more than {MAX_DIGITS} digits")
     try:
         value = apply(token.text, left, right)
     except ZeroDivisionError:
@@ -180,9 +172,3 @@ def _apply(token: Token, left: Fraction, right: Fraction) -> Fraction:
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
         raise ToolError(f"the result {where} has more than {MAX_DIGITS} digits")
     return value
-
-
-def _is_power_small(base: Fraction, exponent: Fraction) -> bool:
-    """Bound a power's size before it is computed; the exact check follows the computation."""
-    bits = max(abs(base.numerator), base.denominator).bit_length() - 1
-    return bool(bits * abs(exponent) <= _LIMIT_BITS)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 import katgym
-from katgym.messages import Action
+from katgym.environment.messages import Action
 from katgym_envs.math.arithmetic.answer import read_answer
 from katgym_envs.math.arithmetic.calculator import calculate
 from katgym_envs.math.arithmetic.generator import check_level, join_parts, task_set

@@ -18,8 +18,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
 from katgym.errors import UsageError
-from katgym.task import ProceduralTaskSet, Task, TaskSet
 from katgym_envs.math.arithmetic.expression import (
     Binary,
     Expression,
@@ -128,7 +128,13 @@ def make_task(
                 "parts": parts,
                 "operators": operators,
             }
-            prompt = _prompt(expression, is_fraction=LEVELS[number].max_denominator > 1)
+            notes = [note for symbol, note in _NOTES.items() if symbol in expression]
+            notes += [_ANSWER_NOTE] if LEVELS[number].max_denominator > 1 else []
+            notes.append("End with one line of the form `Answer: NUMBER`.")
+            prompt = (
+                f"Compute the exact value of this expression:\n\n    {expression}\n\n"
+                f"{' '.join(notes)}"
+            )
             return Task(task_id="", prompt=prompt, answer=str(value), data=data)
     raise AssertionError(f"level {number} has no expression in split {split!r}")
 
@@ -160,17 +166,6 @@ def join_parts(parts: list[str], operators: list[str]) -> str:
     for symbol, part in zip(operators, parts[1:], strict=True):
         text += f" {symbol} ({part})"
     return text
-
-
-def _prompt(expression: str, *, is_fraction: bool) -> str:
-    notes = [note for symbol, note in _NOTES.items() if symbol in expression]
-    notes += [_ANSWER_NOTE] if is_fraction else []
-    lines = [
-        "Compute the exact value of this expression:",
-        f"    {expression}",
-        " ".join([*notes, "End with one line of the form `Answer: NUMBER`."]),
-    ]
-    return "\n\n".join(lines)
 
 
 def _draw(rng: random.Random, level: Level) -> tuple[list[str], list[str], Fraction] | None:

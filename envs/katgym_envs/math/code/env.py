@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import katgym
-from katgym.messages import Action
-from katgym.sandbox import ExecResult, Sandbox, SandboxLimits, SandboxSpec, shared_backend
+from katgym.environment.messages import Action
+from katgym.environment.tool_output import readable_text, shorten
+from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, shared_backend
 from katgym.sandbox.venvs import ensure_venv
-from katgym.tool_output import readable_text, shorten
 from katgym_envs.math.problems.env import MathProblemsEnv
 
 _OUTPUT_CHARS = 8_000
@@ -82,7 +82,15 @@ class MathCodeEnv(MathProblemsEnv):
         assert self._sandbox is not None
         self.num_programs += 1
         result = await self._sandbox.exec(["python3", "-"], stdin=code.encode("utf-8", "replace"))
-        return _shown(result)
+        text = shorten(readable_text(result.text()), _OUTPUT_CHARS)
+        if result.is_timed_out:
+            return f"{text}\n[stopped after {result.wall_s:.0f} s ({result.limit_hit})]"
+        if result.is_out_of_memory:
+            return f"{text}\n[stopped: out of memory]"
+        if result.exit_code != 0:
+            ended = f"exit code {result.exit_code}" if result.signal is None else "a signal"
+            return f"{text}\n[ended with {ended}]"
+        return text or "[no output]"
 
     @katgym.scorer(weight=0.0)
     def programs(self) -> int:
@@ -105,15 +113,3 @@ def _plain_interpreter() -> Path:
     """Return this Python's base interpreter: no installed package, so no gold answers either."""
     base = Path(sys.base_exec_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     return base if base.exists() else Path(sys.executable)
-
-
-def _shown(result: ExecResult) -> str:
-    text = shorten(readable_text(result.text()), _OUTPUT_CHARS)
-    if result.is_timed_out:
-        return f"{text}\n[stopped after {result.wall_s:.0f} s ({result.limit_hit})]"
-    if result.is_out_of_memory:
-        return f"{text}\n[stopped: out of memory]"
-    if result.exit_code != 0:
-        ended = f"exit code {result.exit_code}" if result.signal is None else "a signal"
-        return f"{text}\n[ended with {ended}]"
-    return text or "[no output]"

@@ -1,1 +1,1 @@
-"""The problems that come with katgym, and the script that makes them."""
+"""The problems that come with katgym; `tools/math_problems` makes them."""

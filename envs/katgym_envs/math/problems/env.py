@@ -10,14 +10,14 @@ import re
 from typing import Any, ClassVar, Protocol
 
 import katgym
+from katgym.environment.messages import Action
 from katgym.errors import UsageError
-from katgym.messages import Action
 from katgym_envs.math.problems.problem_set import ProblemSource, load_problems
 from katgym_envs.math.verifier import (
-    Verdict,
+    AnswerVerdict,
     VerifierUnavailable,
     extract_final_answer,
-    shared_verifier,
+    get_shared_verifier,
 )
 
 _INSTRUCTIONS = {
@@ -29,7 +29,7 @@ _INSTRUCTIONS = {
 class AnswerVerifier(Protocol):
     """What the env asks of its verifier."""
 
-    async def averify(self, answer: str, gold: str) -> Verdict:
+    async def averify(self, answer: str, gold: str) -> AnswerVerdict:
         """Compare; raises `VerifierUnavailable` when that could not be done."""
         ...
 
@@ -92,7 +92,7 @@ class MathProblemsEnv(katgym.Env):
 
     def verifier(self) -> AnswerVerifier:
         """Return what grades; the verifier processes are shared by all envs of this process."""
-        return shared_verifier()
+        return get_shared_verifier()
 
     @katgym.scorer()
     async def correct(self) -> bool:

@@ -13,11 +13,11 @@ import datasets
 
 from katgym.errors import UsageError
 
-Row = tuple[str | None, dict[str, Any]]
+SplitRow = tuple[str | None, dict[str, Any]]
 """The name of the dataset's own split, None where it has only one, and the row."""
 
 
-def read_saved(folder: Path) -> Iterator[Row]:
+def read_saved(folder: Path) -> Iterator[SplitRow]:
     """Yield the rows of what `Dataset.save_to_disk` wrote; `UsageError` for another folder."""
     try:
         loaded = datasets.load_from_disk(str(folder))
@@ -26,7 +26,7 @@ def read_saved(folder: Path) -> Iterator[Row]:
     return _rows(loaded)
 
 
-def read_hub(name: str) -> Iterator[Row]:
+def read_hub(name: str) -> Iterator[SplitRow]:
     """Yield the rows of `name`, downloaded unless cached; `hf:NAME@CONFIG` picks a config."""
     repository, _, config = name.partition("@")
     try:
@@ -36,7 +36,7 @@ def read_hub(name: str) -> Iterator[Row]:
     return _rows(loaded)
 
 
-def _rows(loaded: Any) -> Iterator[Row]:
+def _rows(loaded: Any) -> Iterator[SplitRow]:
     if isinstance(loaded, datasets.DatasetDict) and len(loaded) > 1:
         for split, part in loaded.items():
             yield from ((str(split), dict(row)) for row in part)

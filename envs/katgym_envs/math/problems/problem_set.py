@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from katgym.environment.task import SPLITS, Task, TaskSet
 from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.task import SPLITS, Task, TaskSet
-from katgym_envs.math.problems.rows import Row, read_rows, stamp
+from katgym_envs.math.problems.rows import ProblemRow, read_rows, stamp
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,13 @@ def _load(source: ProblemSource, data: str, changed: tuple[int, int]) -> Mapping
     tasks = _tasks(read_rows(data), source)
     if not tasks:
         raise UsageError(f"{data} holds no problems")
-    tasks = _filtered(tasks, "subject", source.subject, data)
-    tasks = _filtered(tasks, "level", source.level, data)
+    tasks = _filter(tasks, "subject", source.subject, data)
+    tasks = _filter(tasks, "level", source.level, data)
     by_split = {name: [task for task in tasks if task.split == name] for name in SPLITS}
     return {name: TaskSet(found, split=name) for name, found in by_split.items() if found}
 
 
-def _tasks(rows: Iterable[Row], source: ProblemSource) -> list[Task]:
+def _tasks(rows: Iterable[ProblemRow], source: ProblemSource) -> list[Task]:
     tasks: list[Task] = []
     places: dict[str, str] = {}
     num_repeated = 0
@@ -92,7 +92,7 @@ def _tasks(rows: Iterable[Row], source: ProblemSource) -> list[Task]:
     return tasks
 
 
-def _text(row: Row, column: str, option: str) -> str:
+def _text(row: ProblemRow, column: str, option: str) -> str:
     """Return a column as text; a number is fine, an empty or missing value is not."""
     if column not in row.values:
         columns = ", ".join(repr(name) for name in row.values) or "none"
@@ -107,7 +107,7 @@ def _text(row: Row, column: str, option: str) -> str:
     raise UsageError(f"{row.place}: {column!r} is a non-empty text or a number, got {value!r}")
 
 
-def _split(row: Row, problem: str, source: ProblemSource) -> str:
+def _split(row: ProblemRow, problem: str, source: ProblemSource) -> str:
     column = source.split_column
     if column is None and source.data is None:
         column = "split"
@@ -124,7 +124,7 @@ def _split(row: Row, problem: str, source: ProblemSource) -> str:
     return _SPLIT_NAMES[name]
 
 
-def _filtered(tasks: list[Task], column: str, wanted: object, data: str) -> list[Task]:
+def _filter(tasks: list[Task], column: str, wanted: object, data: str) -> list[Task]:
     """Keep the tasks whose `column` is `wanted`; an unknown value names the known ones."""
     if wanted is None:
         return tasks

@@ -19,7 +19,7 @@ _DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProblemRow:
     """One record of the data.
 
     `place` is where an error text finds it, such as `data.jsonl, line 3`. `split` is the name the
@@ -40,17 +40,28 @@ def stamp(data: str) -> tuple[int, int]:
     if data.startswith(HUB_PREFIX):
         return 0, 0
     path = Path(data)
+    folder = path.parent
     if path.is_dir():
-        path = _dataset_file(path)
+        files = [path / name for name in _DATASET_FILES if (path / name).is_file()]
+        if not files:
+            raise UsageError(
+                f"{str(path)!r} is a folder without a saved dataset"
+                f" ({', '.join(_DATASET_FILES)}); data is {_ALLOWED}"
+            )
+        path = files[0]
+    elif not folder.is_dir():
+        raise UsageError(f"no data file {str(path)!r}: the folder {str(folder)!r} does not exist")
     elif not path.exists():
-        raise _missing(path)
+        names = [entry.name for entry in folder.iterdir()]
+        hint = f"Looked in {str(folder)!r}."
+        raise UnknownNameError(unknown_name("data file", path.name, names, hint=hint))
     elif path.suffix not in (".jsonl", ".parquet"):
         raise UsageError(f"cannot read {data!r}: data is {_ALLOWED}")
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
-def read_rows(data: str) -> Iterator[Row]:
+def read_rows(data: str) -> Iterator[ProblemRow]:
     """Yield the rows of `data` in order; `UsageError` names the line that is no JSON object."""
     path = Path(data)
     if data.startswith(HUB_PREFIX) or path.is_dir():
@@ -58,27 +69,24 @@ def read_rows(data: str) -> Iterator[Row]:
     return _read_parquet(path) if path.suffix == ".parquet" else _read_jsonl(path)
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
+def _read_jsonl(path: Path) -> Iterator[ProblemRow]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if line.strip():
-                place = f"{path}, line {number}"
-                yield Row(place, _parse(line, place))
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            try:
+                values = json.loads(line)
+            except UnicodeDecodeError as e:
+                raise UsageError(f"{place}: not UTF-8: {e.reason} at byte {e.start}") from e
+            except (ValueError, RecursionError) as e:
+                raise UsageError(f"{place}: not valid JSON: {e}") from e
+            if not isinstance(values, dict):
+                raise UsageError(f"{place}: a row is a JSON object, got {type(values).__name__}")
+            yield ProblemRow(place, values)
 
 
-def _parse(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except UnicodeDecodeError as e:
-        raise UsageError(f"{place}: not UTF-8: {e.reason} at byte {e.start}") from e
-    except (ValueError, RecursionError) as e:
-        raise UsageError(f"{place}: not valid JSON: {e}") from e
-    if not isinstance(values, dict):
-        raise UsageError(f"{place}: a row is a JSON object, got {type(values).__name__}")
-    return values
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path) -> Iterator[ProblemRow]:
     try:
         from katgym_envs.math.problems.parquet_file import read_parquet
     except ImportError as e:
@@ -86,10 +94,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
             f"reading {str(path)!r} needs pyarrow. Install it: pip install 'katgym[math]'"
         ) from e
     for number, values in enumerate(read_parquet(path), start=1):
-        yield Row(f"{path}, row {number}", values)
+        yield ProblemRow(f"{path}, row {number}", values)
 
 
-def _read_dataset(data: str) -> Iterator[Row]:
+def _read_dataset(data: str) -> Iterator[ProblemRow]:
     try:
         from katgym_envs.math.problems import hub_dataset
     except ImportError as e:
@@ -103,23 +111,4 @@ def _read_dataset(data: str) -> Iterator[Row]:
         else hub_dataset.read_saved(Path(data))
     )
     for number, (split, values) in enumerate(rows, start=1):
-        yield Row(f"{data}, row {number}", values, split)
-
-
-def _dataset_file(folder: Path) -> Path:
-    for name in _DATASET_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise UsageError(
-        f"{str(folder)!r} is a folder without a saved dataset"
-        f" ({', '.join(_DATASET_FILES)}); data is {_ALLOWED}"
-    )
-
-
-def _missing(path: Path) -> UsageError:
-    folder = path.parent
-    if not folder.is_dir():
-        return UsageError(f"no data file {str(path)!r}: the folder {str(folder)!r} does not exist")
-    names = [entry.name for entry in folder.iterdir()]
-    hint = f"Looked in {str(folder)!r}."
-    return UnknownNameError(unknown_name("data file", path.name, names, hint=hint))
+        yield ProblemRow(f"{data}, row {number}", values, split)

@@ -24,10 +24,10 @@ from katgym_envs.math.verifier.syntax import (
     Expr,
     Infinite,
     Intersection,
-    Interval,
     Matrix,
     Named,
     Op,
+    RealInterval,
     RealSet,
     Relation,
     Scalar,
@@ -47,7 +47,7 @@ from katgym_envs.math.verifier.vocabulary import UNITS
 
 MAX_ITEMS = 64
 """Members of one list, and entries of one matrix."""
-_WHOLE_LINE = RealSet((Interval(None, None, True, True),))
+_WHOLE_LINE = RealSet((RealInterval(None, None, True, True),))
 
 
 def read_answer(text: str, *, has_thousands: bool = True) -> Answer:
@@ -67,7 +67,10 @@ def read_answer(text: str, *, has_thousands: bool = True) -> Answer:
     if len(tokens) == 1 and tokens[0].kind == "text" and (words := plain_words(tokens[0].value)):
         return Text(words)
     answer = _read(tokens)
-    _check_caps(answer)
+    for expr in expressions(answer):
+        if _count_signs(expr):
+            raise AnswerError("a plus-minus sign that cannot be read as two values")
+        rational_value(expr)  # evaluates what is rational, which raises over a cap
     return answer
 
 
@@ -138,13 +141,15 @@ def _read_braces(tokens: Seq[Token]) -> Answer:
 
 
 def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
-    if relations == ["in"]:
-        return Named(_name(parts[0]) or _fail("only a symbol can be in a set"), _read_one(parts[1]))
     name = _name(parts[0])
+    if relations == ["in"]:
+        if not name:
+            raise AnswerError("only a symbol can be in a set")
+        return Named(name, _read_one(parts[1]))
     if set(relations) == {"="}:
         if len(parts) == 2 and name:
             value = _read_one(parts[1])
-            if not _mentions(value, name):
+            if not (isinstance(value, Scalar) and name in free_symbols(value.expr)):
                 return Named(name, value)
         if name and "(" in name:
             parts = parts[1:]
@@ -152,12 +157,8 @@ def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
         if len(values) == 1:
             return Named(name or "", values[0])
         return Relation(tuple(_expr(value) for value in values), ("=",) * (len(values) - 1))
-    return read_inequality([_end(part) for part in parts], relations)
-
-
-def _end(tokens: list[Token]) -> Expr | Infinite:
-    value = _read_one(tokens)
-    return value if isinstance(value, Infinite) else _expr(value)
+    ends = [_read_one(part) for part in parts]
+    return read_inequality([e if isinstance(e, Infinite) else _expr(e) for e in ends], relations)
 
 
 def _read_matrix(tokens: Seq[Token]) -> Answer:
@@ -289,10 +290,6 @@ def _name(tokens: Seq[Token]) -> str | None:
     return None
 
 
-def _mentions(answer: Answer, name: str) -> bool:
-    return isinstance(answer, Scalar) and name in free_symbols(answer.expr)
-
-
 def _expr(answer: Answer) -> Expr:
     if isinstance(answer, Scalar) and not _count_signs(answer.expr):
         return answer.expr
@@ -302,14 +299,6 @@ def _expr(answer: Answer) -> Expr:
 def _check_count(count: int) -> None:
     if count > MAX_ITEMS:
         raise CapError(f"a list has {count} members; at most {MAX_ITEMS} are read")
-
-
-def _check_caps(answer: Answer) -> None:
-    """Evaluate what is rational in every expression, which raises over a cap."""
-    for expr in expressions(answer):
-        if _count_signs(expr):
-            raise AnswerError("a plus-minus sign that cannot be read as two values")
-        rational_value(expr)
 
 
 def expressions(answer: Answer) -> list[Expr]:
@@ -332,7 +321,3 @@ def expressions(answer: Answer) -> list[Expr]:
             return expressions(value)
         case _:
             return []
-
-
-def _fail(message: str) -> str:
-    raise AnswerError(message)

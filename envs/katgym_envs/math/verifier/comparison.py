@@ -14,7 +14,6 @@ from katgym_envs.math.verifier.syntax import (
     Expr,
     Infinite,
     Intersection,
-    Interval,
     Matrix,
     Named,
     Op,
@@ -40,15 +39,21 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
         case Infinite(), Infinite():
             return answer.sign == gold.sign
         case Scalar(), Scalar():
-            return _same_unit(answer, gold) and _same_scalar(answer, gold, scalars)
+            has_same_unit = None in (answer.unit, gold.unit) or answer.unit == gold.unit
+            return has_same_unit and _same_scalar(answer, gold, scalars)
         case Scalar(), Collection(items=(Scalar() as only,), is_bare=False):
             return scalars.equal(only.expr, gold.expr)
         case Scalar(), Relation(parts, ops) if set(ops) == {"="}:
-            return _same_chain(parts, gold, scalars)
+            # `S = 10/4 = 5/2`: behind a leading symbol every part has gold's value.
+            values = parts[1:] if parts[0].op is Op.SYMBOL else parts
+            return all(scalars.equal(value, gold.expr) for value in values)
         case ((Relation() | Named()), (Relation() | Named())):
             return _same_equation(answer, gold, scalars)
         case Matrix(), Matrix():
-            return _same_matrix(answer, gold, scalars)
+            if len(answer.rows) != len(gold.rows) or len(answer.rows[0]) != len(gold.rows[0]):
+                return False
+            pairs = zip(answer.rows, gold.rows, strict=True)
+            return all(scalars.equal(a, g) for rows in pairs for a, g in zip(*rows, strict=True))
         case Collection(), Collection():
             return _same_members(answer.items, gold.items, scalars)
         case Collection(items=(Scalar() as only,)), Scalar():
@@ -93,16 +98,6 @@ def _same_scalar(answer: Scalar, gold: Scalar, scalars: Scalars) -> bool:
     return scalars.equal(a, g)
 
 
-def _same_unit(answer: Scalar, gold: Scalar) -> bool:
-    return answer.unit is None or gold.unit is None or answer.unit == gold.unit
-
-
-def _same_chain(parts: Seq[Expr], gold: Scalar, scalars: Scalars) -> bool:
-    """Accept `S = 10/4 = 5/2`: behind a leading symbol every part has gold's value."""
-    values = parts[1:] if parts[0].op is Op.SYMBOL else parts
-    return all(scalars.equal(value, gold.expr) for value in values)
-
-
 def _same_equation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     """Compare relations by the ratio of their differences, which must be a constant."""
     a, g = _as_relation(answer), _as_relation(gold)
@@ -123,13 +118,6 @@ def _difference(relation: Relation) -> Expr:
     return Expr(Op.ADD, (right, Expr(Op.NEGATE, (left,))))
 
 
-def _same_matrix(answer: Matrix, gold: Matrix, scalars: Scalars) -> bool:
-    if len(answer.rows) != len(gold.rows) or len(answer.rows[0]) != len(gold.rows[0]):
-        return False
-    pairs = zip(answer.rows, gold.rows, strict=True)
-    return all(scalars.equal(a, g) for rows in pairs for a, g in zip(*rows, strict=True))
-
-
 def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) -> bool:
     """Compare without order; a member given twice counts once.
 
@@ -148,17 +136,15 @@ def _same_real_set(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     if a is None or g is None:
         return False
     left, right = canonical(a, scalars), canonical(g, scalars)
-    return len(left) == len(right) and all(
-        _same_interval(x, y, scalars) for x, y in zip(left, right, strict=True)
-    )
-
-
-def _same_interval(a: Interval, g: Interval, scalars: Scalars) -> bool:
-    if (a.is_low_open, a.is_high_open) != (g.is_low_open, g.is_high_open):
+    if len(left) != len(right):
         return False
-    for x, y in ((a.low, g.low), (a.high, g.high)):
-        if (x is None) != (y is None) or (
-            x is not None and y is not None and not scalars.equal(x, y)
-        ):
+    for x, y in zip(left, right, strict=True):
+        if (x.is_low_open, x.is_high_open) != (y.is_low_open, y.is_high_open):
             return False
+        for end, other in ((x.low, y.low), (x.high, y.high)):
+            if end is None or other is None:
+                if end is not other:
+                    return False
+            elif not scalars.equal(end, other):
+                return False
     return True

@@ -48,9 +48,9 @@ def rational_value(expr: Expr) -> Fraction | None:
     if expr.op is Op.NEGATE:
         return -known[0]
     if expr.op is Op.MULTIPLY:
-        return _checked(math.prod(known, start=Fraction(1)))
+        return _check_size(math.prod(known, start=Fraction(1)))
     if expr.op is Op.DIVIDE:
-        return _checked(known[0] / known[1])
+        return _check_size(known[0] / known[1])
     if expr.op is Op.FUNCTION and expr.name == "abs":
         return abs(known[0])
     return None
@@ -117,7 +117,7 @@ def _count(name: str, values: list[Fraction | None]) -> Fraction | None:
     return Fraction(math.factorial(*integers) if name == "factorial" else math.comb(*integers))
 
 
-def _checked(value: Fraction) -> Fraction:
+def _check_size(value: Fraction) -> Fraction:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > 4 * MAX_POWER_BITS:
         raise CapError("a product has more than 24000 digits")
     return value

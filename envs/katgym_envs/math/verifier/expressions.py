@@ -37,11 +37,11 @@ def _plain_mixed_number(tokens: Sequence[Token]) -> Expr | None:
         return None
     if not rest[2].is_char("/"):
         return None
-    value = _mixed(rest[0].value, rest[1].value, rest[3].value)
+    value = _read_mixed(rest[0].value, rest[1].value, rest[3].value)
     return Expr(Op.NEGATE, (value,)) if sign else value
 
 
-def _mixed(whole: str, top: str, bottom: str) -> Expr:
+def _read_mixed(whole: str, top: str, bottom: str) -> Expr:
     if not (whole.isdigit() and top.isdigit() and bottom.isdigit() and int(top) < int(bottom)):
         raise AnswerError("a mixed number needs whole numbers and a proper fraction")
     return number(int(whole) + Fraction(int(top), int(bottom)))
@@ -73,18 +73,18 @@ class _Parser:
             raise AnswerError(f"expected {values[0]!r}, got {token.value!r}")
 
     def sum(self) -> Expr:
-        terms = [self.signed_term()]
+        terms = [self.term_with_sign()]
         while self.peek().is_char("+", "-") or self.peek().is_command("pm", "mp"):
-            terms.append(self.signed_term())
+            terms.append(self.term_with_sign())
         return terms[0] if len(terms) == 1 else Expr(Op.ADD, tuple(terms))
 
-    def signed_term(self) -> Expr:
+    def term_with_sign(self) -> Expr:
         token = self.peek()
         if token.is_char("+", "-") or token.is_command("pm", "mp"):
             self.position += 1
             if self.peek().is_char("+", "-"):
                 raise AnswerError("two signs in a row")
-            return _signed(token, self.term())
+            return _apply_sign(token, self.term())
         return self.term()
 
     def term(self) -> Expr:
@@ -94,13 +94,13 @@ class _Parser:
             token = self.peek()
             if token.is_command("cdot", "times") or token.is_char("*"):
                 self.position += 1
-                factors.append(self.signed_factor())
+                factors.append(self.factor_with_sign())
                 is_after_slash = False
             elif token.is_char("/") or token.is_command("div"):
                 if self.position == self.bare_argument_end:
                     raise AnswerError("ambiguous division after a function without brackets")
                 self.position += 1
-                divisor = self.signed_factor()
+                divisor = self.factor_with_sign()
                 factors = [Expr(Op.DIVIDE, (_product(factors), divisor))]
                 is_after_slash = True
             elif self.starts_factor(token):
@@ -112,9 +112,9 @@ class _Parser:
             else:
                 return _product(factors)
 
-    def signed_factor(self) -> Expr:
+    def factor_with_sign(self) -> Expr:
         if self.peek().is_char("-", "+"):
-            return _signed(self.take(), self.factor())
+            return _apply_sign(self.take(), self.factor())
         return self.factor()
 
     def starts_factor(self, token: Token) -> bool:
@@ -167,7 +167,7 @@ class _Parser:
     def exponent(self) -> Expr:
         if self.peek().is_char("-", "+"):
             sign = self.take()
-            return _signed(sign, self.exponent())
+            return _apply_sign(sign, self.exponent())
         if self.peek().is_char("(") or self.peek().kind == "number":
             return self.base()
         return self.argument()
@@ -224,7 +224,7 @@ class _Parser:
             self.position += 1
             top, bottom = self.argument(), self.argument()
             if top.op is Op.NUMBER and bottom.op is Op.NUMBER:
-                return _mixed(text, str(top.number), str(bottom.number))
+                return _read_mixed(text, str(top.number), str(bottom.number))
             self.position = start
         return number(Fraction(text))
 
@@ -308,7 +308,7 @@ class _Parser:
         return _product(factors)
 
 
-def _signed(sign: Token, expr: Expr) -> Expr:
+def _apply_sign(sign: Token, expr: Expr) -> Expr:
     if sign.value == "+":
         return expr
     if sign.value == "-":

@@ -47,7 +47,12 @@ def extract_final_answer(text: str) -> Extraction:
     if not answers:
         return Extraction(None)
     last = answers[-1]
-    return Extraction(last, any(not _is_same(other, last) for other in answers[:-1]))
+    for other in answers[:-1]:
+        if "".join(other.split()) != "".join(last.split()):
+            verdict = judge_exactly(other, last)
+            if verdict is None or not verdict.is_correct:
+                return Extraction(last, is_hedged=True)
+    return Extraction(last)
 
 
 def _boxes(text: str) -> list[str]:
@@ -66,10 +71,3 @@ def _boxes(text: str) -> list[str]:
                     spans.pop()
                 spans.append((start, match.start()))
     return [box for start, end in spans if (box := text[start:end].strip())]
-
-
-def _is_same(first: str, second: str) -> bool:
-    if "".join(first.split()) == "".join(second.split()):
-        return True
-    verdict = judge_exactly(first, second)
-    return verdict is not None and verdict.is_correct

@@ -16,37 +16,37 @@ from katgym_envs.math.verifier.exact import NotRational, RationalScalars
 from katgym_envs.math.verifier.real_lines import Scalars
 from katgym_envs.math.verifier.syntax import Answer, Text
 from katgym_envs.math.verifier.tokens import clean, plain_words
-from katgym_envs.math.verifier.verdict import AnswerError, CapError, Method, Verdict
+from katgym_envs.math.verifier.verdict import AnswerError, AnswerVerdict, CapError, Method
 
 _INTEGER = re.compile(r"-?[0-9]{1,100}")
 _GROUPED = re.compile(r"\s*-?\d{1,3}(?:,\d{3})+(?:\s*,\s*-?\d+)*\s*", re.ASCII)
 
 
-def judge_exactly(answer: str, gold: str) -> Verdict | None:
+def judge_exactly(answer: str, gold: str) -> AnswerVerdict | None:
     """Return a verdict that needs no computer algebra, or None when a worker has to decide."""
     if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):
         is_same_integer = int(answer) == int(gold)
         reason = "equal to gold" if is_same_integer else "not equal to gold"
-        return Verdict(is_same_integer, Method.EXACT, reason)
+        return AnswerVerdict(is_same_integer, Method.EXACT, reason)
     try:
         text = clean(answer)
     except CapError as e:
-        return Verdict(False, Method.REJECTED, str(e))
+        return AnswerVerdict(False, Method.REJECTED, str(e))
     try:
         gold_text = clean(gold)
         golds = _gold_readings(gold_text)
     except AnswerError as e:
-        if _squeezed(text) in (_squeezed(gold), _squeezed(_clean_or_raw(gold))):
-            return Verdict(True, Method.EXACT, "the same text as gold")
-        return Verdict(False, Method.UNSUPPORTED_GOLD, f"cannot read gold {gold!r}: {e}")
+        if _squeeze(text) in (_squeeze(gold), _squeeze(_clean_or_raw(gold))):
+            return AnswerVerdict(True, Method.EXACT, "the same text as gold")
+        return AnswerVerdict(False, Method.UNSUPPORTED_GOLD, f"cannot read gold {gold!r}: {e}")
     if isinstance(golds[0], Text):
         return _judge_words(text, gold_text)
     try:
         answers = list(_readings(text))
     except CapError as e:
-        return Verdict(False, Method.REJECTED, str(e))
+        return AnswerVerdict(False, Method.REJECTED, str(e))
     except AnswerError as e:
-        return Verdict(False, Method.UNPARSABLE, str(e))
+        return AnswerVerdict(False, Method.UNPARSABLE, str(e))
     if isinstance(answers[0], Text):
         return _judge_words(text, gold_text)
     try:
@@ -73,17 +73,17 @@ def load() -> None:
 
 def _judge(
     answers: Sequence[Answer], golds: Sequence[Answer], scalars: Scalars, method: Method
-) -> Verdict:
+) -> AnswerVerdict:
     try:
         for gold in golds:
             for answer in answers:
                 if is_same(answer, gold, scalars):
-                    return Verdict(True, method, "equal to gold")
+                    return AnswerVerdict(True, method, "equal to gold")
     except AnswerError as e:
-        return Verdict(False, Method.UNPARSABLE, str(e))
+        return AnswerVerdict(False, Method.UNPARSABLE, str(e))
     kinds = type(answers[0]).__name__, type(golds[0]).__name__
     kind = "" if kinds[0] == kinds[1] else f": a {kinds[0]} where gold is a {kinds[1]}"
-    return Verdict(False, method, f"not equal to gold{kind}")
+    return AnswerVerdict(False, method, f"not equal to gold{kind}")
 
 
 def _readings(text: str) -> Iterator[Answer]:
@@ -94,7 +94,7 @@ def _readings(text: str) -> Iterator[Answer]:
             yield read_answer(text, has_thousands=False)
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(text.split())
 
 
@@ -110,9 +110,9 @@ def _gold_readings(text: str) -> tuple[Answer, ...]:
     return tuple(_readings(text))
 
 
-def _judge_words(text: str, gold: str) -> Verdict:
+def _judge_words(text: str, gold: str) -> AnswerVerdict:
     pattern = r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}"
     found, wanted = (plain_words(re.sub(pattern, r"\1", part)) for part in (text, gold))
     if found is not None and found == wanted:
-        return Verdict(True, Method.EXACT, "the same words as gold")
-    return Verdict(False, Method.EXACT, "not the words of gold")
+        return AnswerVerdict(True, Method.EXACT, "the same words as gold")
+    return AnswerVerdict(False, Method.EXACT, "not the words of gold")

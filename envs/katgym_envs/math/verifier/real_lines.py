@@ -15,9 +15,9 @@ from katgym_envs.math.verifier.syntax import (
     Expr,
     Infinite,
     Intersection,
-    Interval,
     Named,
     Op,
+    RealInterval,
     RealSet,
     Relation,
     Scalar,
@@ -50,11 +50,15 @@ def as_real_set(answer: Answer) -> RealSet | None:
             high_expr = high if isinstance(high, Expr) else None
             is_low_open = opening == "(" or low_expr is None
             return RealSet(
-                (Interval(low_expr, high_expr, is_low_open, closing == ")" or high_expr is None),)
+                (
+                    RealInterval(
+                        low_expr, high_expr, is_low_open, closing == ")" or high_expr is None
+                    ),
+                )
             )
         case Collection(items) if all(isinstance(item, Scalar) for item in items):
             points = [item.expr for item in items if isinstance(item, Scalar)]
-            return RealSet(tuple(Interval(p, p, False, False) for p in points))
+            return RealSet(tuple(RealInterval(p, p, False, False) for p in points))
         case _:
             return None
 
@@ -64,7 +68,7 @@ def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answe
     if relations == ["!="] and isinstance(parts[0], Expr) and isinstance(parts[1], Expr):
         if parts[0].op is not Op.SYMBOL:
             raise AnswerError("an inequation that does not name a variable")
-        line = RealSet((Interval(None, None, True, True),), (parts[1],))
+        line = RealSet((RealInterval(None, None, True, True),), (parts[1],))
         return Named(parts[0].name, line)
     if all(sign in (">", ">=") for sign in relations):
         parts = parts[::-1]
@@ -87,7 +91,7 @@ def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answe
     return Relation(tuple(exprs), tuple(relations))
 
 
-def canonical(found: RealSet | Intersection, scalars: Scalars) -> list[Interval]:
+def canonical(found: RealSet | Intersection, scalars: Scalars) -> list[RealInterval]:
     """Return disjoint intervals in increasing order, merged where they touch."""
     if isinstance(found, Intersection):
         pieces = [canonical(one, scalars) for one in found.sets]
@@ -97,7 +101,7 @@ def canonical(found: RealSet | Intersection, scalars: Scalars) -> list[Interval]
         return result
     kept = [one for one in found.intervals if not _is_empty(one, scalars)]
     kept.sort(key=cmp_to_key(lambda a, b: _compare_lows(a, b, scalars)))
-    merged: list[Interval] = []
+    merged: list[RealInterval] = []
     for interval in kept:
         if merged and _touches(merged[-1], interval, scalars):
             merged[-1] = _join(merged[-1], interval, scalars)
@@ -116,13 +120,13 @@ def _end(item: Answer) -> Expr | int | None:
 
 def _interval(
     low: Expr | Infinite | None, high: Expr | Infinite | None, signs: list[str]
-) -> Interval:
+) -> RealInterval:
     if low == Infinite(1) or high == Infinite(-1):
         raise AnswerError("an inequality beyond infinity")
     low_expr = low if isinstance(low, Expr) else None
     high_expr = high if isinstance(high, Expr) else None
     is_low_open = low_expr is None or signs[0] == "<"
-    return Interval(low_expr, high_expr, is_low_open, high_expr is None or signs[-1] == "<")
+    return RealInterval(low_expr, high_expr, is_low_open, high_expr is None or signs[-1] == "<")
 
 
 def _absolute_value(parts: list[Expr], sign: str) -> Answer | None:
@@ -135,13 +139,16 @@ def _absolute_value(parts: list[Expr], sign: str) -> Answer | None:
         return None
     low, high, is_open = number(-bound.number), bound, sign == "<"
     if is_inner:
-        intervals: tuple[Interval, ...] = (Interval(low, high, is_open, is_open),)
+        intervals: tuple[RealInterval, ...] = (RealInterval(low, high, is_open, is_open),)
     else:
-        intervals = (Interval(None, low, True, is_open), Interval(high, None, is_open, True))
+        intervals = (
+            RealInterval(None, low, True, is_open),
+            RealInterval(high, None, is_open, True),
+        )
     return Named(inside.args[0].name, RealSet(intervals))
 
 
-def _is_empty(interval: Interval, scalars: Scalars) -> bool:
+def _is_empty(interval: RealInterval, scalars: Scalars) -> bool:
     if interval.low is None or interval.high is None:
         return False
     if scalars.less(interval.high, interval.low):
@@ -150,7 +157,7 @@ def _is_empty(interval: Interval, scalars: Scalars) -> bool:
     return is_open and not scalars.less(interval.low, interval.high)
 
 
-def _compare_lows(a: Interval, b: Interval, scalars: Scalars) -> int:
+def _compare_lows(a: RealInterval, b: RealInterval, scalars: Scalars) -> int:
     if a.low is None or b.low is None:
         return (a.low is not None) - (b.low is not None)
     if scalars.less(a.low, b.low):
@@ -160,7 +167,7 @@ def _compare_lows(a: Interval, b: Interval, scalars: Scalars) -> int:
     return a.is_low_open - b.is_low_open
 
 
-def _touches(left: Interval, right: Interval, scalars: Scalars) -> bool:
+def _touches(left: RealInterval, right: RealInterval, scalars: Scalars) -> bool:
     if left.high is None or right.low is None:
         return True
     if scalars.less(left.high, right.low):
@@ -169,18 +176,18 @@ def _touches(left: Interval, right: Interval, scalars: Scalars) -> bool:
     return scalars.less(right.low, left.high) or not is_gap
 
 
-def _join(left: Interval, right: Interval, scalars: Scalars) -> Interval:
+def _join(left: RealInterval, right: RealInterval, scalars: Scalars) -> RealInterval:
     low_open = left.is_low_open
     if left.high is None or right.high is None:
-        return Interval(left.low, None, low_open, True)
+        return RealInterval(left.low, None, low_open, True)
     if scalars.less(left.high, right.high):
-        return Interval(left.low, right.high, low_open, right.is_high_open)
+        return RealInterval(left.low, right.high, low_open, right.is_high_open)
     if scalars.less(right.high, left.high):
         return left
-    return Interval(left.low, left.high, low_open, left.is_high_open and right.is_high_open)
+    return RealInterval(left.low, left.high, low_open, left.is_high_open and right.is_high_open)
 
 
-def _meet(a: Interval, b: Interval, scalars: Scalars) -> Interval | None:
+def _meet(a: RealInterval, b: RealInterval, scalars: Scalars) -> RealInterval | None:
     low, low_open = a.low, a.is_low_open
     if b.low is not None:
         if low is None or scalars.less(low, b.low):
@@ -193,12 +200,12 @@ def _meet(a: Interval, b: Interval, scalars: Scalars) -> Interval | None:
             high, high_open = b.high, b.is_high_open
         elif not scalars.less(high, b.high):
             high_open = high_open or b.is_high_open
-    met = Interval(low, high, low_open, high_open)
+    met = RealInterval(low, high, low_open, high_open)
     is_crossed = low is not None and high is not None and scalars.less(high, low)
     return None if is_crossed or _is_empty(met, scalars) else met
 
 
-def _without(interval: Interval, point: Expr, scalars: Scalars) -> list[Interval]:
+def _without(interval: RealInterval, point: Expr, scalars: Scalars) -> list[RealInterval]:
     is_above = interval.low is not None and not scalars.less(interval.low, point)
     is_below = interval.high is not None and not scalars.less(point, interval.high)
     if not is_above and not is_below:

@@ -89,7 +89,7 @@ class Collection:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class RealInterval:
     """A piece of the real line; a None end is infinite, an isolated point has equal ends."""
 
     low: Expr | None
@@ -105,7 +105,7 @@ class RealSet:
     `removed` are points taken out afterwards, as in `\\mathbb{R} \\setminus \\{1\\}`.
     """
 
-    intervals: tuple[Interval, ...]
+    intervals: tuple[RealInterval, ...]
     removed: tuple[Expr, ...] = ()
 
 

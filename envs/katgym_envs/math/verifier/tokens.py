@@ -76,7 +76,11 @@ def clean(text: str) -> str:
     r"""Strip what carries no meaning: `$...$`, `\boxed{}`, spacing commands, a final full stop."""
     if len(text) > MAX_CHARS:
         raise CapError(f"the answer has {len(text)} characters; at most {MAX_CHARS} are read")
-    _check_depth(text)
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth > MAX_DEPTH:
+            raise CapError(f"brackets are nested more than {MAX_DEPTH} deep")
     text = "".join(UNICODE.get(c, c) for c in text).strip()
     previous = None
     while previous != text:
@@ -123,9 +127,11 @@ def as_words(text: str) -> str | None:
     """
     inner = re.fullmatch(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}\\$]*)\}\s*", text)
     words = plain_words(inner[1] if inner else text)
-    if words is None or (not inner and not _is_prose(words)):
-        return None
-    return words
+    if words is None or inner:
+        return words
+    parts = re.split(r"[ -]", words)
+    is_prose = all(len(part) > 3 or part in SHORT_WORDS for part in parts)
+    return words if is_prose and not FUNCTIONS & set(parts) else None
 
 
 def plain_words(text: str) -> str | None:
@@ -136,38 +142,35 @@ def plain_words(text: str) -> str | None:
     return " ".join(text.casefold().split())
 
 
-def _is_prose(words: str) -> bool:
-    parts = re.split(r"[ -]", words)
-    return all(len(part) > 3 or part in SHORT_WORDS for part in parts) and not FUNCTIONS & set(
-        parts
-    )
-
-
 def _read(kind: str, value: str) -> list[Token]:
     if kind == "space":
         return []
     if kind == "word":
         return _read_word(value)
     if kind == "text":
-        return _read_text(value)
+        word = value.strip()
+        if word in ("or", "and", ","):
+            return [Token("char", ",") if word == "," else Token("connector", word)]
+        name = ALIASES.get(word, word)
+        if name in FUNCTIONS:
+            return [Token("command", name)]
+        if word in ("e", "i"):
+            return [Token("letter", word)]
+        return [Token("text", word)] if word else []
     if kind == "escaped":
         return [Token("char", "%" if value == "%" else "|" if value == "|" else "\\" + value)]
     if kind == "command":
-        return [_read_command(value)]
+        name = ALIASES.get(value, value)
+        if name in ("and", "or"):
+            return [Token("connector", name)]
+        if name in ("<", ">", "*", "|", r"\{", r"\}"):
+            return [Token("char", name)]
+        if name in FUNCTIONS or name in STRUCTURE or name in GREEK:
+            return [Token("command", name)]
+        raise AnswerError(f"the command \\{name} is not supported")
     if kind == "char" and value in ("<=", ">="):
         return [Token("command", "le" if value == "<=" else "ge")]
     return [Token(kind, value)]
-
-
-def _read_command(name: str) -> Token:
-    name = ALIASES.get(name, name)
-    if name in ("and", "or"):
-        return Token("connector", name)
-    if name in ("<", ">", "*", "|", r"\{", r"\}"):
-        return Token("char", name)
-    if name in FUNCTIONS or name in STRUCTURE or name in GREEK:
-        return Token("command", name)
-    raise AnswerError(f"the command \\{name} is not supported")
 
 
 def _read_word(word: str) -> list[Token]:
@@ -181,26 +184,6 @@ def _read_word(word: str) -> list[Token]:
     if len(word) > 3:
         raise AnswerError(f"{word!r} is a word, not mathematics")
     return [Token("letter", letter) for letter in word]
-
-
-def _read_text(content: str) -> list[Token]:
-    word = content.strip()
-    if word in ("or", "and", ","):
-        return [Token("char", ",") if word == "," else Token("connector", word)]
-    name = ALIASES.get(word, word)
-    if name in FUNCTIONS:
-        return [Token("command", name)]
-    if word in ("e", "i"):
-        return [Token("letter", word)]
-    return [Token("text", word)] if word else []
-
-
-def _check_depth(text: str) -> None:
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if depth > MAX_DEPTH:
-            raise CapError(f"brackets are nested more than {MAX_DEPTH} deep")
 
 
 def _closing(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What a verification says, and the errors of this package.
+"""The verdict of a verification, and the errors of this package.
 
 Not here: how a verdict is reached (`verifier.py` for the stages, `comparison.py` for equality).
 """
@@ -29,11 +29,11 @@ class Method(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerVerdict:
     """The result of one comparison.
 
     Example:
-        Verdict(is_correct=True, method=Method.EXACT, reason="equal rational numbers")
+        AnswerVerdict(is_correct=True, method=Method.EXACT, reason="equal rational numbers")
     """
 
     is_correct: bool

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from katgym_envs.math.verifier.judge import judge_exactly
-from katgym_envs.math.verifier.verdict import Method, Verdict, VerifierUnavailable
+from katgym_envs.math.verifier.verdict import AnswerVerdict, Method, VerifierUnavailable
 from katgym_envs.math.verifier.workers import WorkerConfig, WorkerPool
 
 _JUDGE = "katgym_envs.math.verifier.judge"
@@ -53,7 +53,7 @@ class Verifier:
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def verify(self, answer: str, gold: str) -> Verdict:
+    def verify(self, answer: str, gold: str) -> AnswerVerdict:
         """Compare; blocks while workers are busy.
 
         Raises `VerifierUnavailable` when no worker can be started: never a wrong answer.
@@ -61,7 +61,7 @@ class Verifier:
         verdict = judge_exactly(answer, gold)
         return verdict if verdict is not None else self._ask(answer, gold)
 
-    async def averify(self, answer: str, gold: str) -> Verdict:
+    async def averify(self, answer: str, gold: str) -> AnswerVerdict:
         """Compare without blocking the event loop; the exact stage runs in place."""
         verdict = judge_exactly(answer, gold)
         if verdict is not None:
@@ -90,25 +90,22 @@ class Verifier:
     ) -> None:
         self.close()
 
-    def _ask(self, answer: str, gold: str) -> Verdict:
+    def _ask(self, answer: str, gold: str) -> AnswerVerdict:
         message = self.pool.run({"answer": answer, "gold": gold})
         match message["status"]:
             case "done":
                 method = Method(message["method"])
-                return Verdict(bool(message["is_correct"]), method, str(message["reason"]))
+                return AnswerVerdict(bool(message["is_correct"]), method, str(message["reason"]))
             case "timeout":
-                return Verdict(False, Method.TIMEOUT, message["reason"])
+                return AnswerVerdict(False, Method.TIMEOUT, message["reason"])
             case "error":
-                return Verdict(False, Method.UNPARSABLE, message["reason"])
+                return AnswerVerdict(False, Method.UNPARSABLE, message["reason"])
             case "memory":
-                return Verdict(False, Method.MEMORY, "over the memory limit")
-        return self._after_crash()
-
-    def _after_crash(self) -> Verdict:
-        """Blame the answer for a crash only when a healthy comparison still works."""
+                return AnswerVerdict(False, Method.MEMORY, "over the memory limit")
+        # A crash is the answer's fault only when a healthy comparison still works.
         probe = self.pool.run({"answer": r"\sqrt{8}", "gold": r"2\sqrt{2}"})
         if probe["status"] == "done" and probe["is_correct"]:
-            return Verdict(False, Method.MEMORY, "the comparison ended its worker twice")
+            return AnswerVerdict(False, Method.MEMORY, "the comparison ended its worker twice")
         raise VerifierUnavailable(f"workers keep dying; a probe ended as {probe['status']!r}")
 
 
@@ -116,7 +113,7 @@ _shared: Verifier | None = None
 _shared_lock = threading.Lock()
 
 
-def shared_verifier() -> Verifier:
+def get_shared_verifier() -> Verifier:
     """Return the process-wide verifier, made at the first call and closed at exit.
 
     It has one worker for every two processors. A forked child gets its own.

@@ -37,25 +37,25 @@ def main(handler: str, load: str, max_memory_mib: int, timeout_s: float) -> None
     results = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    is_memory_limited = _limit_memory(max_memory_mib * 2**20)
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (max_memory_mib * 2**20,) * 2)
+        is_memory_limited = True
+    except (ValueError, OSError):  # macOS has no limit on address space
+        is_memory_limited = False
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if load:
         _find(load)()
     run: Callable[[Any], dict[str, object]] = _find(handler)
     send(results, {"status": "ready", "is_memory_limited": is_memory_limited})
-    while _wait_for_input(parent):
+    while True:
+        if not select.select([0], [], [], POLL_S)[0]:
+            if os.getppid() != parent:
+                return
+            continue
         job = receive(0)
         if job is None:
             return
         send(results, _run_limited(run, job, timeout_s))
-
-
-def _limit_memory(max_bytes: int) -> bool:
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    except (ValueError, OSError):  # macOS has no limit on address space
-        return False
-    return True
 
 
 def _run_limited(
@@ -102,14 +102,6 @@ def _read_exactly(fd: int, size: int) -> bytes | None:
             return None
         data += chunk
     return data
-
-
-def _wait_for_input(parent: int) -> bool:
-    while True:
-        if select.select([0], [], [], POLL_S)[0]:
-            return True
-        if os.getppid() != parent:
-            return False
 
 
 def _find(name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katgym.sandbox import ExecResult, SandboxLimits
+from katgym.sandbox import SandboxLimits
 from katgym.sandbox.blocking import BlockingSandbox
 
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -43,21 +43,21 @@ class SandboxEnvironment:
             env=self.env,
             limits=SandboxLimits(wall_s=timeout or self.timeout_s),
         )
-        output = {
+        why = "the command was stopped: out of memory" if result.is_out_of_memory else ""
+        if result.is_timed_out:
+            why = f"the command was stopped after {result.wall_s:.1f} s"
+        output: dict[str, Any] = {
             "output": result.text(),
             "returncode": -1 if result.exit_code is None else result.exit_code,
-            "exception_info": _exception_info(result),
+            "exception_info": why,
         }
-        self._end_if_submitted(output)
-        return output
-
-    def _end_if_submitted(self, output: Mapping[str, Any]) -> None:
         from minisweagent.exceptions import Submitted  # only there when the agent is
 
         first, _, rest = output["output"].lstrip().partition("\n")
         if first.strip() == _SUBMIT and output["returncode"] == 0:
             extra = {"exit_status": "Submitted", "submission": rest}
             raise Submitted({"role": "exit", "content": rest, "extra": extra})
+        return output
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:
         """Return what the agent's prompt templates may name."""
@@ -77,11 +77,3 @@ class SandboxEnvironment:
         config = {"cwd": self.sandbox.sandbox.spec.workdir, "timeout": self.timeout_s}
         name = f"{type(self).__module__}.{type(self).__qualname__}"
         return {"info": {"config": {"environment": config, "environment_type": name}}}
-
-
-def _exception_info(result: ExecResult) -> str:
-    if result.is_timed_out:
-        return f"the command was stopped after {result.wall_s:.1f} s"
-    if result.is_out_of_memory:
-        return "the command was stopped: out of memory"
-    return ""

@@ -1,4 +1,4 @@
-"""What a canary is: a few edits of a test module's bytes, as data.
+"""Canaries as data: a few edits of a test module's bytes, as data.
 
 Edits are of bytes, so a canary that was kept means the same to every version of Python and of this
 package. Not here: finding them (`find.py`), applying them (`render.py`).

@@ -45,7 +45,7 @@ class Renamed:
         """Return the qualified name (`Class::function`) that a new one stands for."""
         return "::".join(self.names.get(part, part) for part in qualname.split("::"))
 
-    def renamed(self, qualname: str) -> str:
+    def rename(self, qualname: str) -> str:
         """Return the new qualified name of a test."""
         new = {old: name for name, old in self.names.items()}
         return "::".join(new.get(part, part) for part in qualname.split("::"))
@@ -62,7 +62,13 @@ def rename_tests(source: bytes, seed: int) -> Renamed:
         name: f"{'Test' if name.startswith('Test') else 'Case'}{rng.getrandbits(40):010X}"
         for name in classes
     }
-    edits = [*_name_edits(text, new), *_comment_edits(text), *_docstring_edits(text)]
+    edits = [*_name_edits(text, new), *_docstring_edits(text)]
+    edits += [
+        Edit(start, end, ("",))
+        for kind, start, end in text.tokens
+        if kind == tokenize.COMMENT
+        and not (text.line_of(start) <= 2 and _COOKIE.search(source, start, end))
+    ]
     pieces: list[bytes] = []
     position = 0
     for edit in sorted(edits, key=lambda e: e.start):
@@ -132,14 +138,6 @@ def _is_own(value: ast.expr, classes: set[str]) -> bool:
     if isinstance(value, ast.Call):
         value = value.func
     return isinstance(value, ast.Name) and value.id in {"self", "cls", "super", *classes}
-
-
-def _comment_edits(text: ModuleText) -> Iterator[Edit]:
-    for kind, start, end in text.tokens:
-        if kind == tokenize.COMMENT:
-            if text.line_of(start) <= 2 and _COOKIE.search(text.source, start, end):
-                continue
-            yield Edit(start, end, ("",))
 
 
 def _docstring_edits(text: ModuleText) -> Iterator[Edit]:

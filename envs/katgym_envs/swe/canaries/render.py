@@ -36,15 +36,6 @@ def render(source: bytes, specs: Sequence[Mapping[str, Any]]) -> bytes:
     for one, other in itertools.pairwise(edits):
         if other.start < one.end or (other.start, other.end) == (one.start, one.end):
             raise UsageError(f"two canaries change the same place, byte {other.start}")
-    return _apply(source, edits)
-
-
-def render_renamed(source: bytes, specs: Sequence[Mapping[str, Any]], seed: int) -> Renamed:
-    """Return the module with canaries in, its tests under names drawn from `seed`."""
-    return rename_tests(render(source, specs), seed)
-
-
-def _apply(source: bytes, edits: Sequence[Edit]) -> bytes:
     pieces: list[bytes] = []
     position = 0
     for edit in edits:
@@ -54,6 +45,11 @@ def _apply(source: bytes, edits: Sequence[Edit]) -> bytes:
         ]
         position = edit.end
     return b"".join([*pieces, source[position:]])
+
+
+def render_renamed(source: bytes, specs: Sequence[Mapping[str, Any]], seed: int) -> Renamed:
+    """Return the module with canaries in, its tests under names drawn from `seed`."""
+    return rename_tests(render(source, specs), seed)
 
 
 def _edit(values: Sequence[Any], size: int) -> Edit:

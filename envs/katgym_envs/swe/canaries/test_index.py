@@ -1,4 +1,4 @@
-"""Which tests a module has, and which of them each part of the module can affect.
+"""Index of a module's tests, and of those that each part of the module can affect.
 
 It knows what pytest collects by default: functions `test*`, in classes `Test*` or derived from
 another class (`unittest.TestCase`, or one that is). Not here: what is changed in a part.
@@ -45,8 +45,13 @@ class TestIndex:
     @classmethod
     def of(cls, tree: ast.Module) -> TestIndex:
         """Return the index of a parsed module."""
-        parts = tuple(_parts(tree))
-        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        parts: tuple[Part, ...] = ()
+        for node in flat(tree.body):
+            if isinstance(node, ast.ClassDef):
+                parts += tuple(_part(child, node) for child in flat(node.body))
+            else:
+                parts += (_part(node, None),)
+        classes = {c.name: c for c in tree.body if isinstance(c, ast.ClassDef)}
         affected: dict[Part, dict[str, None]] = {}
         for qualname, test, chain in _tests(parts, classes):
             for part in _reachable(test, chain, parts):
@@ -75,15 +80,6 @@ def is_collected(node: ast.ClassDef) -> bool:
 def is_fixture(node: Function) -> bool:
     """Return whether a function is a fixture, whatever it is named."""
     return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _parts(tree: ast.Module) -> Iterator[Part]:
-    for node in flat(tree.body):
-        if isinstance(node, ast.ClassDef):
-            for child in flat(node.body):
-                yield _part(child, node)
-        else:
-            yield _part(node, None)
 
 
 def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -16,20 +16,19 @@ from pathlib import Path
 
 from katgym import console
 from katgym.errors import UsageError
-from katgym.storage import explained
-from katgym_envs.swe.cli.task_arguments import add_set_argument, find_task
+from katgym.system import explain_os_error
+from katgym_envs.swe.cli.task_arguments import find_task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("id", metavar="ID", help="a task's id, or SET#ID")
     parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is not there yet")
-    add_set_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the folder, whole or not at all."""
-    source, instance_id = find_task(args.id, args.tasks)
+    source, instance_id = find_task(args.id)
     if args.folder.exists():
         raise UsageError(f"{str(args.folder)!r} is there already; name a new folder")
     row = source.row(instance_id)
@@ -37,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if not files:
         raise UsageError(f"task {instance_id!r} lies in image {row.image!r}, not in files")
     parent = args.folder.absolute().parent
-    with explained(args.folder):
+    with explain_os_error(args.folder):
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".checkout-", dir=parent) as temporary:
             scratch = Path(temporary) / "tree"

@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
 
 from katgym import console
+from katgym.cli.options import add_option
 from katgym.errors import UsageError
 from katgym_envs.swe.cli.task_arguments import (
     NO_VERDICT,
-    add_backend_argument,
-    add_set_argument,
     find_task,
     open_backend,
 )
@@ -35,19 +33,16 @@ from katgym_envs.swe.task_source import TaskSource
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    parser.add_argument("--task", required=True, metavar="ID_OR_FILE", help="ID, SET#ID or a set")
-    parser.add_argument(
-        "--patch", required=True, metavar="FILE",
-        help="a unified diff, '-' for standard input, a checked-out folder, or 'gold'",
-    )  # fmt: skip
-    add_set_argument(parser)
-    add_backend_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    add_option(parser, "task", "or SET#ID, or a set that holds one", required=True)
+    patch = "a unified diff, '-' for standard input, a checked-out folder, or 'gold'"
+    add_option(parser, "patch", patch, required=True, metavar="FILE")
+    add_option(parser, "sandbox", "where tests run (local)", default="local")
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Grade and print the report."""
-    source, instance_id = find_task(args.task, args.tasks)
+    source, instance_id = find_task(args.task)
     patch = _read(args.patch, source, instance_id)
     report = asyncio.run(_grade(source, instance_id, patch, args))
     if args.json:
@@ -77,25 +72,21 @@ def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes:
     if name == "-":
         return sys.stdin.buffer.read()
     if name == "gold" and not Path(name).exists():
-        return source.hidden(instance_id).gold_patch
+        return source.load_hidden(instance_id).gold_patch
     if Path(name).is_dir():
-        return _difference(Path(name), source.base_files(instance_id))
+        # What was changed in a checked-out folder, without what programs left there.
+        before = as_tree(source.base_files(instance_id))
+        after = {
+            path: entry
+            for path, entry in tree_of_directory(Path(name)).items()
+            if not is_artefact(path) and b"\0" not in entry.content
+        }
+        text = {path: entry for path, entry in before.items() if b"\0" not in entry.content}
+        return make_diff(text, after)
     try:
         return Path(name).read_bytes()
     except OSError as e:
         raise UsageError(f"cannot read patch {name!r}: {e.strerror}") from e
-
-
-def _difference(folder: Path, base: Mapping[str, bytes]) -> str:
-    """Return what was changed in a checked-out folder, without what programs left there."""
-    before = as_tree(base)
-    after = {
-        path: entry
-        for path, entry in tree_of_directory(folder).items()
-        if not is_artefact(path) and b"\0" not in entry.content
-    }
-    text = {path: entry for path, entry in before.items() if b"\0" not in entry.content}
-    return make_diff(text, after)
 
 
 def _print(report: GradeReport) -> None:

@@ -2,7 +2,7 @@
 
 example:
   katgym swe list
-  katgym swe list --tasks my-tasks --split train --json
+  katgym swe list my-tasks --split train --json
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import argparse
 from rich.table import Table
 
 from katgym import console
-from katgym.task import SPLITS
-from katgym_envs.swe.cli.task_arguments import add_set_argument
-from katgym_envs.swe.sources.open_source import open_source
+from katgym.cli.options import add_option
+from katgym.environment.task import SPLITS
+from katgym_envs.swe.cli.task_arguments import SET_HELP
+from katgym_envs.swe.sources.open_source import SHIPPED, open_source
 from katgym_envs.swe.swe_task import SweTask
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    add_set_argument(parser)
-    parser.add_argument("--split", choices=SPLITS, help="tasks of one split only")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("tasks", nargs="?", default=SHIPPED, metavar="SET", help=SET_HELP)
+    add_option(parser, "split", "of the tasks (all)", choices=SPLITS)
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,25 +12,30 @@ import argparse
 import msgspec
 
 from katgym import console
+from katgym.cli.options import add_option
 from katgym_envs.swe.cli.list_command import summary
-from katgym_envs.swe.cli.task_arguments import add_set_argument, find_task
-from katgym_envs.swe.row import SweRow
+from katgym_envs.swe.cli.task_arguments import find_task
 from katgym_envs.swe.sources.row_set import visible_row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("id", metavar="ID", help="a task's id, or SET#ID")
-    add_set_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the visible row as JSON")
+    add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the task."""
-    source, instance_id = find_task(args.id, args.tasks)
+    source, instance_id = find_task(args.id)
     row = visible_row(source.row(instance_id))
     if args.json:
-        console.print_json(_shown(row))
+        data = row.to_json()
+        for name in ("patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"):
+            data.pop(name, None)
+        part = msgspec.to_builtins(row.katgym)
+        for name in ("origin", "hidden_files", "canaries", "validation"):
+            part.pop(name, None)
+        console.print_json({**data, "katgym": part})
         return 0
     task = next(t for t in source.tasks() if t.instance_id == instance_id)
     for name, value in summary(task).items():
@@ -39,13 +44,3 @@ def run(args: argparse.Namespace) -> int:
     console.stdout.print(f"{'visible':12} {' '.join(task.visible_tests)}", markup=False)
     console.stdout.print(f"\n{task.problem_statement}", markup=False, highlight=False, end="")
     return 0
-
-
-def _shown(row: SweRow) -> dict[str, object]:
-    data = row.to_json()
-    for name in ("patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS"):
-        data.pop(name, None)
-    part: dict[str, object] = msgspec.to_builtins(row.katgym)
-    for name in ("origin", "hidden_files", "canaries", "validation"):
-        part.pop(name, None)
-    return {**data, "katgym": part}

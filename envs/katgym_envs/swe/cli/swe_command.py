@@ -1,27 +1,27 @@
-"""`katgym swe`: makes, checks, shows and grades repair tasks.
+"""`katgym swe`: shows and grades repair tasks.
 
 Each subcommand is a module `katgym_envs.swe.cli.<name>_command` with `add_arguments` and `run`.
-Not here: what they do.
+Not here: what they do; the subcommands that make and check tasks, which distribution
+katgym-plugin-swe-factory adds.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from katgym.cli.plugin_commands import add_subcommands
+from katgym.cli.plugin_commands import add_missing_subcommands, add_subcommands
 
 SUBCOMMANDS = {
     "list": "list tasks",
     "show": "show one task, without what is hidden",
     "checkout": "write a task's base state into a folder, to try it by hand",
     "grade": "grade a patch",
-    "make": "make tasks from packages on PyPI; goes on where it was stopped",
-    "from-prs": "make tasks from merged pull requests of a local clone",
-    "import": "import rows of SWE-bench, SWE-smith or SWE-rebench",
-    "check": "check that tasks can be solved, are hidden well and cannot be talked into a pass",
     "export-predictions": "write a run's patches as other harnesses read them",
 }
 """Subcommand -> its line of help."""
+
+FACTORY = "katgym-plugin-swe-factory"
+FACTORY_SUBCOMMANDS = ("make", "from-prs", "import", "check")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,3 +34,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       katgym swe make --package inflection==0.5.1 --out tasks --tasks 20
     """
     add_subcommands(parser, __package__, SUBCOMMANDS)
+    add_missing_subcommands(parser, "swe", FACTORY_SUBCOMMANDS, FACTORY)

@@ -1,4 +1,4 @@
-"""What several subcommands share: which set, which task, which sandboxes, an exit code.
+"""Arguments that several subcommands share: set, task, sandboxes; an exit code.
 
 Not here: subcommands.
 """
@@ -13,23 +13,9 @@ from katgym.sandbox import SandboxBackend, backend
 from katgym_envs.swe.sources.open_source import SHIPPED, open_source
 from katgym_envs.swe.task_source import TaskSource
 
+SET_HELP = "'shipped', 'toy', or a folder or tasks.jsonl of a set (shipped)"
 NO_VERDICT = 3
 """Exit code: the infrastructure failed, and nothing is known."""
-
-
-def add_set_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--tasks`."""
-    parser.add_argument(
-        "--tasks", default=SHIPPED, metavar="SET",
-        help="'shipped', 'toy', or a folder or tasks.jsonl of a set (shipped)",
-    )  # fmt: skip
-
-
-def add_backend_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--sandbox`."""
-    parser.add_argument(
-        "--sandbox", default="local", metavar="BACKEND", help="where tests run (local)"
-    )
 
 
 def open_backend(args: argparse.Namespace) -> SandboxBackend:
@@ -37,8 +23,9 @@ def open_backend(args: argparse.Namespace) -> SandboxBackend:
     return backend(args.sandbox)
 
 
-def find_task(task: str, tasks: str) -> tuple[TaskSource, str]:
-    """Return the source and id of a task: `ID`, `SET#ID`, or the path of a set with one task."""
+def find_task(task: str) -> tuple[TaskSource, str]:
+    """Return the source and id of a task: `ID` of the shipped set, `SET#ID`, or the path of a set
+    with one task."""
     folder, has_id, instance_id = task.rpartition("#")
     if has_id:
         return open_source(folder), instance_id
@@ -48,4 +35,4 @@ def find_task(task: str, tasks: str) -> tuple[TaskSource, str]:
         if len(found) != 1:
             raise UsageError(f"{task!r} holds {len(found)} tasks; name one as '{task}#ID'")
         return source, found[0].instance_id
-    return open_source(tasks), task
+    return open_source(SHIPPED), task

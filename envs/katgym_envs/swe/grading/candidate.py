@@ -24,7 +24,7 @@ from katgym_envs.swe.patching import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidatePatch:
     """What of a patch is graded."""
 
     changes: Mapping[str, FileEntry | None] = field(default_factory=dict)
@@ -34,25 +34,30 @@ class Candidate:
     suspicions: tuple[str, ...] = ()
 
 
-def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Candidate:
+def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> CandidatePatch:
     """Return what is graded of a unified diff, or of a workspace's changes."""
     try:
-        changes = _changes(patch, task)
+        changes: Mapping[str, FileEntry | None] = {}
+        if isinstance(patch, WorkspaceDiff):
+            changes = workspace_changes(patch)
+        elif patch.strip():
+            changes = apply_patches(task.base_files, parse_diff(patch))
     except PatchError as e:
         if e.reason is PatchFailure.EMPTY:
-            return Candidate()
-        return Candidate(rejected={e.path: e.text})
+            return CandidatePatch()
+        return CandidatePatch(rejected={e.path: e.text})
     hidden = task.hidden
+    installed = [r.partition("==")[0].partition("[")[0].strip() for r in task.env.requirements]
     rules = PathRules(
         hidden=tuple(hidden.files),
         protected=hidden.protected_paths,
         allowed=task.allowed_paths,
         python_path=task.env.python_path,
-        requirements=tuple(_top_names(task.env.requirements)),
+        requirements=tuple(name.replace("-", "_") for name in installed if name),
     )
     judged = judge_paths(changes, base=task.base_files, rules=rules)
     kept = {p: e for p, e in judged.kept.items() if not _is_same(p, e, task.base_files)}
-    return Candidate(
+    return CandidatePatch(
         changes=kept,
         dropped=judged.dropped,
         rejected=judged.rejected,
@@ -60,23 +65,8 @@ def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Cand
     )
 
 
-def _changes(
-    patch: str | bytes | WorkspaceDiff, task: GradedTask
-) -> Mapping[str, FileEntry | None]:
-    if isinstance(patch, WorkspaceDiff):
-        return workspace_changes(patch)
-    if not patch.strip():
-        return {}
-    return apply_patches(task.base_files, parse_diff(patch))
-
-
 def _is_same(path: str, entry: FileEntry | None, base: Mapping[str, bytes]) -> bool:
     """Return whether a change leaves content as it is (a mode alone decides no test)."""
     if entry is None:
         return path not in base
     return entry.link_target is None and base.get(path) == entry.content
-
-
-def _top_names(requirements: tuple[str, ...]) -> list[str]:
-    names = [text.partition("==")[0].partition("[")[0].strip() for text in requirements]
-    return [name.replace("-", "_") for name in names if name]

@@ -37,7 +37,7 @@ class GradedTask:
         """Return a task of a source; blocks where the source has to make it first."""
         row = source.row(instance_id)
         return cls(
-            hidden=source.hidden(instance_id),
+            hidden=source.load_hidden(instance_id),
             base_files=source.base_files(instance_id),
             workspace=source.workspace(instance_id),
             env=row.katgym.env,

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits, WorkspaceDiff
-from katgym_envs.swe.grading.candidate import Candidate, read_candidate
+from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
 from katgym_envs.swe.grading.rounds import RoundResult, Rounds
-from katgym_envs.swe.grading.schedule import Schedule, draw_schedule
+from katgym_envs.swe.grading.schedule import draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 
 _log = logging.getLogger(__name__)
@@ -58,14 +58,22 @@ async def grade(
     config = config or GraderConfig()
     started = time.perf_counter()
     candidate = read_candidate(patch, task)
-    early = _early_report(task, candidate)
-    if early is None:
+    if candidate.rejected:
+        path, why = next(iter(candidate.rejected.items()))
+        text = f"{path!r}: {why}" if path else why
+        report = _report(task, candidate, Outcome.PATCH_INVALID, text)
+    elif not candidate.changes:
+        text = "every change was dropped" if candidate.dropped else "nothing is changed"
+        report = _report(task, candidate, Outcome.PATCH_EMPTY, text)
+    else:
         try:
-            report = await _grade_twice(task, candidate, backend, config)
+            try:
+                report = await _grade_once(task, candidate, backend, config)
+            except _Fault as e:
+                _log.warning("grading %s: %s; trying once more", task.instance_id, e)
+                report = await _grade_once(task, candidate, backend, config)
         except _Fault as e:
             report = _report(task, candidate, Outcome.INFRA_ERROR, str(e))
-    else:
-        report = early
     return replace(report, wall_s=time.perf_counter() - started, sandbox=dict(backend.provenance()))
 
 
@@ -73,30 +81,8 @@ class _Fault(Exception):
     """The machinery failed, so nothing is known about the patch."""
 
 
-def _early_report(task: GradedTask, candidate: Candidate) -> GradeReport | None:
-    """Return the report on a patch that is not run, or None."""
-    if candidate.rejected:
-        path, why = next(iter(candidate.rejected.items()))
-        text = f"{path!r}: {why}" if path else why
-        return _report(task, candidate, Outcome.PATCH_INVALID, text)
-    if not candidate.changes:
-        text = "every change was dropped" if candidate.dropped else "nothing is changed"
-        return _report(task, candidate, Outcome.PATCH_EMPTY, text)
-    return None
-
-
-async def _grade_twice(
-    task: GradedTask, candidate: Candidate, backend: SandboxBackend, config: GraderConfig
-) -> GradeReport:
-    try:
-        return await _grade_once(task, candidate, backend, config)
-    except _Fault as e:
-        _log.warning("grading %s: %s; trying once more", task.instance_id, e)
-    return await _grade_once(task, candidate, backend, config)
-
-
 async def _grade_once(
-    task: GradedTask, candidate: Candidate, backend: SandboxBackend, config: GraderConfig
+    task: GradedTask, candidate: CandidatePatch, backend: SandboxBackend, config: GraderConfig
 ) -> GradeReport:
     rng = config.rng or random.SystemRandom()
     schedule = draw_schedule(task.hidden, rng)
@@ -104,53 +90,37 @@ async def _grade_once(
         names = ", ".join(schedule.uncovered[:3])
         raise _Fault(f"no canary for {len(schedule.uncovered)} FAIL_TO_PASS tests ({names})")
     rounds = Rounds(task, candidate.changes, backend, limits=config.limits, rng=rng)
+    pending, results = list(schedule.rounds), list[RoundResult]()
+    size = max(2, config.num_parallel)  # the first two hold every test as itself
     try:
-        results = await _run(task, schedule, rounds, config)
+        while pending and not is_decided(task.hidden, results):
+            results += await rounds.run(pending[:size], num_parallel=config.num_parallel)
+            pending = pending[size:]
+            await asyncio.sleep(0)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
         raise _Fault(f"{type(e).__name__}: {e}") from e
     if not all(r.run.was_started for r in results):
         text = next(r.run.execution.text() for r in results if not r.run.was_started)
         raise _Fault(f"the test program did not start: {text[-300:]}")
-    return _judged(task, candidate, schedule, results)
-
-
-async def _run(
-    task: GradedTask, schedule: Schedule, rounds: Rounds, config: GraderConfig
-) -> list[RoundResult]:
-    """Run the rounds a few at a time, until the outcome is decided."""
-    pending = list(schedule.rounds)
-    results: list[RoundResult] = []
-    size = max(2, config.num_parallel)  # the first two hold every test as itself
-    while pending and not is_decided(task.hidden, results):
-        results += await rounds.run(pending[:size], num_parallel=config.num_parallel)
-        pending = pending[size:]
-        await asyncio.sleep(0)
-    return results
-
-
-def _judged(
-    task: GradedTask, candidate: Candidate, schedule: Schedule, results: list[RoundResult]
-) -> GradeReport:
     verdict = judge(task.hidden, results)
     report = _report(task, candidate, verdict.outcome, verdict.reason)
-    odd = tuple(f"{node}: passed in one round, not in another" for node in verdict.inconsistent)
+    odd = [f"{node}: passed in one round, not in another" for node in verdict.inconsistent]
+    odd += [f"{node}: has no canary, its report proves nothing" for node in schedule.uncovered]
     return replace(
         report,
         fail_to_pass=verdict.fail_to_pass,
         pass_to_pass=verdict.pass_to_pass,
         num_canaries=sum(len(r.round.canaries) for r in results),
         canaries_passed=verdict.canaries_passed,
-        suspicions=report.suspicions + odd + _unsafe(schedule),
+        suspicions=(*report.suspicions, *odd),
         num_rounds=len(results),
         tests_s=sum(r.run.session_s for r in results),
     )
 
 
-def _unsafe(schedule: Schedule) -> tuple[str, ...]:
-    return tuple(f"{node}: has no canary, its report proves nothing" for node in schedule.uncovered)
-
-
-def _report(task: GradedTask, candidate: Candidate, outcome: Outcome, reason: str) -> GradeReport:
+def _report(
+    task: GradedTask, candidate: CandidatePatch, outcome: Outcome, reason: str
+) -> GradeReport:
     dropped: Mapping[str, str] = candidate.dropped
     return GradeReport(
         instance_id=task.instance_id,

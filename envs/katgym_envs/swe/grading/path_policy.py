@@ -1,4 +1,4 @@
-"""Which changes of a patch are graded, which are dropped, and which make the whole patch invalid.
+"""Policy for a patch's paths: graded, dropped, or the whole patch is invalid.
 
     verdict = judge_paths(changes, base_paths=base, rules=PathRules(hidden=..., protected=...))
 
@@ -118,13 +118,9 @@ def _refusal(path: str, entry: FileEntry | None) -> str:
         return "the name is too long"
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
         return "a control character in the name"
-    if entry is not None and entry.link_target is not None:
-        return _link_refusal(path, entry.link_target)
-    return ""
-
-
-def _link_refusal(path: str, target: str) -> str:
-    depth = len(path.split("/")) - 1
+    if entry is None or entry.link_target is None:
+        return ""
+    target, depth = entry.link_target, len(parts) - 1
     if target.startswith("/") or not target or "\0" in target:
         return "a link out of the repository"
     for part in PurePosixPath(target).parts:
@@ -154,17 +150,13 @@ def _infrastructure(
         return "runs when Python starts"
     if name.endswith(_BYTE_CODE) or "__pycache__" in parts:
         return "byte code"
-    if _is_native(name):
+    if name.endswith(_NATIVE) or ".so." in name:
         return "a native module"
     if any(part.casefold().endswith(_METADATA) for part in parts):
         return "metadata of an installed package"
     if entry is not None and entry.link_target is not None:
         return "a link"
     return ""
-
-
-def _is_native(name: str) -> bool:
-    return name.endswith(_NATIVE) or ".so." in name
 
 
 def _is_below(path: str, folders: Collection[str]) -> bool:

@@ -37,7 +37,7 @@ def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> Rend
         files[new_path] = renamed.source
         for function_path, qualname in chosen.functions:
             if function_path == path:
-                functions[new_path, renamed.renamed(qualname)] = by_name[path, qualname]
+                functions[new_path, renamed.rename(qualname)] = by_name[path, qualname]
     return RenderedRound(files=files, functions=functions)
 
 

@@ -1,4 +1,4 @@
-"""What the grader says about one patch.
+"""The grader's report on one patch.
 
 Not here: how it comes about (`grader.py`).
 """

@@ -11,9 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from katgym.concurrency import run_all
 from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
+from katgym.system.concurrency import run_all
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.rendering import RenderedRound, render_round
 from katgym_envs.swe.grading.report import TestStatus

@@ -1,10 +1,10 @@
-"""Who runs when, and as what: the secret part of grading.
+"""Secret schedule of a grading: tests and canaries by round.
 
 Code under test shares a process with the tests that judge it, so whatever that process reports can
 be forged. What it cannot know is which tests are meant to fail. In every round each graded test is
 there at most once, EITHER as itself OR as a canary - the same test with a wrong expected value -
-decided by a coin; a forger has to guess all coins. Not here: making canaries (`canaries/`), running
-rounds (`rounds.py`), what follows from the results (`verdict.py`).
+decided by a coin; a forger has to guess all coins. Not here: rendering canaries (`canaries/`),
+running rounds (`rounds.py`), what follows from the results (`verdict.py`).
 
 It does not protect against code that knows the right answers (memorised, or computed by another
 way): to know which expected values are right is to know the solution.
@@ -136,7 +136,11 @@ class _Courses:
     @property
     def guess_bits(self) -> float:
         """Return -log2 of the chance to guess every group's course."""
-        num = _num_courses(self.num_rounds, self.min_canaries)
+        # Courses with so many canaries, and not two in the first two rounds.
+        num = sum(
+            math.comb(self.num_rounds, k) - (math.comb(self.num_rounds - 2, k - 2) if k > 1 else 0)
+            for k in range(self.min_canaries, self.num_rounds + 1)
+        )
         return self.num_groups * math.log2(num) if num else 0.0
 
     def draw(self, rng: random.Random) -> list[bool]:
@@ -147,14 +151,6 @@ class _Courses:
             course = [bool(rng.getrandbits(1)) for _ in range(self.num_rounds)]
             if sum(course) >= self.min_canaries and not all(course[:2]):
                 return course
-
-
-def _num_courses(num_rounds: int, min_canaries: int) -> int:
-    """Return how many courses have so many canaries, and not two in the first two rounds."""
-    return sum(
-        math.comb(num_rounds, num) - (math.comb(num_rounds - 2, num - 2) if num >= 2 else 0)
-        for num in range(min_canaries, num_rounds + 1)
-    )
 
 
 def overlap(one: ValidCanary, other: ValidCanary) -> bool:

@@ -1,4 +1,4 @@
-"""What the rounds of a grading amount to.
+"""Verdict over the rounds of a grading.
 
 Not here: running them (`rounds.py`), the report's shape (`report.py`).
 """
@@ -14,7 +14,7 @@ from katgym_envs.swe.hidden import HiddenTests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GradeVerdict:
     """The outcome with what it rests on."""
 
     outcome: Outcome
@@ -26,7 +26,7 @@ class Verdict:
     """Tests that passed in one round and not in another: flaky, or a forger's guess."""
 
 
-def judge(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> Verdict:
+def judge(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> GradeVerdict:
     """Return the verdict on rounds that all started; see the module for the rules.
 
     Rules, the first that applies: (1) reports of a round contradict each other, or a test passes
@@ -38,7 +38,7 @@ def judge(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> Verdict:
     f2p = {node: _status(node, rounds) for node in hidden.fail_to_pass}
     p2p = {node: _status(node, rounds) for node in hidden.pass_to_pass}
     passed_as_canary, odd = _canaries(rounds)
-    forged = [n for n in passed_as_canary if _passed_as_itself(n, rounds)]
+    forged = [n for n in passed_as_canary if _has_passed_as_itself(n, rounds)]
     disagreements = [text for r in rounds for text in r.run.disagreements]
     all_passed = bool(f2p) and all(s is TestStatus.PASSED for s in [*f2p.values(), *p2p.values()])
     is_late = any(r.run.is_timed_out for r in rounds)
@@ -57,13 +57,17 @@ def judge(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> Verdict:
         outcome, reason = Outcome.PARTIAL, _counts(f2p, p2p)
     else:
         outcome, reason = Outcome.FAILED, _why_failed(rounds) or _counts(f2p, p2p)
-    return Verdict(
+    return GradeVerdict(
         outcome=outcome,
         reason=reason,
         fail_to_pass=f2p,
         pass_to_pass=p2p,
         canaries_passed=tuple(sorted(passed_as_canary)),
-        inconsistent=tuple(n for n in [*f2p, *p2p] if _is_inconsistent(n, rounds)),
+        inconsistent=tuple(
+            node
+            for node in [*f2p, *p2p]
+            if len(seen := set(_statuses(node, rounds))) > 1 and TestStatus.PASSED in seen
+        ),
     )
 
 
@@ -74,7 +78,7 @@ def is_decided(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> bool:
     passed. A failure alone does not end it: what is left may count as partial, and has to be safe.
     """
     passed_as_canary, _ = _canaries(rounds)
-    if any(_passed_as_itself(n, rounds) for n in passed_as_canary):
+    if any(_has_passed_as_itself(n, rounds) for n in passed_as_canary):
         return True
     if any(r.run.disagreements or r.run.is_timed_out for r in rounds):
         return True
@@ -93,12 +97,7 @@ def _status(node: str, rounds: Sequence[RoundResult]) -> TestStatus:
     return bad[0] if bad else found[0] if found else TestStatus.MISSING
 
 
-def _is_inconsistent(node: str, rounds: Sequence[RoundResult]) -> bool:
-    found = _statuses(node, rounds)
-    return TestStatus.PASSED in found and any(s is not TestStatus.PASSED for s in found)
-
-
-def _passed_as_itself(node: str, rounds: Sequence[RoundResult]) -> bool:
+def _has_passed_as_itself(node: str, rounds: Sequence[RoundResult]) -> bool:
     return TestStatus.PASSED in _statuses(node, rounds)
 
 

@@ -53,7 +53,7 @@ class KnownPackage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 @lru_cache(maxsize=1)
-def known_packages() -> Mapping[str, KnownPackage]:
+def list_packages() -> Mapping[str, KnownPackage]:
     """Return the known packages by name, in the table's order."""
     table = tomllib.loads(_TABLE.read_text("utf-8"))
     return {
@@ -62,15 +62,15 @@ def known_packages() -> Mapping[str, KnownPackage]:
     }
 
 
-def known_package(spec: str) -> KnownPackage:
+def find_package(spec: str) -> KnownPackage:
     """Return the known package `NAME` or `NAME==VERSION`.
 
     Raises `UnknownNameError` for another name, `UsageError` for another version.
     """
     name, has_version, version = spec.partition("==")
-    found = known_packages().get(name.strip().lower())
+    found = list_packages().get(name.strip().lower())
     if found is None:
-        raise UnknownNameError(unknown_name("package", name, known_packages()))
+        raise UnknownNameError(unknown_name("package", name, list_packages()))
     if has_version and version.strip() != found.version:
         raise UsageError(
             f"{name} is known in version {found.version!r} only, got {version.strip()!r}"

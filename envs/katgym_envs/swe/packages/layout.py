@@ -28,16 +28,31 @@ def guess_package(sdist: Sdist, files: Mapping[str, bytes]) -> KnownPackage:
     label = f"{sdist.name}=={sdist.version}"
     if not tests:
         raise UsageError(f"the sdist of {label} holds no tests, so no task can be made from it")
-    roots = _test_roots(tests)
+    tops = set()
+    for path in tests:
+        parts = path.split("/")
+        folders = [i for i, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS]
+        tops.add("/".join(parts[: folders[0] + 1]) if folders else path)
+    roots = tuple(sorted(tops))
     base = "src/" if any(path.startswith("src/") for path in modules) else ""
-    source = sorted({_top(path, base) for path in modules if _is_product(path, base, roots)})
+    product = [
+        path.removeprefix(base)
+        for path in modules
+        if path.startswith(base)
+        and not is_below(path, roots)
+        and not path.startswith(_NOT_PRODUCT)
+        and not path.endswith("/conftest.py")
+    ]
+    source = sorted({base + path.split("/", 1)[0] for path in product})
     if not source:
         raise UsageError(f"the sdist of {label} holds no Python modules besides its tests")
+    metadata = BytesHeaderParser().parsebytes(files.get("PKG-INFO", b""))
+    named = metadata.get("License-Expression") or metadata.get("License") or ""
     return KnownPackage(
         name=sdist.name,
         version=sdist.version,
         sha256=sdist.sha256,
-        license=_license(files.get("PKG-INFO", b"")),
+        license=str(named).split("\n")[0],
         source=tuple(source),
         tests=tuple(sorted(tests)),
         test_roots=roots,
@@ -48,30 +63,3 @@ def guess_package(sdist: Sdist, files: Mapping[str, bytes]) -> KnownPackage:
 def is_below(path: str, roots: Iterable[str]) -> bool:
     """Return whether a path is one of the roots or in one of them."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
-
-
-def _test_roots(tests: Iterable[str]) -> tuple[str, ...]:
-    roots = set()
-    for path in tests:
-        parts = path.split("/")
-        folders = [i for i, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS]
-        roots.add("/".join(parts[: folders[0] + 1]) if folders else path)
-    return tuple(sorted(roots))
-
-
-def _is_product(path: str, base: str, roots: Iterable[str]) -> bool:
-    return (
-        path.startswith(base)
-        and not is_below(path, roots)
-        and not path.startswith(_NOT_PRODUCT)
-        and not path.endswith("/conftest.py")
-    )
-
-
-def _top(path: str, base: str) -> str:
-    return base + path.removeprefix(base).split("/", 1)[0]
-
-
-def _license(metadata: bytes) -> str:
-    headers = BytesHeaderParser().parsebytes(metadata)
-    return str(headers.get("License-Expression") or headers.get("License") or "").split("\n")[0]

@@ -99,19 +99,14 @@ def _error(name: str, version: str, output: str, timeout_s: float) -> Exception:
     versions = [v.strip() for v in offered.group(1).split(",")]
     if versions != ["none"]:
         return UsageError(unknown_name(f"version of {name} with an sdist", version, versions))
-    return _error_without_sdist(name, version, timeout_s)
-
-
-def _error_without_sdist(name: str, version: str, timeout_s: float) -> Exception:
-    """Tell a package that publishes wheels only from one that is not there."""
-    from katgym_envs.swe.packages.catalogue import known_packages
+    from katgym_envs.swe.packages.catalogue import list_packages
 
     if "Available versions:" in _pip("index", "versions", name, timeout_s=timeout_s):
         return UsageError(
             f"{name} has no sdist on the package index, only wheels; tasks are made from the "
             "tests an sdist ships"
         )
-    return UsageError(unknown_name("package", name, known_packages(), hint=f"({name}=={version})"))
+    return UsageError(unknown_name("package", name, list_packages(), hint=f"({name}=={version})"))
 
 
 def _last(output: str) -> str:

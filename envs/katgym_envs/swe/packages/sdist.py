@@ -56,7 +56,11 @@ def fetch_sdist(
     Raises `UsageError` (unknown package or version, no sdist, wrong sha256) and
     `InfrastructureError` (the index cannot be reached).
     """
-    _check_names(name, version)
+    # Both become paths and arguments of pip: an option or a URL must not pass for one.
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"a package name is letters, digits and '-_.', got {name!r}")
+    if not _VERSION.fullmatch(version) or ".." in version:
+        raise UsageError(f"the version of {name!r} is like '1.2.3', got {version!r}")
     folder = (cache_dir or sdist_cache()) / name.lower() / version
     cached = sorted(path for path in folder.glob("*") if path.is_file())
     for path in cached:
@@ -77,14 +81,6 @@ def fetch_sdist(
         target = folder / fresh.name
         fresh.replace(target)
     return Sdist(name=name, version=version, sha256=found.sha256, path=target)
-
-
-def _check_names(name: str, version: str) -> None:
-    """Names become paths and arguments of pip: an option or a URL must not pass for one."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"a package name is letters, digits and '-_.', got {name!r}")
-    if not _VERSION.fullmatch(version) or ".." in version:
-        raise UsageError(f"the version of {name!r} is like '1.2.3', got {version!r}")
 
 
 def _sdist(name: str, version: str, path: Path) -> Sdist:

@@ -49,7 +49,7 @@ def read_sdist(path: Path, *, limits: ArchiveLimits | None = None) -> dict[str, 
         if zipfile.is_zipfile(io.BytesIO(data)):
             members = _zip_members(data)
         else:
-            members = _tar_members(_unpacked(data, limits))
+            members = _tar_members(_unpack(data, limits))
         files = _collect(members, limits)
     except _UNSOUND as e:
         raise UsageError(f"{path.name} is not a sound sdist: {type(e).__name__}: {e}") from e
@@ -57,7 +57,16 @@ def read_sdist(path: Path, *, limits: ArchiveLimits | None = None) -> dict[str, 
         raise UsageError(f"{path.name} is refused: {e}") from e
     if not files:
         raise UsageError(f"{path.name} holds no files")
-    return dict(sorted(_without_top_folder(files, path.name).items()))
+    tops = {member.split("/", 1)[0] for member in files}
+    if len(tops) != 1 or any("/" not in member for member in files):
+        raise UsageError(
+            f"{path.name} is not an sdist: it holds {sorted(tops)[:4]} instead of 1 folder"
+        )
+    folders = {str(parent) for member in files for parent in PurePosixPath(member).parents}
+    both = folders.intersection(files)
+    if both:
+        raise UsageError(f"{path.name} is refused: {min(both)!r} is both a file and a folder")
+    return {member.split("/", 1)[1]: files[member] for member in sorted(files)}
 
 
 # RuntimeError: an encrypted zip, an unknown compression, links in a circle.
@@ -77,7 +86,7 @@ class _Member:
     stream: IO[bytes]
 
 
-def _unpacked(data: bytes, limits: ArchiveLimits) -> io.BytesIO:
+def _unpack(data: bytes, limits: ArchiveLimits) -> io.BytesIO:
     """Return the tar file, unpacked here as tarfile reads a header of any size at once."""
     reader: IO[bytes] = io.BytesIO(data)
     for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open)):
@@ -123,7 +132,10 @@ def _collect(members: Iterator[_Member], limits: ArchiveLimits) -> dict[str, byt
     files: dict[str, bytes] = {}
     total = 0
     for member in members:
-        path = _checked_path(member.path)
+        path = member.path
+        if path.startswith("/") or "\\" in path or "\0" in path or ".." in path.split("/"):
+            raise _RefusedError(f"{path!r} is not a path inside the archive")
+        path = str(PurePosixPath(path))
         content = member.stream.read(limits.max_file_bytes + 1)
         total += len(content)
         if len(content) > limits.max_file_bytes:
@@ -134,20 +146,3 @@ def _collect(members: Iterator[_Member], limits: ArchiveLimits) -> dict[str, byt
         if len(files) > limits.max_files:
             raise _RefusedError(f"it holds more than {limits.max_files} files")
     return files
-
-
-def _checked_path(path: str) -> str:
-    if path.startswith("/") or "\\" in path or "\0" in path or ".." in path.split("/"):
-        raise _RefusedError(f"{path!r} is not a path inside the archive")
-    return str(PurePosixPath(path))
-
-
-def _without_top_folder(files: dict[str, bytes], name: str) -> dict[str, bytes]:
-    tops = {path.split("/", 1)[0] for path in files}
-    if len(tops) != 1 or any("/" not in path for path in files):
-        raise UsageError(f"{name} is not an sdist: it holds {sorted(tops)[:4]} instead of 1 folder")
-    folders = {str(parent) for path in files for parent in PurePosixPath(path).parents}
-    if not folders.isdisjoint(files):
-        both = min(folders.intersection(files))
-        raise UsageError(f"{name} is refused: {both!r} is both a file and a folder")
-    return {path.split("/", 1)[1]: content for path, content in files.items()}

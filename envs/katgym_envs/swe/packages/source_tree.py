@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from katgym.errors import UsageError
-from katgym_envs.swe.packages.catalogue import KnownPackage, known_packages
+from katgym_envs.swe.packages.catalogue import KnownPackage, list_packages
 from katgym_envs.swe.packages.layout import guess_package, is_below
 from katgym_envs.swe.packages.sdist import fetch_sdist
 from katgym_envs.swe.packages.sdist_archive import read_sdist
@@ -49,7 +49,7 @@ class SourceTree:
     @cached_property
     def test_modules(self) -> tuple[str, ...]:
         """Return the test modules, less the excluded ones."""
-        patterns = [_compiled(pattern) for pattern in self.package.tests]
+        patterns = [_compile(pattern) for pattern in self.package.tests]
         return tuple(
             path
             for path in self.files
@@ -87,12 +87,12 @@ def open_package(
     name, _, version = (part.strip() for part in spec.partition("=="))
     if name == TOY:
         return open_toy()
-    known = known_packages().get(name.lower())
+    known = list_packages().get(name.lower())
     if known is not None and version in ("", known.version):
         sdist = fetch_sdist(known.name, known.version, sha256=known.sha256, cache_dir=cache_dir)
         return SourceTree(package=known, files=read_sdist(sdist.path))
     if not version:
-        known_names = ", ".join(known_packages())
+        known_names = ", ".join(list_packages())
         raise UsageError(
             f"package {name!r} is not in the table; name a version as in '{name}==1.0'. "
             f"In the table: {known_names}"
@@ -119,6 +119,6 @@ def open_toy() -> SourceTree:
     return SourceTree(package=package, files=dict(sorted(files.items())))
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     text = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
     return re.compile(text)

@@ -6,7 +6,7 @@ from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import FilePatch, Hunk
 from katgym_envs.swe.patching.make_diff import make_diff
 from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, updated
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, update_tree
 from katgym_envs.swe.patching.unified import parse_diff
 from katgym_envs.swe.patching.workspace import (
     is_artefact,
@@ -36,6 +36,6 @@ __all__ = [
     "parse_envelope",
     "parse_proposal",
     "tree_of_directory",
-    "updated",
+    "update_tree",
     "workspace_changes",
 ]

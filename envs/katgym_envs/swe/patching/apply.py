@@ -146,8 +146,8 @@ def _mismatch(
     found = lines[start : start + size]
     first = next((i for i in range(size) if i >= len(found) or found[i] != wanted[i]), 0)
     is_there = first < len(found)
-    shown = _shown(found[first]) if is_there else "the file's end"
-    expected = _shown(wanted[first]) if wanted else "an end further down"
+    shown = _show(found[first]) if is_there else "the file's end"
+    expected = _show(wanted[first]) if wanted else "an end further down"
     return PatchError(
         PatchFailure.CONTEXT_MISMATCH,
         f"line {start + first + 1} is {shown}, the patch expects {expected}",
@@ -156,7 +156,7 @@ def _mismatch(
     )
 
 
-def _shown(line: bytes) -> str:
+def _show(line: bytes) -> str:
     text = line[:120].decode("utf-8", "replace")
     return repr(text)
 

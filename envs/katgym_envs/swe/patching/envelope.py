@@ -100,28 +100,7 @@ class _Reader:
         if prefix == _DELETE:
             return EnvelopePart(path=path, kind="delete", line=start)
         if prefix == _ADD:
-            return EnvelopePart(path=path, kind="add", content=self._added(path), line=start)
-        return self._update(path, start)
-
-    def _is_part_end(self) -> bool:
-        return self.at >= len(self.lines) or self.lines[self.at].startswith(
-            (_ADD, _DELETE, _UPDATE)
-        )
-
-    def _added(self, path: str) -> bytes:
-        added = []
-        while not self._is_part_end():
-            line = self.lines[self.at]
-            if not line.startswith("+"):
-                raise self._error(path, f"lines of an added file start with '+', got {line[:80]!r}")
-            added.append(line[1:] + "\n")
-            self.at += 1
-        return "".join(added).encode("utf-8", "surrogateescape")
-
-    def _error(self, path: str, text: str) -> PatchError:
-        return PatchError(PatchFailure.MALFORMED, text, path=path, line=self.at + 1)
-
-    def _update(self, path: str, start: int) -> EnvelopePart:
+            return EnvelopePart(path=path, kind="add", content=self._add(path), line=start)
         move_to = None
         if not self._is_part_end() and self.lines[self.at].startswith(_MOVE):
             move_to = check_path(self.lines[self.at].removeprefix(_MOVE).strip(), line=self.at + 1)
@@ -137,13 +116,31 @@ class _Reader:
             path=path, kind="update", chunks=tuple(chunks), move_to=move_to, line=start
         )
 
+    def _is_part_end(self) -> bool:
+        return self.at >= len(self.lines) or self.lines[self.at].startswith(
+            (_ADD, _DELETE, _UPDATE)
+        )
+
+    def _add(self, path: str) -> bytes:
+        added = []
+        while not self._is_part_end():
+            line = self.lines[self.at]
+            if not line.startswith("+"):
+                raise self._error(path, f"lines of an added file start with '+', got {line[:80]!r}")
+            added.append(line[1:] + "\n")
+            self.at += 1
+        return "".join(added).encode("utf-8", "surrogateescape")
+
+    def _error(self, path: str, text: str) -> PatchError:
+        return PatchError(PatchFailure.MALFORMED, text, path=path, line=self.at + 1)
+
     def _chunk(self, path: str) -> Chunk:
         start = self.at + 1
         anchors: list[bytes] = []
         while self.at < len(self.lines) and self.lines[self.at].startswith("@@"):
             anchor = self.lines[self.at][2:].strip()
             if anchor:
-                anchors.append(_encoded(anchor))
+                anchors.append(_encode(anchor))
             self.at += 1
         old: list[bytes] = []
         new: list[bytes] = []
@@ -161,9 +158,9 @@ class _Reader:
                 )
             is_changed |= kind != " "
             if kind != "+":
-                old.append(_encoded(text))
+                old.append(_encode(text))
             if kind != "-":
-                new.append(_encoded(text))
+                new.append(_encode(text))
             self.at += 1
         if not is_changed:
             raise PatchError(
@@ -174,7 +171,7 @@ class _Reader:
         )
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -203,7 +200,7 @@ def apply_envelope(tree: Tree, parts: tuple[EnvelopePart, ...]) -> Changes:
             raise _error(part, PatchFailure.NOT_A_FILE, "is a link, not a file")
         if part.move_to is not None and part.move_to in entries:
             raise _error(part, PatchFailure.ALREADY_EXISTS, f"{part.move_to!r} is there already")
-        entry = FileEntry(content=_edited(part, old.content), is_executable=old.is_executable)
+        entry = FileEntry(content=_edit(part, old.content), is_executable=old.is_executable)
         if part.move_to is not None:
             changes[part.path] = None
         changes[part.move_to or part.path] = entry
@@ -215,7 +212,7 @@ def _error(part: EnvelopePart, reason: PatchFailure, text: str) -> PatchError:
     return PatchError(reason, text, path=part.path, line=part.line)
 
 
-def _edited(part: EnvelopePart, content: bytes) -> bytes:
+def _edit(part: EnvelopePart, content: bytes) -> bytes:
     has_newline = content.endswith(b"\n") or not content
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     result: list[bytes] = []

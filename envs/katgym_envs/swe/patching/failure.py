@@ -1,4 +1,4 @@
-"""Why a patch is refused: typed reasons, with texts that tell a model how to mend it.
+"""Typed reasons why a patch is refused, with texts that tell a model how to mend it.
 
 Not here: which paths a grader drops or rejects on top of this (`katgym_envs.swe.grading`).
 """

@@ -122,23 +122,17 @@ def _groups(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Opcode
     head = next((i for i in range(limit) if old[i] != new[i]), limit)
     tail = next((i for i in range(limit - head) if old[-1 - i] != new[-1 - i]), limit - head)
     middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
+    edits: list[_Opcode] = []
+    if len(middle_old) * len(middle_new) > _MAX_QUADRATIC:
+        edits = [("replace", 0, len(middle_old), 0, len(middle_new))]
+    elif middle_old or middle_new:
+        matcher = difflib.SequenceMatcher(None, middle_old, middle_new, autojunk=False)
+        edits = [*matcher.get_opcodes()]
     codes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
-    codes += [
-        (tag, i1 + head, i2 + head, j1 + head, j2 + head)
-        for tag, i1, i2, j1, j2 in _edits(middle_old, middle_new)
-    ]
+    codes += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in edits]
     if tail:
         codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
     yield from _with_context(codes)
-
-
-def _edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[_Opcode]:
-    if not old and not new:
-        return []
-    if len(old) * len(new) > _MAX_QUADRATIC:
-        return [("replace", 0, len(old), 0, len(new))]
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [(tag, i1, i2, j1, j2) for tag, i1, i2, j1, j2 in matcher.get_opcodes()]
 
 
 def _with_context(codes: list[_Opcode]) -> Iterator[list[_Opcode]]:

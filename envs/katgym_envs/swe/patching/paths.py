@@ -73,10 +73,10 @@ def quote(path: str) -> str:
     data = os.fsencode(path)
     if all(0x20 <= byte < 0x7F and byte not in b'"\\' for byte in data):
         return path
-    return '"' + "".join(_escaped(byte) for byte in data) + '"'
+    return '"' + "".join(_escape(byte) for byte in data) + '"'
 
 
-def _escaped(byte: int) -> str:
+def _escape(byte: int) -> str:
     if byte in _NAMES:
         return "\\" + _NAMES[byte]
     return chr(byte) if 0x20 <= byte < 0x7F else f"\\{byte:03o}"

@@ -67,7 +67,11 @@ def _patch_in(text: str) -> str:
         if end < 0:
             raise PatchError(PatchFailure.MALFORMED, f"{BEGIN!r} without {END!r}")
         return text[start : end + len(END)]
-    blocks = [m for m in _FENCE.finditer(text) if _is_patch(m["info"].strip(), m["body"])]
+    blocks = []
+    for block in _FENCE.finditer(text):
+        info = block["info"].strip().lower()
+        if info in _DIFF_LANGUAGES or (not info and _LOOKS_LIKE_DIFF.match(block["body"])):
+            blocks.append(block)
     if len(blocks) > 1:
         raise PatchError(PatchFailure.MALFORMED, "more than one code block with a patch; send one")
     if blocks:
@@ -78,7 +82,3 @@ def _patch_in(text: str) -> str:
             "no patch found: write a unified diff in a ```diff block, or '*** Begin Patch'",
         )
     return text
-
-
-def _is_patch(info: str, body: str) -> bool:
-    return info.lower() in _DIFF_LANGUAGES or (not info and bool(_LOOKS_LIKE_DIFF.match(body)))

@@ -23,7 +23,7 @@ def as_tree(files: Tree) -> dict[str, FileEntry]:
     return {p: f if isinstance(f, FileEntry) else FileEntry(content=f) for p, f in files.items()}
 
 
-def updated(tree: Tree, changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
+def update_tree(tree: Tree, changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
     """Return the tree after the changes."""
     result = as_tree(tree)
     for path, entry in changes.items():

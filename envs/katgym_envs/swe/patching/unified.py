@@ -56,7 +56,14 @@ class _Reader:
         self.at = 0
 
     def parts(self) -> list[FilePatch]:
-        self._skip_introduction()
+        # Whatever stands before the first file's header is an introduction.
+        while self.at < len(self.lines) and not self._starts(_GIT):
+            following = self.lines[self.at + 1 : self.at + 2]
+            if self._starts(b"--- ") and following and following[0].startswith(b"+++ "):
+                break
+            if self._starts(b"@@ "):
+                raise self.error(PatchFailure.MALFORMED, "a hunk before any '--- a/PATH' line")
+            self.at += 1
         found: list[FilePatch] = []
         while not self._is_at_end():
             found.append(self._git_part() if self._starts(_GIT) else self._plain_part())
@@ -72,15 +79,6 @@ class _Reader:
 
     def _starts(self, *prefixes: bytes) -> bool:
         return self.at < len(self.lines) and self.lines[self.at].startswith(prefixes)
-
-    def _skip_introduction(self) -> None:
-        while self.at < len(self.lines) and not self._starts(_GIT):
-            following = self.lines[self.at + 1 : self.at + 2]
-            if self._starts(b"--- ") and following and following[0].startswith(b"+++ "):
-                return
-            if self._starts(b"@@ "):
-                raise self.error(PatchFailure.MALFORMED, "a hunk before any '--- a/PATH' line")
-            self.at += 1
 
     def _is_at_end(self) -> bool:
         """Skip blank lines and a mail's signature; return whether nothing else is left."""
@@ -129,9 +127,6 @@ class _Reader:
         if name == "/dev/null":
             self.at += 1
             return None
-        return self._path(name, side)
-
-    def _path(self, name: str, side: str) -> str:
         if not name.startswith(side):
             if name.startswith("/") or ".." in name.split("/"):
                 check_path(name, line=self.at + 1)
@@ -321,10 +316,7 @@ class _GitHeader:
             if len(self.moves) != 2:
                 raise self._error("a rename or copy names one path only")
             return self.moves["old"], self.moves["new"]
-        return self._header_paths()
-
-    def _header_paths(self) -> tuple[str, str]:
-        """Split `a/PATH b/PATH`: unquoted paths may have blanks, so both sides must agree."""
+        # `a/PATH b/PATH`: unquoted paths may have blanks, so both sides must agree.
         text = os.fsdecode(self.reader.lines[self.start].removesuffix(b"\n")[len(_GIT) :])
         names: tuple[str, str] | None = None
         if text.startswith('"'):

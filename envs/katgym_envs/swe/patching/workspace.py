@@ -13,7 +13,7 @@ from katgym.sandbox.layer import FileEntry, directory_entries
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.make_diff import make_diff
 from katgym_envs.swe.patching.paths import check_link, check_path
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, updated
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, update_tree
 
 _ARTEFACT_FOLDERS = frozenset(
     {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"}
@@ -85,7 +85,7 @@ def make_workspace_diff(base: Tree, diff: WorkspaceDiff) -> str:
     }
     before = as_tree(base)
     text_before = {p: e for p, e in before.items() if p in kept and not _is_binary(e)}
-    after = updated(text_before, kept)
+    after = update_tree(text_before, kept)
     return make_diff(text_before, after)
 
 

@@ -1,1 +1,1 @@
-"""Where tasks come from: specs that regenerate them, rows with a hidden store. See README.md."""
+"""Sets of tasks on disk: packages with edits, rows with a hidden store. See README.md."""

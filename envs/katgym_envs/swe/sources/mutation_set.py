@@ -1,36 +1,35 @@
-"""Tasks kept as specs: packages by name and sha256, bugs by operator and place.
+"""Tasks of packages: packages by name and sha256, tasks by what differs from them.
 
     FOLDER/packages/inflection-0.5.1.json    a `PackageSpec`
     FOLDER/specs.jsonl                       a `TaskSpec` a line
 
-Workspaces and gold patches are regenerated bit by bit; what comes out is compared with the spec.
-The shipped set is such a folder, and so is `hidden/` of a made one. Not here: making (`making/`).
+The base state that comes out is compared with the spec's digest.
+The shipped set is such a folder, and so is `hidden/` of a made one. Not here: making
+sets (`katgym_plugin_swe_factory`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import msgspec
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.sandbox import LayerStore, layer_store
+from katgym.errors import UsageError, unknown_name
+from katgym.sandbox import LayerStore
 from katgym.sandbox.layer import tree_digest
 from katgym.sandbox.venvs import ensure_venv
-from katgym.storage import read_lines
+from katgym.system import read_lines
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
-from katgym_envs.swe.mutation import mutate_files
 from katgym_envs.swe.packages import SourceTree, open_package
 from katgym_envs.swe.patching import make_diff
-from katgym_envs.swe.row import EnvironmentRecipe, KatgymPart, MutationSpec, Origin, SweRow
-from katgym_envs.swe.sources.package_files import base_tree, graded_files
-from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
-from katgym_envs.swe.sources.visible_tests import without_functions
-from katgym_envs.swe.swe_task import SweTask, Workspace
+from katgym_envs.swe.row import EnvironmentRecipe, KatgymPart, Origin, SweRow
+from katgym_envs.swe.sources.package_files import base_tree, select_graded_files
+from katgym_envs.swe.sources.spec_format import FileEdit, PackageSpec, TaskSpec, apply_edits
+from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.task_source import TaskSource
 
 SPECS_FILE = "specs.jsonl"
@@ -38,8 +37,8 @@ PACKAGES_FOLDER = "packages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regenerated:
-    """What a spec stands for."""
+class EditedPackage:
+    """A package with a task's edits in it."""
 
     workspace: Mapping[str, bytes]
     """The base state."""
@@ -60,32 +59,22 @@ class Regenerated:
         return make_diff(before, self.hidden_files)
 
 
-def regenerate(
-    tree: SourceTree,
-    mutations: Sequence[MutationSpec],
-    hidden_functions: Iterable[tuple[str, str]],
-) -> Regenerated:
-    """Return base state, gold and hidden files of a bug in a package.
-
-    hidden_functions: (path, qualname) of the test functions that are not in the workspace. Raises
-    `UsageError` for a mutation that does not fit the package's source.
-    """
-    correct = base_tree(tree)
-    tests = graded_files(tree)
-    workspace = {**correct, **mutate_files(correct, mutations)}
-    gold = {p: correct[p] for p in {m.file for m in mutations}}
-    shown = without_functions(
-        {p: c for p, c in tests.items() if p.endswith(".py")}, hidden_functions
-    )
-    return Regenerated(workspace={**workspace, **shown}, gold_files=gold, hidden_files=tests)
+def edit_package(tree: SourceTree, edits: Mapping[str, Sequence[FileEdit]]) -> EditedPackage:
+    """Return base state, gold and hidden files of a task; `UsageError` for what does not fit."""
+    correct, tests = base_tree(tree), select_graded_files(tree)
+    for path in edits:
+        if path not in correct:
+            raise UsageError(unknown_name("file", path, correct))
+    changed = {path: apply_edits(correct[path], found) for path, found in edits.items()}
+    gold = {path: correct[path] for path in edits if path not in tests}
+    return EditedPackage(workspace={**correct, **changed}, gold_files=gold, hidden_files=tests)
 
 
 class MutationSet(TaskSource):
     """The tasks of a folder of specs."""
 
     def __init__(self, folder: Path, *, layers: LayerStore | None = None) -> None:
-        self.folder = folder
-        self._layers = layers
+        super().__init__(folder, layers=layers)
         self._packages: dict[str, PackageSpec] = {}
 
     @cached_property
@@ -97,7 +86,10 @@ class MutationSet(TaskSource):
             try:
                 spec = msgspec.convert(data, TaskSpec)
             except msgspec.ValidationError as e:
-                raise UsageError(f"{str(path)!r} line {number} ({data.get('id')!r}): {e}") from e
+                raise UsageError(
+                    f"{str(path)!r} line {number} ({data.get('id')!r}): {e}. Hint: a set of another"
+                    " version of katgym has to be made again, with `katgym swe make`"
+                ) from e
             if spec.id in found:
                 raise UsageError(f"{str(path)!r} line {number}: id {spec.id!r} occurs twice")
             found[spec.id] = spec
@@ -105,10 +97,7 @@ class MutationSet(TaskSource):
 
     def spec(self, instance_id: str) -> TaskSpec:
         """Return a spec; `UnknownNameError` names the nearest ids."""
-        try:
-            return self.specs[instance_id]
-        except KeyError:
-            raise UnknownNameError(unknown_name("task", instance_id, self.specs)) from None
+        return self._find(instance_id, self.specs)
 
     def package(self, instance_id: str) -> PackageSpec:
         """Return the package of a task; `UsageError` if its file is missing or broken."""
@@ -125,35 +114,30 @@ class MutationSet(TaskSource):
             )
         return package
 
-    def tasks(self, split: str | None = None) -> Sequence[SweTask]:
-        """Return the visible sides, in the file's order."""
+    def rows(self, split: str | None = None) -> Sequence[SweRow]:
+        """Return the rows in the file's order, without what has to be made: patches, files."""
         chosen = [s for s in self.specs.values() if split is None or s.split == split]
-        return [SweTask.from_row(self._row(s)) for s in chosen]
+        return [self._row(spec) for spec in chosen]
 
     def row(self, instance_id: str) -> SweRow:
         """Return the whole row, with patches."""
-        spec, made = self.spec(instance_id), self.regenerated(instance_id)
+        spec, made = self.spec(instance_id), self.load_files(instance_id)
         return self._row(spec, made)
-
-    def rows_without_patches(self) -> Sequence[SweRow]:
-        """Return all rows but for what has to be made again: patches and hidden files."""
-        return [self._row(spec) for spec in self.specs.values()]
 
     def workspace(self, instance_id: str) -> Workspace:
         """Return the base state as a layer with its interpreter."""
         files = self.base_files(instance_id)
         python = ensure_venv(self.package(instance_id).requirements)
-        layer = (self._layers or layer_store()).add_files(files)
-        return Workspace(layer=layer, python=python)
+        return Workspace(layer=self._add_layer(files), python=python)
 
     def base_files(self, instance_id: str) -> Mapping[str, bytes]:
         """Return the base state's files."""
-        return self.regenerated(instance_id).workspace
+        return self.load_files(instance_id).workspace
 
-    def hidden(self, instance_id: str) -> HiddenTests:
+    def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side."""
         spec, package = self.spec(instance_id), self.package(instance_id)
-        made = self.regenerated(instance_id)
+        made = self.load_files(instance_id)
         nodes = package.node_ids
         left_out = {nodes[i] for i in (*spec.fail_to_pass, *spec.ungraded)}
         graded_paths = {f.path for f in package.functions}
@@ -166,16 +150,25 @@ class MutationSet(TaskSource):
             files=made.hidden_files,
             test_modules=tuple(sorted(graded_paths)),
             functions=package.functions,
-            canaries=_canaries(package),
+            canaries=tuple(
+                ValidCanary(
+                    path=c.path,
+                    spec=c.spec,
+                    fails=frozenset(nodes[i] for i in c.fails),
+                    places={nodes[number]: c.place_of(i) for i, number in enumerate(c.fails)},
+                    near_for=frozenset(c.near_for),
+                )
+                for c in package.canaries
+            ),
             base_places={nodes[i]: place for i, place in places},
             timeout_s=spec.timeout_s,
             gold_files=made.gold_files,
         )
 
-    def regenerated(self, instance_id: str) -> Regenerated:
-        """Return what a spec stands for; `UsageError` if it is not what it was when made."""
+    def load_files(self, instance_id: str) -> EditedPackage:
+        """Return a task's files; `UsageError` if they are not what they were when it was made."""
         spec, package = self.spec(instance_id), self.package(instance_id)
-        made = _regenerated(package.key, package.sha256, spec.mutations, _hidden(spec, package))
+        made = edit_package(open_pinned(package.key, package.sha256), spec.edits)
         digest = tree_digest(made.workspace)
         if digest != spec.workspace_sha256:
             raise UsageError(
@@ -184,10 +177,13 @@ class MutationSet(TaskSource):
             )
         return made
 
-    def _row(self, spec: TaskSpec, made: Regenerated | None = None) -> SweRow:
+    def _row(self, spec: TaskSpec, made: EditedPackage | None = None) -> SweRow:
         package = self.package(spec.id)
         nodes = package.node_ids
         left_out = {*spec.fail_to_pass, *spec.ungraded}
+        broken = {nodes[i] for i in left_out}
+        # A test module that keeps a function the bug does not break can be seen.
+        visible = {f.path for f in package.functions if not broken & set(f.node_ids())}
         hidden_files = {} if made is None else made.hidden_files
         part = KatgymPart(
             split=spec.split,
@@ -195,7 +191,7 @@ class MutationSet(TaskSource):
                 requirements=package.requirements, python_path=package.python_path
             ),
             source_roots=package.source_roots,
-            visible_tests=_visible_tests(spec, package),
+            visible_tests=tuple(path for path in package.test_files if path in visible),
             hidden_files={p: hashlib.sha256(c).hexdigest() for p, c in hidden_files.items()},
             workspace_sha256=spec.workspace_sha256,
             canaries=spec.package,
@@ -205,7 +201,6 @@ class MutationSet(TaskSource):
                 package=package.name,
                 version=package.version,
                 sha256=package.sha256,
-                mutations=spec.mutations,
             ),
             license=package.license,
             validation=spec.validation,
@@ -220,7 +215,6 @@ class MutationSet(TaskSource):
             version=package.version,
             FAIL_TO_PASS=[nodes[i] for i in spec.fail_to_pass],
             PASS_TO_PASS=[n for i, n in enumerate(nodes) if i not in left_out],
-            environment_setup_commit=spec.workspace_sha256[:40],
             katgym=part,
         )
 
@@ -241,51 +235,11 @@ def open_pinned(key: str, sha256: str) -> SourceTree:
     """
     name, _, version = key.rpartition("-")
     tree = open_package(f"{name}=={version}", sha256=sha256)
-    if pinned_sha256(tree) != sha256:
-        raise UsageError(
-            f"package {key!r} has sha256 {pinned_sha256(tree)!r}, the spec says {sha256!r}"
-        )
+    if pin_of(tree) != sha256:
+        raise UsageError(f"package {key!r} has sha256 {pin_of(tree)!r}, the spec says {sha256!r}")
     return tree
 
 
-def pinned_sha256(tree: SourceTree) -> str:
+def pin_of(tree: SourceTree) -> str:
     """Return what pins a package: its sdist's sha256; the toy's is that of its files."""
     return tree.package.sha256 or tree.sha256
-
-
-def _hidden(spec: TaskSpec, package: PackageSpec) -> tuple[tuple[str, str], ...]:
-    """Return the test functions that the bug breaks."""
-    nodes = package.node_ids
-    broken = {nodes[i] for i in (*spec.fail_to_pass, *spec.ungraded)}
-    return tuple((f.path, f.qualname) for f in package.functions if broken & set(f.node_ids()))
-
-
-def _visible_tests(spec: TaskSpec, package: PackageSpec) -> tuple[str, ...]:
-    """Return the test modules that are left with at least one sound test."""
-    hidden = set(_hidden(spec, package))
-    left = {f.path for f in package.functions if (f.path, f.qualname) not in hidden}
-    return tuple(path for path in package.test_files if path in left)
-
-
-def _canaries(package: PackageSpec) -> tuple[ValidCanary, ...]:
-    nodes = package.node_ids
-    return tuple(
-        ValidCanary(
-            path=c.path,
-            spec=c.spec,
-            fails=frozenset(nodes[i] for i in c.fails),
-            places={nodes[number]: c.place_of(i) for i, number in enumerate(c.fails)},
-            near_for=frozenset(c.near_for),
-        )
-        for c in package.canaries
-    )
-
-
-@lru_cache(maxsize=64)
-def _regenerated(
-    key: str,
-    sha256: str,
-    mutations: tuple[MutationSpec, ...],
-    hidden_functions: tuple[tuple[str, str], ...],
-) -> Regenerated:
-    return regenerate(open_pinned(key, sha256), mutations, hidden_functions)

@@ -26,7 +26,7 @@ def base_tree(tree: SourceTree) -> dict[str, bytes]:
     }
 
 
-def graded_files(tree: SourceTree) -> dict[str, bytes]:
+def select_graded_files(tree: SourceTree) -> dict[str, bytes]:
     """Return test modules and all that belongs to them; conftest files everywhere, too."""
     base = base_tree(tree)
     wanted = set(tree.test_files) | {p for p in base if p.split("/")[-1] == "conftest.py"}

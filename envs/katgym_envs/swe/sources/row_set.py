@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
-from katgym.sandbox import LayerStore, layer_store
+from katgym.errors import UsageError
+from katgym.sandbox import LayerStore
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
-from katgym.storage import make_private, read_lines, to_lines, write_atomically
-from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym.system import make_private, read_lines, to_lines, write_atomically
+from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import Origin, SweRow
-from katgym_envs.swe.swe_task import SweTask, Workspace
+from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.task_source import TaskSource
 
 TASKS_FILE = "tasks.jsonl"
@@ -41,37 +41,15 @@ class StoredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     link_target: str | None = None
 
 
-class StoredFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `TestFunction`."""
-
-    path: str
-    qualname: str
-    case_ids: tuple[str, ...] = ("",)
-
-
-class StoredCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A `ValidCanary`."""
-
-    path: str
-    spec: dict[str, Any]
-    places: dict[str, str]
-    """Node ids that fail with it -> where."""
-    is_near: bool = False
-    """Whether it is a near canary of the task (`ValidCanary.near_for`)."""
-
-
 class StoredTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the grader keeps of one task besides its row."""
 
     base: dict[str, StoredFile] | None = None
     """None when the row's image holds it."""
-    hidden: dict[str, str] = {}
-    """Path -> sha256."""
-    gold: dict[str, str] = {}
-    test_modules: tuple[str, ...] = ()
-    functions: tuple[StoredFunction, ...] = ()
-    canaries: tuple[StoredCanary, ...] = ()
-    base_places: dict[str, str] = {}
+    hidden: HiddenTests
+    """Without the contents of files, which are `files` and `gold_files`: path -> sha256."""
+    files: dict[str, str] = {}
+    gold_files: dict[str, str] = {}
 
 
 def visible_row(row: SweRow) -> SweRow:
@@ -80,8 +58,7 @@ def visible_row(row: SweRow) -> SweRow:
         row.katgym, origin=Origin(kind="hidden"), hidden_files={}, canaries="", validation={}
     )
     return msgspec.structs.replace(
-        row, patch="", test_patch="", FAIL_TO_PASS=[], PASS_TO_PASS=[], eval_script="",
-        log_parser="", katgym=part, other={},
+        row, patch="", test_patch="", FAIL_TO_PASS=[], PASS_TO_PASS=[], katgym=part, other={},
     )  # fmt: skip
 
 
@@ -102,25 +79,16 @@ class RowSetWriter:
         """Store a task; `base` None says that the row's image holds the base state."""
         tree = StoredTree(
             base=None if base is None else {p: self._entry(f) for p, f in base.items()},
-            hidden={p: self._blob(content) for p, content in hidden.files.items()},
-            gold={p: self._blob(content) for p, content in hidden.gold_files.items()},
-            test_modules=hidden.test_modules,
-            functions=tuple(
-                StoredFunction(f.path, f.qualname, f.case_ids) for f in hidden.functions
-            ),
-            canaries=tuple(
-                StoredCanary(
-                    c.path,
-                    dict(c.spec),
-                    {n: c.places.get(n, "") for n in sorted(c.fails)},
-                    is_near=bool(c.near_for),
-                )
-                for c in hidden.own_canaries
-            ),
-            base_places=dict(hidden.base_places),
+            hidden=replace(hidden, files={}, gold_files={}, canaries=hidden.own_canaries),
+            files={p: self._blob(content) for p, content in hidden.files.items()},
+            gold_files={p: self._blob(content) for p, content in hidden.gold_files.items()},
         )
         path = self._store / "trees" / f"{row.instance_id}.json"
         write_atomically(path, msgspec.json.encode(tree), mode=0o600)
+        self.list_row(row)
+
+    def list_row(self, row: SweRow) -> None:
+        """List a task whose tree is on disk already, as an earlier run has left it."""
         self._rows[row.instance_id] = row
 
     def finish(self) -> None:
@@ -151,25 +119,20 @@ class RowSet(TaskSource):
     """The tasks of a set that `RowSetWriter` wrote."""
 
     def __init__(self, folder: Path, *, layers: LayerStore | None = None) -> None:
-        self.folder = folder
+        super().__init__(folder, layers=layers)
         self._store = folder / HIDDEN_FOLDER
-        self._layers = layers
 
     @cached_property
     def _rows(self) -> dict[str, SweRow]:
         return read_rows(self._store / "rows.jsonl")
 
-    def tasks(self, split: str | None = None) -> Sequence[SweTask]:
-        """Return the visible sides, in the file's order."""
-        rows = self._rows.values()
-        return [SweTask.from_row(r) for r in rows if split is None or r.katgym.split == split]
+    def rows(self, split: str | None = None) -> Sequence[SweRow]:
+        """Return the rows, whole and in the file's order."""
+        return [r for r in self._rows.values() if split is None or r.katgym.split == split]
 
     def row(self, instance_id: str) -> SweRow:
         """Return the whole row; `UnknownNameError` names the nearest ids."""
-        try:
-            return self._rows[instance_id]
-        except KeyError:
-            raise UnknownNameError(unknown_name("task", instance_id, self._rows)) from None
+        return self._find(instance_id, self._rows)
 
     def workspace(self, instance_id: str) -> Workspace:
         """Return the base state; its digest is compared with the row's."""
@@ -177,7 +140,7 @@ class RowSet(TaskSource):
         tree = self._tree(instance_id)
         if tree.base is None:
             return Workspace(layer=None, python=None)
-        layer = (self._layers or layer_store()).add_files(self._base(tree))
+        layer = self._add_layer(self._base(tree))
         expected = row.katgym.workspace_sha256
         if expected and layer.digest != expected:
             raise UsageError(
@@ -193,34 +156,13 @@ class RowSet(TaskSource):
         files = self._base(self._tree(instance_id))
         return {p: f.content for p, f in files.items() if f.link_target is None}
 
-    def hidden(self, instance_id: str) -> HiddenTests:
+    def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side."""
-        row, tree = self.row(instance_id), self._tree(instance_id)
-        return HiddenTests(
-            instance_id=instance_id,
-            gold_patch=row.patch,
-            fail_to_pass=tuple(row.FAIL_TO_PASS),
-            pass_to_pass=tuple(row.PASS_TO_PASS),
-            files={p: self._content(digest) for p, digest in tree.hidden.items()},
-            test_modules=tree.test_modules,
-            functions=tuple(
-                TestFunction(path=f.path, qualname=f.qualname, case_ids=f.case_ids)
-                for f in tree.functions
-            ),
-            canaries=tuple(
-                ValidCanary(
-                    path=c.path,
-                    spec=c.spec,
-                    fails=frozenset(c.places),
-                    places={n: p for n, p in c.places.items() if p},
-                    near_for=frozenset({instance_id}) if c.is_near else frozenset(),
-                )
-                for c in tree.canaries
-            ),
-            base_places=tree.base_places,
-            protected_paths=row.katgym.protected_paths,
-            timeout_s=row.katgym.timeout_s,
-            gold_files={p: self._content(digest) for p, digest in tree.gold.items()},
+        tree = self._tree(instance_id)
+        return replace(
+            tree.hidden,
+            files={p: self._content(digest) for p, digest in tree.files.items()},
+            gold_files={p: self._content(digest) for p, digest in tree.gold_files.items()},
         )
 
     def _tree(self, instance_id: str) -> StoredTree:
@@ -229,7 +171,10 @@ class RowSet(TaskSource):
         try:
             return msgspec.json.decode(path.read_bytes(), type=StoredTree)
         except (OSError, msgspec.MsgspecError) as e:
-            raise UsageError(f"task {instance_id!r}: {str(path)!r} cannot be read: {e}") from e
+            raise UsageError(
+                f"task {instance_id!r}: {str(path)!r} cannot be read: {e}. Hint: a set of another"
+                " version of katgym has to be made again"
+            ) from e
 
     def _base(self, tree: StoredTree) -> dict[str, FileEntry]:
         return {

@@ -1,21 +1,22 @@
-"""How made tasks are kept: specs that regenerate them, one file a package and one line a task.
+"""Tasks of packages as data: one file a package and one line a task.
 
-No source of the package is in them. Tests are numbered as `PackageSpec.node_ids()` lists them. Both
-are the grader's: a mutation tells where the bug is. Not here: regenerating (`mutation_set.py`).
+The package's sdist is named by its sha256, and a task holds what differs from it; no other source
+of the package is kept. Tests are numbered as `PackageSpec.node_ids()` lists them. Both files are
+the grader's: an edit tells where the bug is. Not here: reading them (`mutation_set.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from katgym.errors import UsageError
 from katgym_envs.swe.hidden import TestFunction
-from katgym_envs.swe.row import MutationSpec
 
-SPEC_SCHEMA = 1
+SPEC_SCHEMA = 2
 
 
 class CanarySpec(
@@ -99,12 +100,36 @@ def node_ids(tests: Mapping[str, Mapping[str, tuple[str, ...]]]) -> tuple[str, .
     )
 
 
+class FileEdit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A range of a file's bytes, and what stands in its place.
+
+    Example:
+        FileEdit(start=812, end=814, text="<=")
+    """
+
+    start: int
+    end: int
+    text: str
+    """Bytes as Latin-1 text: byte 0xe9 is "\\xe9"."""
+
+
+def apply_edits(content: bytes, edits: Sequence[FileEdit]) -> bytes:
+    """Return a file with its edits, in order and apart; `UsageError` if they do not fit."""
+    parts, at = [], 0
+    for edit in edits:
+        if not at <= edit.start <= edit.end <= len(content):
+            raise UsageError(f"{edit!r} does not fit {len(content)} bytes edited up to {at}")
+        parts += [content[at : edit.start], edit.text.encode("latin-1")]
+        at = edit.end
+    return b"".join((*parts, content[at:]))
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One task made by mutation.
+    """One task: a package with a bug, whose tests are not all visible.
 
     Example:
         TaskSpec(id="inflection-0.5.1-3fa9c0", package="inflection-0.5.1", split="train",
-                 mutations=(MutationSpec(file="inflection.py", operator="...", location="..."),),
+                 edits={"inflection.py": (FileEdit(812, 814, "<="),)},
                  fail_to_pass=(4, 5), statement="...", workspace_sha256="ab12...")
     """
 
@@ -112,7 +137,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     package: str
     """`PackageSpec.key`."""
     split: str = "train"
-    mutations: tuple[MutationSpec, ...]
+    edits: dict[str, tuple[FileEdit, ...]]
+    """Path -> what the base state has in place of the package's bytes: the bug, and the test files
+    without the hidden tests."""
     fail_to_pass: tuple[int, ...]
     base_places: tuple[str, ...] = ()
     """Where each of them fails on the base state."""

@@ -42,9 +42,9 @@ def main(argument: bytes, report: Callable[[bytes], None]) -> int:
     os.chdir(plan["workdir"])
     if plan["is_detailed"]:
         # A line tracer has to see the statements as they are written.
-        recorder: Recorder = DetailedRecorder(plan, send)
+        recorder: ResultRecorder = DetailedRecorder(plan, send)
     else:
-        recorder = Recorder(plan, send)
+        recorder = ResultRecorder(plan, send)
     import pytest
 
     return int(pytest.main(arguments(plan), plugins=[recorder]))
@@ -146,7 +146,7 @@ def arguments(plan: dict[str, Any]) -> list[str]:
     return [*given, "--", *plan["files"]]
 
 
-class Recorder:
+class ResultRecorder:
     """The pytest plugin that chooses, orders and reports tests."""
 
     def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
@@ -229,7 +229,7 @@ class Recorder:
         self.send("end", exit_code=int(exitstatus))
 
 
-class DetailedRecorder(Recorder):
+class DetailedRecorder(ResultRecorder):
     """Counts how often each line of the test modules is reached, to place a failure in a loop.
 
     It also keeps both sides of the equality that failed, as far as they are short literals.
@@ -301,7 +301,7 @@ class DetailedRecorder(Recorder):
                 steps.append(f"{line}:{self.hits.get((path, line), 0)}")
                 is_checked = False
             elif is_equality_check(traceback.tb_frame) and not is_checked:
-                sides, is_checked = checked_sides(traceback.tb_frame), True
+                sides, is_checked = check_sides(traceback.tb_frame), True
             traceback = traceback.tb_next
         self.places[item.nodeid] = ">".join(steps)
         if sides is not None and issubclass(call.excinfo.type, AssertionError):
@@ -331,7 +331,7 @@ def is_equality_check(frame: Any) -> bool:
     return is_equality and "not" not in name
 
 
-def checked_sides(frame: Any) -> tuple[str, str] | None:
+def check_sides(frame: Any) -> tuple[str, str] | None:
     """Return the two values that such a function was called with first."""
     names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
     given = [name for name in names if name != "self"][:2]

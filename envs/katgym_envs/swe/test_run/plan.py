@@ -1,4 +1,4 @@
-"""Which tests to run, in which order, and with what in the workspace.
+"""Plan of a test run: tests, their order, files put into the workspace.
 
 Not here: running them (`runner.py`), names and canaries (the caller renders its files).
 """

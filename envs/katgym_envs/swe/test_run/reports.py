@@ -38,7 +38,7 @@ class _Reports:
 
 def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) -> TestRun:
     """Return what a run amounts to."""
-    reports = _sorted_reports(reported)
+    reports = _sort_reports(reported)
     results = tuple(_result(reports, i, test) for i, test in enumerate(reports.collected))
     is_finished = len(reports.ends) == 1
     problems = list(reports.problems)
@@ -59,39 +59,35 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
     )
 
 
-def _sorted_reports(reported: bytes) -> _Reports:
+def _sort_reports(reported: bytes) -> _Reports:
     reports = _Reports()
     for line in reported.splitlines():
         try:
             data = json.loads(line)
-            _take(reports, data)
+            kind = data["kind"]
+            if kind == "hello":
+                reports.num_hello += 1
+            elif kind == "collected":
+                reports.num_collected += 1
+                for path, qualname, ordinal, node_id in data["tests"]:
+                    names = (path, qualname, node_id)
+                    if not all(isinstance(n, str) for n in names) or not isinstance(ordinal, int):
+                        raise TypeError("a collected test is three texts and a number")
+                    reports.collected.append([path, qualname, ordinal, node_id])
+            elif kind == "test":
+                if not isinstance(data["phases"], list) or not isinstance(data["index"], int):
+                    raise TypeError("a test is an index and a list of phases")
+                reports.tests.setdefault(data["index"], []).append(data)
+            elif kind == "uncollected":
+                reports.uncollected.append(f"{data['node']}\n{data['text']}".strip()[-_MAX_TEXT:])
+            elif kind == "end":
+                reports.ends.append(int(data["exit_code"]))
+            else:
+                raise ValueError(kind)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             reports.problems.append("the channel holds a line that is no report")
             break
     return reports
-
-
-def _take(reports: _Reports, data: dict[str, Any]) -> None:
-    kind = data["kind"]
-    if kind == "hello":
-        reports.num_hello += 1
-    elif kind == "collected":
-        reports.num_collected += 1
-        for path, qualname, ordinal, node_id in data["tests"]:
-            names = (path, qualname, node_id)
-            if not all(isinstance(n, str) for n in names) or not isinstance(ordinal, int):
-                raise TypeError("a collected test is three texts and a number")
-            reports.collected.append([path, qualname, ordinal, node_id])
-    elif kind == "test":
-        if not isinstance(data["phases"], list) or not isinstance(data["index"], int):
-            raise TypeError("a test is an index and a list of phases")
-        reports.tests.setdefault(data["index"], []).append(data)
-    elif kind == "uncollected":
-        reports.uncollected.append(f"{data['node']}\n{data['text']}".strip()[-_MAX_TEXT:])
-    elif kind == "end":
-        reports.ends.append(int(data["exit_code"]))
-    else:
-        raise ValueError(kind)
 
 
 def _result(reports: _Reports, index: int, test: list[Any]) -> TestResult:
@@ -122,11 +118,11 @@ def _result(reports: _Reports, index: int, test: list[Any]) -> TestResult:
         is_assertion=is_bad and data.get("is_assertion") is True,
         message=str(failing[0].get("message", ""))[-_MAX_TEXT:] if failing else "",
         place=place if is_bad and _PLACE.fullmatch(place) else "",
-        compared=_compared(data.get("compared")) if is_bad else None,
+        compared=_read_comparison(data.get("compared")) if is_bad else None,
     )
 
 
-def _compared(told: object) -> tuple[str, str] | None:
+def _read_comparison(told: object) -> tuple[str, str] | None:
     if not isinstance(told, list) or len(told) != 2:
         return None
     left, right = told

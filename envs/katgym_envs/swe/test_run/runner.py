@@ -16,16 +16,18 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 
-from katgym.sandbox import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from katgym.sandbox import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from katgym.sandbox.base import SandboxFileError
-from katgym.sandbox.text_program import RUN, TEXT_PROGRAM, pack_program
+from katgym.sandbox.preloaded.text_program import RUN, TEXT_PROGRAM, pack_program
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.test_run.plan import TestPlan
 from katgym_envs.swe.test_run.reports import read_reports
 from katgym_envs.swe.test_run.test_run_result import TestRun
 
-WARM_PYTEST = "katgym.sandbox.warm_pytest"  # importing it has effects, so it is only named
+WARM_PYTEST = (
+    "katgym.sandbox.preloaded.warm_pytest"  # importing it has effects, so it is only named
+)
 PRELOAD = (
     "pytest",
     "_pytest._argcomplete",
@@ -113,24 +115,28 @@ async def run_tests(sandbox: Sandbox, plan: TestPlan) -> TestRun:
         packed = pack_program(_program(), "main", argument)
         result, reported = await sandbox.call(RUN, packed, cwd="/", limits=limits)
     else:
-        result = await _run_cold(sandbox, argument, limits)
+        source = _program().encode()
+        # -s: no user site; the program itself removes the current folder from sys.path.
+        command = ["python3", "-s", "-c", _COLD.format(size=len(source))]
+        if sandbox.spec.python is not None:
+            command[0] = sandbox.spec.python
+        env = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+        result = await sandbox.exec(
+            command, cwd="/", env=env, stdin=source + argument, limits=limits
+        )
         reported = result.stdout
         result = replace(result, stdout=b"", stdout_omitted=0, stdout_split=0)
     try:
         document = await sandbox.read(junit, max_bytes=_MAX_JUNIT_BYTES)
     except SandboxFileError:
         document = None
-    return read_reports(_cut(result), reported, document)
-
-
-async def _run_cold(sandbox: Sandbox, argument: bytes, limits: SandboxLimits) -> ExecResult:
-    source = _program().encode()
-    # -s: no user site; the program itself removes the current folder from sys.path.
-    command = ["python3", "-s", "-c", _COLD.format(size=len(source))]
-    if sandbox.spec.python is not None:
-        command[0] = sandbox.spec.python
-    env = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
-    return await sandbox.exec(command, cwd="/", env=env, stdin=source + argument, limits=limits)
+    # A little of what was printed is kept, for a person who debugs a task.
+    printed = replace(
+        result,
+        stdout=result.stdout[-_MAX_PRINTED_BYTES:],
+        stderr=result.stderr[-_MAX_PRINTED_BYTES:],
+    )
+    return read_reports(printed, reported, document)
 
 
 def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
@@ -167,15 +173,6 @@ def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
             "junit": junit,
         }
     ).encode()
-
-
-def _cut(result: ExecResult) -> ExecResult:
-    """Keep a little of what was printed: it is for a person who debugs a task."""
-    return replace(
-        result,
-        stdout=result.stdout[-_MAX_PRINTED_BYTES:],
-        stderr=result.stderr[-_MAX_PRINTED_BYTES:],
-    )
 
 
 @lru_cache(maxsize=1)

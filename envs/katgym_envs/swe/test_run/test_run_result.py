@@ -1,4 +1,4 @@
-"""What one run of tests brought back, as it was reported and as far as the reports agree.
+"""Result of one run of tests, as it was reported and as far as the reports agree.
 
 Untrusted code ran in the process that reported it: evidence, not truth. The grader's rounds
 (`katgym_envs.swe.grading`) make it reliable. Not here: running (`runner.py`).

@@ -1,1 +1,1 @@
-"""What an agent works with: tools over one open workspace. See README.md."""
+"""An agent's tools over one open workspace. See README.md."""

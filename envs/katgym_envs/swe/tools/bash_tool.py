@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import katgym
 from katgym.errors import ToolError
-from katgym.sandbox import ExecResult, SandboxLimits
+from katgym.sandbox import SandboxLimits
 from katgym.sandbox.base import SandboxFileError
 from katgym_envs.swe.tools.open_workspace import OpenWorkspace, output_text
 
@@ -46,13 +46,8 @@ class BashTool:
         """
         if not 1 <= timeout_s <= _MAX_TIMEOUT_S:
             raise ToolError(f"timeout_s is from 1 to {_MAX_TIMEOUT_S}, got {timeout_s}")
-        result = await self._run_in_shell(command, float(timeout_s))
-        await self._keep_state()
-        return output_text(result)
-
-    async def _run_in_shell(self, command: str, timeout_s: float) -> ExecResult:
         workspace = self.workspace
-        limits = SandboxLimits(wall_s=timeout_s).tightened(self.command_limits)
+        limits = SandboxLimits(wall_s=float(timeout_s)).tighten(self.command_limits)
         argv = ["/bin/bash", "-c", _SCRIPT, "bash", command]
         cwd = workspace.cwd or None
         result = await workspace.sandbox.exec(argv, cwd=cwd, env=workspace.env, limits=limits)
@@ -61,14 +56,11 @@ class BashTool:
             if gone:
                 workspace.cwd = ""
                 raise ToolError(f"the working directory {cwd!r} is gone; back in {workspace.root}")
-        return result
-
-    async def _keep_state(self) -> None:
-        workspace = self.workspace
+        # The next command starts where this one ended, unless it left no state or too large a one.
         try:
             data = await workspace.sandbox.read(_STATE, max_bytes=_MAX_STATE_BYTES)
         except SandboxFileError:
-            return
+            return output_text(result)
         where, _, rest = data.partition(b"\n")
         cwd = where.decode("utf-8", "surrogateescape")
         pairs = (
@@ -78,3 +70,4 @@ class BashTool:
         if cwd.startswith("/") and "\0" not in cwd:
             workspace.cwd = cwd
             workspace.env = {k: v for k, v in env.items() if k not in _NOT_KEPT}
+        return output_text(result)

@@ -7,8 +7,8 @@ Every change is strict: it applies exactly as it is written, or not at all. Not 
 from __future__ import annotations
 
 import katgym
+from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
-from katgym.tool_output import readable_text, shorten
 from katgym_envs.swe.patching import PatchError, PatchFailure, parse_proposal
 from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
 
@@ -31,26 +31,22 @@ class ViewTool:
             start_line: First line to show, from 1.
             end_line: Last line to show; by default 400 lines are shown.
         """
-        if await self._is_directory(path):
-            return await self._listing(path)
+        place = self.workspace.absolute(path)
+        if (await self.workspace.sandbox.exec(["test", "-d", place])).ok:
+            return await self._list_folder(place)
         if start_line < 1 or (end_line is not None and end_line < start_line):
             raise ToolError(f"lines from {start_line} to {end_line}: count from 1, first to last")
         lines = (await self.workspace.read_text(path)).split("\n")
         if lines[-1] == "":
             lines.pop()
         if start_line > max(len(lines), 1):
-            raise ToolError(f"{self.workspace.shown(path)} has {len(lines)} lines")
+            raise ToolError(f"{self.workspace.show_path(path)} has {len(lines)} lines")
         last = min(end_line or start_line + _MAX_VIEW_LINES - 1, len(lines))
-        text = numbered(lines, start_line, last)
+        text = number_lines(lines, start_line, last)
         left = len(lines) - last
         return text + (f"\n[{left} more lines]" if left > 0 else "") if lines else "[empty file]"
 
-    async def _is_directory(self, path: str) -> bool:
-        command = ["test", "-d", self.workspace.absolute(path)]
-        return (await self.workspace.sandbox.exec(command)).ok
-
-    async def _listing(self, path: str) -> str:
-        place = self.workspace.absolute(path)
+    async def _list_folder(self, place: str) -> str:
         command = [
             "find", place, "-mindepth", "1", "-maxdepth", "2", "-name", ".git", "-prune", "-o",
             "-name", "__pycache__", "-prune", "-o", "-mindepth", "1", "-printf", "%P%y\\0",
@@ -81,10 +77,10 @@ class EditTools:
         if await self.workspace.is_there(path):
             raise self.workspace.refuse_text(
                 PatchFailure.ALREADY_EXISTS,
-                f"{self.workspace.shown(path)} is there already; change it with str_replace",
+                f"{self.workspace.show_path(path)} is there already; change it with str_replace",
             )
         await self.workspace.write_text(path, content)
-        return f"Created {self.workspace.shown(path)} ({len(content.splitlines())} lines)."
+        return f"Created {self.workspace.show_path(path)} ({len(content.splitlines())} lines)."
 
     @katgym.tool()
     async def str_replace(self, path: str, old: str, new: str) -> str:
@@ -99,7 +95,7 @@ class EditTools:
             raise ToolError("old is empty; use insert to add text")
         text = await self.workspace.read_text(path)
         count = text.count(old)
-        shown = self.workspace.shown(path)
+        shown = self.workspace.show_path(path)
         if count == 0:
             raise self.workspace.refuse_text(
                 PatchFailure.CONTEXT_MISMATCH,
@@ -132,7 +128,9 @@ class EditTools:
         if has_newline:
             lines.pop()
         if not 0 <= line <= len(lines):
-            raise ToolError(f"{self.workspace.shown(path)} has {len(lines)} lines, got line {line}")
+            raise ToolError(
+                f"{self.workspace.show_path(path)} has {len(lines)} lines, got line {line}"
+            )
         if not text:
             raise ToolError("text is empty")
         new = text.removesuffix("\n").split("\n")
@@ -140,7 +138,7 @@ class EditTools:
         is_ended = has_newline or line == len(lines) - len(new)
         await self.workspace.write_text(path, "\n".join(lines) + ("\n" if is_ended else ""))
         first, last = max(1, line + 1 - _AROUND), min(len(lines), line + len(new) + _AROUND)
-        return f"Changed {self.workspace.shown(path)}:\n{numbered(lines, first, last)}"
+        return f"Changed {self.workspace.show_path(path)}:\n{number_lines(lines, first, last)}"
 
     @katgym.tool()
     async def apply_patch(self, patch: str) -> str:
@@ -166,7 +164,7 @@ class EditTools:
         return "Applied:\n" + "\n".join(lines)
 
 
-def numbered(lines: list[str], first: int, last: int) -> str:
+def number_lines(lines: list[str], first: int, last: int) -> str:
     """Return lines `first` to `last` (from 1) with their numbers, fit for a prompt."""
     width = len(str(last))
     shown = (f"{i:{width}}\t{lines[i - 1]}" for i in range(first, last + 1))
@@ -185,4 +183,4 @@ def _around(text: str, at: int, size: int) -> str:
     lines = text.split("\n")
     first = text.count("\n", 0, at) + 1
     last = text.count("\n", 0, at + size) + 1
-    return numbered(lines, max(1, first - _AROUND), min(len(lines), last + _AROUND))
+    return number_lines(lines, max(1, first - _AROUND), min(len(lines), last + _AROUND))

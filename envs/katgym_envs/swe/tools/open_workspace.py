@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
 from katgym.sandbox import ExecResult, Sandbox
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
-from katgym.tool_output import readable_text, shorten
 from katgym_envs.swe.patching import PatchError, PatchFailure
 
 MAX_OUTPUT_CHARS = 16_000
@@ -48,7 +48,7 @@ class OpenWorkspace:
             raise ToolError(f"not a path: {path!r}")
         return str(PurePosixPath(self.root, path))
 
-    def shown(self, path: str) -> str:
+    def show_path(self, path: str) -> str:
         """Return a path as messages name it: relative to the repository if it lies in it."""
         place = PurePosixPath(self.absolute(path))
         return str(place.relative_to(self.root)) if place.is_relative_to(self.root) else str(place)
@@ -58,13 +58,13 @@ class OpenWorkspace:
         try:
             return await self.sandbox.read(self.absolute(path), max_bytes=MAX_FILE_BYTES)
         except SandboxFileError as e:
-            raise ToolError(f"{self.shown(path)}: {_reason(e)}") from e
+            raise ToolError(f"{self.show_path(path)}: {_reason(e)}") from e
 
     async def read_text(self, path: str) -> str:
         """Return a text file; bytes that are not UTF-8 become surrogates, and are kept so."""
         data = await self.read(path)
         if b"\0" in data[:8192]:
-            raise ToolError(f"{self.shown(path)}: a binary file of {len(data)} bytes")
+            raise ToolError(f"{self.show_path(path)}: a binary file of {len(data)} bytes")
         return data.decode("utf-8", "surrogateescape")
 
     async def is_there(self, path: str) -> bool:
@@ -82,19 +82,21 @@ class OpenWorkspace:
     async def _write(self, path: str, entry: FileEntry) -> None:
         place = self.absolute(path)
         if entry.link_target is not None:
-            command = f"mkdir -p {_quoted(str(PurePosixPath(place).parent))} && "
-            command += f"ln -sfn -- {_quoted(entry.link_target)} {_quoted(place)}"
+            command = f"mkdir -p {_quote(str(PurePosixPath(place).parent))} && "
+            command += f"ln -sfn -- {_quote(entry.link_target)} {_quote(place)}"
             self._check(await self.sandbox.exec(command), path)
             return
         mode = 0o755 if entry.is_executable else 0o644
         try:
             await self.sandbox.write(place, entry.content, mode=mode)
         except SandboxFileError as e:
-            raise ToolError(f"{self.shown(path)}: {_reason(e)}") from e
+            raise ToolError(f"{self.show_path(path)}: {_reason(e)}") from e
 
     def _check(self, result: ExecResult, path: str) -> None:
         if not result.ok:
-            raise ToolError(f"{self.shown(path)}: {result.text().strip() or 'cannot be written'}")
+            raise ToolError(
+                f"{self.show_path(path)}: {result.text().strip() or 'cannot be written'}"
+            )
 
     async def entries(self, paths: Iterable[str]) -> dict[str, FileEntry]:
         """Return those of the paths that are files or links, as a tree for `patching`."""
@@ -150,7 +152,7 @@ class OpenWorkspace:
         return ToolError(f"nothing was changed: {text}")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 

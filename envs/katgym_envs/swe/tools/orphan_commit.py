@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from pathlib import Path
 
 from katgym.sandbox import Layer, SandboxBackend, SandboxSpec, layer_store
 from katgym.sandbox.layer import FileEntry
@@ -53,11 +52,7 @@ async def orphan_commit_layer(backend: SandboxBackend, workspace: Layer) -> Laye
         if change.content is not None and change.path.startswith(".git/")
     }
     layer = await asyncio.to_thread(store.add_files, files)
-    _keep(note, layer.digest)
-    return layer
-
-
-def _keep(note: Path, digest: str) -> None:
     scratch = note.with_name(f"{note.name}.{os.getpid()}")
-    scratch.write_text(digest, encoding="ascii")
+    scratch.write_text(layer.digest, encoding="ascii")
     scratch.replace(note)
+    return layer

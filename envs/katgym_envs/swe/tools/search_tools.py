@@ -6,9 +6,9 @@ Not here: `view` (`edit_tools.py`).
 from __future__ import annotations
 
 import katgym
+from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
 from katgym.sandbox import SandboxLimits
-from katgym.tool_output import readable_text, shorten
 from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
 
 _LIMITS = SandboxLimits(wall_s=30.0, output_bytes=256 << 10)
@@ -36,13 +36,13 @@ class SearchTools:
         command = ["grep", "-rnIE", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
         command += ["-i"] if ignore_case else []
         command += [f"--include={glob}"] if glob else []
-        command += ["-e", pattern, "--", self.workspace.shown(path)]
+        command += ["-e", pattern, "--", self.workspace.show_path(path)]
         result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
         if result.exit_code == 1 and not result.stdout:
             return "[no match]"
         if not result.stdout:
             raise ToolError(readable_text(result.text()).strip() or "grep failed")
-        return _listed(result.stdout, cut=bool(result.stdout_omitted or result.is_timed_out))
+        return _list(result.stdout, cut=bool(result.stdout_omitted or result.is_timed_out))
 
     @katgym.tool(parallel=True)
     async def find(self, name: str = "*", path: str = ".") -> str:
@@ -52,7 +52,7 @@ class SearchTools:
             name: A name with wildcards, for example `test_*.py`.
             path: The directory to search, relative to the repository's root.
         """
-        place = self.workspace.shown(path)
+        place = self.workspace.show_path(path)
         place = place if place.startswith(("/", ".")) else f"./{place}"  # a name may start with "-"
         command = [
             "find", place, "-name", ".git", "-prune", "-o", "-name", "__pycache__", "-prune",
@@ -63,10 +63,10 @@ class SearchTools:
             raise ToolError(readable_text(result.text()).strip() or "find failed")
         found = sorted(line.removeprefix(b"./") for line in result.stdout.splitlines())
         shown = b"\n".join(line for line in found if line != b".")
-        return _listed(shown, cut=bool(result.stdout_omitted)) if shown else "[nothing found]"
+        return _list(shown, cut=bool(result.stdout_omitted)) if shown else "[nothing found]"
 
 
-def _listed(output: bytes, *, cut: bool) -> str:
+def _list(output: bytes, *, cut: bool) -> str:
     lines = readable_text(output.decode("utf-8", "replace")).splitlines()
     shown = [
         line if len(line) <= _MAX_LINE_CHARS else line[:_MAX_LINE_CHARS] + " ..." for line in lines

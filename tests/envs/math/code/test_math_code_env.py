@@ -51,11 +51,20 @@ def test_a_program_without_output_is_told_so() -> None:
 
 
 def test_no_gold_answer_is_within_reach_of_a_program() -> None:
-    (text,) = _play(
-        "import importlib.util as u, os; print(u.find_spec('katgym_envs'), u.find_spec('katgym'));"
-        "print([f for d, _, fs in os.walk('/') for f in fs if f == 'problems.jsonl'])"
+    walk = (
+        "import os\n"
+        "def walk(top, without):\n"
+        "    for folder, folders, files in os.walk(top):\n"
+        "        folders[:] = [f for f in folders if os.path.join(folder, f) not in without]\n"
+        "        yield from (file for file in files if file == 'problems.jsonl')\n"
     )
-    assert text == "None None\n[]\n"
+    parts = ["/usr/lib", "/usr/share"]  # programs of their own: each has twenty seconds
+    texts = _play(
+        "import importlib.util as u; print(u.find_spec('katgym_envs'), u.find_spec('katgym'))",
+        walk + f"print(list(walk('/', {parts})))",
+        *(walk + f"print(list(walk({part!r}, [])))" for part in parts),
+    )
+    assert texts == ["None None\n", "[]\n", "[]\n", "[]\n"]
 
 
 def test_a_program_reaches_no_network_and_hides_no_escape() -> None:

@@ -22,6 +22,8 @@ from attacks.plain_graders import plain_verdicts
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.report import GradeReport, Outcome
 
+pytestmark = pytest.mark.usefixtures("toy_is_studied")
+
 QUICK = {
     "read-files", "read-parent-memory", "always-equal-str", "stack-constants", "next-constant",
     "report-code", "runtest-targeted", "puppet", "every-descriptor", "conftest-report",
@@ -88,6 +90,7 @@ def check(attacks: list[Attack]) -> None:
     assert aftermath.left == []
 
 
+@pytest.mark.slow
 def test_attacks_of_every_family_are_not_resolved():
     chosen = [a for a in ATTACKS if a.name in QUICK]
     assert len(chosen) == len(QUICK)
@@ -154,6 +157,7 @@ def test_a_coin_a_test_wins_no_more_often_than_the_bound():
     assert asyncio.run(go()).count(Outcome.RESOLVED) <= 1
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_chosen_attacks():
     script = Path(__file__).with_name("attack_table.py")
     done = subprocess.run(

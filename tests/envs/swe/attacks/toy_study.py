@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from katgym.sandbox import SandboxBackend
-from katgym_envs.swe.canaries import BaseFailure, Canary, NearFinder, find_canaries, render
+from katgym_envs.swe.canaries import Canary, render
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.test_run import TestPlan, TestResult, TestRun, run_tests, test_spec
+from katgym_plugin_swe_factory.canaries import BaseFailure, NearFinder, find_canaries
 
 FAR_PER_TEST, NEAR_PER_TEST = 6, 4
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from shop_modules import TESTS, run_modules
 
 from katgym.errors import UsageError
-from katgym_envs.swe.canaries import find_canaries, rename_tests, render, render_renamed
+from katgym_envs.swe.canaries import rename_tests, render, render_renamed
 from katgym_envs.swe.packages import open_toy
+from katgym_plugin_swe_factory.canaries import find_canaries
 
 TOY = open_toy()
 MIXINS = b"""\
@@ -69,7 +70,7 @@ def test_renamed_tests_have_the_same_outcomes(tmp_path: Path) -> None:
     for name, new in renamed.items():
         found = outcomes[f"test_new_{name}"]
         assert {new.original(q): cases for q, cases in found.items()} == outcomes[name]
-        assert {new.renamed(q) for q in outcomes[name]} == set(found)
+        assert {new.rename(q) for q in outcomes[name]} == set(found)
 
 
 def test_no_name_of_a_test_is_left() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,13 +32,13 @@ def test_help_has_an_example(name: str, capsys: Capture) -> None:
 
 
 def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
-    assert swe("list", "--tasks", "toy", "--json") == 0
+    assert swe("list", "toy", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == 16
     assert set(listed[0]) == {"instance_id", "split", "repo", "version", "license", "title"}
     assert swe("show", f"toy#{TASK}") == 0
     text = capsys.readouterr().out
-    assert swe("show", TASK, "--tasks", "toy", "--json") == 0
+    assert swe("show", f"toy#{TASK}", "--json") == 0
     row = json.loads(capsys.readouterr().out)
     assert row["problem_statement"].strip() in text
     assert "patch" not in row and "FAIL_TO_PASS" not in row and "origin" not in row["katgym"]
@@ -47,13 +49,10 @@ def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
     [
         (("show", f"toy#{TASK}x"), f"Did you mean '{TASK}'"),
         (("show", "toy#"), "unknown task"),
-        (("list", "--tasks", "/no/such"), "no set of tasks"),
+        (("list", "/no/such"), "no set of tasks"),
         (("grade", "--task", f"toy#{TASK}", "--patch", "/no/such"), "cannot read patch"),
         (("grade", "--task", f"toy#{TASK}", "--patch", "-", "--sandbox", "lokal"), "local"),
-        (("make", "--package", "x==1", "--out", "o", "--tasks", "0"), "at least 1"),
-        (("make", "--package", "parcelkit", "--out", "o", "--split", "x"), "--split is like"),
-        (("check", "toy", "--id", "none"), "unknown task"),
-        (("export-predictions", "/no", "--out", "x"), "holds no rollouts.jsonl"),
+        (("export-predictions", "/no", "--out", "x"), "holds no lock.json"),
     ],
 )
 def test_wrong_use_is_exit_code_2_with_what_is_wrong(
@@ -75,12 +74,13 @@ def graded(capsys: Capture, patch: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_patch_is_graded_from_a_file_a_folder_and_standard_input(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, report = graded(capsys, "gold")
     assert (code, report["outcome"]) == (0, "resolved")
-    gold = open_source("toy").hidden(TASK)
+    gold = open_source("toy").load_hidden(TASK)
     monkeypatch.setattr(sys, "stdin", _Stdin(gold.gold_patch.encode()))
     assert graded(capsys, "-")[0] == 0
     work = tmp_path / "work"
@@ -122,13 +122,23 @@ def test_a_run_exports_its_patches(tmp_path: Path, capsys: Capture) -> None:
     for line in lines:
         assert set(line) == {"instance_id", "model_name_or_path", "model_patch"}
         assert line["model_name_or_path"] == "oracle"
-        gold = open_source("toy").hidden(line["instance_id"]).gold_patch
+        gold = open_source("toy").load_hidden(line["instance_id"]).gold_patch
         assert line["model_patch"] == gold
     capsys.readouterr()
+    assert swe("export-predictions", str(run), "--out", str(out), "--model-name", "mine") == 0
+    renamed = [json.loads(line) for line in out.read_text().splitlines()]
+    assert renamed == [{**line, "model_name_or_path": "mine"} for line in lines]
     assert swe("export-predictions", str(run), "--out", str(out), "--attempt", "3") == 1
     assert "no attempt 3" in capsys.readouterr().err
 
 
-def test_check_names_the_sound_ones(capsys: Capture) -> None:
-    assert swe("check", "toy", "--id", TASK) == 0
-    assert "1 of 1 tasks are sound" in capsys.readouterr().err
+def test_without_the_factory_its_subcommands_name_what_to_install() -> None:
+    environment = {**os.environ, "KATGYM_PLUGINS": "katgym.swe"}
+    command = [sys.executable, "-m", "katgym.cli.main", "swe"]
+    for more in (["make", "--package", "x==1", "-v"], ["from-prs", "--help"]):
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert f"`katgym swe {more[0]}` comes with a distribution of its own: pip" in done.stderr
+        assert "pip install katgym-plugin-swe-factory" in done.stderr.replace("\n", " ")
+    done = subprocess.run([*command, "list", "toy"], env=environment)
+    assert done.returncode == 0

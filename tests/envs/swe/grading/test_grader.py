@@ -21,6 +21,8 @@ from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
 
+pytestmark = pytest.mark.usefixtures("toy_is_studied")
+
 GOLD = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
 
 

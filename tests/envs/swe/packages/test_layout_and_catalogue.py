@@ -14,8 +14,8 @@ from katgym_envs.swe.packages import (
     KnownPackage,
     Sdist,
     SourceTree,
-    known_package,
-    known_packages,
+    find_package,
+    list_packages,
     open_toy,
 )
 from katgym_envs.swe.packages.layout import guess_package
@@ -89,7 +89,7 @@ def test_digest_of_a_tree_tells_paths_from_contents() -> None:
     assert len({SourceTree(package=package, files=files).sha256 for files in trees}) == 4
 
 
-@pytest.mark.parametrize("package", known_packages().values(), ids=list(known_packages()))
+@pytest.mark.parametrize("package", list_packages().values(), ids=list(list_packages()))
 def test_entry_of_the_table_is_complete(package: KnownPackage) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", package.sha256 or "")
     assert package.license
@@ -104,19 +104,19 @@ def test_entry_of_the_table_is_complete(package: KnownPackage) -> None:
 
 
 def test_table_holds_packages_for_every_split() -> None:
-    splits = [package.split for package in known_packages().values()]
+    splits = [package.split for package in list_packages().values()]
     assert len(splits) >= 6
     assert set(splits) == {"train", "validation", "test"}
-    assert len({package.sha256 for package in known_packages().values()}) == len(splits)
+    assert len({package.sha256 for package in list_packages().values()}) == len(splits)
 
 
 def test_known_package_is_looked_up_by_name_and_version() -> None:
-    found = known_package("Inflection == 0.5.1")
-    assert found is known_package("inflection")
+    found = find_package("Inflection == 0.5.1")
+    assert found is find_package("inflection")
     with pytest.raises(UnknownNameError, match=r"unknown package 'inflektion'.*'inflection'"):
-        known_package("inflektion")
+        find_package("inflektion")
     with pytest.raises(UsageError, match=r"known in version '0\.5\.1' only, got '0\.4'"):
-        known_package("inflection==0.4")
+        find_package("inflection==0.4")
 
 
 def test_tests_of_the_toy_repository_pass(tmp_path: Path) -> None:

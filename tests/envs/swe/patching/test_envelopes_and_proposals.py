@@ -17,7 +17,7 @@ from katgym_envs.swe.patching import (
     parse_diff,
     parse_proposal,
     tree_of_directory,
-    updated,
+    update_tree,
     workspace_changes,
 )
 
@@ -33,7 +33,7 @@ def envelope(*lines: str) -> str:
 
 
 def after(*lines: str) -> dict[str, FileEntry]:
-    return updated(TREE, parse_proposal(envelope(*lines)).apply(TREE))
+    return update_tree(TREE, parse_proposal(envelope(*lines)).apply(TREE))
 
 
 def test_lines_are_found_by_content_below_the_lines_that_are_named() -> None:
@@ -112,7 +112,7 @@ DIFF = "--- a/end\n+++ b/end\n@@ -1 +1 @@\n-x\n+z\n"
 def test_a_patch_is_found_in_a_message(message: str) -> None:
     proposal = parse_proposal(message)
     assert proposal.paths == {"end"}
-    assert updated(TREE, proposal.apply(TREE))["end"].content == b"z\ny"
+    assert update_tree(TREE, proposal.apply(TREE))["end"].content == b"z\ny"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_git_and_programs_leave_is_no_change() -> None:
     changes = workspace_changes(found)
     assert set(changes) == {"d/__pycache__/m.pyc", "end", "a.py", "image.png", "l"}
     text = make_workspace_diff(TREE, found)
-    assert updated(TREE, apply_patches(TREE, parse_diff(text))) == {
+    assert update_tree(TREE, apply_patches(TREE, parse_diff(text))) == {
         "end": FileEntry(content=b"new\n"),
         "l": FileEntry(link_target="end"),
     }

@@ -17,14 +17,14 @@ from katgym_envs.swe.patching import (
     as_tree,
     make_diff,
     parse_diff,
-    updated,
+    update_tree,
 )
 
 BASE = {"a.py": b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\n", "b/c.txt": b"x"}
 
 
 def applied(tree: dict[str, bytes], text: str | bytes) -> dict[str, FileEntry]:
-    return updated(tree, apply_patches(tree, parse_diff(text)))
+    return update_tree(tree, apply_patches(tree, parse_diff(text)))
 
 
 def reason_of(tree: dict[str, bytes], text: str | bytes) -> PatchFailure:
@@ -172,7 +172,7 @@ def test_a_file_becomes_a_link_and_a_link_a_file() -> None:
     file, link = {"l": FileEntry(content=b"x\n")}, {"l": FileEntry(link_target="target")}
     for before, after in ((file, link), (link, file)):
         text = make_diff(before, after)
-        assert updated(before, apply_patches(before, parse_diff(text))) == after
+        assert update_tree(before, apply_patches(before, parse_diff(text))) == after
 
 
 def test_contents_with_nul_bytes_cannot_be_a_diff() -> None:
@@ -206,7 +206,7 @@ def test_a_made_diff_applies_to_what_it_was_made_from(
     if before == after:
         assert text == ""
     else:
-        assert updated(before, apply_patches(before, parse_diff(text))) == as_tree(after)
+        assert update_tree(before, apply_patches(before, parse_diff(text))) == as_tree(after)
 
 
 @given(text=st.text(st.sampled_from("ab \n+-@,/1\\"), max_size=80))
@@ -259,7 +259,7 @@ def test_git_applies_what_is_made_and_what_git_makes_is_applied(tmp_path: Path) 
     assert not (tmp_path / "gone").exists()
     theirs = git(tmp_path, "diff", "--cached").stdout
     changes = apply_patches(before, parse_diff(theirs))
-    assert updated(before, changes) == after
+    assert update_tree(before, changes) == after
 
 
 def _write(folder: Path, tree: dict[str, FileEntry]) -> None:
@@ -279,5 +279,6 @@ def test_large_files_are_compared_in_reasonable_time() -> None:
     after = b"".join(b"other %d\n" % i for i in range(20_000))
     text = make_diff({"a": before}, {"a": after})
     assert (
-        updated({"a": before}, apply_patches({"a": before}, parse_diff(text)))["a"].content == after
+        update_tree({"a": before}, apply_patches({"a": before}, parse_diff(text)))["a"].content
+        == after
     )

@@ -1,4 +1,4 @@
-"""Sets of specs: what is regenerated is compared, and what is broken is named."""
+"""Sets of specs: a base state is compared with its digest, and what is broken is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def change(folder: Path, **fields: object) -> str:
     return str(spec["id"])
 
 
-def test_workspaces_are_regenerated_bit_by_bit(folder: Path) -> None:
+def test_edits_give_the_workspaces_bit_by_bit(folder: Path) -> None:
     source = MutationSet(folder)
     for spec in source.specs.values():
         assert tree_digest(source.base_files(spec.id)) == spec.workspace_sha256
@@ -37,7 +37,7 @@ def test_workspaces_are_regenerated_bit_by_bit(folder: Path) -> None:
 def test_another_digest_is_refused(folder: Path) -> None:
     task = change(folder, workspace_sha256="0" * 64)
     with pytest.raises(UsageError, match=r"the spec says '0000.*another version of katgym"):
-        MutationSet(folder).regenerated(task)
+        MutationSet(folder).load_files(task)
 
 
 def test_an_unknown_package_and_an_unknown_task_are_refused(folder: Path) -> None:
@@ -55,4 +55,19 @@ def test_a_broken_line_is_named(folder: Path) -> None:
         MutationSet(folder).tasks()
     change(folder, fail_to_pass="x")
     with pytest.raises(UsageError, match=r"line 1 .*fail_to_pass"):
+        MutationSet(folder).tasks()
+
+
+def test_edits_that_do_not_fit_and_files_that_are_not_there_are_refused(folder: Path) -> None:
+    task = change(folder, edits={"parcelkit/__init__.py": [[0, 999999, ""]]})
+    with pytest.raises(UsageError, match=r"end=999999.* does not fit \d+ bytes"):
+        MutationSet(folder).load_files(task)
+    change(folder, edits={"nosuch.py": [[0, 0, "x"]]})
+    with pytest.raises(UsageError, match=r"unknown file 'nosuch\.py'"):
+        MutationSet(folder).load_files(task)
+
+
+def test_a_set_of_another_version_is_to_be_made_again(folder: Path) -> None:
+    change(folder, mutations=[])
+    with pytest.raises(UsageError, match=r"line 1 .*mutations.* made again, with `katgym swe"):
         MutationSet(folder).tasks()

@@ -13,7 +13,6 @@ from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.sources.mutation_set import MutationSet
 from katgym_envs.swe.sources.open_source import DATA, open_source
 from katgym_envs.swe.sources.row_set import visible_row
-from katgym_envs.swe.sources.visible_tests import HiddenTestError, without_functions
 
 
 def copied(folder: Path, change: str = "", new: str = "") -> MutationSet:
@@ -44,7 +43,7 @@ def test_the_visible_row_holds_nothing_that_is_graded() -> None:
     instance_id = next(iter(source.specs))
     row = visible_row(source.row(instance_id))
     assert (row.patch, row.test_patch, row.FAIL_TO_PASS, row.PASS_TO_PASS) == ("", "", [], [])
-    assert row.katgym.hidden_files == {} and row.katgym.origin.mutations == ()
+    assert row.katgym.hidden_files == {}
     assert row.problem_statement
 
 
@@ -80,44 +79,3 @@ def test_unknown_names_suggest_known_ones(tmp_path: Path) -> None:
         open_source("tyo")
     with pytest.raises(UsageError, match="holds no finished set"):
         open_source(tmp_path)
-
-
-TESTS = b'''"""Tests."""
-import pytest
-
-TABLE = [(1, 2)]
-OTHER = [3]
-
-# about a
-@pytest.mark.parametrize("x", TABLE)
-def test_a(x):
-    assert x
-
-
-def test_b():
-    assert OTHER
-
-
-class TestC:
-    def test_d(self):
-        pass
-'''
-
-
-def test_hidden_functions_go_with_the_tables_only_they_use() -> None:
-    changed = without_functions({"t.py": TESTS}, [("t.py", "test_a")])["t.py"]
-    assert b"test_a" not in changed and b"\nTABLE" not in changed
-    assert b"OTHER = [3]" in changed and b"def test_b():\n    assert OTHER\n" in changed
-    kept = without_functions({"t.py": TESTS, "u.py": b"from t import TABLE"}, [("t.py", "test_a")])
-    assert b"\nTABLE" in kept["t.py"]
-
-
-def test_a_class_without_its_last_test_stays_a_class() -> None:
-    changed = without_functions({"t.py": TESTS}, [("t.py", "TestC::test_d")])["t.py"]
-    compile(changed, "t.py", "exec")
-    assert b"test_d" not in changed and b"test_a" in changed
-
-
-def test_a_function_that_is_nowhere_is_an_error() -> None:
-    with pytest.raises(HiddenTestError, match="no definition of test 'test_z'"):
-        without_functions({"t.py": TESTS}, [("t.py", "test_z")])

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from katgym.sandbox.conformance import CHECKS, Check, run_check
+from katgym.sandbox.conformance import CHECKS, ConformanceCheck, run_check
 from katgym.sandbox.docker_engine.backend import DockerBackend
 
 pytestmark = pytest.mark.docker
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_docker_conforms(check: Check, docker_image: str, tmp_path, monkeypatch):
+def test_docker_conforms(check: ConformanceCheck, docker_image: str, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     async def main() -> None:

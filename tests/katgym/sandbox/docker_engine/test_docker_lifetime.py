@@ -35,7 +35,7 @@ def test_killing_does_not_wait_and_leaves_nothing(docker_image):
         return took, containers(label="test=kill")
 
     took, left = run(work)
-    assert took < 5
+    assert took < 9  # an orderly stop waits ten seconds
     assert left == []
 
 
@@ -88,7 +88,7 @@ asyncio.run(main())
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while containers(label="test=orphan") and time.monotonic() < until:
         time.sleep(0.05)
     assert containers(label="test=orphan") == []  # the supervisor saw the end of its stdin

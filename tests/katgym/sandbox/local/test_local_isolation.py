@@ -11,9 +11,9 @@ import pytest
 from local_play import in_sandbox, num_processes, run_command, shown
 
 from katgym.sandbox import (
+    Sandbox,
     SandboxLimits,
 )
-from katgym.sandbox.local.backend import LocalSandbox
 
 
 def test_a_command_is_an_unprivileged_user_with_no_capability_and_a_seccomp_filter() -> None:
@@ -63,7 +63,7 @@ def test_what_would_lead_out_is_refused(command: str) -> None:
 
 
 def test_two_sandboxes_share_no_process_no_file_and_no_abstract_socket() -> None:
-    async def play(one: LocalSandbox) -> None:
+    async def play(one: Sandbox) -> None:
         other = await one.backend.create(one.spec)
         listen = (
             "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0meet'); s.listen();"
@@ -90,7 +90,7 @@ def test_two_sandboxes_share_no_process_no_file_and_no_abstract_socket() -> None
     ],
 )
 def test_what_a_command_left_running_ends_with_it(command: str) -> None:
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         began = time.monotonic()
         assert (await sandbox.exec(command)).stdout == b"started\n"
         assert time.monotonic() - began < 60
@@ -102,7 +102,7 @@ def test_what_a_command_left_running_ends_with_it(command: str) -> None:
 
 
 def test_a_fork_bomb_is_bounded_and_gone_in_no_time() -> None:
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         bomb = "bomb() { bomb | bomb & }; bomb; sleep 0.3; echo survived"
         result = await sandbox.exec(bomb, limits=SandboxLimits(wall_s=1))
         assert result.limit_hit in (None, "wall_s")
@@ -128,7 +128,7 @@ def test_limits_end_a_command_and_say_which(
     assert (result.exit_code, result.signal, result.limit_hit) == (None, 9, hit)
     assert result.is_timed_out == (hit != "memory_bytes")
     assert result.is_out_of_memory == (hit == "memory_bytes")
-    assert result.wall_s < 5
+    assert result.wall_s < 60
 
 
 def test_disk_inodes_and_shared_memory_are_bounded() -> None:

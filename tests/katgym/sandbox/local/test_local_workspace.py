@@ -10,10 +10,10 @@ from local_play import SMALL, in_sandbox
 from katgym.errors import UsageError
 from katgym.sandbox import (
     ChangeKind,
+    Sandbox,
     SandboxSpec,
     layer_store,
 )
-from katgym.sandbox.local.backend import LocalSandbox
 from katgym.sandbox.venvs import ensure_venv
 
 
@@ -32,7 +32,7 @@ def test_a_diff_tells_every_kind_of_change_and_nothing_else() -> None:
         }
     )
 
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         script = """
             echo -n 1 > touched; echo -n 2 > changed; chmod 755 mode; rm gone; rm -r d
             rm becomes_dir; mkdir becomes_dir; echo -n n > becomes_dir/n
@@ -68,7 +68,7 @@ def test_a_diff_tells_every_kind_of_change_and_nothing_else() -> None:
 
 
 def test_forks_are_apart_from_each_other_and_outlive_their_parent() -> None:
-    async def play(parent: LocalSandbox) -> None:
+    async def play(parent: Sandbox) -> None:
         await parent.write("a", b"parent")
         one, two = await parent.fork(2)
         await one.write("a", b"one")
@@ -85,7 +85,7 @@ def test_forks_are_apart_from_each_other_and_outlive_their_parent() -> None:
 
 
 def test_snapshots_come_back_any_number_of_times_and_reset_empties_tmp() -> None:
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         await sandbox.write("a", b"1")
         first = await sandbox.snapshot()
         await sandbox.write("a", b"2")
@@ -105,7 +105,7 @@ def test_snapshots_come_back_any_number_of_times_and_reset_empties_tmp() -> None
 
 
 def test_sixty_snapshots_deep_still_works() -> None:
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         for number in range(60):
             await sandbox.write(f"f{number}", b"x")
             await sandbox.snapshot()
@@ -115,7 +115,7 @@ def test_sixty_snapshots_deep_still_works() -> None:
 
 
 def test_reads_and_writes_follow_no_link_out_and_write_replaces_one() -> None:
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         await sandbox.exec(
             "ln -s /etc out; ln -s /etc/passwd p; mkfifo pipe; echo -n x > in; ln -s in l"
         )
@@ -137,7 +137,7 @@ def test_reads_and_writes_follow_no_link_out_and_write_replaces_one() -> None:
 def test_a_warm_interpreter_answers_calls_and_reports() -> None:
     spec = SandboxSpec(limits=SMALL, python=ensure_venv(()), preload=("json", "timeit"))
 
-    async def play(sandbox: LocalSandbox) -> None:
+    async def play(sandbox: Sandbox) -> None:
         result, reported = await sandbox.call("timeit:main", b"")  # takes other arguments
         assert (result.exit_code, reported) == (1, b"")
         assert b"TypeError" in result.stderr

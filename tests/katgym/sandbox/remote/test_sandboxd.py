@@ -22,6 +22,7 @@ import pytest
 from katgym.cli.main import main
 from katgym.errors import UsageError
 from katgym.sandbox import (
+    Sandbox,
     SandboxError,
     SandboxSpec,
     SandboxUnavailableError,
@@ -29,8 +30,10 @@ from katgym.sandbox import (
     layer_store,
 )
 from katgym.sandbox.conformance import run_conformance
+from katgym.sandbox.layer import FileEntry
+from katgym.sandbox.operations import Read
 from katgym.sandbox.remote import wire
-from katgym.sandbox.remote.client import RemoteBackend, RemoteSandbox
+from katgym.sandbox.remote.client import RemoteBackend
 from katgym.sandbox.venvs import ensure_venv
 
 TOKEN = "a token of sixteen characters or more"
@@ -49,7 +52,7 @@ def _running(folder: Path) -> Iterator[Server]:
     (folder / "token").chmod(0o600)
     command = [sys.executable, "-m", "katgym.cli.main", "sandboxd", "--port", "0"]
     command += ["--token-file", str(folder / "token"), "--max-sandboxes", "6"]
-    command += ["--python", ensure_venv(())]
+    command += ["--offer-python", ensure_venv(())]
     # A layer store of its own, so that layers really travel.
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     with (folder / "log").open("wb") as log:
@@ -152,11 +155,9 @@ def test_interpreters_are_those_the_server_offers(server: Server) -> None:
 def test_a_full_server_says_so_and_a_repeated_request_makes_one(server: Server) -> None:
     async def run() -> None:
         made = _backend(server)
-        spec = wire.WireSpec(
-            layers=(), workdir="/workspace", env={}, limits=SandboxSpec().limits, image=None,
-            ttl_s=60.0, labels={},
-        )  # fmt: skip
-        same = wire.CreateRequest(client=made.client_id, request_id="once", spec=spec)
+        same = wire.CreateRequest(
+            client=made.client_id, request_id="once", spec=SandboxSpec(ttl_s=60.0)
+        )
         names = await asyncio.gather(*(made.ask("/sandboxes", str, same) for _ in range(4)))
         assert len(set(names)) == 1
         fork = wire.ForkRequest(client=made.client_id, request_id="fork", num=2)
@@ -190,7 +191,7 @@ def test_what_a_cancelled_caller_asked_for_is_killed(server: Server) -> None:
             for task in asking:
                 task.cancel()
             for found in await asyncio.gather(*asking, return_exceptions=True):
-                if isinstance(found, RemoteSandbox):
+                if isinstance(found, Sandbox):
                     await found.kill()
                 elif isinstance(found, list):
                     await found[0].kill()
@@ -275,7 +276,7 @@ def test_a_layer_with_other_content_than_its_digest_is_refused(server: Server) -
     async def run() -> None:
         made = _backend(server)
         try:
-            files = [wire.LayerFile(path="a", content=b"x")]
+            files = {"a": FileEntry(content=b"x")}
             await made.ask(f"/layers/{'0' * 64}", bool, files)
         finally:
             await made.aclose()
@@ -289,7 +290,7 @@ def test_no_path_leaves_the_store(server: Server, path: str) -> None:
     async def run() -> None:
         made = _backend(server)
         try:
-            files = [wire.LayerFile(path=path, content=b"x")]
+            files = {path: FileEntry(content=b"x")}
             await made.ask(f"/layers/{'0' * 64}", bool, files)
         finally:
             await made.aclose()
@@ -300,8 +301,8 @@ def test_no_path_leaves_the_store(server: Server, path: str) -> None:
 
 def test_odd_names_survive_the_wire() -> None:
     odd = os.fsdecode(b"\xff\xfe\n")
-    value = wire.ReadRequest(path=odd)
-    assert wire.decode(wire.encode(value), wire.ReadRequest) == value
+    value = Read(path=odd)
+    assert wire.decode(wire.encode(value), Read) == value
 
 
 def test_listening_to_others_needs_a_token_of_ones_own(

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from katgym.sandbox.supervisor.bundle import bundle
-from katgym.sandbox.supervisor.channel import Channel
+from katgym.sandbox.supervised.bundle import bundle
+from katgym.sandbox.supervised.channel import Channel
 
 MAIN = """
 from katgym.sandbox.supervisor.guardian import Confinement
@@ -64,7 +64,7 @@ async def start(folder: Path) -> AsyncIterator[Supervised]:
         command = [sys.executable, "-I", "-S", str(program), str(fd), str(work), str(tmp)]
         process = subprocess.Popen(command, pass_fds=(fd,))
     loop = asyncio.get_running_loop()
-    _, channel = await loop.create_unix_connection(lambda: Channel("test"), sock=ours)
+    _, channel = await loop.create_unix_connection(lambda: Channel("sandbox test"), sock=ours)
     try:
         yield Supervised(channel, process, work, tmp)
     finally:

@@ -12,8 +12,8 @@ from importlib.resources import files
 import pytest
 
 from katgym.sandbox.base import SandboxError
-from katgym.sandbox.supervisor.bundle import SUPERVISOR_MODULES, bundle
-from katgym.sandbox.supervisor.channel import MAX_HEADER_BYTES, Channel
+from katgym.sandbox.supervised.bundle import SUPERVISOR_MODULES, bundle
+from katgym.sandbox.supervised.channel import MAX_HEADER_BYTES, Channel
 from katgym.sandbox.supervisor.program import LENGTHS
 
 
@@ -22,7 +22,7 @@ async def against(answer: bytes, *, max_reply_bytes: int = 100) -> SandboxError:
     ours, theirs = socket.socketpair()
     with theirs:
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_unix_connection(lambda: Channel("odd"), sock=ours)
+        _, channel = await loop.create_unix_connection(lambda: Channel("sandbox odd"), sock=ours)
         theirs.sendall(answer)
         with pytest.raises(SandboxError) as caught:
             await channel.request("ping", max_reply_bytes=max_reply_bytes, timeout_s=5)
@@ -60,7 +60,9 @@ def test_answer_that_never_comes_ends_the_channel():
         ours, theirs = socket.socketpair()
         with theirs:
             loop = asyncio.get_running_loop()
-            _, channel = await loop.create_unix_connection(lambda: Channel("mute"), sock=ours)
+            _, channel = await loop.create_unix_connection(
+                lambda: Channel("sandbox mute"), sock=ours
+            )
             with pytest.raises(SandboxError, match=r"did not answer 'ping' within 0.05 s"):
                 await channel.request("ping", timeout_s=0.05)
             with pytest.raises(SandboxError, match="did not answer"):
@@ -74,7 +76,9 @@ def test_replies_find_their_requests_in_any_order_and_any_pieces():
         ours, theirs = socket.socketpair()
         with theirs:
             loop = asyncio.get_running_loop()
-            _, channel = await loop.create_unix_connection(lambda: Channel("slow"), sock=ours)
+            _, channel = await loop.create_unix_connection(
+                lambda: Channel("sandbox slow"), sock=ours
+            )
             asked = [asyncio.create_task(channel.request("ping")) for _ in range(3)]
             await asyncio.sleep(0)
             answer = b"".join(frame({"id": n}, b"%d" % n) for n in (2, 3, 1))
@@ -90,7 +94,12 @@ def test_replies_find_their_requests_in_any_order_and_any_pieces():
 
 @pytest.mark.parametrize(
     "name",
-    [*SUPERVISOR_MODULES, "katgym.sandbox.supervisor.trees", "katgym.sandbox.docker_engine.inside"],
+    [
+        *SUPERVISOR_MODULES,
+        "katgym.sandbox.supervisor.change_list",
+        "katgym.sandbox.supervisor.baseline",
+        "katgym.sandbox.docker_engine.inside",
+    ],
 )
 def test_modules_inside_need_python_3_8_and_nothing_else(name):
     package, _, module = name.rpartition(".")
@@ -102,7 +111,8 @@ def test_modules_inside_need_python_3_8_and_nothing_else(name):
             imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
-    allowed = {"katgym.sandbox.supervisor", *SUPERVISOR_MODULES}
+    own = "katgym.sandbox.supervisor"
+    allowed = {own, f"{own}.change_list", *SUPERVISOR_MODULES}
     foreign = {n for n in imported if n.partition(".")[0] not in sys.stdlib_module_names}
     assert foreign <= allowed
 

@@ -1,0 +1,1 @@
+"""Commands about environments, plugins and this machine."""

@@ -1,0 +1,1 @@
+"""Commands that make, compare and show runs of evaluations."""

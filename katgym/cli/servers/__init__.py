@@ -1,0 +1,1 @@
+"""Commands about sandboxes, and servers other than those of models."""

@@ -1,1 +1,0 @@
-"""Subcommands of `katgym vllm`, one module each."""

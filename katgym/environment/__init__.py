@@ -1,0 +1,1 @@
+"""The environment contract: envs, tasks, tools and their scheduler, rewards, messages, failures."""

@@ -1,0 +1,191 @@
+"""Rewards with named components, and the rubric that computes them.
+
+value = gate_1 * ... * gate_m * (weight_1 * score_1 + ... + weight_n * score_n)
+
+Not here: what a scorer checks (each env's); aggregation over rollouts (`evaluation/`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from katgym.environment.failure import FAILURE_TABLE, FailureKind, failure_kind
+from katgym.errors import InfrastructureError, UsageError
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__katgym_scorer__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One named part of a reward: the scorer's result and how it entered the value."""
+
+    score: float
+    weight: float = 1.0
+    is_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """What an episode earned.
+
+    `value` is None exactly when `is_valid` is False: a reward that could not be established is
+    not a reward of 0. `failure_kind` and `reason` say why it is invalid, or which budget ended
+    the episode.
+
+    Example:
+        Reward(value=0.5, components={"correct": Component(score=1.0, weight=0.5)})
+    """
+
+    value: float | None = None
+    components: Mapping[str, Component] = field(default_factory=dict)
+    is_valid: bool = True
+    failure_kind: FailureKind | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.is_valid and (self.value is None or not math.isfinite(self.value)):
+            raise UsageError(f"a valid reward has a finite value, got {self.value!r}")
+        if not self.is_valid and self.value is not None:
+            raise UsageError(f"an invalid reward has value None, got {self.value!r}")
+
+    @classmethod
+    def invalid(cls, kind: FailureKind, reason: str) -> Reward:
+        """Return the reward of a rollout whose outcome is unknown."""
+        return cls(value=None, is_valid=False, failure_kind=kind, reason=reason)
+
+    def value_or_nan(self) -> float:
+        """Return `value`, or NaN for an invalid reward, as Gymnasium's `step` wants a float."""
+        return math.nan if self.value is None else self.value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "value": self.value,
+            "components": {
+                name: {"score": c.score, "weight": c.weight, "is_gate": c.is_gate}
+                for name, c in self.components.items()
+            },
+            "is_valid": self.is_valid,
+            "failure_kind": None if self.failure_kind is None else str(self.failure_kind),
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reward:
+        """Return the reward that `to_json` wrote."""
+        kind = data.get("failure_kind")
+        return cls(
+            value=data["value"],
+            components={k: Component(**v) for k, v in data.get("components", {}).items()},
+            is_valid=data["is_valid"],
+            failure_kind=None if kind is None else failure_kind(kind),
+            reason=data.get("reason", ""),
+        )
+
+
+class ScoringFailure(InfrastructureError):
+    """Raise it in a scorer: the reward becomes what the failure table says for `kind`."""
+
+
+Score = float | bool | None
+ScorerFn = Callable[[Any], Score | Awaitable[Score]]
+"""Takes the env whose episode has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """A named function of the finished env; a gate multiplies, the others add up by weight."""
+
+    name: str
+    fn: ScorerFn
+    weight: float = 1.0
+    is_gate: bool = False
+
+
+def scorer(*, weight: float = 1.0, gate: bool = False) -> Callable[[F], F]:
+    """Mark an env's method as a scorer: `self` at the episode's end -> a number, often 0 to 1.
+
+    With `gate=True` the whole value is multiplied by it (1 passes, 0 voids), and `weight` has to
+    stay 1. With `weight=0` it is a metric: measured, summarised, not rewarded; a metric that does
+    not apply to an episode returns None and is left out of its means. The method may be async; it
+    is called once an episode.
+    """
+    if gate and weight != 1.0:
+        raise UsageError(f"a gate has no weight, got weight={weight!r}")
+
+    def mark(fn: F) -> F:
+        setattr(fn, _MARK, (weight, gate))
+        return fn
+
+    return mark
+
+
+class Rubric:
+    """A weighted set of scorers and gates over a finished episode."""
+
+    def __init__(self, scorers: Iterable[Scorer] = ()) -> None:
+        self.scorers = tuple(scorers)
+        names = [s.name for s in self.scorers]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"scorer {name!r} occurs twice in one rubric")
+
+    @classmethod
+    def of(cls, env_class: type) -> Rubric:
+        """Collect the methods marked with `@katgym.scorer`, base classes first."""
+        found: dict[str, Scorer] = {}
+        for base in reversed(env_class.__mro__):
+            for name, member in vars(base).items():
+                mark = getattr(member, _MARK, None)
+                if mark is not None:
+                    found[name] = Scorer(name=name, fn=member, weight=mark[0], is_gate=mark[1])
+                else:
+                    found.pop(name, None)
+        return cls(found.values())
+
+    async def score(self, env: object) -> Reward:
+        """Run every scorer on a finished env and combine; never raises for what a scorer does.
+
+        A scorer that raises makes the reward invalid (`scorer_error`), or what its
+        `ScoringFailure` / `InfrastructureError` says. A non-finite score is a scorer error.
+        """
+        if not self.scorers:
+            return Reward(value=0.0)
+        components: dict[str, Component] = {}
+        gates, total = 1.0, 0.0
+        for item in self.scorers:
+            try:
+                result = item.fn(env)
+                found = await result if inspect.isawaitable(result) else result
+                if found is None and item.weight == 0 and not item.is_gate:
+                    continue  # the metric does not apply
+                score = float(found)  # type: ignore[arg-type]  # None in a reward is a scorer's bug
+            except InfrastructureError as e:
+                kind = failure_kind(e.kind)
+                if FAILURE_TABLE[kind].is_counted:
+                    return Reward(value=0.0, failure_kind=kind, reason=f"{item.name}: {e}")
+                return Reward.invalid(kind, f"{item.name}: {e}")
+            except Exception as e:  # a scorer's bug must not cost the run, nor count as 0
+                logger.warning("scorer %r failed", item.name, exc_info=True)
+                reason = f"{item.name}: {type(e).__name__}: {e}"
+                return Reward.invalid(FailureKind.SCORER_ERROR, reason)
+            if not math.isfinite(score):
+                reason = f"{item.name}: returned {score!r}, not a finite number"
+                return Reward.invalid(FailureKind.SCORER_ERROR, reason)
+            components[item.name] = Component(score=score, weight=item.weight, is_gate=item.is_gate)
+            if item.is_gate:
+                gates *= score
+            else:
+                total += item.weight * score
+        if not math.isfinite(gates * total):
+            reason = f"the scores add up to {gates * total!r}, not a finite number"
+            return Reward.invalid(FailureKind.SCORER_ERROR, reason)
+        return Reward(value=gates * total, components=components)

@@ -1,0 +1,277 @@
+"""Several runs side by side: which of them can be ranked against each other, and how.
+
+Runs over different tasks are never put in one order: each set of tasks gets its own ranking and a
+warning. Not here: how a leaderboard looks (`leaderboard_text.py`, `run_view/leaderboard_page.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from katgym.errors import UsageError
+from katgym.evaluation.leaderboard.leaderboard_entry import EnvLock, LeaderboardEntry
+from katgym.evaluation.statistics.intervals import Interval
+from katgym.evaluation.statistics.summary import EnvSummary
+
+__all__ = [
+    "OVERALL",
+    "EnvLock",
+    "Leaderboard",
+    "LeaderboardEntry",
+    "LeaderboardGroup",
+    "LeaderboardRow",
+    "LeaderboardSection",
+    "Measure",
+    "build_leaderboard",
+    "mover_mean",
+]
+
+OVERALL = "Overall"
+
+
+class Measure(StrEnum):
+    """What a leaderboard ranks by."""
+
+    SUCCESS_RATE = "success_rate"
+    MEAN_REWARD = "mean_reward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardRow:
+    """One run in one section.
+
+    `ranks` are the best and the worst rank the intervals leave open: 1 + the number of runs of the
+    group whose interval lies wholly above this one's, and the number of runs whose interval does
+    not lie wholly below it. None without an interval, or without a run to be ranked against.
+
+    Example:
+        ranks=(1, 2): nothing is clearly better, one other run is not clearly worse.
+    """
+
+    ranks: tuple[int, int] | None
+    entry: LeaderboardEntry
+    value: float | None
+    interval: Interval | None
+    envs: tuple[EnvSummary, ...]
+    """The one env of the section; all envs in the overall section."""
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks over the row's envs."""
+        return sum(env.num_tasks for env in self.envs)
+
+    @property
+    def num_rollouts(self) -> int:
+        """Rollouts over the row's envs, invalid ones included."""
+        return sum(env.num_rollouts for env in self.envs)
+
+    @property
+    def num_invalid(self) -> int:
+        """Rollouts without a valid reward."""
+        return sum(env.num_invalid for env in self.envs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardGroup:
+    """Runs over the same tasks, best first: the only thing that carries ranks."""
+
+    label: str
+    """Names the tasks by the start of their hash; empty when the section has one group."""
+    rows: tuple[LeaderboardRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderboardSection:
+    """One env, or all of them."""
+
+    title: str
+    groups: tuple[LeaderboardGroup, ...]
+    warnings: tuple[str, ...]
+    """Empty exactly when all runs of the section are comparable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaderboard:
+    """Sections to render, with what the numbers mean."""
+
+    title: str
+    measure: Measure
+    level: float
+    entries: tuple[LeaderboardEntry, ...]
+    overall: LeaderboardSection | None
+    """None for a single env."""
+    sections: tuple[LeaderboardSection, ...]
+
+    @property
+    def method(self) -> str:
+        """Say how values, intervals and ranks came about, in plain sentences."""
+        intervals = {
+            Measure.SUCCESS_RATE: "Wilson score intervals with the effective sample size under"
+            " clustering by task",
+            Measure.MEAN_REWARD: "t intervals with standard errors clustered by task (CR1)",
+        }[self.measure]
+        thresholds = sorted(
+            {env.success_threshold for e in self.entries for env in e.summary.envs.values()}
+        )
+        success = " or ".join(f"{threshold:g}" for threshold in thresholds)
+        text = f"Intervals are {self.level * 100:g}% {intervals}."
+        if self.measure is Measure.SUCCESS_RATE:
+            text += f" A rollout succeeds when its reward is at least {success}."
+        text += (
+            " Invalid rollouts (infrastructure faults) are counted, and excluded from every rate"
+            " and mean. Runs are ordered by value; the rank is the range that the intervals leave"
+            " open, so 1–2 means that another run may be as good. Two runs are told apart more"
+            " sharply by a comparison paired by task."
+        )
+        if self.overall is not None:
+            text += " The overall value weighs every env the same; its interval is by MOVER."
+        return text
+
+
+def build_leaderboard(
+    entries: Iterable[LeaderboardEntry],
+    *,
+    title: str = "Leaderboard",
+    measure: Measure = Measure.SUCCESS_RATE,
+) -> Leaderboard:
+    """Group runs by the tasks they played, rank them within, and say what does not compare.
+
+    `UsageError` for no entries, repeated run names, or intervals of different levels.
+    """
+    runs = tuple(entries)
+    if not runs:
+        raise UsageError("a leaderboard needs at least one run")
+    names = [run.run_name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"run name {name!r} occurs twice; give each run its own")
+    levels = sorted({env.level for run in runs for env in run.summary.envs.values()})
+    if len(levels) != 1:
+        raise UsageError(
+            f"the runs' intervals have levels {levels!r}; summarise all with one level"
+            if levels
+            else "no run of the leaderboard has any rollouts"
+        )
+    env_ids = sorted({env_id for run in runs for env_id in run.summary.envs})
+    return Leaderboard(
+        title=title,
+        measure=measure,
+        level=levels[0],
+        entries=runs,
+        overall=_section(OVERALL, env_ids, runs, measure) if len(env_ids) > 1 else None,
+        sections=tuple(_section(env_id, [env_id], runs, measure) for env_id in env_ids),
+    )
+
+
+def mover_mean(estimates: Sequence[tuple[float, Interval]]) -> tuple[float, Interval]:
+    """Return the plain mean of independent estimates, with an interval from theirs.
+
+    low = mean - sqrt(sum((value - low_i) ** 2)) / E, high likewise: the method of variance
+    estimates recovery (Zou and Donner 2008, Statistics in Medicine 27:1693), which keeps
+    the asymmetry of Wilson intervals.
+    """
+    center = math.fsum(value for value, _ in estimates) / len(estimates)
+    below = math.hypot(*(value - interval.low for value, interval in estimates))
+    above = math.hypot(*(interval.high - value for value, interval in estimates))
+    return center, Interval(
+        low=center - below / len(estimates), high=center + above / len(estimates)
+    )
+
+
+def _section(
+    title: str, env_ids: Sequence[str], runs: Sequence[LeaderboardEntry], measure: Measure
+) -> LeaderboardSection:
+    groups: dict[str, list[LeaderboardEntry]] = {}
+    warnings = []
+    for run in runs:
+        missing = [env_id for env_id in env_ids if env_id not in run.summary.envs]
+        if not missing:
+            groups.setdefault(_tasks_key(run, env_ids), []).append(run)
+        elif len(env_ids) > 1:
+            shown = ", ".join(missing)
+            warnings.append(f"{run.run_name} is left out: it has no result for {shown}.")
+    if len(groups) > 1:
+        warnings.append(
+            f"The runs were made on {len(groups)} different sets of tasks. Each set is ranked on"
+            " its own; values of different sets do not compare."
+        )
+    for members in groups.values():
+        warnings += _differences(members, env_ids)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return LeaderboardSection(
+        title=title,
+        groups=tuple(
+            LeaderboardGroup(
+                label=f"Tasks {key[:8]}" if len(groups) > 1 else "",
+                rows=_rank([_row(run, env_ids, measure) for run in members]),
+            )
+            for key, members in ordered
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def _tasks_key(run: LeaderboardEntry, env_ids: Sequence[str]) -> str:
+    """Return what has to be equal for runs to be ranked: the task sets, and the tasks played."""
+    hashes = [
+        f"{run.env_locks[env_id].tasks_sha256}{run.summary.envs[env_id].tasks_sha256}"
+        for env_id in env_ids
+    ]
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def _differences(members: Sequence[LeaderboardEntry], env_ids: Sequence[str]) -> list[str]:
+    """Name what differs between runs that are ranked together."""
+    names = ", ".join(run.run_name for run in members)
+    found = []
+    for env_id in env_ids:
+        where = f" in {env_id}" if len(env_ids) > 1 else ""
+        summaries = [run.summary.envs[env_id] for run in members]
+        if len({s.seeds_sha256 for s in summaries}) > 1:
+            found.append(f"Env seeds differ{where} between {names}: the episodes are not the same.")
+        if len({s.success_threshold for s in summaries}) > 1:
+            found.append(f"Success thresholds differ{where} between {names}.")
+        if len({run.env_locks[env_id].plugin_version for run in members}) > 1:
+            found.append(f"Plugin versions differ{where} between {names}.")
+    return found
+
+
+def _row(run: LeaderboardEntry, env_ids: Sequence[str], measure: Measure) -> LeaderboardRow:
+    envs = tuple(run.summary.envs[env_id] for env_id in env_ids)
+    pairs = [
+        (env.success_rate, env.success_interval)
+        if measure is Measure.SUCCESS_RATE
+        else (env.mean_reward, env.t_interval)
+        for env in envs
+    ]
+    values = [value for value, _ in pairs if value is not None]
+    value = math.fsum(values) / len(values) if len(values) == len(envs) else None
+    interval = None
+    known = [(v, i) for v, i in pairs if v is not None and i is not None]
+    if len(known) == len(envs):
+        _, interval = mover_mean(known)
+    return LeaderboardRow(ranks=None, entry=run, value=value, interval=interval, envs=envs)
+
+
+def _rank(rows: Sequence[LeaderboardRow]) -> tuple[LeaderboardRow, ...]:
+    """Order by value, runs without one last, and give each its range of ranks."""
+
+    def order(row: LeaderboardRow) -> tuple[float, str]:
+        return (math.inf if row.value is None else -row.value, row.entry.run_name)
+
+    intervals = [row.interval for row in rows if row.interval is not None]
+
+    def ranks(own: Interval | None) -> tuple[int, int] | None:
+        if own is None or len(intervals) < 2:
+            return None
+        num_above = sum(other.low > own.high for other in intervals)
+        num_below = sum(other.high < own.low for other in intervals)
+        return 1 + num_above, len(intervals) - num_below
+
+    return tuple(replace(row, ranks=ranks(row.interval)) for row in sorted(rows, key=order))

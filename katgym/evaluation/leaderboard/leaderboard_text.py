@@ -1,0 +1,236 @@
+"""A leaderboard in a terminal (rich) and as Markdown; both show the same cells.
+
+Not here: what is ranked and how (`leaderboard.py`), the web page (`run_view/leaderboard_page.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from katgym.evaluation.leaderboard.leaderboard import (
+    Leaderboard,
+    LeaderboardEntry,
+    LeaderboardGroup,
+    LeaderboardRow,
+    LeaderboardSection,
+    Measure,
+)
+from katgym.evaluation.statistics.component_summary import choose_metrics
+from katgym.evaluation.statistics.number_text import (
+    NONE,
+    count_text,
+    estimate_text,
+    interval_text,
+    number_text,
+)
+
+MEASURE_NAMES = {Measure.SUCCESS_RATE: "Success", Measure.MEAN_REWARD: "Mean reward"}
+_SPECIAL = "\\`*_{}[]<>#|~"
+
+
+def rank_text(row: LeaderboardRow) -> str:
+    """Return `1` or `1–2`."""
+    if row.ranks is None:
+        return NONE
+    best, worst = row.ranks
+    return str(best) if best == worst else f"{best}–{worst}"
+
+
+def value_text(value: float | None, measure: Measure) -> str:
+    """Return a rate in percent, a reward as it is."""
+    if measure is Measure.SUCCESS_RATE and value is not None:
+        return f"{number_text(100 * value, 1)}%"
+    return number_text(value)
+
+
+def row_interval_text(row: LeaderboardRow, measure: Measure) -> str:
+    """Return the interval in the unit of `value_text`, without the percent signs."""
+    interval = row.interval
+    if interval is None or measure is Measure.MEAN_REWARD:
+        return interval_text(interval)
+    return f"[{number_text(100 * interval.low, 1)}, {number_text(100 * interval.high, 1)}]"
+
+
+def detail_columns(board: Leaderboard, group: LeaderboardGroup) -> dict[str, list[str]]:
+    """Return the columns after the ranked value: title -> one cell per row of the group.
+
+    All cells of pass^k have the same k, the largest that every row has. Columns are left out where
+    they say nothing: what has no value in any row, a mean reward that is the success rate.
+    """
+    rows = group.rows
+    single = [row.envs[0] for row in rows if len(row.envs) == 1]
+    columns: dict[str, list[str]] = {}
+    is_graded = any(env.mean_reward != env.success_rate for env in single)
+    if board.measure is Measure.MEAN_REWARD:
+        columns["Success"] = [value_text(env.success_rate, Measure.SUCCESS_RATE) for env in single]
+    elif is_graded:
+        columns["Mean reward"] = [number_text(env.mean_reward) for env in single]
+    k = min((max(env.pass_hat_k) for env in single if env.pass_hat_k), default=0)
+    if k > 1:
+        columns[f"pass@{k}"] = [number_text(env.pass_at_k.get(k)) for env in single]
+        columns[f"pass^{k}"] = [number_text(env.pass_hat_k.get(k)) for env in single]
+    columns["Tasks"] = [count_text(row.num_tasks) for row in rows]
+    columns["Rollouts"] = [count_text(row.num_rollouts) for row in rows]
+    columns["Invalid"] = [count_text(row.num_invalid) for row in rows]
+    columns["Turns"] = [number_text(env.mean_turns, 1) for env in single]
+    columns["Tokens out"] = [
+        count_text(sum(env.num_completion_tokens for env in row.envs)) for row in rows
+    ]
+    return {title: cells for title, cells in columns.items() if cells}
+
+
+def metric_rows(group: LeaderboardGroup) -> dict[str, list[str]]:
+    """Return what was measured but not rewarded: metric -> one cell per row of the group.
+
+    Empty for the overall section, whose rows hold several envs.
+    """
+    single = [row.envs[0] for row in group.rows if len(row.envs) == 1]
+    found: dict[str, list[str]] = {}
+    for name in choose_metrics(env.components for env in single):
+        parts = [env.components.get(name) for env in single]
+        found[name] = [estimate_text(p.mean, p.t_interval) if p else NONE for p in parts]
+    per_success = {
+        "turns per success": [env.turns_per_success for env in single],
+        "parallel calls per success": [env.parallel_calls_per_success for env in single],
+    }
+    if found:
+        found |= {
+            name: [number_text(v, 1) for v in values]
+            for name, values in per_success.items()
+            if any(values)
+        }
+    return found
+
+
+def metric_header(group: LeaderboardGroup) -> list[str]:
+    """Return the column titles over `metric_rows`: the runs, best first."""
+    return ["Metric", *(row.entry.run_name for row in group.rows)]
+
+
+def comparability_text(section: LeaderboardSection) -> str:
+    """Say that the section's runs compare; only for a section without warnings."""
+    rows = [row for group in section.groups for row in group.rows]
+    num_tasks = rows[0].num_tasks if rows else 0
+    tasks = f"{count_text(num_tasks)} task{'' if num_tasks == 1 else 's'}"
+    if len(rows) == 1:
+        return f"One run over {tasks}."
+    return f"All {len(rows)} runs played the same {tasks} with the same env seeds."
+
+
+def leaderboard_table(board: Leaderboard) -> RenderableType:
+    """Return the leaderboard as something rich can print."""
+    parts: list[RenderableType] = [Text(board.title, style="bold"), Text("")]
+    for section in all_sections(board):
+        parts.append(Text(section.title, style="bold"))
+        parts += [Text(f"warning: {warning}", style="yellow") for warning in section.warnings]
+        if not section.warnings:
+            parts.append(Text(comparability_text(section), style="dim"))
+        for group in section.groups:
+            if group.label:
+                parts.append(Text(group.label))
+            parts.append(_table(*_cells(board, group), text_column=1))
+            if metrics := metric_rows(group):
+                rows = [[name, *cells] for name, cells in metrics.items()]
+                parts += [Text(""), _table(metric_header(group), rows, text_column=0)]
+        parts.append(Text(""))
+    parts.append(Text(board.method, style="dim"))
+    return Group(*parts)
+
+
+def leaderboard_markdown(board: Leaderboard) -> str:
+    """Return the leaderboard as GitHub-flavoured Markdown, names escaped."""
+    lines = [f"# {_escape(board.title)}", ""]
+    for section in all_sections(board):
+        lines += [f"## {_escape(section.title)}", ""]
+        for warning in section.warnings:
+            lines += [f"> **Warning:** {_escape(warning)}", ""]
+        if not section.warnings:
+            lines += [comparability_text(section), ""]
+        for group in section.groups:
+            if group.label:
+                lines += [f"### {_escape(group.label)}", ""]
+            names, rows = _cells(board, group)
+            lines.append(_markdown_row(names))
+            lines.append(_markdown_row([":--" if i == 1 else "--:" for i in range(len(names))]))
+            lines += [_markdown_row([_escape(cell) for cell in row]) for row in rows]
+            lines.append("")
+            if metrics := metric_rows(group):
+                header = [_escape(name) for name in metric_header(group)]
+                lines.append(_markdown_row(header))
+                lines.append(_markdown_row([":--", *["--:"] * (len(header) - 1)]))
+                lines += [
+                    _markdown_row([_escape(cell) for cell in (name, *cells)])
+                    for name, cells in metrics.items()
+                ]
+                lines.append("")
+    lines += ["## Runs", "", *_runs_markdown(board), "", board.method, ""]
+    return "\n".join(lines)
+
+
+def sampling_text(entry: LeaderboardEntry) -> str:
+    """Return `temperature 0.6, top_p 0.95`, or a dash."""
+    return ", ".join(f"{name} {value}" for name, value in entry.sampling.items()) or NONE
+
+
+def all_sections(board: Leaderboard) -> list[LeaderboardSection]:
+    """Return the sections in reading order, the overall one first."""
+    return [*([board.overall] if board.overall is not None else []), *board.sections]
+
+
+def _cells(board: Leaderboard, group: LeaderboardGroup) -> tuple[list[str], list[list[str]]]:
+    """Return column names and rows; the second column holds text, the others numbers."""
+    columns = detail_columns(board, group)
+    interval = f"{board.level * 100:g}% interval"
+    names = ["Rank", "Run", MEASURE_NAMES[board.measure], interval, *columns]
+    rows = [
+        [
+            rank_text(row),
+            row.entry.run_name,
+            value_text(row.value, board.measure),
+            row_interval_text(row, board.measure),
+            *(cells[index] for cells in columns.values()),
+        ]
+        for index, row in enumerate(group.rows)
+    ]
+    return names, rows
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text_column: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for index, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if index == text_column else "right")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _runs_markdown(board: Leaderboard) -> list[str]:
+    lines = [
+        _markdown_row(
+            ["Run", "Policy", "Date", "katgym", "Sampling", "Env: plugin version, tasks"]
+        ),
+        _markdown_row([":--"] * 6),
+    ]
+    for entry in board.entries:
+        envs = [
+            f"{env_id}: {lock.plugin_version}, {lock.tasks_sha256[:12]}"
+            for env_id, lock in entry.env_locks.items()
+        ]
+        cells = [entry.run_name, entry.policy, entry.date, entry.katgym_version]
+        cells += [sampling_text(entry), "; ".join(envs)]
+        lines.append(_markdown_row([_escape(cell) for cell in cells]))
+    return lines
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """Escape what Markdown or embedded HTML would interpret; a line break becomes a space."""
+    flat = " ".join(text.split())
+    return "".join(f"\\{c}" if c in _SPECIAL else c for c in flat)

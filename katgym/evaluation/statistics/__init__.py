@@ -1,0 +1,1 @@
+"""Statistics over rollouts: summaries, clustered intervals, pass@k, paired comparison."""

@@ -1,0 +1,253 @@
+"""The summary of a run, per env: reward, success, pass@k, turns, tools, tokens, with intervals.
+
+Invalid rollouts (infrastructure faults, scorer errors) are counted and shown, and enter no mean:
+failed is not zero. Not here: two runs against each other (`compare.py`), several runs
+(`leaderboard.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich.table import Table
+
+from katgym.environment.failure import RolloutStatus
+from katgym.errors import UsageError
+from katgym.evaluation.statistics.attempts import check_attempts
+from katgym.evaluation.statistics.component_summary import (
+    ComponentSummary,
+    summarize_components,
+)
+from katgym.evaluation.statistics.intervals import (
+    DEFAULT_LEVEL,
+    DEFAULT_NUM_RESAMPLES,
+    Interval,
+    bootstrap_interval,
+    clustered_standard_error,
+    mean,
+    success_interval,
+    t_interval,
+)
+from katgym.evaluation.statistics.number_text import NONE, count_text, estimate_text
+from katgym.evaluation.statistics.pass_k import mean_pass_k
+from katgym.play.rollout import Rollout
+
+UNSPECIFIED = "unspecified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvSummary:
+    """One env of a run. "Scored" rollouts are those with a valid reward.
+
+    Means and rates are over scored rollouts, each weighing the same; None when there is none.
+    Intervals and `stderr` are None with fewer than two scored tasks. Totals (tokens, time,
+    statuses) are over all rollouts.
+
+    Example:
+        EnvSummary(env_id="katgym/Math-v0", num_tasks=50, num_rollouts=200, num_invalid=3,
+                   mean_reward=0.61, stderr=0.05, t_interval=Interval(low=0.51, high=0.71), ...)
+    """
+
+    env_id: str
+    num_tasks: int
+    num_scored_tasks: int
+    """Tasks with a scored rollout."""
+    num_rollouts: int
+    num_invalid: int
+    invalid_kinds: dict[str, int]
+    """Failure kind -> number of invalid rollouts."""
+    mean_reward: float | None
+    stderr: float | None
+    """Of the mean reward, clustered by task (CR1)."""
+    t_interval: Interval | None
+    bootstrap_interval: Interval | None
+    success_rate: float | None
+    """Share of scored rollouts whose reward is at least `success_threshold`."""
+    success_interval: Interval | None
+    """Wilson, with the effective sample size under clustering by task."""
+    success_threshold: float
+    pass_at_k: dict[int, float]
+    """k -> mean over scored tasks; k up to the smallest number of scored rollouts of a task."""
+    pass_hat_k: dict[int, float]
+    mean_turns: float | None
+    tool_calls_per_turn: float | None
+    parallel_calls_per_turn: float | None
+    """Calls that ran in a stage of two or more."""
+    turns_per_success: float | None = None
+    """Turns of all scored rollouts over the number of those that succeeded: the price of one."""
+    parallel_calls_per_success: float | None = None
+    truncated_fraction: float | None
+    """Share of scored rollouts that a budget ended."""
+    statuses: dict[str, int]
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    wall_s: float
+    """Summed over rollouts; more than the run took, when they ran at the same time."""
+    level: float
+    """Of all intervals."""
+    num_resamples: int
+    bootstrap_seed: int
+    tasks_sha256: str
+    """Of the task ids played and their content hashes: equal for runs of the same tasks."""
+    seeds_sha256: str
+    """Of the pairs of task id and env seed: equal for runs of the same episodes."""
+    components: dict[str, ComponentSummary] = field(default_factory=dict)
+    """Reward components and metrics by name; empty in summaries of katgym < 0.2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The summaries of all envs of a run, by env id."""
+
+    envs: dict[str, EnvSummary]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values: `summary.json`."""
+        data: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSummary:
+        """Return the summary that `to_json` wrote; `UsageError` names a field that does not fit."""
+        try:
+            return msgspec.convert(dict(data), cls, str_keys=True)
+        except msgspec.ValidationError as e:
+            raise UsageError(f"not a run summary: {e}. `katgym eval` writes summary.json.") from e
+
+
+def summarize(
+    rollouts: Iterable[Rollout],
+    *,
+    success_threshold: float = 1.0,
+    level: float = DEFAULT_LEVEL,
+    num_resamples: int = DEFAULT_NUM_RESAMPLES,
+    bootstrap_seed: int = 0,
+) -> RunSummary:
+    """Summarise a run's rollouts, in any order; none give no envs.
+
+    `UsageError` (a `ValueError`) names an attempt that occurs twice.
+    """
+    by_env: dict[str, list[Rollout]] = {}
+    for line in check_attempts(rollouts):
+        by_env.setdefault(line.env_id, []).append(line)
+    return RunSummary(
+        envs={
+            env_id: _summarize_env(
+                by_env[env_id],
+                success_threshold=success_threshold,
+                level=level,
+                num_resamples=num_resamples,
+                bootstrap_seed=bootstrap_seed,
+            )
+            for env_id in sorted(by_env)
+        }
+    )
+
+
+def _summarize_env(
+    lines: Sequence[Rollout],
+    *,
+    success_threshold: float,
+    level: float,
+    num_resamples: int,
+    bootstrap_seed: int,
+) -> EnvSummary:
+    scored = [line for line in lines if line.reward.is_valid]
+    rows = [(s.task_id, s.reward.value) for s in scored if s.reward.value is not None]
+    successes = [(task_id, float(value >= success_threshold)) for task_id, value in rows]
+    outcomes: dict[str, list[float]] = {}
+    for task_id, success in successes:
+        outcomes.setdefault(task_id, []).append(success)
+    at, hat = mean_pass_k((len(s), round(sum(s))) for s in outcomes.values())
+    kinds = Counter(
+        str(x.reward.failure_kind or UNSPECIFIED) for x in lines if not x.reward.is_valid
+    )
+    num_turns = sum(line.num_turns for line in scored)
+    num_parallel = sum(line.num_parallel_calls for line in scored)
+    num_successes = round(sum(success for _, success in successes))
+    truncated = sum(line.status == RolloutStatus.TRUNCATED for line in scored)
+    rng = np.random.default_rng(bootstrap_seed)
+    return EnvSummary(
+        env_id=lines[0].env_id,
+        num_tasks=len({line.task_id for line in lines}),
+        num_scored_tasks=len(outcomes),
+        num_rollouts=len(lines),
+        num_invalid=len(lines) - len(scored),
+        invalid_kinds=dict(sorted(kinds.items())),
+        mean_reward=mean(rows) if rows else None,
+        stderr=clustered_standard_error(rows) if len(outcomes) > 1 else None,
+        t_interval=t_interval(rows, level=level) if rows else None,
+        bootstrap_interval=bootstrap_interval(
+            rows, rng=rng, level=level, num_resamples=num_resamples
+        )
+        if rows
+        else None,
+        success_rate=mean(successes) if rows else None,
+        success_interval=success_interval(successes, level=level) if rows else None,
+        success_threshold=success_threshold,
+        pass_at_k=at,
+        pass_hat_k=hat,
+        mean_turns=_ratio(num_turns, len(scored)),
+        tool_calls_per_turn=_ratio(sum(line.num_tool_calls for line in scored), num_turns),
+        parallel_calls_per_turn=_ratio(num_parallel, num_turns),
+        turns_per_success=_ratio(num_turns, num_successes),
+        parallel_calls_per_success=_ratio(num_parallel, num_successes),
+        truncated_fraction=_ratio(truncated, len(scored)),
+        statuses=dict(sorted(Counter(str(line.status) for line in lines).items())),
+        num_prompt_tokens=sum(line.num_prompt_tokens for line in lines),
+        num_completion_tokens=sum(line.num_completion_tokens for line in lines),
+        wall_s=sum(line.wall_s for line in lines),
+        level=level,
+        num_resamples=num_resamples,
+        bootstrap_seed=bootstrap_seed,
+        tasks_sha256=_sha256({(line.task_id, line.task_sha256) for line in lines}),
+        seeds_sha256=_sha256({(line.task_id, line.seed) for line in lines}),
+        components=summarize_components(scored, level=level),
+    )
+
+
+def _ratio(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
+def _sha256(items: Iterable[tuple[object, ...]]) -> str:
+    return hashlib.sha256(json.dumps(sorted(items, key=repr)).encode()).hexdigest()
+
+
+def summary_table(summary: RunSummary) -> Table:
+    """Return a table of a run, one row per env; the caption says what the intervals are."""
+    levels = sorted({env.level for env in summary.envs.values()})
+    shown = " and ".join(f"{level:.4g}" for level in levels) or "none"
+    table = Table(
+        box=None,
+        pad_edge=False,
+        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
+        "parallel: calls a turn that overlapped",
+        caption_justify="left",
+    )
+    columns = "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
+    for name in columns.split(","):
+        is_env = name == "env"
+        table.add_column(name, justify="left" if is_env else "right", no_wrap=is_env)
+    for env in summary.envs.values():
+        k = max(env.pass_hat_k, default=0)
+        table.add_row(
+            env.env_id,
+            estimate_text(env.mean_reward, env.t_interval),
+            estimate_text(env.success_rate, env.success_interval),
+            f"{env.pass_hat_k[k]:.3f} (k={k})" if k else NONE,
+            count_text(env.num_tasks),
+            count_text(env.num_rollouts),
+            count_text(env.num_invalid),
+            NONE if env.mean_turns is None else f"{env.mean_turns:.1f}",
+            NONE if env.parallel_calls_per_turn is None else f"{env.parallel_calls_per_turn:.1f}",
+            count_text(env.num_completion_tokens),
+        )
+    return table

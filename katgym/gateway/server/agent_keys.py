@@ -1,0 +1,85 @@
+"""API-key authentication: the session of a URL or of a key, and the owner's key.
+
+Keys are compared by their hashes, in constant time, and never logged. Not here: sessions
+(`session_table.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from starlette.requests import Request
+
+from katgym.errors import UsageError
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.gateway import Gateway
+from katgym.gateway.session_table import LiveSession, has_key
+
+
+class AgentKeys:
+    """Lets requests in."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._config = gateway.config
+
+    async def session_of(self, request: Request) -> LiveSession:
+        """Return the session a request belongs to; with auth "none" it begins here if it is new.
+
+        Raises `UNAUTHORIZED`, for a session that does not exist as for a wrong key.
+        """
+        name, key = request.path_params.get("session_id", ""), bearer(request)
+        if self._config.auth == "none":
+            name = name or (f"key-{_digest(key).hex()[:16]}" if key else "default")
+            session = self._gateway.sessions.find(name)
+            if session is None:
+                await self._gateway.manager.admit()
+                # Another first call may have been quicker.
+                session = self._gateway.sessions.find(name)
+                if session is not None:
+                    self._gateway.manager.replace(1)
+                    return session
+                try:
+                    session, _ = self._gateway.sessions.create(name)
+                except (UsageError, GatewayError):
+                    self._gateway.manager.replace(1)
+                    raise
+            return session
+        session = self._gateway.sessions.find(name) if name else None
+        if name:
+            if session is not None and (has_key(session, key) or self.is_owner(key)):
+                return session
+            raise _refusal()
+        session = self._gateway.sessions.by_key(key)
+        if session is None:
+            raise _refusal()
+        return session
+
+    def check_owner(self, request: Request) -> None:
+        """Raise `UNAUTHORIZED` unless the request has the owner's key."""
+        if self._config.auth == "keys" and not self.is_owner(bearer(request)):
+            raise _refusal()
+
+    def is_owner(self, key: str) -> bool:
+        """Return whether a key is the owner's."""
+        return hmac.compare_digest(_digest(key), _digest(self._config.admin_key))
+
+
+def bearer(request: Request) -> str:
+    """Return the key a request carries, as OpenAI's clients or as Anthropic's send it."""
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and key.strip():
+        return key.strip()
+    return request.headers.get("x-api-key", "")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _refusal() -> GatewayError:
+    return GatewayError(
+        ErrorKind.UNAUTHORIZED,
+        "no session has this key; POST /sessions makes one, with its key",
+    )

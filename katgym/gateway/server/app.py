@@ -1,0 +1,242 @@
+"""The gateway's HTTP application: routes, streams, clients that disconnect.
+
+Routes of agents stand under `/v1` (the session is the key's) and under `/s/ID/v1`. Those of the
+owner (`/sessions`, `/s/ID/reward`, `/s/ID/finish`, `/control/...`) want the admin key: an agent
+cannot reward itself. Nothing else of a model server can be reached.
+
+Not here: what becomes of a call (`katgym.gateway.gateway`); running the server (`serve.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from katgym.gateway.call import CallContext, Dialect, Served
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.gateway import Gateway
+from katgym.gateway.server.agent_keys import AgentKeys
+from katgym.gateway.server.bodies import JSON, decode, error_response, read_body
+from katgym.gateway.server.client_disconnect import client_gone, wait_for_disconnect
+from katgym.gateway.server.owner_routes import owner_routes
+from katgym.gateway.wire import (
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
+from katgym.gateway.wire.model_list import (
+    anthropic_list,
+    anthropic_model,
+    openai_list,
+    openai_model,
+)
+
+logger = logging.getLogger(__name__)
+
+_STREAM = "text/event-stream"
+_STREAM_HEADERS = {"cache-control": "no-cache"}
+Responding = Coroutine[Any, Any, Served]
+_APIS: dict[str, Dialect] = {
+    "/v1/chat/completions": openai_chat,
+    "/v1/completions": openai_completions,
+    "/v1/responses": openai_responses,
+    "/v1/messages": anthropic_messages,
+}
+
+
+class GatewayApp:
+    """Serves one gateway over HTTP."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._keys = AgentKeys(gateway)
+
+    def application(self) -> ASGIApp:
+        """Return the ASGI application; the gateway opens and closes with it.
+
+        Calls, which are nearly all requests, are found by a look-up; the rest is Starlette's.
+        """
+        others = self._others()
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["method"] == "POST":
+                session_id, path = _session_and_path(scope["path"])
+                api = _APIS.get(path)
+                if api is not None:
+                    scope["path_params"] = {"session_id": session_id} if session_id else {}
+                    response = await self._call(Request(scope, receive), api)
+                    await response(scope, receive, send)
+                    return
+            await others(scope, receive, send)
+
+        return application
+
+    def _others(self) -> Starlette:
+        routes = []
+        for prefix in ("", "/s/{session_id}"):
+            routes.append(
+                Route(f"{prefix}/v1/messages/count_tokens", self._count_tokens, methods=["POST"])
+            )
+            for path in ("/v1/models", "/v1/models/{model:path}"):
+                routes.append(Route(prefix + path, self._models, methods=["GET"]))
+        return Starlette(
+            routes=[*routes, *owner_routes(self._gateway, self._keys)],
+            lifespan=self._lifespan,
+            exception_handlers={404: _unknown_route, 405: _unknown_route},
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        await self._gateway.open()
+        try:
+            yield
+        finally:
+            await self._gateway.aclose()
+
+    # ---- agents
+
+    async def _call(self, request: Request, api: Dialect) -> Response:
+        received_s = time.time()
+        context: CallContext | None = None
+        try:
+            context = CallContext(
+                session=await self._keys.session_of(request),
+                api=api,
+                received_s=received_s,
+                idempotency_key=request.headers.get("idempotency-key", ""),
+            )
+            context.body = decode(await read_body(request, self._gateway.config.max_body_bytes))
+            is_named = bool(context.idempotency_key)
+            respond = self._gateway.respond_once if is_named else self._gateway.respond
+            if context.body.get("stream") is True:
+                return await self._stream(request, context, respond(context))
+            # Answered at once; a client that disconnects ends its call.
+            work = respond(context)
+            task = asyncio.current_task()
+            assert task is not None
+            gone = asyncio.ensure_future(wait_for_disconnect(request))
+            gone.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
+            try:
+                served = await work
+            except asyncio.CancelledError:
+                if gone.done() and not gone.cancelled():
+                    task.uncancel()
+                    raise client_gone() from None
+                raise
+            finally:
+                gone.cancel()
+            return Response(msgspec.json.encode(api.render(served)), media_type=JSON)
+        except GatewayError as e:
+            failure = e
+        except Exception:  # a fault of ours: the agent gets an answer, the log the rest
+            logger.exception("a call failed")
+            failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed; its log says why")
+        if context is not None:
+            self._gateway.note_failure(context, failure)
+        return error_response(api, failure)
+
+    async def _stream(self, request: Request, context: CallContext, work: Responding) -> Response:
+        """Return an answer as events; where it takes its time, the stream begins before it."""
+        answering = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(wait_for_disconnect(request))
+        is_handed_on = False
+        try:
+            await asyncio.wait(
+                {answering, gone},
+                timeout=self._gateway.config.keepalive_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if answering.done():
+                # The answer is whole: its events go out at once, and cost one write.
+                events = b"".join(context.api.events(await answering))
+                return Response(events, media_type=_STREAM, headers=_STREAM_HEADERS)
+            if gone.done():
+                answering.cancel()
+                await asyncio.wait({answering})  # the call has ended when that is written down
+                raise client_gone()
+            is_handed_on = True
+            late_events = self._yield_late_events(context, answering)
+            return StreamingResponse(late_events, media_type=_STREAM, headers=_STREAM_HEADERS)
+        finally:
+            gone.cancel()
+            if not is_handed_on:
+                answering.cancel()
+
+    async def _yield_late_events(
+        self, context: CallContext, answering: asyncio.Future[Served]
+    ) -> AsyncIterator[bytes]:
+        """Yield signs of life until the answer is there, then the answer."""
+        api, note_failure = context.api, self._gateway.note_failure
+        try:
+            while not answering.done():
+                yield api.KEEPALIVE
+                await asyncio.wait({answering}, timeout=self._gateway.config.keepalive_s)
+            for event in api.events(answering.result()):
+                yield event
+        except GatewayError as failure:
+            note_failure(context, failure)
+            yield api.error_event(failure)
+        except asyncio.CancelledError:
+            # Written down once the call has ended: nothing may be awaited here.
+            answering.add_done_callback(lambda _: note_failure(context, client_gone()))
+            raise
+        finally:
+            answering.cancel()
+
+    async def _count_tokens(self, request: Request) -> Response:
+        try:
+            session = await self._keys.session_of(request)
+            body = decode(await read_body(request, self._gateway.config.max_body_bytes))
+            context = CallContext(session=session, api=anthropic_messages, body=body)
+            context.call = anthropic_messages.parse(body, is_counting=True)
+            num = await self._gateway.count_tokens(context)
+        except GatewayError as failure:
+            return error_response(anthropic_messages, failure)
+        return Response(msgspec.json.encode(anthropic_messages.render_count(num)), media_type=JSON)
+
+    async def _models(self, request: Request) -> Response:
+        is_anthropic = "anthropic-version" in request.headers
+        name = request.path_params.get("model", "")
+        try:
+            await self._keys.session_of(request)
+            if name:
+                card = await self._gateway.model(name)
+                shown = anthropic_model(card) if is_anthropic else openai_model(card)
+            else:
+                cards = await self._gateway.models()
+                shown = anthropic_list(cards) if is_anthropic else openai_list(cards)
+        except GatewayError as failure:
+            return error_response(anthropic_messages if is_anthropic else openai_chat, failure)
+        return Response(msgspec.json.encode(shown), media_type=JSON)
+
+
+def _session_and_path(path: str) -> tuple[str, str]:
+    """Return the session that a path names, "" for none, and the path of the API behind it.
+
+    Example:
+        >>> _session_and_path("/s/a/v1/messages")
+        ('a', '/v1/messages')
+    """
+    if not path.startswith("/s/"):
+        return "", path
+    session_id, _, rest = path[3:].partition("/")
+    return session_id, f"/{rest}" if session_id else path
+
+
+async def _unknown_route(request: Request, _: Exception) -> Response:
+    is_anthropic = "anthropic-version" in request.headers or "/messages" in request.url.path
+    api = anthropic_messages if is_anthropic else openai_chat
+    text = f"{request.method} {request.url.path!r:.200} is not a route of this gateway"
+    return error_response(api, GatewayError(ErrorKind.UNKNOWN_ROUTE, text))

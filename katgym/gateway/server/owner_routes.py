@@ -1,0 +1,220 @@
+"""The routes of the gateway's owner: sessions, rewards, and the moving of weights.
+
+    POST /sessions            {"id", "group_id", "metadata", "max_calls", "max_tokens", "timeout_s"}
+    GET  /sessions            POST /s/ID/reward {"reward", "components"}
+    GET  /s/ID                POST /s/ID/finish {"reward", "components", "status"}
+    POST /control/pause       POST /control/resume {"version"}      GET /control/status
+    POST /control/replace     {"num_sessions", "key"}
+    GET  /health              (no key)
+
+Not here: the routes of agents (`app.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from katgym.environment.reward import Component, Reward
+from katgym.errors import UsageError
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.gateway import Gateway
+from katgym.gateway.server.agent_keys import AgentKeys
+from katgym.gateway.server.bodies import decode, error_response, read_body
+from katgym.gateway.server.client_disconnect import admit
+from katgym.gateway.session_table import LiveSession
+from katgym.gateway.wire import fields, openai_chat
+from katgym.rollout_store.groups import IS_HELD_OUT
+from katgym.rollout_store.records import SessionRecord, SessionStatus
+
+Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
+_ENDINGS = ("finished", "failed")
+
+
+def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
+    """Return the routes of one gateway's owner."""
+    owner = _Owner(gateway)
+
+    def guard(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                keys.check_owner(request)
+                content = await read_body(request, gateway.config.max_body_bytes)
+                answer = await handler(request, decode(content) if content.strip() else {})
+            except GatewayError as failure:
+                return error_response(openai_chat, failure)
+            return Response(msgspec.json.encode(answer), media_type="application/json")
+
+        return endpoint
+
+    async def health(_: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/sessions", guard(owner.create), methods=["POST"]),
+        Route("/sessions", guard(owner.sessions), methods=["GET"]),
+        Route("/s/{session_id}", guard(owner.session), methods=["GET"]),
+        Route("/s/{session_id}/reward", guard(owner.reward), methods=["POST"]),
+        Route("/s/{session_id}/finish", guard(owner.finish), methods=["POST"]),
+        Route("/control/pause", guard(owner.pause), methods=["POST"]),
+        Route("/control/resume", guard(owner.resume), methods=["POST"]),
+        Route("/control/replace", guard(owner.replace), methods=["POST"]),
+        Route("/control/status", guard(owner.status), methods=["GET"]),
+    ]
+
+
+class _Owner:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def create(self, request: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "id", "group_id", "metadata", "max_calls", "max_tokens", "timeout_s")
+        session_id = fields.as_text(body.get("id", ""), "id")
+        if session_id and self._gateway.sessions.find(session_id) is not None:
+            raise fields.body_error(f"there is a session {session_id!r} already")
+        options: dict[str, Any] = {
+            "group_id": fields.as_text(body.get("group_id", ""), "group_id"),
+            "metadata": fields.as_object(body.get("metadata") or {}, "metadata"),
+            "max_calls": fields.count(body, "max_calls", 1),
+            "max_tokens": fields.count(body, "max_tokens", 1),
+            "timeout_s": fields.number(body, "timeout_s", 0, 1e9),
+        }
+        is_counted = options["metadata"].get(IS_HELD_OUT) is not True
+        if is_counted:
+            await admit(self._gateway.manager, request)
+        try:
+            session, key = self._gateway.sessions.create(session_id, **options)
+        except (UsageError, GatewayError) as e:
+            if is_counted:
+                self._gateway.manager.replace(1)
+            if isinstance(e, UsageError):
+                raise fields.body_error(str(e)) from e
+            raise
+        base = str(request.base_url).rstrip("/")
+        url = f"{base}/s/{session.session_id}"
+        return {
+            "id": session.session_id,
+            "key": key,
+            "openai_base_url": f"{url}/v1",
+            "anthropic_base_url": url,
+        }
+
+    async def sessions(self, request: Request, _: dict[str, Any]) -> Any:
+        status = request.query_params.get("status")
+        if status is not None and status not in list(SessionStatus):
+            raise fields.body_error(f"status is one of {[str(s) for s in SessionStatus]}")
+        wanted = None if status is None else SessionStatus(status)
+        return {"sessions": [_show(r) for r in self._gateway.store.sessions(wanted)]}
+
+    async def session(self, request: Request, _: dict[str, Any]) -> Any:
+        session = self._find(request)
+        return {
+            **_show(session.record),
+            "num_calls": session.num_calls,
+            "num_tokens": session.num_tokens,
+            "num_in_flight": session.num_in_flight,
+            "oldest_version": session.oldest_version,
+        }
+
+    async def reward(self, request: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "reward", "components")
+        session = self._find(request)
+        return _show(self._gateway.sessions.update(session, **_reward(body, is_needed=True)))
+
+    async def finish(self, request: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "reward", "components", "status")
+        session = self._find(request)
+        status = fields.as_text(body.get("status", "finished"), "status")
+        if status not in _ENDINGS:
+            raise fields.body_error(f"status is one of {_ENDINGS}, got {status!r}")
+        if session.record.status is not SessionStatus.OPEN:
+            raise GatewayError(
+                ErrorKind.SESSION_ENDED,
+                f"session {session.session_id!r} is {session.record.status} already",
+            )
+        changes = _reward(body, is_needed=False)
+        changes |= {"status": SessionStatus(status), "ended_s": time.time()}
+        return _show(self._gateway.sessions.update(session, **changes))
+
+    async def pause(self, _: Request, body: dict[str, Any]) -> Any:
+        _check_names(body)
+        self._gateway.manager.pause()
+        return asdict(self._gateway.manager.state)
+
+    async def resume(self, _: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "version")
+        self._gateway.resume(fields.count(body, "version", 0))
+        return asdict(self._gateway.manager.state)
+
+    async def replace(self, _: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "num_sessions", "key")
+        num_sessions = fields.count(body, "num_sessions", 1)
+        if num_sessions is None:
+            raise fields.body_error("num_sessions is missing")
+        key = fields.as_text(body.get("key", ""), "key")
+        self._gateway.replace_sessions(num_sessions, key=key)
+        return asdict(self._gateway.manager.state)
+
+    async def status(self, _: Request, __: dict[str, Any]) -> Any:
+        upstreams = [asdict(u) for u in self._gateway.pool.upstreams]
+        state = asdict(self._gateway.manager.state)
+        return {
+            **state,
+            "answering": self._gateway.answerers.name,
+            "store": str(self._gateway.store.folder.absolute()),
+            "upstreams": upstreams,
+        }
+
+    def _find(self, request: Request) -> LiveSession:
+        name = request.path_params["session_id"]
+        session = self._gateway.sessions.find(name)
+        if session is None:
+            raise GatewayError(ErrorKind.UNKNOWN_SESSION, f"there is no session {name!r:.80}")
+        return session
+
+
+def _reward(body: Mapping[str, Any], *, is_needed: bool) -> dict[str, Any]:
+    if body.get("reward") is None and not is_needed:
+        return {}
+    components = fields.as_object(body.get("components") or {}, "components")
+    return {
+        # How a component entered the value is not known: it is kept as a measurement.
+        "reward": Reward(
+            value=_finite(body.get("reward"), "reward"),
+            components={
+                name: Component(score=_finite(value, f"components[{name!r}]"), weight=0.0)
+                for name, value in components.items()
+            },
+        )
+    }
+
+
+def _finite(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise fields.body_error(f"{name} is a finite number, got {value!r:.80}")
+    return float(value)
+
+
+def _check_names(body: Mapping[str, Any], *known: str) -> None:
+    unknown = sorted(body.keys() - set(known))
+    if unknown:
+        raise fields.body_error(f"unknown fields {unknown}; known are {sorted(known)}")
+
+
+def _show(record: SessionRecord) -> dict[str, Any]:
+    components = {} if record.reward is None else record.reward.components
+    shown = {
+        **asdict(record),
+        "reward": None if record.reward is None else record.reward.value,
+        "reward_components": {name: part.score for name, part in components.items()},
+    }
+    return {name: shown[name] for name in shown if name not in ("key_sha256", "rollout")}

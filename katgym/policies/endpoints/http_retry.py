@@ -1,0 +1,179 @@
+"""One POST with time limit and retries, for policies behind HTTP; failures become `PolicyError`.
+
+429, 5xx and broken connections are tried again after an exponential pause with jitter, or after
+what the server's `Retry-After` asks. Everything else fails at once.
+
+Not here: what is posted (`vllm_client.py`, `openai_chat.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from katgym.errors import PolicyError, UsageError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryConfig:
+    """How patient a client is."""
+
+    timeout_s: float = 600.0
+    """Wall seconds for one attempt."""
+    max_retries: int = 5
+    """Attempts after the first."""
+    base_pause_s: float = 0.5
+    """Pause before the first retry; doubles with each, and is shortened at random by up to half."""
+    max_pause_s: float = 30.0
+    """No pause is longer, whatever the server asks for."""
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise UsageError(f"timeout_s is > 0, got {self.timeout_s!r}")
+        if self.max_retries < 0:
+            raise UsageError(f"max_retries is >= 0, got {self.max_retries!r}")
+
+    def pause_s(self, attempt: int, asked_s: float | None) -> float:
+        """Return seconds to wait behind attempt number `attempt`; asked_s: by the server."""
+        pause_s = self.base_pause_s * 2.0**attempt * random.uniform(0.5, 1.0)
+        return min(max(pause_s, asked_s or 0.0), self.max_pause_s)
+
+
+class HttpStatusError(PolicyError):
+    """The server answered with an error that a retry does not mend."""
+
+    def __init__(self, message: str, *, kind: str, status: int = 0, body: str = "") -> None:
+        super().__init__(message, kind=kind)
+        self.status = status
+        self.body = body
+
+
+class _PassingError(Exception):
+    """A failure that may be gone at the next attempt, and how long the server asked to wait."""
+
+    def __init__(self, error: PolicyError, asked_s: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.asked_s = asked_s
+
+
+@dataclass
+class HttpClient:
+    """A connection pool to one server; opened on first use in the running event loop."""
+
+    base_url: str
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    max_connections: int = 256
+    """Requests in flight; more wait for a connection, and that wait is not counted as time."""
+    num_retries: int = 0
+    """Retries made so far."""
+    _client: httpx.AsyncClient | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
+        """Return the JSON answer to a POST; raises `PolicyError`."""
+        return _json(await self._request("POST", path, body, headers))
+
+    async def post_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
+        """Return the answer to a POST as text, which may be empty; raises `PolicyError`."""
+        return (await self._request("POST", path, body, {})).text
+
+    async def get(self, path: str) -> Any:
+        """Return the JSON answer to a GET; raises `PolicyError`."""
+        return _json(await self._request("GET", path, None, {}))
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop; may be called twice."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
+    ) -> httpx.Response:
+        url = f"{self.base_url.rstrip('/')}{path}"
+        for attempt in itertools.count():
+            try:
+                return await self._attempt(method, url, body, headers)
+            except _PassingError as e:
+                if attempt == self.retry.max_retries:
+                    raise e.error from e.__cause__
+                pause_s = self.retry.pause_s(attempt, e.asked_s)
+                logger.warning("%s; retry %d in %.1f s", e.error, attempt + 1, pause_s)
+            self.num_retries += 1
+            await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    async def _attempt(
+        self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]
+    ) -> httpx.Response:
+        """Return the answer; raises `_PassingError` for what is worth a retry."""
+        try:
+            response = await self._open().request(method, url, json=body, headers=headers)
+        except httpx.TimeoutException as e:
+            raise PolicyError(
+                f"{url} did not answer within {self.retry.timeout_s:g} s", kind="policy_timeout"
+            ) from e
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as e:
+            raise UsageError(f"cannot request {url!r}: {e}") from e
+        except httpx.TransportError as e:
+            error = PolicyError(f"cannot reach {url}: {type(e).__name__}: {e}")
+            raise _PassingError(error) from e
+        status, text = response.status_code, response.text
+        if status == 429 or status >= 500:
+            error = self._status_error(f"{url} answered {status}: {text:.300}", response)
+            raise _PassingError(error, _seconds(response.headers.get("retry-after")))
+        if status >= 300:
+            error = self._status_error(
+                f"{url} refused the request with {status}: {text:.500}", response
+            )
+            raise error
+        return response
+
+    @staticmethod
+    def _status_error(message: str, response: httpx.Response) -> HttpStatusError:
+        is_passing = response.status_code == 429 or response.status_code >= 500
+        kind = "policy_unavailable" if is_passing else "policy_rejected"
+        return HttpStatusError(message, kind=kind, status=response.status_code, body=response.text)
+
+    def _open(self) -> httpx.AsyncClient:
+        """Return the client of the running loop: connections cannot move between loops."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._loop = loop
+            self._client = httpx.AsyncClient(
+                headers=dict(self.headers),
+                timeout=httpx.Timeout(self.retry.timeout_s, pool=None),
+                limits=httpx.Limits(
+                    max_connections=self.max_connections,
+                    max_keepalive_connections=self.max_connections,
+                ),
+            )
+        return self._client
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as e:
+        raise PolicyError(
+            f"{response.url} answered no JSON: {response.text!r:.200}", kind="policy_bad_response"
+        ) from e
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Return a `Retry-After` in seconds; a date, or nothing readable, is None."""
+    try:
+        return float(retry_after) if retry_after is not None else None
+    except ValueError:
+        return None

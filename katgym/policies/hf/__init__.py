@@ -1,0 +1,1 @@
+"""Sampling from transformers models in this process, with continuous batching."""

@@ -1,0 +1,1 @@
+"""Rendering: messages to prompt token ids by appending, sampled tokens back to messages."""

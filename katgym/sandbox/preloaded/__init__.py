@@ -1,0 +1,1 @@
+"""Modules that a warm interpreter in a sandbox has loaded (`SandboxSpec.preload`)."""

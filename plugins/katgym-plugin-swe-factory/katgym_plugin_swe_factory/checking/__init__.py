@@ -1,0 +1,1 @@
+"""Checks that tasks are sound. See README.md."""

@@ -1,0 +1,1 @@
+"""Subcommands of `katgym swe` that make and check tasks, one module each."""

@@ -1,0 +1,1 @@
+"""Reading of a clone and of a dump of its tracker. See README.md."""

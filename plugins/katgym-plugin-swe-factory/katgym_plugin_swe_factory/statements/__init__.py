@@ -1,0 +1,1 @@
+"""Problem statements written from what failing tests see. See README.md."""

@@ -1,0 +1,114 @@
+"""Tasks have stable hashes and ids; task sets find them by index and id."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+
+from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
+from katgym.errors import UnknownNameError, UsageError
+
+
+def squares(size: int = 20, split: str = "train", prefix: str = "") -> ProceduralTaskSet:
+    def make(rng: np.random.Generator, index: int) -> Task:
+        number = int(rng.integers(10**9))
+        return Task(task_id="ignored", prompt=f"{number}^2?", answer=number**2, data={"i": index})
+
+    return ProceduralTaskSet(make, size=size, split=split, prefix=prefix)
+
+
+def test_sha256_is_that_of_the_canonical_json() -> None:
+    task = Task(task_id="a", prompt="é", answer=[1, None], data={"b": 1, "a": 2})
+    text = '{"answer":[1,null],"data":{"a":2,"b":1},"prompt":"é"}'
+    assert task.sha256 == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_sha256_ignores_id_split_and_key_order_but_no_content() -> None:
+    task = Task(task_id="a", prompt="p", answer="x", data={"a": 1, "b": 2})
+    same = Task(task_id="b", prompt="p", answer="x", data={"b": 2, "a": 1}, split="test")
+    assert task.sha256 == same.sha256
+    changes = ({"prompt": "q"}, {"answer": None}, {"data": {"a": 1, "b": 3}})
+    for change in changes:
+        assert dataclasses.replace(task, **change).sha256 != task.sha256
+
+
+def test_sha256_of_what_is_no_json_names_the_task() -> None:
+    with pytest.raises(UsageError, match=r"task 'a' holds a value that is not JSON.*set"):
+        _ = Task(task_id="a", data={"x": {1}}).sha256
+
+
+def test_sha256_takes_lone_surrogates() -> None:
+    assert len(Task(task_id="a", prompt="\ud800").sha256) == 64
+
+
+def test_task_pickles() -> None:
+    task = Task(task_id="a", prompt="p", data={"a": [1]})
+    assert task.sha256 == pickle.loads(pickle.dumps(task)).sha256
+
+
+def test_task_set_by_index_id_and_order() -> None:
+    tasks = TaskSet([Task(task_id=i) for i in "abc"], split="test")
+    assert [t.task_id for t in tasks] == ["a", "b", "c"]
+    assert len(tasks) == 3
+    assert tasks.get("b") is tasks[1] is tasks[-2]
+    assert [t.task_id for t in tasks[1:]] == ["b", "c"]
+
+
+def test_task_set_stamps_its_split_on_its_tasks() -> None:
+    assert [t.split for t in TaskSet([Task(task_id="a")], split="test")] == ["test"]
+    assert TaskSet([Task(task_id="a", split="test")], split="test").get("a").split == "test"
+
+
+def test_task_set_errors() -> None:
+    tasks = TaskSet([Task(task_id="alpha"), Task(task_id="beta")], split="test")
+    with pytest.raises(UnknownNameError) as caught:
+        tasks.get("alpa")
+    text = "unknown task id 'alpa'. Did you mean 'alpha'? (split 'test')"
+    assert str(caught.value) == text
+    with pytest.raises(UsageError, match=r"^task id 'b' occurs twice in split 'train'$"):
+        TaskSet([Task(task_id=i) for i in "abcb"])
+    with pytest.raises(IndexError):
+        tasks[2]
+
+
+def test_procedural_tasks_depend_on_split_and_index_only() -> None:
+    one, two = squares(), squares(size=5)
+    assert [one[i] for i in (4, 2, 0)] == [two[i] for i in (4, 2, 0)]
+    assert one[3] == one[3] == one[-17] == list(one)[3] == one[2:5][1]
+    assert len({t.sha256 for t in one}) == 20
+    assert {t.sha256 for t in one} & {t.sha256 for t in squares(split="test")} == set()
+
+
+def test_procedural_ids() -> None:
+    tasks = squares(prefix="L1-", split="test")
+    assert tasks[7].task_id == "L1-test-000007"
+    assert tasks[7].split == "test"
+    assert tasks.get("L1-test-000007") == tasks[7]
+    assert squares(size=10**7).get("train-1234567").task_id == "train-1234567"
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    ["test-000020", "train-000001", "test-1", "test-0000001", "test-٠٠٠٠٠١", "test-000001 ", ""],
+)
+def test_procedural_get_refuses_other_ids(task_id: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        squares(split="test").get(task_id)
+    assert str(caught.value) == (
+        f"unknown task id {task_id!r} in split 'test'. Known: 'test-000000' to 'test-000019'."
+    )
+
+
+@pytest.mark.parametrize("index", [20, -21])
+def test_procedural_index_out_of_range(index: int) -> None:
+    with pytest.raises(IndexError, match=rf"task index {index} is outside 0\.\.19"):
+        squares()[index]
+
+
+def test_procedural_set_is_lazy() -> None:
+    assert len(squares(size=10**12)) == 10**12
+    assert squares(size=10**12)[10**12 - 1].task_id == "train-999999999999"

@@ -1,0 +1,373 @@
+"""Many rollouts: bounded concurrency, retries by the table, groups, clean stops."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from katgym.environment.env import Env
+from katgym.environment.failure import FAILURE_TABLE, FailureKind, RolloutStatus
+from katgym.environment.messages import Message
+from katgym.errors import InfrastructureError, PolicyError, UsageError
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest, run_group
+from katgym.play.limits import Limits
+from katgym.play.rollout import Rollout
+from katgym.policies.base import Completion, EpisodeContext, Policy, Sampling, Session
+from katgym.testing import EchoEnv, ScriptedPolicy
+
+NO_DELAY = EngineConfig(retry_delay_s=0.001)
+
+
+class Gauge(Policy):
+    """Answers with the task's word; counts sessions. `errors` are raised first, one a session."""
+
+    def __init__(self, *, latency_s: float = 0.0, errors: Sequence[Exception] = ()) -> None:
+        self.name = "gauge"
+        self.latency_s = latency_s
+        self.errors = list(errors)
+        self.num_open = 0
+        self.most_open = 0
+        self.num_started = 0
+        self.num_closed = 0
+
+    def start(self, context: EpisodeContext) -> Session:
+        self.num_started += 1
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        return GaugeSession(self, context.env)
+
+
+class GaugeSession(Session):
+    def __init__(self, policy: Gauge, env: Env) -> None:
+        self.policy = policy
+        self.env = env
+        self.error = policy.errors.pop(0) if policy.errors else None
+
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int) -> Completion:
+        await asyncio.sleep(self.policy.latency_s)
+        if self.error is not None:
+            raise self.error
+        return Completion(message={"role": "assistant", "content": str(self.env.task.answer)})
+
+    async def aclose(self) -> None:
+        self.policy.num_open -= 1
+        self.policy.num_closed += 1
+
+
+class Counted(EchoEnv):
+    """Counts what is alive."""
+
+    num_alive = 0
+    setup_delay_s = 0.0
+
+    async def setup(self) -> None:
+        type(self).num_alive += 1
+        await asyncio.sleep(self.setup_delay_s)
+
+    async def teardown(self) -> None:
+        type(self).num_alive -= 1
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_alive() -> Iterator[None]:
+    Counted.num_alive = 0
+    yield
+    assert Counted.num_alive == 0
+
+
+def requests(count: int | None) -> Iterator[RolloutRequest]:
+    numbers = itertools.count() if count is None else range(count)
+    return (RolloutRequest(make_env=Counted, seed=n, key=str(n)) for n in numbers)
+
+
+def run_all(engine: RolloutEngine, wanted: Any) -> list[tuple[RolloutRequest, Rollout]]:
+    async def go() -> list[tuple[RolloutRequest, Rollout]]:
+        found = [pair async for pair in engine.run(wanted)]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return found
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("max_concurrency", [1, 3, 7])
+def test_never_more_than_max_concurrency_and_never_fewer_for_long(max_concurrency: int) -> None:
+    policy = Gauge(latency_s=0.005)
+    engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=max_concurrency))
+    found = run_all(engine, requests(21))
+    assert policy.most_open == max_concurrency
+    assert sorted(int(request.key) for request, _ in found) == list(range(21))
+    assert all(rollout.reward.value == 1.0 for _, rollout in found)
+    assert all(rollout.seed == int(request.key) for request, rollout in found)
+    assert (policy.num_started, policy.num_closed) == (21, 21)
+
+
+def test_results_come_in_the_order_they_finish() -> None:
+    class Slow(Counted):
+        def __init__(self, delay_s: float) -> None:
+            super().__init__()
+            self.setup_delay_s = delay_s
+
+        async def setup(self) -> None:
+            await asyncio.sleep(self.setup_delay_s)
+
+        async def teardown(self) -> None:
+            pass
+
+    delays = [0.06, 0.0, 0.03]
+    wanted = [
+        RolloutRequest(make_env=lambda d=d: Slow(d), key=str(d))  # type: ignore[misc]  # a default binds d
+        for d in delays
+    ]
+    found = run_all(RolloutEngine(Gauge()), wanted)
+    assert [request.key for request, _ in found] == ["0.0", "0.03", "0.06"]
+
+
+def test_those_that_finish_together_come_in_request_order() -> None:
+    found = run_all(RolloutEngine(Gauge()), requests(50))
+    assert [int(request.key) for request, _ in found] == list(range(50))
+
+
+def test_an_endless_iterable_is_drawn_lazily() -> None:
+    drawn: list[int] = []
+
+    def endless() -> Iterator[RolloutRequest]:
+        for request in requests(None):
+            drawn.append(1)
+            yield request
+
+    async def go() -> int:
+        policy = Gauge(latency_s=0.001)
+        engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=4))
+        count = 0
+        async with aclosing(engine.run(endless())) as results:
+            async for _ in results:
+                count += 1
+                assert len(drawn) <= count + 4
+                if count == 20:
+                    break
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert policy.num_open == 0
+        return count
+
+    assert asyncio.run(go()) == 20
+
+
+def test_no_requests_no_results() -> None:
+    assert run_all(RolloutEngine(Gauge()), []) == []
+
+
+# ---- retries
+
+
+@pytest.mark.parametrize("kind", [k for k in FailureKind if not FAILURE_TABLE[k].is_counted])
+def test_retries_follow_the_table(kind: FailureKind) -> None:
+    policy = Gauge(errors=[PolicyError("down", kind=str(kind))])
+    ((_, rollout),) = run_all(RolloutEngine(policy, config=NO_DELAY), requests(1))
+    if FAILURE_TABLE[kind].is_retried:
+        assert (rollout.status, rollout.num_retries) == (RolloutStatus.TERMINATED, 1)
+        assert rollout.reward.value == 1.0
+    else:
+        assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, 0)
+        assert rollout.failure_kind is kind
+    assert policy.num_started == policy.num_closed == 1 + rollout.num_retries
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 3])
+def test_retries_end_and_are_counted(max_retries: int) -> None:
+    policy = Gauge(errors=[PolicyError("down")] * 10)
+    config = EngineConfig(max_retries=max_retries, retry_delay_s=0.001)
+    ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
+    assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, max_retries)
+    assert policy.num_started == max_retries + 1
+
+
+def test_the_delay_doubles() -> None:
+    policy = Gauge(errors=[PolicyError("down")] * 3)
+    config = EngineConfig(max_retries=3, retry_delay_s=0.02)
+    began = time.perf_counter()
+    ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
+    assert rollout.num_retries == 3
+    assert 0.14 <= time.perf_counter() - began < 60  # 0.02 + 0.04 + 0.08
+
+
+def test_a_truncated_rollout_is_never_tried_again() -> None:
+    engine = RolloutEngine(ScriptedPolicy([]), limits=Limits(max_turns=2), config=NO_DELAY)
+    ((_, rollout),) = run_all(engine, requests(1))
+    assert (rollout.status, rollout.num_retries) == (RolloutStatus.TRUNCATED, 0)
+
+
+def test_every_try_gets_an_env_of_its_own() -> None:
+    made: list[Env] = []
+
+    class Flaky(Counted):
+        async def setup(self) -> None:
+            await super().setup()
+            made.append(self)
+            if len(made) == 1:
+                raise InfrastructureError("no sandbox", kind="sandbox_error")
+
+    request = RolloutRequest(make_env=Flaky, seed=3, attempt=4, split="test", task_id="test-000007")
+    ((_, rollout),) = run_all(RolloutEngine(Gauge(), config=NO_DELAY), [request])
+    assert made[0] is not made[1]
+    assert (rollout.num_retries, rollout.reward.value) == (1, 1.0)
+    assert (rollout.seed, rollout.attempt, rollout.split) == (3, 4, "test")
+    assert rollout.task_id == "test-000007"
+    Counted.num_alive = 0  # counted on Flaky
+
+
+@pytest.mark.parametrize("num_hangs", [1, 2])
+def test_an_env_that_hangs_is_replaced_once_by_a_fresh_one(num_hangs: int) -> None:
+    made: list[Env] = []
+
+    class Hanging(EchoEnv):
+        async def setup(self) -> None:
+            made.append(self)
+            if len(made) <= num_hangs:
+                await asyncio.Event().wait()
+
+    request = RolloutRequest(make_env=Hanging, seed=3, attempt=4, task_id="train-000007")
+    engine = RolloutEngine(Gauge(), limits=Limits(timeout_s=1.0), config=NO_DELAY)
+    ((_, rollout),) = run_all(engine, [request])
+    assert len(made) == len({id(env) for env in made}) == 2
+    assert (rollout.seed, rollout.attempt, rollout.task_id) == (3, 4, "train-000007")
+    assert rollout.num_retries == 1
+    told = (rollout.status, rollout.failure_kind, rollout.reward.value)
+    if num_hangs == 1:
+        assert told == (RolloutStatus.TERMINATED, None, 1.0)
+    else:
+        assert told == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT, None)
+    assert not any(env.is_running for env in made)
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+def test_stopping_early_cancels_the_rest_and_waits_for_its_clean_up(how: str) -> None:
+    policy = Gauge(latency_s=0.01)
+
+    async def consume() -> None:
+        engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=8))
+        async with aclosing(engine.run(requests(None))) as results:
+            async for _ in results:
+                policy.latency_s = 60.0
+                if how == "close":
+                    break
+
+    async def go() -> None:
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.05)
+        if how == "cancel":
+            assert policy.num_open == 8
+            task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled() == (how == "cancel")
+        assert policy.num_open == 0
+        assert Counted.num_alive == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    began = time.perf_counter()
+    asyncio.run(go())
+    assert time.perf_counter() - began < 20
+
+
+def test_a_bare_break_is_cleaned_up_by_the_event_loop() -> None:
+    policy = Gauge(latency_s=0.01)
+
+    async def go() -> None:
+        async for _ in RolloutEngine(policy).run(requests(20)):
+            policy.latency_s = 5.0
+            break
+
+    asyncio.run(go())
+    assert policy.num_open == 0
+
+
+def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
+    policy = Gauge(latency_s=60)
+    wanted = [*requests(5), RolloutRequest(make_env=Counted, task_id="nope")]
+
+    async def go() -> None:
+        with pytest.raises(UsageError, match="unknown task id 'nope'"):
+            async for _ in RolloutEngine(policy).run(wanted):
+                raise AssertionError("nothing has finished yet")
+        assert policy.num_open == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    began = time.perf_counter()
+    asyncio.run(go())
+    assert time.perf_counter() - began < 30
+
+
+def test_an_env_that_cannot_be_made_is_a_mistake_of_the_caller() -> None:
+    def broken() -> Env:
+        raise RuntimeError("no such file")
+
+    with pytest.raises(RuntimeError, match="no such file"):
+        run_all(RolloutEngine(Gauge()), [RolloutRequest(make_env=broken)])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency is >= 1, got 0"),
+        ({"max_retries": -1}, "max_retries is >= 0, got -1"),
+    ],
+)
+def test_config_refuses_what_cannot_work(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        EngineConfig(**options)
+    assert str(caught.value) == text
+
+
+# ---- groups
+
+
+def test_a_group_is_attempts_at_one_episode() -> None:
+    template = EchoEnv(max_turns=2)
+    policy = Gauge()
+    group = asyncio.run(run_group(template, policy, group_size=5, seed=9, split="test"))
+    rollouts = group.rollouts
+    assert [r.attempt for r in rollouts] == [0, 1, 2, 3, 4]
+    assert {(r.task_id, r.seed, r.split) for r in rollouts} == {(rollouts[0].task_id, 9, "test")}
+    assert len({r.sampling_seed for r in rollouts}) == 5
+    assert {tuple(m["content"] for m in r.messages) for r in rollouts} == {
+        tuple(m["content"] for m in rollouts[0].messages)
+    }
+    assert group.rewards == [1.0] * 5
+    assert not template.is_running
+
+
+def test_a_group_without_a_seed_draws_one_for_all() -> None:
+    groups = [asyncio.run(run_group(EchoEnv(), Gauge(), group_size=3)) for _ in range(2)]
+    seeds = [{r.seed for r in group.rollouts} for group in groups]
+    assert all(len(s) == 1 and None not in s for s in seeds)
+    assert seeds[0] != seeds[1]
+    assert all(len({r.task_id for r in group.rollouts}) == 1 for group in groups)
+
+
+def test_group_options_are_passed_on() -> None:
+    group = asyncio.run(
+        run_group(
+            EchoEnv(),
+            ScriptedPolicy([]),
+            group_size=2,
+            task_id="train-000003",
+            limits=Limits(max_turns=2),
+            sampling=Sampling(temperature=0.0),
+            config=EngineConfig(max_concurrency=1),
+        )
+    )
+    assert {r.task_id for r in group.rollouts} == {"train-000003"}
+    assert {(r.num_turns, r.sampling.temperature) for r in group.rollouts} == {(2, 0.0)}
+
+
+def test_group_size_is_at_least_one() -> None:
+    with pytest.raises(UsageError, match="group_size is >= 1, got 0"):
+        asyncio.run(run_group(EchoEnv(), Gauge(), group_size=0))

@@ -1,0 +1,106 @@
+"""Coroutines run side by side; the first error comes as it is, and nothing goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from katgym.system.concurrency import DaemonThreads, SharedResults, run_all
+
+
+def test_results_come_in_order_and_the_work_overlaps() -> None:
+    async def meet(number: int, barrier: asyncio.Barrier) -> int:
+        await barrier.wait()  # nobody gets past it alone
+        return number
+
+    async def go() -> list[int]:
+        barrier = asyncio.Barrier(3)
+        return await run_all(meet(i, barrier) for i in range(3))
+
+    assert asyncio.run(go()) == [0, 1, 2]
+    assert asyncio.run(run_all(())) == []
+
+
+def test_the_first_error_is_raised_as_it_is_once_the_others_have_ended() -> None:
+    ended = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(1)
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        asyncio.run(run_all([wait(), run_all([wait(), fail()])]))
+    assert ended == [1, 1]
+
+
+def test_a_result_is_made_once_for_all_who_wait_and_again_after_a_failure() -> None:
+    made: list[str] = []
+
+    async def make(key: str) -> str:
+        made.append(key)
+        await asyncio.sleep(0.01)
+        if len(made) == 1:
+            raise KeyError(key)
+        return key.upper()
+
+    async def go() -> list[str]:
+        shared = SharedResults[str, str]()
+        with pytest.raises(KeyError):
+            await shared.get("a", lambda: make("a"))
+        assert shared.list_finished() == []
+        impatient = asyncio.create_task(shared.get("a", lambda: make("a")))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        results = await run_all(shared.get("a", lambda: make("a")) for _ in range(3))
+        assert shared.list_finished() == ["A"]
+        shared.forget("a")
+        results.append(await shared.get("a", lambda: make("a")))
+        return results
+
+    assert asyncio.run(go()) == ["A"] * 4
+    assert made == ["a"] * 3
+
+
+def test_a_call_that_never_returns_delays_neither_others_nor_the_end_of_the_loop() -> None:
+    is_released = threading.Event()
+
+    async def go() -> list[object]:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        stuck = [asyncio.create_task(asyncio.to_thread(is_released.wait)) for _ in range(100)]
+        found = [await asyncio.to_thread(divmod, 7, 2), await asyncio.to_thread(pow, 2, 3)]
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(divmod, 1, 0)
+        for task in stuck:
+            task.cancel()
+        return found
+
+    assert asyncio.run(go()) == [(3, 1), 8]
+    assert not is_released.is_set()
+    is_released.set()
+
+
+def test_a_process_exits_while_a_call_does_not_return() -> None:
+    program = (
+        "import asyncio, threading\n"
+        "from katgym.system.concurrency import DaemonThreads\n"
+        "async def go():\n"
+        "    asyncio.get_running_loop().set_default_executor(DaemonThreads())\n"
+        "    asyncio.create_task(asyncio.to_thread(threading.Event().wait))\n"
+        "    await asyncio.sleep(0.05)\n"
+        "asyncio.run(go())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

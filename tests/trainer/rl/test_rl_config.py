@@ -1,0 +1,225 @@
+"""The file of `katgym train rl`: what it may say, and what is wrong in it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from katgym.errors import UsageError
+from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
+from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
+
+LEAST = '[model]\npath = "m"\n[[envs]]\nid = "katgym/Arithmetic-v0"\n'
+
+
+def parse(more: str = "", *, num_steps: int | None = None, least: str = LEAST) -> RlConfig:
+    return RlConfig.of(tomllib.loads(least + more), name="rl.toml", num_steps=num_steps)
+
+
+def test_the_least_file_has_sensible_defaults() -> None:
+    config = parse()
+    assert [env.lessons for env in config.envs] == [[("katgym/Arithmetic-v0", {})]]
+    assert config.rollouts.choice is TaskChoice.DIFFICULTY
+    assert (config.rollouts.num_groups, config.rollouts.group_size) == (8, 8)
+    assert (config.loop.algorithm, config.loop.num_steps) == ("grpo", 100)
+    assert (config.policy.uri, config.policy.sync) == ("", SyncKind.AUTO)
+    assert config.checkpoint.every_steps == 10
+    assert config.trainer_config().temperature == 1.0
+
+
+def test_every_section_is_read() -> None:
+    config = parse(
+        """
+weight = 2.0
+curriculum = [{ level = 1 }, { level = 2 }]
+[[envs]]
+id = "katgym/TreasureHunt-v0?level=2"
+split = "validation"
+[policy]
+uri = "vllm:http://host:1#adapter"
+temperature = 0.7
+sync = "lora"
+[rollouts]
+max_staleness = 2
+stale = "drop"
+max_turns = 5
+timeout_s = 60.0
+[train]
+algorithm = "dapo"
+lora_rank = 8
+schedule = "linear"
+learning_rate = 1e-5
+loss = { clip_high = 0.3 }
+[evaluate]
+every_steps = 5
+envs = ["katgym/Arithmetic-v0?level=9"]
+[checkpoint]
+max_checkpoints = 1
+[[track]]
+name = "tensorboard"
+""",
+        num_steps=50,
+    )
+    assert config.envs[0].lessons[1] == ("katgym/Arithmetic-v0", {"level": 2})
+    assert config.envs[1].lessons == [("katgym/TreasureHunt-v0", {"level": 2})]
+    assert config.rollouts.stale is StaleGroups.DROP
+    assert (config.rollouts.limits.max_turns, config.rollouts.limits.timeout_s) == (5, 60.0)
+    trainer = config.trainer_config()
+    assert (trainer.temperature, trainer.num_steps, trainer.lora_rank) == (0.7, 50, 8)
+    assert trainer.loss == {"clip_high": 0.3}
+    assert config.evaluate.envs == ("katgym/Arithmetic-v0?level=9",)
+    assert (config.checkpoint.every_steps, config.checkpoint.max_checkpoints) == (10, 1)
+    assert config.track[0].name == "tensorboard"
+
+
+def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
+    assert parse("[rollouts]\nmax_concurrency = 3").identity() == parse(num_steps=7).identity()
+    assert parse("[evaluate]\nevery_steps = 3").identity() == parse().identity()
+    for more in ("[rollouts]\ngroup_size = 4", "[train]\nseed = 1", "weight = 2.0"):
+        assert parse(more).identity() != parse().identity()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("[rollout]\n", r"unknown section of rl.toml 'rollout'. Did you mean 'rollouts'"),
+        ("[rollouts]\ngroup_sise = 4", r"key of rl.toml \[rollouts\] 'group_sise'. Did you mean"),
+        ("[train]\nlearning_rat = 1", r"key of rl.toml \[train\] 'learning_rat'. Did you mean"),
+        ("[train]\ntemperature = 1.0", r"key of rl.toml \[train\] 'temperature'"),
+        ("[train]\nalgorithm = 'grpoo'", r"\[train\]: unknown algorithm 'grpoo'. Did you mean"),
+        ("[train]\nalgorithm = 'sft'", r"'sft' makes no advantages of rewards; .* train sft"),
+        ("[train]\nmomentum = 0.5", r"momentum=0.5 changes nothing; it needs optimizer='muon'"),
+        ("[rollouts]\ngroup_size = 1", r"group_size is an int >= 2, got 1"),
+        ("[rollouts]\ngroup_size = 'a'", r"\[rollouts\] group_size: Expected `int`, got `str`"),
+        ("[rollouts]\nstale = 'drop'", r"stale = 'drop' changes nothing with max_staleness = 0"),
+        ("[rollouts]\nstale = 'dorp'", r"\[rollouts\] stale 'dorp'. Did you mean 'drop'"),
+        ("[rollouts]\nchoice = 'uniform'\nfloor = 0.1", r"change nothing with choice = 'uniform'"),
+        ("[rollouts]\nmax_offered = 3", r"max_offered is 0 or at least num_groups \(8\), got 3"),
+        ("[policy]\nuri = 'openai:http://x#y'", r"weights get to no other policy"),
+        ("[policy]\nsync = 'lora'", r"sync = 'lora' changes nothing without a uri"),
+        (
+            "[policy]\nuri = 'vllm:http://x#y'\nsync = 'lora'",
+            r"\[policy\] sync = 'lora' needs lora_rank >= 1, got 0",
+        ),
+        ("[policy]\nserver_python = 'x'", r"of a server that the run starts: uri = 'vllm'"),
+        ("[policy]\nuri = 'vllm:host#n'", r"\[policy\]: url is URL#NAME, .* got 'host#n'"),
+        ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
+        ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),
+        ("[evaluate]\nattempts = 0", r"attempts is an int >= 1, got 0"),
+        ("[[envs]]\nid = 'katgym/Arithmetic-v0'", r"'katgym/Arithmetic-v0' is there twice"),
+        ("[[envs]]\nweight = 1.0", r"\[\[envs\]\] 1 has no 'id'"),
+        ("[[envs]]\nid = 'a/B-v0'\nweight = -1.0", r"weight is a number > 0, got -1.0"),
+        ("[[envs]]\nid = 'a/B-v0'\nadvance_at = 0.5", r"advance_at changes nothing for 'a/B-v0'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_section(more: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parse(more)
+
+
+def test_servers_stand_where_their_tags_say() -> None:
+    assert parse().policy.placed == ()
+    assert parse("[policy]\nuri = 'vllm'").policy.placed == (ServerConfig(),)
+    there = parse("[policy]\nuri = 'vllm:http://h:1/v1/#n?timeout_s=5'").policy.placed[0]
+    assert (there.place, there.name, there.is_shared) == ("http://h:1", "n", False)
+    config = parse(
+        "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"
+        "[[policy.servers]]\ntags = ['rollout', 'train']\ndevices = '0'\n"
+        "[[policy.servers]]\nurl = 'http://h:1#tiny'\n"
+    )
+    assert config.policy.placed == (
+        ServerConfig(tags=(ServerTag.ROLLOUT, ServerTag.TRAIN), devices="0"),
+        ServerConfig(url="http://h:1#tiny"),
+    )
+    assert [where.is_shared for where in config.policy.placed] == [True, False]
+    assert config.identity() == parse("[policy]\nuri = 'vllm'").identity()
+
+
+SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (SERVERS + "tags = ['trian']", r"servers.0 tags 'trian'. Did you mean 'train'"),
+        (SERVERS + "device = '0'", r"key of rl.toml \[policy\] servers.0 'device'. Did you mean"),
+        (SERVERS + "tags = ['train']", r"servers.0: tags = \['train'\] has no 'rollout'"),
+        (SERVERS + "tags = []", r"tags = \[\] has no 'rollout'"),
+        (SERVERS + "tags = ['rollout', 'rollout']", r"tag 'rollout' is there twice"),
+        (SERVERS + "tags = 'rollout'", r"servers.0 tags"),
+        (SERVERS + "devices = 0", r"servers.0 devices: Expected `str`, got `int`"),
+        (SERVERS + "url = 'http://h:1'", r"url is URL#NAME, as in .* got 'http://h:1'"),
+        (SERVERS + "url = 'h:1#n'", r"url is URL#NAME"),
+        (
+            SERVERS + "url = 'http://h:1#n'\ndevices = '1'",
+            r"devices = '1' is of a server that the run starts; the one at http://h:1#n has",
+        ),
+        (
+            SERVERS + "url = 'http://h:1#n'\n[[policy.servers]]\nurl = 'http://h:1/v1#m'",
+            r"url 'http://h:1' is there twice",
+        ),
+        (
+            "[[policy.servers]]\ndevices = '0'",
+            r"servers are those of uri = 'vllm', and there is no",
+        ),
+        (
+            "[policy]\nuri = 'vllm:http://h:1#n'\n[[policy.servers]]\ndevices = '0'",
+            r"got 'vllm:http://h:1#n': give that one a section with url = 'http://h:1#n'",
+        ),
+        (
+            "[policy]\nuri = 'vllm'\ngateway = 'http://g:2'\n[[policy.servers]]\ndevices = '0'",
+            r"gateway = 'http://g:2' stands in front of one server",
+        ),
+        (
+            "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"
+            "[[policy.servers]]\nurl = 'http://h:1#n'",
+            r"server_args and server_python are of a server that the run starts",
+        ),
+        ("[policy]\nuri = 'vllm'\nservers = 2", r"\[policy\] servers: Expected `array`, got `int`"),
+        (
+            "[policy]\nuri = 'vllm'\nservers = [2]",
+            r"servers.0 is a table of keys and values, got 2",
+        ),
+    ],
+)
+def test_what_is_wrong_with_servers_is_named(more: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parse(more)
+
+
+@pytest.mark.parametrize(
+    ("least", "text"),
+    [
+        ("[[envs]]\nid = 'a/B-v0'", r"rl.toml has no section \[model\]"),
+        ("[model]\npath = 'm'", r"rl.toml has no section \[\[envs\]\]"),
+        ("[model]\npath = 'm'\n[envs]\nid = 'a/B-v0'", r"is a list of tables, each begun by"),
+    ],
+)
+def test_sections_that_have_to_be_there(least: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parse(least=least)
+
+
+def test_bad_sections_are_told_as_such() -> None:
+    raw: dict[str, Any] = {"model": {"path": "m"}, "envs": [{"id": "a/B-v0"}], "policy": 3}
+    with pytest.raises(UsageError, match=r"rl.toml \[policy\] is a table of keys and values, got"):
+        RlConfig.of(raw, name="rl.toml")
+
+
+@pytest.mark.parametrize(
+    ("servers", "groups"),
+    [
+        ([{"devices": "0"}, {"devices": "1"}], [[0], [1]]),
+        ([{"devices": "0"}, {"devices": "1"}, {"devices": "0, 2"}], [[1], [0, 2]]),
+        ([{"devices": "0"}, {"devices": "1"}, {"devices": "1,0"}], [[0, 1, 2]]),
+        ([{"devices": "0"}, {}], [[0, 1]]),
+        ([{"url": "http://a:1#m"}, {}, {"url": "http://b:1#m"}], [[0], [1], [2]]),
+    ],
+)
+def test_servers_that_may_share_a_device_start_in_turn(
+    servers: list[dict[str, str]], groups: list[list[int]]
+) -> None:
+    found = sharing_devices([ServerConfig(**server) for server in servers])
+    assert sorted(sorted(places) for places in found) == sorted(groups)

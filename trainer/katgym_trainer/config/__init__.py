@@ -1,0 +1,1 @@
+"""Configurations: TOML files as frozen dataclasses, their checks and their JSON Schemas."""

@@ -1,0 +1,114 @@
+"""Places of a run's vLLM servers: sections `[[policy.servers]]`, and what is wrong in them.
+
+The tags alone say who shares devices with the trainer, and with that who sleeps while it trains.
+Not here: sleeping and waking (`server_pool.py`); one server (`run_servers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from katgym.errors import UsageError
+
+OWN = "vllm"
+"""The uri of servers that the run starts."""
+
+
+class ServerTag(StrEnum):
+    """What a server's devices are used for."""
+
+    ROLLOUT = "rollout"
+    """It samples."""
+    TRAIN = "train"
+    """They are the trainer's, too: the server sleeps while a step is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One of sections [[policy.servers]].
+
+    Example:
+        ServerConfig(tags=("rollout", "train"), devices="0")
+    """
+
+    tags: tuple[ServerTag, ...] = (ServerTag.ROLLOUT,)
+    """`rollout`, and `train` where its devices are the trainer's too."""
+    devices: str = ""
+    """CUDA_VISIBLE_DEVICES of a server that the run starts; "" leaves it alone."""
+    url: str = ""
+    """URL#NAME of a server that is there, with options as in a uri; "": the run starts one."""
+
+    def __post_init__(self) -> None:
+        for tag in self.tags:
+            if self.tags.count(tag) > 1:
+                raise UsageError(f"tag {tag.value!r} is there twice")
+        if ServerTag.ROLLOUT not in self.tags:
+            told = [tag.value for tag in self.tags]
+            raise UsageError(f"tags = {told!r} has no 'rollout': what does not sample is no server")
+        if self.url and self.devices:
+            raise UsageError(
+                f"devices = {self.devices!r} is of a server that the run starts; the one at"
+                f" {self.url} has its own"
+            )
+        if self.url and not (self.url.startswith(("http://", "https://")) and self.name):
+            raise UsageError(
+                f"url is URL#NAME, as in http://127.0.0.1:8000#tiny, got {self.url!r}; NAME is what"
+                " the server calls the model, or what the adapter is to be called"
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it sleeps while a step is taken."""
+        return ServerTag.TRAIN in self.tags
+
+    @property
+    def name(self) -> str:
+        """What a server that is there calls the model."""
+        return self.url.partition("?")[0].partition("#")[2]
+
+    @property
+    def place(self) -> str:
+        """The URL without name and options."""
+        return self.url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix("/v1")
+
+
+def check_servers(servers: Sequence[ServerConfig], *, uri: str, gateway: str) -> None:
+    """Raise `UsageError` for servers that do not go together with each other or other keys."""
+    if not servers:
+        return
+    if not uri:
+        raise UsageError("servers are those of uri = 'vllm', and there is no uri: add it")
+    if uri != OWN:
+        raise UsageError(
+            f"servers are listed with uri = 'vllm', got {uri!r}: give that one a section with url ="
+            f" {uri.removeprefix('vllm:')!r}"
+        )
+    if gateway:
+        raise UsageError(
+            f"gateway = {gateway!r} stands in front of one server, uri = 'vllm:URL#NAME', and there"
+            " are servers: leave one out"
+        )
+    places = [server.place for server in servers if server.url]
+    for place in places:
+        if places.count(place) > 1:
+            raise UsageError(f"url {place!r} is there twice")
+
+
+def sharing_devices(servers: Sequence[ServerConfig]) -> list[list[int]]:
+    """Return the places of servers in groups: two in different ones have no device in common.
+
+    A server of the run's own that names no devices may have any.
+    """
+    found: list[tuple[set[str], list[int]]] = []
+    is_any = any(not server.url and not server.devices for server in servers)
+    for place, server in enumerate(servers):
+        names = {device.strip() for device in server.devices.split(",")}
+        devices = {server.url} if server.url else {"any"} if is_any else names
+        places = [place]
+        for group in [group for group in found if group[0] & devices]:
+            found.remove(group)
+            devices, places = devices | group[0], [*group[1], *places]
+        found.append((devices, places))
+    return [places for _, places in found]

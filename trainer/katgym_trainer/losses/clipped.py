@@ -1,0 +1,206 @@
+"""Losses of the ratio r = pi(token) / pi_sampler(token), or to pi_proximal(token).
+
+Not here: advantages, which are the rows' own.
+
+Letters: M occurrences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from katgym_trainer.losses.kl_and_corrections import PolicyLoss
+from katgym_trainer.losses.objective import Coupling, Mean, Occurrences, Terms
+from katgym_trainer.losses.scope import Normaliser
+
+RatioTo = Literal["policy", "proximal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipped(PolicyLoss):
+    """A loss whose ratio is bounded to [1 - clip_low, 1 + clip_high]."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ratio_to: RatioTo = "policy"
+    """"policy": what sampled the tokens. "proximal": the trainer before the step; then what the
+    sampler differs by is not clipped but weighed by `importance`: with "token" and no maximum this
+    is decoupled PPO (arXiv 2110.00641), with a maximum truncated importance sampling."""
+    dual_clip: float | None = None
+    """Bounds the term of a negative advantage to dual_clip |A| (arXiv 1912.09729, eq. 5); above 1.
+    None: not bounded."""
+
+    def __post_init__(self) -> None:
+        PolicyLoss.__post_init__(self)
+        if not 0 <= self.clip_low <= 1:
+            raise ValueError(f"clip_low is 0 to 1, got {self.clip_low!r}")
+        if not self.clip_high >= 0:
+            raise ValueError(f"clip_high is at least 0, got {self.clip_high!r}")
+        if self.ratio_to not in ("policy", "proximal"):
+            raise ValueError(f"ratio_to is policy or proximal, got {self.ratio_to!r}")
+        if self.ratio_to == "policy" and self.importance != "none":
+            raise ValueError(
+                "importance weighs what the ratio does not hold; the ratio to the policy holds it:"
+                " use ratio_to='proximal' with rows that have proximal_logprobs"
+            )
+        if self.dual_clip is not None and not self.dual_clip > 1:
+            raise ValueError(f"dual_clip is above 1, got {self.dual_clip!r}")
+
+    @property
+    def ratio_needs(self) -> tuple[str, ...]:
+        """See `PolicyLoss.ratio_needs`."""
+        return (f"{self.ratio_to}_logprobs",)
+
+    def log_ratio(self, occurrences: Occurrences) -> Tensor:
+        """Return log r, [M]."""
+        if self.ratio_to == "proximal":
+            return occurrences.trainer_logprobs - occurrences.proximal_logprobs
+        return occurrences.trainer_logprobs - occurrences.policy_logprobs
+
+    def mismatch(self, occurrences: Occurrences) -> Tensor:
+        """See `PolicyLoss.mismatch`."""
+        if self.ratio_to == "proximal":
+            return occurrences.proximal_logprobs - occurrences.policy_logprobs
+        return self.log_ratio(occurrences).detach()
+
+    def clipped(self, ratio: Tensor, advantages: Tensor) -> Terms:
+        """Return -min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347, eq. 7)."""
+        free = ratio * advantages
+        bounded = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages
+        objective = torch.minimum(free, bounded)
+        is_clipped = bounded < free
+        if self.dual_clip is not None:
+            floor = self.dual_clip * advantages
+            is_floored = (advantages < 0) & (objective < floor)
+            objective = torch.where(is_floored, floor, objective)
+            is_clipped = is_clipped | is_floored
+        return Terms(terms=-objective, metrics=_clip_fraction(is_clipped))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grpo(Clipped):
+    """-min(r A, clip(r) A), mean over each rollout's tokens, then over rollouts.
+
+    arXiv 2402.03300, eq. 3; its KL term is `kl_coef` with estimator k3.
+    """
+
+    name = "grpo"
+    normaliser = Normaliser.ROLLOUT_TOKENS
+
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        """See `PolicyLoss.policy_terms`."""
+        return self.clipped(torch.exp(self.log_ratio(occurrences)), occurrences.advantages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrGrpo(Grpo):
+    """GRPO's terms summed, over rollouts times one length for all: long answers weigh no less.
+
+    arXiv 2503.20783; the length is the generation budget. Its advantages are not
+    divided by the group's standard deviation.
+    """
+
+    max_completion_tokens: int = 0
+
+    name = "dr_grpo"
+    normaliser = Normaliser.ROLLOUTS
+
+    def __post_init__(self) -> None:
+        Clipped.__post_init__(self)
+        if self.max_completion_tokens < 1:
+            raise ValueError(
+                "loss 'dr_grpo' needs max_completion_tokens, the tokens a rollout may have at most,"
+                f" got {self.max_completion_tokens!r}"
+            )
+
+    def terms(self, occurrences: Occurrences) -> Terms:
+        """See `Loss.terms`."""
+        found = PolicyLoss.terms(self, occurrences)
+        return Terms(terms=found.terms / self.max_completion_tokens, metrics=found.metrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dapo(Grpo):
+    """GRPO's terms, the mean over all tokens of the step, clipped further above than below.
+
+    arXiv 2503.14476, eq. 8.
+    """
+
+    clip_high: float = 0.28
+
+    name = "dapo"
+    normaliser = Normaliser.TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ppo(Grpo):
+    """PPO's clipped surrogate, the mean over all tokens of the step (arXiv 1707.06347, eq. 7).
+
+    The advantages are a critic's, each token's own; see `gae` and `Critic`.
+    """
+
+    name = "ppo"
+    normaliser = Normaliser.TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gspo(Clipped):
+    """-min(s A, clip(s) A) with one ratio for a row's tokens, the geometric mean of theirs.
+
+        s = exp(mean over t of (log pi(t) - log pi_sampler(t)))
+
+    arXiv 2507.18071, eq. 5 and 7; the defaults of the bounds are its section 5.1. A row of several
+    in a rollout weighs by its share of the rollout's tokens.
+    """
+
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+
+    name = "gspo"
+    normaliser = Normaliser.ROLLOUT_TOKENS
+
+    @property
+    def coupling(self) -> Coupling:
+        """See `Loss.coupling`."""
+        return Coupling.ROW
+
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        """See `PolicyLoss.policy_terms`."""
+        ratio = torch.exp(occurrences.row_mean(self.log_ratio(occurrences)))
+        return self.clipped(ratio, occurrences.advantages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cispo(Clipped):
+    """-stop_gradient(clip(r)) A log pi, the mean over all tokens of the step.
+
+    A bounded weight instead of a bounded objective: no token loses its gradient (arXiv 2506.13585).
+    By default nothing is bounded below (clip_low = 1), and 5 is the bound above (arXiv 2510.13786).
+    """
+
+    clip_low: float = 1.0
+    clip_high: float = 4.0
+
+    name = "cispo"
+    normaliser = Normaliser.TOKENS
+
+    def __post_init__(self) -> None:
+        Clipped.__post_init__(self)
+        if self.dual_clip is not None:
+            raise ValueError("loss 'cispo' bounds a weight, not an objective: it has no dual_clip")
+
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        """See `PolicyLoss.policy_terms`."""
+        ratio = torch.exp(self.log_ratio(occurrences).detach())
+        weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
+        terms = -weight * occurrences.advantages * occurrences.trainer_logprobs
+        return Terms(terms=terms, metrics=_clip_fraction(weight != ratio))
+
+
+def _clip_fraction(is_clipped: Tensor) -> dict[str, Mean]:
+    """Return the share of tokens from whose term clipping took the gradient."""
+    return {"clip_fraction": Mean.of(is_clipped.double())}

@@ -1,0 +1,165 @@
+"""Additions to any loss of reinforcement learning: KL, entropy, and mismatch corrections.
+
+    policy term * importance weight * mask + kl_coef * KL - entropy_coef * H
+
+The sampler and the trainer do not give the same log-probs to the same weights (other kernels, other
+precision, weights that are steps old). rho = pi_proximal / pi_sampler says by how much they differ;
+`importance` weighs by it and `mismatch_mask` leaves out what differs too much. Not here: the policy
+terms (`likelihood.py`, `clipped.py`).
+
+Letters: M occurrences.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from katgym_trainer.losses.kl import Estimator, kl_of
+from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
+
+Importance = Literal["none", "token", "sequence"]
+MismatchMask = Literal["none", "token", "sequence", "geometric"]
+_MAX_LOG = 20.0
+"""A product of ratios is held below e^20: what is beyond any bound stays a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLoss(Loss):
+    """A policy gradient with what may be added to any."""
+
+    kl_coef: float = 0.0
+    """Of the KL from the reference model; 0: none, and rows need no ref_logprobs."""
+    kl_estimator: Estimator = "k3"
+    """"k1", "k2" or "k3"; see `kl_of`."""
+    is_kl_weighted: bool = False
+    """Whether the KL is weighed by pi / pi_sampler, gradient and all: unbiased off-policy too."""
+    entropy_coef: float = 0.0
+    """Of the entropy that is rewarded (arXiv 1602.01783, section 4.3)."""
+    importance: Importance = "none"
+    """"token": min(rho_t, max) (truncated importance sampling); "sequence": min(prod rho, max)."""
+    importance_max: float | None = None
+    """2 if None; infinity for none."""
+    mismatch_mask: MismatchMask = "none"
+    """What must lie in the bounds: "token": rho_t; "sequence": prod rho; "geometric": its
+    geometric mean. The last two leave out all of a row's tokens."""
+    mismatch_low: float | None = None
+    """0.5 if None, for "geometric" 0.99."""
+    mismatch_high: float | None = None
+    """2 if None, for "geometric" 1.01."""
+
+    def __post_init__(self) -> None:
+        _check_choice("kl_estimator", self.kl_estimator, get_args(Estimator))
+        _check_choice("importance", self.importance, get_args(Importance))
+        _check_choice("mismatch_mask", self.mismatch_mask, get_args(MismatchMask))
+        for name in ("kl_coef", "entropy_coef"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is a number of at least 0, got {value!r}")
+        if self.is_kl_weighted and not self.kl_coef:
+            raise ValueError("is_kl_weighted does nothing without kl_coef")
+        if self.importance == "none" and self.importance_max is not None:
+            raise ValueError("importance_max does nothing without importance")
+        if self.importance_max is not None and not self.importance_max > 0:
+            raise ValueError(f"importance_max is above 0, got {self.importance_max!r}")
+        if self.mismatch_mask == "none" and (self.mismatch_low, self.mismatch_high) != (None, None):
+            raise ValueError("mismatch_low and mismatch_high do nothing without mismatch_mask")
+        low, high = self._mask_bounds()
+        if not 0 <= low < high:
+            raise ValueError(
+                f"mismatch_low is at least 0 and below mismatch_high, got {low}, {high}"
+            )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """See `Loss.needs`."""
+        is_compared = (
+            self.importance != "none" or self.mismatch_mask != "none" or self.is_kl_weighted
+        )
+        found = dict.fromkeys(self.ratio_needs)
+        if is_compared:
+            found["policy_logprobs"] = None
+        if self.kl_coef:
+            found["ref_logprobs"] = None
+        return tuple(found)
+
+    @property
+    def ratio_needs(self) -> tuple[str, ...]:
+        """Log-probs that the policy terms compare with."""
+        return ()
+
+    @property
+    def has_entropy_gradient(self) -> bool:
+        """See `Loss.has_entropy_gradient`."""
+        return self.entropy_coef > 0
+
+    @property
+    def has_other_terms(self) -> bool:
+        """See `Loss.has_other_terms`."""
+        return bool(self.kl_coef or self.entropy_coef)
+
+    @property
+    def coupling(self) -> Coupling:
+        """See `Loss.coupling`."""
+        is_by_row = self.importance == "sequence" or self.mismatch_mask in ("sequence", "geometric")
+        return Coupling.ROW if is_by_row else Coupling.TOKEN
+
+    @abstractmethod
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        """Return the policy gradient's own terms."""
+
+    @abstractmethod
+    def mismatch(self, occurrences: Occurrences) -> Tensor:
+        """Return log rho, [M], without a gradient."""
+
+    def terms(self, occurrences: Occurrences) -> Terms:
+        """See `Loss.terms`."""
+        found = self.policy_terms(occurrences)
+        terms, metrics = found.terms, dict(found.metrics)
+        if self.importance != "none" or self.mismatch_mask != "none":
+            log_rho = self.mismatch(occurrences)
+            weight = torch.ones_like(log_rho)
+            if self.importance != "none":
+                is_by_row = self.importance == "sequence"
+                log_weight = occurrences.row_sum(log_rho) if is_by_row else log_rho
+                limit = 2.0 if self.importance_max is None else self.importance_max
+                weight = torch.exp(log_weight.clamp(-_MAX_LOG, _MAX_LOG)).clamp(max=limit)
+            # 1 for what is in the bounds, 0 for what is left out.
+            is_kept = torch.ones_like(log_rho)
+            if self.mismatch_mask != "none":
+                log_bounded = log_rho
+                if self.mismatch_mask == "sequence":
+                    log_bounded = occurrences.row_sum(log_rho)
+                elif self.mismatch_mask == "geometric":
+                    log_bounded = occurrences.row_mean(log_rho)
+                low, high = self._mask_bounds()
+                rho = torch.exp(log_bounded.clamp(-_MAX_LOG, _MAX_LOG))
+                is_kept = ((rho >= low) & (rho <= high)).to(log_rho.dtype)
+            terms = terms * weight * is_kept
+            metrics |= {"importance": Mean.of(weight), "mismatch_fraction": Mean.of(1 - is_kept)}
+        if self.kl_coef:
+            kl = kl_of(occurrences.trainer_logprobs, occurrences.ref_logprobs, self.kl_estimator)
+            metrics["ref_kl"] = Mean.of(kl)
+            if self.is_kl_weighted:
+                kl = kl * torch.exp(occurrences.trainer_logprobs - occurrences.policy_logprobs)
+            terms = terms + self.kl_coef * kl
+        if self.entropy_coef:
+            terms = terms - self.entropy_coef * occurrences.entropy
+        return Terms(terms=terms, metrics=metrics)
+
+    def _mask_bounds(self) -> tuple[float, float]:
+        low, high = (0.99, 1.01) if self.mismatch_mask == "geometric" else (0.5, 2.0)
+        return (
+            low if self.mismatch_low is None else self.mismatch_low,
+            high if self.mismatch_high is None else self.mismatch_high,
+        )
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is one of {', '.join(allowed)}, got {value!r}")

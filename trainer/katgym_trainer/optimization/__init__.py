@@ -1,0 +1,1 @@
+"""Optimizers, schedules and float32 master weights."""

@@ -1,0 +1,191 @@
+"""AdamW, and Muon with AdamW, over parameters by name; schedules; clipping.
+
+Not here: float32 copies of bfloat16 parameters (`optimization/master_weights.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from katgym_trainer.trainer_config import TrainerConfig
+
+
+class Optimizer:
+    """One or two of torch's optimizers, stepped as one, whose state is known by parameters' names.
+
+    Example:
+        optimizer = make_optimizer(model.named_parameters(), TrainerConfig(optimizer="muon"))
+    """
+
+    def __init__(
+        self, parts: Sequence[torch.optim.Optimizer], parameters: Mapping[str, Tensor]
+    ) -> None:
+        self.parts = parts
+        self._parameters = dict(parameters)
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use it from the next step on."""
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = learning_rate
+
+    def step(self) -> None:
+        """Change the parameters by their gradients; those without one stay as they are."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        """Free the gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the state as `{parameter}.{entry}`; the tensors are the optimizer's own.
+
+        Example:
+            optimizer.state_dict()["model.norm.weight.exp_avg"]
+        """
+        found: dict[str, Tensor] = {}
+        for part in self.parts:
+            for name, parameter in self._by_name(part).items():
+                for entry, value in part.state.get(parameter, {}).items():
+                    found[f"{name}.{entry}"] = value
+        return found
+
+    def check_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Raise `ValueError` for a state that does not belong to these parameters."""
+        wanted: dict[str, torch.Size] = {}
+        for part in self.parts:
+            for name, parameter in self._by_name(part).items():
+                for entry in _entries(part):
+                    shape = torch.Size([]) if entry == "step" else parameter.shape
+                    wanted[f"{name}.{entry}"] = shape
+        for key, value in state.items():
+            if key not in wanted:
+                raise ValueError(f"the optimizer has no state {key!r}")
+            if value.shape != wanted[key]:
+                raise ValueError(
+                    f"optimizer state {key!r} has shape {list(value.shape)}, the parameter's is"
+                    f" {list(wanted[key])}"
+                )
+        for name in {key.rpartition(".")[0] for key in state}:
+            (part,) = (part for part in self.parts if name in self._by_name(part))
+            missing = [e for e in _entries(part) if f"{name}.{e}" not in state]
+            if missing:
+                raise ValueError(f"the optimizer's state of {name!r} lacks {missing[0]!r}")
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state, which is copied; `ValueError` for one of other parameters."""
+        self.check_state_dict(state)
+        for part in self.parts:
+            found: dict[int, dict[str, Tensor]] = {}
+            for number, name in enumerate(self._by_name(part)):
+                entries = {
+                    e: state[f"{name}.{e}"] for e in _entries(part) if f"{name}.{e}" in state
+                }
+                if entries:
+                    found[number] = {e: value.clone() for e, value in entries.items()}
+            groups = part.state_dict()["param_groups"]
+            part.load_state_dict({"state": found, "param_groups": groups})
+
+    def _by_name(self, part: torch.optim.Optimizer) -> dict[str, Tensor]:
+        """Return a part's parameters by name, in the part's order."""
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return {names[id(p)]: p for group in part.param_groups for p in group["params"]}
+
+
+def make_optimizer(
+    named_parameters: Iterable[tuple[str, Tensor]],
+    config: TrainerConfig,
+    *,
+    vocabulary: Collection[str] = (),
+) -> Optimizer:
+    """Return the config's optimizer, at its learning rate.
+
+    vocabulary: names of embeddings and heads, which Muon leaves to AdamW.
+
+    Muon takes the other matrices, and scales its update to the size of AdamW's, so that one
+    learning rate serves both (arXiv 2502.16982, section 2.2):
+
+        W -= learning_rate (0.2 sqrt(max(rows, columns)) orthogonal(momentum) + weight_decay W)
+
+    Everything else is AdamW's: vectors, stacks of matrices (experts), `vocabulary`.
+    """
+    parameters = dict(named_parameters)
+    if not parameters:
+        raise ValueError("there is no parameter to train")
+    hidden = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if config.optimizer == "muon" and parameter.ndim == 2 and name not in vocabulary
+    }
+    others = [parameters[name] for name in parameters if name not in hidden]
+    parts: list[torch.optim.Optimizer] = []
+    if hidden:
+        parts.append(
+            torch.optim.Muon(
+                list(hidden.values()),
+                lr=config.learning_rate,
+                weight_decay=config.weight_decay,
+                momentum=config.momentum,
+                adjust_lr_fn="match_rms_adamw",
+            )
+        )
+    if others:
+        matrices = [parameter for parameter in others if parameter.ndim > 1]
+        vectors = [parameter for parameter in others if parameter.ndim <= 1]
+        groups = [(matrices, config.weight_decay), (vectors, 0.0)]
+        parts.append(
+            torch.optim.AdamW(
+                [{"params": some, "weight_decay": decay} for some, decay in groups if some],
+                lr=config.learning_rate,
+                betas=(config.beta1, config.beta2),
+                eps=config.epsilon,
+            )
+        )
+    return Optimizer(parts, parameters)
+
+
+def schedule_factor(step: int, config: TrainerConfig) -> float:
+    """Return what the learning rate of a step is multiplied by; the first step is 0.
+
+    With w warm-up steps, n steps in all and f = final_fraction:
+
+        (step + 1) / w                        before step w
+        f + (1 - f) (1 - x)                   linear, x = (step - w) / (n - w), at most 1
+        f + (1 - f) (1 + cos(pi x)) / 2       cosine (arXiv 1608.03983, eq. 5)
+    """
+    if step < 0:
+        raise ValueError(f"step is an int >= 0, got {step!r}")
+    if step < config.num_warmup_steps:
+        return (step + 1) / config.num_warmup_steps
+    if config.num_steps is None:
+        return 1.0
+    done = (step - config.num_warmup_steps) / (config.num_steps - config.num_warmup_steps)
+    done = min(1.0, done)
+    left = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return config.final_fraction + (1 - config.final_fraction) * left
+
+
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
+    """Shorten the gradient to a norm over all parameters, and return the norm it had.
+
+    max_norm: None changes nothing. Nor does a norm that is not finite: the caller drops it.
+    """
+    with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+    gradients = [p.grad for p in with_gradient if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if max_norm is not None and bool(norm.isfinite()):
+        torch.nn.utils.clip_grads_with_norm_(with_gradient, max_norm, norm)
+    return float(norm)
+
+
+def _entries(part: torch.optim.Optimizer) -> tuple[str, ...]:
+    """Return what torch keeps of each parameter."""
+    if isinstance(part, torch.optim.Muon):
+        return ("momentum_buffer",)
+    return ("step", "exp_avg", "exp_avg_sq")

@@ -1,0 +1,1 @@
+"""Servers that sample for a run: starting, failover, load balancing, sleep."""

@@ -1,0 +1,108 @@
+"""One policy over several servers: each request goes to one that is up and awake.
+
+Calls of an episode stay on the server that has computed its prefix, as long as that one takes
+requests; others go to the one with the fewest running. Where none takes requests they wait.
+
+Not here: which servers are up and awake (`run_servers.py`, `server_pool.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from katgym.policies.base import Sampling
+from katgym.policies.token_policy import Generated, TokenPolicy
+from katgym_trainer.rl.servers.failover import LostError
+
+
+class Signal:
+    """Wakes everybody who waits for it, each time that it is given."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def give(self) -> None:
+        """Wake those who wait."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Return when it is given next."""
+        await self._event.wait()
+
+
+class Seat(Protocol):
+    """A server, as far as requests are concerned."""
+
+    @property
+    def policy(self) -> TokenPolicy:
+        """What asks it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests: it is up and awake."""
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it will never be up again; None while that is not so."""
+
+
+class BalancedPolicy(TokenPolicy):
+    """Plays through some servers, which all have the same model."""
+
+    def __init__(self, name: str, seats: Sequence[Seat], changed: Signal) -> None:
+        """changed: given whenever a seat opens or has an error."""
+        first = seats[0].policy
+        self.name = name
+        self.renderer, self.tokenizer = first.renderer, first.tokenizer
+        self.max_context_tokens = min(seat.policy.max_context_tokens for seat in seats)
+        self.vocab_size = min(seat.policy.vocab_size for seat in seats)
+        self._seats, self._changed = list(seats), changed
+        self._num_running = [0] * len(seats)
+        self._homes: dict[str, int] = {}
+        """Number of the seat that has a session's prefix."""
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        seed: int | None,
+        session_id: str,
+    ) -> Generated:
+        while True:
+            opened = [number for number, seat in enumerate(self._seats) if seat.is_open]
+            if not opened:
+                for seat in self._seats:
+                    if seat.error is not None:
+                        raise seat.error
+                await self._changed.wait()
+                continue
+            home = self._homes.get(session_id)
+            number = home if home in opened else min(opened, key=self._num_running.__getitem__)
+            self._homes[session_id] = number
+            self._num_running[number] += 1
+            try:
+                return await self._seats[number].policy.generate(
+                    prompt_ids,
+                    sampling=sampling,
+                    max_tokens=max_tokens,
+                    seed=seed,
+                    session_id=session_id,
+                )
+            except LostError:
+                continue  # sampled anew, by a server that is up
+            finally:
+                self._num_running[number] -= 1
+
+    def release(self, session_id: str) -> None:
+        self._homes.pop(session_id, None)
+
+    async def aclose(self) -> None:
+        """Close nothing: the connections are their servers'."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "servers": [seat.policy.describe() for seat in self._seats]}

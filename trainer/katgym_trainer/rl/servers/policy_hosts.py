@@ -1,0 +1,100 @@
+"""Hosts of the policy while a run trains, and new weights for them.
+
+    host = InProcessHost(trainer, tokenizer, config, is_shared=True)
+    await host.push(version=7)      # later completions are stamped with 7
+
+Not here: vLLM servers (`server_pool.py`), the policies (`katgym.policies`).
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import copy
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import torch
+
+from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
+from katgym.policies.token_policy import TokenPolicy
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.trainer import Trainer
+from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, compare
+from katgym_trainer.weight_sync.served_weights import scores
+
+
+class PolicyHost(abc.ABC):
+    """A policy that gets the trainer's weights."""
+
+    policy: TokenPolicy
+
+    @abc.abstractmethod
+    async def push(self, version: int) -> dict[str, float]:
+        """Have the policy sample from the trainer's weights, as `version`; return metrics.
+
+        Raises `WeightSyncError` where what it samples from is not what the trainer has.
+        """
+
+    @contextlib.asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        """Return a context in which the trainer may change the weights."""
+        yield
+
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:  # noqa: B027 - most play nothing
+        """Have others play so many more sessions, in place of a group's that the run leaves out."""
+
+    async def aclose(self) -> None:
+        """Release what it holds; the trainer's model stays."""
+        await self.policy.aclose()
+
+
+class InProcessHost(PolicyHost):
+    """The model plays in this process: the trainer's own object, or a copy of it."""
+
+    def __init__(
+        self, trainer: Trainer, tokenizer: Any, config: RlConfig, *, is_shared: bool
+    ) -> None:
+        """is_shared: sample from the trainer's object, never while it trains; else from a copy."""
+        self._trained: Any = trainer.model
+        self._is_shared = is_shared
+        self._played: Any = self._trained if is_shared else copy.deepcopy(self._trained)
+        self._played.eval()
+        self.policy: HfPolicy = HfPolicy(
+            self._played,
+            tokenizer,
+            name=f"hf:{config.model.path}",
+            config=HfConfig(
+                renderer=config.model.renderer,
+                max_context_tokens=config.policy.max_context_tokens,
+                max_batch_size=config.policy.max_batch_size,
+            ),
+        )
+
+    async def push(self, version: int) -> dict[str, float]:
+        began = time.perf_counter()
+
+        @torch.no_grad()
+        def copy_weights() -> None:
+            if self._is_shared:
+                return
+            new = dict(self._trained.named_parameters())
+            for name, parameter in self._played.named_parameters():
+                parameter.copy_(new[name])
+
+        await self.policy.update_weights(
+            copy_weights, policy_version=version, is_immediate=not self._is_shared
+        )
+        pushed = time.perf_counter()
+        found = {"time/sync_s": pushed - began}
+        if not self._is_shared:
+            # The largest difference of a log-probability between copy and trainer.
+            probe = await asyncio.to_thread(Probe, ProbeConfig(), self._trained)
+            there = await asyncio.to_thread(scores, self._played, probe.token_ids)
+            found["sync/difference"] = compare(
+                "the copy that plays", probe.logprobs, there, probe.tolerance
+            )
+            found["time/probe_s"] = time.perf_counter() - pushed
+        return found

@@ -1,0 +1,317 @@
+"""One vLLM server that plays while a run trains: it is there, or the run starts and watches it.
+
+A server of the run's own that dies is started again, at another port, and gets the weights before
+it samples anything. One that is there already is somebody else's to watch. Either may sleep while
+the trainer needs its devices.
+
+Not here: several of them, and when they sleep (`server_pool.py`); the ways weights take
+(`weight_sync/`); starting a process (`katgym.vllm_server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from katgym.errors import InfrastructureError, PolicyError
+from katgym.policies.endpoints.vllm_client import FORM, VllmConfig, VllmPolicy
+from katgym.policies.uri_options import parse_options
+from katgym.vllm_server import VllmServer, VllmServerConfig
+from katgym.vllm_server.server import is_healthy
+from katgym.vllm_server.token_api import UNVERIFIED
+from katgym_trainer.config.rl_config import RlConfig, SyncKind
+from katgym_trainer.config.server_config import OWN, ServerConfig
+from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
+from katgym_trainer.rl.servers.load_balancing import Signal
+from katgym_trainer.weight_sync.lora_sync import LoraSync
+from katgym_trainer.weight_sync.pause import PauseAsleep, PauseRequests
+from katgym_trainer.weight_sync.reload_sync import ReloadSync
+from katgym_trainer.weight_sync.weight_sync import Gate, ReadyWeights, SyncTimes, WeightSync
+
+logger = logging.getLogger(__name__)
+
+_NAME = "trained"
+"""What a server of the run's own calls the model."""
+_ENDS_S = 1.0
+"""Within this time a process whose connections broke has ended, if that is why."""
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Of adapters that vLLM holds; a smaller one fits into the next."""
+_MAX_LOST = 3
+"""Times in a row that a server may end before it is up again."""
+_PATIENCE_S = 24 * 3600.0
+"""Time limit of a request that may be frozen for as long as a step takes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRole:
+    """Which of a run's servers one is.
+
+    folder: for weights on their way, of all the run's servers; their machines have it at the same
+    path. changed: given when the server opens, or will not any more.
+    """
+
+    config: RlConfig
+    where: ServerConfig
+    number: int
+    lora_rank: int
+    dtype: str
+    folder: Path
+    log_file: Path
+    changed: Signal
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether it gets adapters, instead of all weights."""
+        return self.lora_rank > 0 and self.config.policy.sync is not SyncKind.RELOAD
+
+
+class RunServer:
+    """A server that is there already."""
+
+    sync: WeightSync
+    """What brings it weights, once started."""
+
+    def __init__(self, role: ServerRole) -> None:
+        self.role = role
+        self.url, self.name = role.where.place, role.where.name or _NAME
+        self._options = VllmConfig()
+        if role.where.url:
+            _, self._options = parse_options(role.where.url, VllmConfig, form=FORM)
+        self.is_up = True
+        self.is_asleep = False
+        self.asleep_s = 0.0
+        """Wall seconds in which it took no requests when it slept last."""
+        self.error: Exception | None = None
+        """Why it will never be up again."""
+        self._slept_from_s = 0.0
+        self._policy: VllmPolicy | None = None
+
+    @property
+    def policy(self) -> VllmPolicy:
+        """What asks it; there once it is connected."""
+        assert self._policy is not None, "it is connected"
+        return self._policy
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.is_up and not self.is_asleep
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the trainer needs its devices."""
+        return self.role.where.is_shared
+
+    async def start(self) -> None:
+        """Find out whether it answers; `PolicyError` if not."""
+        if not await asyncio.to_thread(is_healthy, self.url):
+            raise PolicyError(
+                f"no vLLM server answers at {self.url}. Start one: katgym vllm serve"
+                f" {self.role.config.model.path} --rl{' --lora' if self.role.has_adapters else ''},"
+                " or let the run start one: [policy] uri = 'vllm'"
+            )
+        self.sync = self._new_sync()
+        if self.is_shared:
+            control = self.sync.controls[0]
+            if not (await control.abilities()).has_sleep:
+                raise PolicyError(
+                    f"the server at {self.url} has the tag 'train' and cannot sleep: start it with"
+                    f" katgym vllm serve {self.role.config.model.path} --rl, on a GPU with"
+                    " -- --enable-sleep-mode"
+                )
+            await control.wake_up()  # a run that was killed may have left it asleep
+
+    async def deliver(self, weights: ReadyWeights, gates: Sequence[Gate]) -> SyncTimes:
+        """Give it weights, and wake it if it sleeps; raises as `WeightSync.deliver` does."""
+        times = await self.sync.deliver(
+            weights,
+            policies=[] if self._policy is None else [self._policy],
+            gates=gates,
+            pause=PauseAsleep() if self.is_asleep else PauseRequests(),
+        )
+        if self.is_asleep:
+            self.is_asleep = False
+            self.asleep_s = time.perf_counter() - self._slept_from_s
+            self.role.changed.give()
+        return times
+
+    async def connect(self) -> None:
+        """Make its policy; after weights, as it knows an adapter only by then."""
+        self._policy = await self._make_policy(VllmPolicy)
+
+    async def fall_asleep(self) -> None:
+        """Free its devices: running requests freeze, and no new ones come until `deliver`."""
+        self.is_asleep, self._slept_from_s = True, time.perf_counter()
+        control, level = self.sync.controls[0], self.sync.sleep_level
+        await control.sleep(level)
+        if level > 1:  # whoever wakes it before the weights come finds none
+            await control.set_weight_version(UNVERIFIED)
+
+    async def aclose(self) -> None:
+        """Let go of it, awake."""
+        if self.is_asleep:
+            try:
+                await self.sync.controls[0].wake_up()
+            except InfrastructureError as e:
+                logger.warning("%s sleeps on: %s", self.url, e)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        if hasattr(self, "sync"):
+            await self.sync.aclose()
+        if self._policy is not None:
+            await self._policy.aclose()
+
+    def _new_sync(self) -> WeightSync:
+        folder, number, where = self.role.folder, self.role.number, self.role.where
+        if not self.role.has_adapters:
+            return ReloadSync([self.url], self.name, folder=folder)
+        # Of servers that are there by their place: they know it when the run goes on with others.
+        digest = hashlib.blake2b(where.place.encode(), digest_size=6).hexdigest()
+        link = f"current-{digest if where.url else number}"
+        return LoraSync([self.url], self.name, folder=folder, link_name=link)
+
+    async def _make_policy(self, kind: type[VllmPolicy]) -> VllmPolicy:
+        config, options = self.role.config, self._options
+        settings = dataclasses.replace(
+            options,
+            tokenizer=options.tokenizer or config.model.tokenizer or config.model.path,
+            renderer=options.renderer or config.model.renderer,
+            max_context_tokens=config.policy.max_context_tokens,
+            timeout_s=_PATIENCE_S if self.is_shared else options.timeout_s,
+        )
+        name = f"vllm:{self.role.where.url}" if self.role.where.url else OWN
+        return await asyncio.to_thread(
+            kind.connect, self.url, self.name, name=name, config=settings
+        )
+
+
+class OwnServer(RunServer):
+    """A server that the run starts, watches and ends."""
+
+    def __init__(self, role: ServerRole) -> None:
+        super().__init__(role)
+        config, rank = role.config, role.lora_rank
+        self._process = VllmServer(
+            VllmServerConfig(
+                model=config.model.path,
+                served_name="base" if role.has_adapters else _NAME,
+                python=config.policy.server_python,
+                dtype=role.dtype,
+                max_model_len=config.policy.max_context_tokens,
+                has_lora=role.has_adapters,
+                max_lora_rank=next((held for held in _LORA_RANKS if held >= rank), rank),
+                has_rl_routes=True,
+                has_sleep=self.is_shared,
+                devices=role.where.devices,
+                extra_args=config.policy.server_args,
+                log_file=role.log_file,
+            )
+        )
+        self.num_restarts = 0
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the process, at a free port: nobody reaches it before it has the weights."""
+        await self._process.__aenter__()
+        self.url = self._process.url
+        self.sync = self._new_sync()
+
+    async def deliver(self, weights: ReadyWeights, gates: Sequence[Gate]) -> SyncTimes:
+        """As of any server; `LostError` if it ends meanwhile."""
+        async with self._end_noticed():
+            return await super().deliver(weights, gates)
+
+    async def connect(self) -> None:
+        async with self._end_noticed():
+            connected = await self._make_policy(FailoverPolicy)
+        if self._policy is None:
+            self._policy = connected
+        else:
+            await self._watched.move_to(connected)
+        self.is_up = True
+        self.role.changed.give()
+
+    async def fall_asleep(self) -> None:
+        """As of any server; `LostError` if it ends meanwhile."""
+        async with self._end_noticed():
+            await super().fall_asleep()
+
+    def watch(self, mend: Callable[[Self], Awaitable[None]]) -> None:
+        """Look after the process until `aclose`.
+
+        mend: called when it has ended, to have it up again; after whatever that raises nobody is
+        to wait for the server.
+        """
+        self._watching = asyncio.create_task(self._watch(mend))
+
+    async def start_again(self) -> None:
+        """Start another process in place of the one that ended."""
+        await self.sync.aclose()
+        await self.start()
+
+    async def aclose(self) -> None:
+        """End it."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        try:
+            await self._disconnect()
+        finally:
+            await asyncio.to_thread(self._process.stop)
+
+    @property
+    def _watched(self) -> FailoverPolicy:
+        assert isinstance(self._policy, FailoverPolicy)
+        return self._policy
+
+    async def _watch(self, mend: Callable[[Self], Awaitable[None]]) -> None:
+        num_lost = 0
+        while True:
+            await asyncio.sleep(POLL_S)
+            if self._process.is_alive:
+                continue
+            self.is_up = self.is_asleep = False
+            self.asleep_s = 0.0
+            self.num_restarts += 1
+            self._watched.went_down()
+            logger.warning(
+                "vLLM ended with exit code %s; it is started again (see %s)",
+                self._process.exit_code,
+                self._process.log_file,
+            )
+            try:
+                await mend(self)
+                num_lost = 0
+            except LostError as e:  # it ended once more before it was up
+                num_lost += 1
+                if num_lost == _MAX_LOST:
+                    self._give_up(e)
+                    return
+            except Exception as e:  # whatever it is, nobody is to wait for the server
+                self._give_up(e)
+                return
+
+    def _give_up(self, error: Exception) -> None:
+        logger.error("vLLM (%s) is not started again: %s", self._process.log_file, error)
+        self.error = error
+        self.role.changed.give()
+
+    @contextlib.asynccontextmanager
+    async def _end_noticed(self) -> AsyncIterator[None]:
+        """Raise `LostError` for what fails because the process ended."""
+        num_restarts = self.num_restarts
+        try:
+            yield
+        except InfrastructureError as e:
+            await asyncio.sleep(_ENDS_S)
+            if self._process.is_alive and self.num_restarts == num_restarts:
+                raise
+            raise LostError(f"vLLM ended (see {self._process.log_file})") from e

@@ -1,0 +1,194 @@
+"""The vLLM servers of a run: they sample, get weights, and make way for the trainer.
+
+Servers whose devices are the trainer's too (tag `train`) sleep from a step's beginning until they
+have its weights; the others sample all the time. Any of the run's own that dies is started again
+while the others go on; a shared one only between steps, when its devices are free.
+
+Not here: one server (`run_servers.py`), who is asked for what (`load_balancing.py`), which servers
+there are (`server_config.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.server_config import sharing_devices
+from katgym_trainer.rl.servers.failover import LostError
+from katgym_trainer.rl.servers.gateway_link import GatewayLink
+from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
+from katgym_trainer.rl.servers.policy_hosts import PolicyHost
+from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer, ServerRole
+from katgym_trainer.trainer import Trainer
+from katgym_trainer.weight_sync.weight_sync import ReadyWeights, SyncTimes, all_of
+
+
+class ServerPool(PolicyHost):
+    """The servers that `[policy]` names, one or several."""
+
+    def __init__(
+        self, trainer: Trainer, config: RlConfig, *, folder: Path, last_step: int = 0
+    ) -> None:
+        """folder: the run's; the machines of all servers have it at the same path.
+
+        last_step: the last that the run took, in this process or before.
+        """
+        self._trainer, self._config, self._last_step = trainer, config, last_step
+        self._changed = Signal()
+        self._servers = _servers(trainer, config, folder, self._changed)
+        self._own = [server for server in self._servers if isinstance(server, OwnServer)]
+        self._gates: list[GatewayLink] = []
+        if gateway := config.policy.gateway:
+            url, store = self._servers[0].url, config.rollouts.store
+            self._gates = [GatewayLink(gateway, server_url=url, store=store)]
+        self._devices = asyncio.Lock()
+        """Held while the trainer computes, and while a server that shares its devices starts;
+        taken before `_weights`."""
+        self._weights = asyncio.Lock()
+        """Held while the trainer changes them, and while servers get them."""
+        self._starting = asyncio.Lock()
+        """Held while a server is started again: vLLM measures what is free on its devices."""
+        self._ready: ReadyWeights | None = None
+        """The newest that were made ready."""
+
+    async def start(self) -> Self:
+        """Start or find the servers, give them the trainer's weights, and connect to them.
+
+        Raises `PolicyError` for one that does not answer, `ServerError` for one that does not
+        start, and what the first push raises.
+        """
+
+        async def start_in_turn(places: Sequence[int]) -> None:
+            # vLLM measures what is free on a device, which nobody else may change meanwhile.
+            for place in places:
+                await self._servers[place].start()
+
+        try:
+            placed = [server.role.where for server in self._servers]
+            await all_of(start_in_turn(places) for places in sharing_devices(placed))
+            await all_of(gate.open(last_step=self._last_step) for gate in self._gates)
+            weights = await self._ready_weights()
+            await all_of(server.deliver(weights, self._gates) for server in self._servers)
+            await all_of(server.connect() for server in self._servers)
+        except BaseException:
+            await self.aclose()
+            raise
+        self.policy = BalancedPolicy(self._config.policy.uri, self._servers, self._changed)
+        for server in self._own:
+            server.watch(self._mend)
+        return self
+
+    @contextlib.asynccontextmanager
+    async def training(self) -> AsyncIterator[None]:
+        """Have the shared servers sleep; they wake with the weights that are pushed next.
+
+        What torch keeps of the step for the next one is theirs again; optimizer state and
+        gradients are not moved.
+        """
+        shared = [server for server in self._servers if server.is_shared]
+
+        async def send_to_sleep(server: RunServer) -> None:
+            with contextlib.suppress(LostError):  # one that ends meanwhile needs no devices either
+                await server.fall_asleep()
+
+        async with self._devices, self._weights:
+            await all_of(send_to_sleep(server) for server in shared if server.is_up)
+            yield
+            if shared and torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    async def push(self, version: int) -> dict[str, float]:
+        began = time.perf_counter()
+        times: list[SyncTimes] = []
+        while not times:
+            # Wait for a server that weights can go to; raise why one could not be mended.
+            for server in self._servers:
+                if server.error is not None:
+                    raise server.error
+            if not any(server.is_up for server in self._servers):
+                await self._changed.wait()
+                continue
+            # Give them to all servers that are up; those that end meanwhile are left out.
+            async with self._weights:
+                weights = await self._ready_weights()
+                up = [server for server in self._servers if server.is_up]
+                results = await asyncio.gather(
+                    *(server.deliver(weights, self._gates) for server in up),
+                    return_exceptions=True,
+                )
+                for result in results:
+                    if isinstance(result, SyncTimes):
+                        times.append(result)
+                    elif not isinstance(result, LostError):  # those get them when they are mended
+                        raise result
+                await self._servers[0].sync.clean_up(weights.version)
+        found = {
+            "time/sync_s": time.perf_counter() - began,
+            "time/pause_s": max(t.pause_s + t.update_s + t.resume_s for t in times),
+            "time/probe_s": max(t.probe_s for t in times),
+            "sync/difference": max(t.difference for t in times),
+        }
+        if self._own:
+            found["sync/num_restarts"] = float(sum(server.num_restarts for server in self._own))
+        if shared := [server for server in self._servers if server.is_shared]:
+            found["time/asleep_s"] = max(server.asleep_s for server in shared)
+        return found
+
+    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:
+        await all_of(gate.replace_sessions(num_sessions, group_id=group_id) for gate in self._gates)
+
+    async def aclose(self) -> None:
+        await all_of(
+            [
+                *(gate.aclose() for gate in self._gates),
+                *(server.aclose() for server in self._servers),
+            ]
+        )
+
+    async def _ready_weights(self) -> ReadyWeights:
+        """Return the trainer's weights for servers, made ready once a version."""
+        step = self._trainer.num_steps
+        if self._ready is None or self._ready.version != step:
+            self._ready = await self._servers[0].sync.ready(self._trainer.model, step)
+        return self._ready
+
+    async def _mend(self, server: OwnServer) -> None:
+        """Start a server anew, with the weights that the trainer has."""
+        async with contextlib.AsyncExitStack() as held:
+            if server.is_shared:  # nor is another to wake on its devices meanwhile
+                await held.enter_async_context(self._devices)
+                await held.enter_async_context(self._weights)
+            async with self._starting:
+                await server.start_again()
+            if not server.is_shared:  # until it is up: the next push is for it, too
+                await held.enter_async_context(self._weights)
+            await server.deliver(await self._ready_weights(), ())
+            await server.connect()
+
+
+def _servers(
+    trainer: Trainer, config: RlConfig, folder: Path, changed: Signal
+) -> Sequence[RunServer]:
+    placed = config.policy.placed
+    num_own = sum(not where.url for where in placed)
+    found: list[RunServer] = []
+    for number, where in enumerate(placed):
+        role = ServerRole(
+            config=config,
+            where=where,
+            number=number,
+            lora_rank=trainer.config.lora_rank,
+            dtype=trainer.config.dtype,
+            folder=folder / "weights",
+            log_file=folder / (f"vllm-{number}.log" if num_own > 1 else "vllm.log"),
+            changed=changed,
+        )
+        found.append(RunServer(role) if where.url else OwnServer(role))
+    return found

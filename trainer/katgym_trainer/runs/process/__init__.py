@@ -1,0 +1,1 @@
+"""The process of a run: signals, log file, memory, a full disk."""

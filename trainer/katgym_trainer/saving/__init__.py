@@ -1,0 +1,1 @@
+"""Checkpoints and what keeps them whole."""

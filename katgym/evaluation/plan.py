@@ -1,4 +1,4 @@
-"""What an evaluation will play: envs with their arguments, tasks, attempts, seeds.
+"""The plan of an evaluation: envs with their arguments, tasks, attempts, seeds.
 
 The plan of a configuration is the same in every process, so that a second run of the same command
 finds what the first one finished. Not here: playing it (`run.py`), keeping it (`store.py`).

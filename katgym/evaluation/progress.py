@@ -1,4 +1,4 @@
-"""What a running evaluation or collection shows: rollouts done, reward, invalid, tokens/s, ETA.
+"""Progress of an evaluation or collection: rollouts done, reward, invalid, tokens/s, ETA.
 
 A live table on a terminal, one plain line every few seconds elsewhere. Not here: the numbers of
 record (`summary.py`).

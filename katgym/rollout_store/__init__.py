@@ -1,4 +1,4 @@
-"""Where the data plane keeps what agents did: live sessions in SQLite, finished ones in Parquet.
+"""The store of rollouts: live sessions in SQLite, finished ones in Parquet.
 
 Not here: the gateway that writes it; playing, and the lock of an evaluation (`katgym.evaluation`).
 """

@@ -1,4 +1,4 @@
-"""What can be wrong with a store's files, in words that name the file and what to do.
+"""Errors of a store's files, in words that name the file and what to do.
 
 Not here: mistakes in what is written (`encoding.py`, `live.py`).
 """

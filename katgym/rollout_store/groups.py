@@ -1,4 +1,4 @@
-"""What a store holds, group by group: what learners read.
+"""Groups of a store's rollouts, as learners read them.
 
 Sessions of one `group_id` are rollouts of one task. An attempt that was played again, after a
 failure or by two collectors at once, counts once: the first that has a valid reward, otherwise the

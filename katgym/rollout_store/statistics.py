@@ -1,4 +1,4 @@
-"""What a store holds, in numbers.
+"""Counts of a store's sessions, calls, tokens and bytes.
 
 Not here: printing them (`katgym.cli.rollouts`).
 """

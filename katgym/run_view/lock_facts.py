@@ -1,4 +1,4 @@
-"""What a run's `lock.json` says, as names and texts for a table."""
+"""Facts of a run's `lock.json`, as names and texts for a table."""
 
 from __future__ import annotations
 

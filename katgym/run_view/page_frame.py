@@ -1,4 +1,4 @@
-"""What all pages have in common: the frame, data and scripts in it, escaped; numbers and rewards.
+"""The frame of all pages: data and scripts in it, escaped; numbers and rewards.
 
 A page is one file that loads nothing, and its policy lets a browser run our script alone. Not here:
 what is on a page (`index_page.py`, `group_page.py`, `leaderboard_page.py`).

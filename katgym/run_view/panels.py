@@ -1,4 +1,4 @@
-"""Which of a training run's metrics become which chart.
+"""Charts of a training run, and the metrics that each shows.
 
 A metric that no chart asks for by name gets one of its own, folded away. Not here: how charts are
 drawn (`svg_charts.py`).

@@ -1,4 +1,4 @@
-"""What the pages show of a run, whatever kind of run it is.
+"""A run as the pages show it, whatever kind of run it is.
 
 Not here: reading a run (`sources.py`), which of its groups are shown (`selection.py`), the pages
 (`pages.py`).

@@ -1,4 +1,4 @@
-"""Which groups of a run get a page: all that are asked for, up to a limit.
+"""The groups of a run that get a page: all that are asked for, up to a limit.
 
 Above the limit half of the places go to the newest groups, a quarter to the best and a quarter to
 the worst by mean reward; held-out groups come behind those that were trained on. Not here:

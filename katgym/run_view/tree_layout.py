@@ -1,4 +1,4 @@
-"""Where the vertices of a group's tree are drawn: turns in rows, leaves side by side.
+"""Places of the vertices of a group's tree: turns in rows, leaves side by side.
 
 All answers of depth d lie in one row; places where paths part lie between rows, each a little below
 the one above it. A vertex is over the middle of its children, the best child first.

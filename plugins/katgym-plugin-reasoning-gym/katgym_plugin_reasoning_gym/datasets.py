@@ -1,4 +1,4 @@
-"""Which datasets of reasoning-gym 0.1.25 are envs, which are not and why, and their answers' forms.
+"""The datasets of reasoning-gym 0.1.25: envs and their answers' forms; the others, and why not.
 
 The lists are written down so that nothing here imports reasoning-gym.
 """

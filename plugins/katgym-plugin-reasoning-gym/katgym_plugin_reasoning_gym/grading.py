@@ -1,4 +1,4 @@
-"""When an answer is paid: the upstream scorer says so in full, and cannot have been talked into it.
+"""Grading of an answer: paid if the upstream scorer says so in full, and was not talked into it.
 
 Upstream scorers pay parts, floors for trying, and answers hidden in other text; some evaluate the
 answer as Python. Here an answer is right or wrong, and it is right only if

@@ -47,11 +47,11 @@ class ReloadSync(WeightSync):
         self.timeout_s = timeout_s
 
     async def prepare(self, model: Any, version: int) -> None:
-        def write() -> None:
-            with new_folder(version_folder(self.folder, version)) as fresh:
-                write_weights(model, fresh, should_repeat_head=self.should_repeat_head)
+        await asyncio.to_thread(self._write, model, version)
 
-        await asyncio.to_thread(write)
+    def _write(self, model: Any, version: int) -> None:
+        with new_folder(version_folder(self.folder, version)) as fresh:
+            write_weights(model, fresh, should_repeat_head=self.should_repeat_head)
 
     async def update(self, model: Any, version: int) -> None:
         path = version_folder(self.folder, version)

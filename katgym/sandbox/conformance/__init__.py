@@ -12,12 +12,12 @@ inside. Not here: the interface (`katgym.sandbox.base`).
 
 from katgym.sandbox.conformance.check import (
     ConformanceCheck,
-    ConformanceError,
     Fixture,
     check,
     checks_of,
 )
 from katgym.sandbox.conformance.checks import CHECKS
+from katgym.sandbox.conformance.expect import ConformanceError
 from katgym.sandbox.conformance.running import (
     ConformanceReport,
     ConformanceResult,

@@ -1,6 +1,7 @@
 """A conformance check, and the fixture it works with.
 
-Not here: the checks (one module per subject), running them (`running.py`).
+Not here: what a check expects (`expect.py`), the checks (one module per subject), running them
+(`running.py`).
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from katgym.sandbox.base import Enforcement, ExecResult
+from katgym.sandbox.base import Enforcement
+from katgym.sandbox.conformance import expect
 from katgym.sandbox.layer import FileEntry, Layer, layer_store
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
 from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 from katgym.sandbox.venvs import ensure_venv
 
+T = TypeVar("T")
+Files = Mapping[str, bytes | FileEntry]
 SMALL = SandboxLimits(
     wall_s=30.0,
     memory_bytes=256 * MEBIBYTE,
@@ -31,47 +34,6 @@ SMALL = SandboxLimits(
     file_bytes=24 * MEBIBYTE,
 )
 """What checks run under unless they are about a limit."""
-
-
-class ConformanceError(AssertionError):
-    """A backend does not do what the interface says."""
-
-
-def expect(is_met: bool, text: str) -> None:
-    """Raise `ConformanceError` unless it is so."""
-    if not is_met:
-        raise ConformanceError(text)
-
-
-def expect_equal(found: object, wanted: object, what: str) -> None:
-    """Raise `ConformanceError` unless the two are equal."""
-    if found != wanted:
-        raise ConformanceError(f"{what}: got {_short(found)}, should be {_short(wanted)}")
-
-
-def expect_ok(result: ExecResult) -> bytes:
-    """Raise `ConformanceError` unless a command worked; return its stdout."""
-    expect(result.ok, f"a command that should work did not: {_short(result)}")
-    return result.stdout
-
-
-async def expect_raises(
-    kind: type[BaseException] | tuple[type[BaseException], ...], work: Awaitable[object], what: str
-) -> BaseException:
-    """Raise `ConformanceError` unless awaiting `work` raises `kind`; return what it raised."""
-    name = kind.__name__ if isinstance(kind, type) else " or ".join(k.__name__ for k in kind)
-    try:
-        found = await work
-    except kind as e:
-        return e
-    except Exception as e:
-        raise ConformanceError(f"{what} raised {e!r}, should raise {name}") from e
-    raise ConformanceError(f"{what} returned {_short(found)}, should raise {name}")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 400 else f"{text[:200]} ... {text[-180:]}"
 
 
 class Fixture:
@@ -91,7 +53,7 @@ class Fixture:
 
     def spec(
         self,
-        files: Mapping[str, bytes | FileEntry] | None = None,
+        files: Files | None = None,
         *,
         limits: Mapping[str, float | None] | None = None,
         **changes: Any,
@@ -113,9 +75,7 @@ class Fixture:
         return replace(self.base, **{"layers": layers, "limits": bound, **changes})
 
     @contextlib.asynccontextmanager
-    async def sandbox(
-        self, files: Mapping[str, bytes | FileEntry] | None = None, **changes: Any
-    ) -> AsyncIterator[Sandbox]:
+    async def sandbox(self, files: Files | None = None, **changes: Any) -> AsyncIterator[Sandbox]:
         """Yield a sandbox of `spec(files, **changes)`, and kill it."""
         sandbox = await self.backend.create(self.spec(files, **changes))
         try:
@@ -166,18 +126,20 @@ class ConformanceCheck:
         return f"the backend does not enforce {', '.join(limits)}" if limits else None
 
 
+Decorator = Callable[[T], ConformanceCheck]
+
+
 def check(
     *,
     requires: Iterable[str] = (),
     needs_limits: Iterable[str] = (),
     harms_unisolated: bool = False,
-) -> Callable[[CheckFunction], ConformanceCheck]:
-    """Make a check of an async function, named after its module and itself."""
+) -> Decorator[CheckFunction]:
+    """Make a check of an async function and its docstring; `checks_of` gives it its name."""
 
     def make(run: CheckFunction) -> ConformanceCheck:
-        subject = run.__module__.rpartition(".")[2].removesuffix("_checks")
         return ConformanceCheck(
-            name=f"{subject}.{run.__name__}",
+            name="",
             description=" ".join((inspect.getdoc(run) or "").split()),
             run=run,
             requires=frozenset(requires),
@@ -189,13 +151,13 @@ def check(
 
 
 def sandbox_check(
-    files: Mapping[str, bytes | FileEntry] | None = None,
+    files: Files | None = None,
     *,
     requires: Iterable[str] = (),
     needs_limits: Iterable[str] = (),
     harms_unisolated: bool = False,
     **changes: Any,
-) -> Callable[[Callable[[Sandbox], Awaitable[None]]], ConformanceCheck]:
+) -> Decorator[Callable[[Sandbox], Awaitable[None]]]:
     """Make a check of an async function that is given one sandbox: `Fixture.sandbox(...)`."""
 
     def make(function: Callable[[Sandbox], Awaitable[None]]) -> ConformanceCheck:
@@ -212,15 +174,31 @@ def sandbox_check(
     return make
 
 
+Row = tuple[Sequence[str] | str, Mapping[str, Any]]
+"""A command, and how it is run and what comes of it: arguments of `expect.run`."""
+
+
+def row(command: Sequence[str] | str, **words: Any) -> Row:
+    """Return a row of `commands`."""
+    return command, words
+
+
+def commands(description: str, *rows: Row, files: Files | None = None) -> ConformanceCheck:
+    """Make a check of commands, run one after another in one sandbox."""
+
+    async def run(sandbox: Sandbox) -> None:
+        for command, words in rows:
+            await expect.run(sandbox, command, **words)
+
+    run.__doc__ = description
+    return sandbox_check(files)(run)
+
+
 def checks_of(module: ModuleType) -> tuple[ConformanceCheck, ...]:
-    """Return a module's checks, in the order they are written."""
-    return tuple(found for found in vars(module).values() if isinstance(found, ConformanceCheck))
-
-
-async def until(sandbox: Sandbox, condition: str) -> None:
-    """Wait until a shell test holds inside; `ConformanceError` after 10 s."""
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline:
-        if (await sandbox.exec(f"test {condition}")).ok:
-            return
-    raise ConformanceError(f"`test {condition}` did not become true within 10 s")
+    """Return a module's checks in the order they are written, each named after both."""
+    subject = module.__name__.rpartition(".")[2].removesuffix("_checks")
+    return tuple(
+        replace(found, name=f"{subject}.{name}")
+        for name, found in vars(module).items()
+        if isinstance(found, ConformanceCheck)
+    )

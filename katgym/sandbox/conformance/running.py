@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from katgym.errors import UnknownNameError, unknown_name
 from katgym.sandbox.base import Enforcement
-from katgym.sandbox.conformance.check import ConformanceCheck, ConformanceError, Fixture
+from katgym.sandbox.conformance.check import ConformanceCheck, Fixture
 from katgym.sandbox.conformance.checks import CHECKS
+from katgym.sandbox.conformance.expect import ConformanceError
 from katgym.sandbox.sandbox import SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 

@@ -200,6 +200,60 @@ def test_checks_are_chosen_by_name_or_subject() -> None:
         select(["limit.wal"])
 
 
-def test_checks_have_names_and_say_what_they_check() -> None:
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
+NAMES = {
+    "command": """
+        agent_is_unprivileged arguments commands_at_the_same_time environment exit_codes
+        large_arguments not_executable_is_126 not_found_is_127 nothing_is_inherited other_users
+        shell_text signals times_and_memory unknown_users working_directory
+    """,
+    "stream": """
+        binary both_streams_beyond_a_pipe closed_output_is_not_the_end endless_output floods
+        large stdin_ends stdin_is_data truncation
+    """,
+    "process": """
+        a_cancelled_call_ends_the_command a_command_cannot_end_the_sandbox
+        a_fork_bomb_is_bounded a_timeout_ends_the_tree no_signal_is_ignored no_zombies_pile_up
+        one_end_does_not_end_the_others what_is_left_running_ends
+    """,
+    "limit": """
+        a_tight_call_is_not_the_next_ones cpu disk file_size memory memory_of_many
+        number_of_files open_files processes shared_memory wall
+    """,
+    "file": """
+        a_full_disk at_the_same_time modes_and_owner odd_names read_is_capped round_trip
+        what_cannot_be_read writes_are_whole
+    """,
+    "link": """
+        only_regular_files races reads_follow_no_link_out writes_follow_no_link_out
+    """,
+    "diff": """
+        caps commands_end_first deep_trees directories files layers modes_sizes_and_targets
+        no_change nothing_of_the_agents_is_run odd_names types what_the_agent_made_unreadable
+        writes_through_a_mapping
+    """,
+    "workspace": """
+        a_fork_outlives_its_parent a_snapshot_changes_nothing forks_are_apart
+        forks_have_files_only forks_of_snapshots many_snapshots reset reset_ends_commands
+        snapshots unknown_snapshots wrong_numbers_of_forks
+    """,
+    "isolation": """
+        devices neighbours no_capabilities no_file_of_the_host no_network no_process_of_the_host
+        no_service_of_the_host no_stray_descriptors read_only_system the_supervisor_is_closed
+        what_would_lead_out
+    """,
+    "lifecycle": """
+        enforcement_is_plain gc_leaves_the_living kill_ends_everything kill_of_a_fork_bomb
+        kills_at_once leaving_the_context_kills limits_that_are_not_enforced other_workdirs
+        specs_that_cannot_be_honoured time_to_live
+    """,
+    "call": """
+        limits_hold needs_preload reports the_specs_interpreter_is_there
+    """,
+}
+"""Subject -> its checks."""
+
+
+def test_checks_have_the_written_names_and_say_what_they_check() -> None:
+    written = [f"{subject}.{name}" for subject, names in NAMES.items() for name in names.split()]
+    assert sorted(check.name for check in CHECKS) == sorted(written)
     assert all(check.description.endswith(".") for check in CHECKS)

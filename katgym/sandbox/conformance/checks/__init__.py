@@ -15,18 +15,13 @@ from katgym.sandbox.conformance.checks import (
     workspace_checks,
 )
 
-CHECKS: tuple[ConformanceCheck, ...] = (
-    *checks_of(command_checks),
-    *checks_of(stream_checks),
-    *checks_of(process_checks),
-    *checks_of(limit_checks),
-    *checks_of(file_checks),
-    *checks_of(link_checks),
-    *checks_of(diff_checks),
-    *checks_of(workspace_checks),
-    *checks_of(isolation_checks),
-    *checks_of(lifecycle_checks),
-    *checks_of(call_checks),
-)
+CHECKS: tuple[ConformanceCheck, ...] = tuple(
+    found
+    for module in (
+        command_checks, stream_checks, process_checks, limit_checks, file_checks, link_checks,
+        diff_checks, workspace_checks, isolation_checks, lifecycle_checks, call_checks,
+    )
+    for found in checks_of(module)
+)  # fmt: skip
 
 __all__ = ["CHECKS"]

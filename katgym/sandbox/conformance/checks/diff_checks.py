@@ -9,15 +9,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from katgym.sandbox.changes import ChangeKind, FileChange
+from katgym.sandbox.changes import ChangeKind
+from katgym.sandbox.conformance import expect
 from katgym.sandbox.conformance.check import (
+    ConformanceCheck,
+    Files,
     Fixture,
     check,
-    expect,
-    expect_equal,
-    expect_ok,
     sandbox_check,
-    until,
 )
 from katgym.sandbox.conformance.checks.file_checks import ODD_NAMES
 from katgym.sandbox.conformance.checks.process_checks import BEAT, expect_no_beat
@@ -31,149 +30,137 @@ Told = tuple[str, str, bytes | None]
 async def list_changes(sandbox: Sandbox) -> dict[str, Told]:
     """Return the diff as path -> what is told."""
     diff = await sandbox.diff()
-    expect(diff.is_complete, "a small diff is not complete")
+    expect.that(diff.is_complete, "a small diff is not complete")
     paths = [change.path for change in diff]
-    expect_equal(paths, sorted(paths), "the order of the paths")
+    expect.equal(paths, sorted(paths), "the order of the paths")
     return {c.path: (str(c.kind), c.file_type, c.content) for c in diff}
 
 
-async def _expect_changes(
-    fixture: Fixture,
-    files: Mapping[str, bytes | FileEntry],
-    script: str,
-    wanted: Mapping[str, Told],
-) -> None:
-    async with fixture.sandbox(files) as sandbox:
-        expect_equal(await list_changes(sandbox), {}, "the diff of a new workspace")
-        expect_ok(await sandbox.exec(f"set -e\n{script}"))
+def _changes(description: str, files: Files, script: str, text: str) -> ConformanceCheck:
+    """Make a check of the diff after a script.
+
+    text: one change a line: its kind, type of file, path, and after "=" what a file holds.
+    """
+    wanted: dict[str, Told] = {}
+    for line in text.strip().splitlines():
+        kind, file_type, path = line.split()
+        name, is_told, content = path.partition("=")
+        wanted[name] = (kind, file_type, content.encode() if is_told else None)
+
+    async def run(sandbox: Sandbox) -> None:
+        expect.equal(await list_changes(sandbox), {}, "the diff of a new workspace")
+        await expect.run(sandbox, f"set -e\n{script}")
         found = await list_changes(sandbox)
         for path in sorted({*wanted, *found}):
-            expect_equal(found.get(path), wanted.get(path), f"change of {path!r}")
+            expect.equal(found.get(path), wanted.get(path), f"change of {path!r}")
+
+    run.__doc__ = description
+    return sandbox_check(files)(run)
 
 
-@check()
-async def files(fixture: Fixture) -> None:
-    """Files: added, modified, deleted, re-moded, empty."""
-    await _expect_changes(
-        fixture,
-        {"kept": b"1", "changed": b"1", "grown": b"1", "mode": b"1", "gone": b"1", "d/gone": b"1"},
-        "echo -n 2 > changed; echo -n 2 >> grown; chmod 755 mode; rm gone; rm d/gone\n"
-        ": > empty; mkdir -p new/deep; echo -n n > new/deep/file",
-        {
-            "changed": ("modified", "file", b"2"),
-            "grown": ("modified", "file", b"12"),
-            "mode": ("mode", "file", b"1"),
-            "gone": ("deleted", "file", None),
-            "d/gone": ("deleted", "file", None),
-            "empty": ("added", "file", b""),
-            "new": ("added", "dir", None),
-            "new/deep": ("added", "dir", None),
-            "new/deep/file": ("added", "file", b"n"),
-        },
-    )
-
-
-@check()
-async def no_change(fixture: Fixture) -> None:
-    """What was written again, touched, or changed and put back, is no change."""
-    await _expect_changes(
-        fixture,
-        {"same": b"1", "touched": b"1", "mode": b"1", "again": b"1", "d/moved": b"1", "e/x": b"1"},
-        "echo -n 1 > same; touch -d 2001-01-01 touched; chmod 700 mode; chmod 644 mode\n"
-        "rm again; echo -n 1 > again; mv d/moved d/away; mv d/away d/moved\n"
-        "mkdir new; rmdir new; rm -r e; mkdir e; echo -n 1 > e/x; cat same touched > /dev/null",
-        {},
-    )
-
-
-@check()
-async def types(fixture: Fixture) -> None:
-    """Files become directories, links and pipes, and the other way round."""
-    await _expect_changes(
-        fixture,
-        {
-            "to_dir": b"1",
-            "to_file/x": b"1",
-            "to_link": b"1",
-            "from_link": FileEntry(link_target="to_dir"),
-            "relinked": FileEntry(link_target="to_dir"),
-            "kept": FileEntry(link_target="to_dir"),
-            "to_pipe": b"1",
-        },
-        "rm to_dir; mkdir to_dir; echo -n n > to_dir/n\n"
-        "rm -r to_file; echo -n f > to_file; rm to_link; ln -s nowhere to_link\n"
-        "rm from_link; echo -n f > from_link; ln -sfn elsewhere relinked\n"
-        "rm to_pipe; mkfifo to_pipe pipe; ln -s /etc/passwd link",
-        {
-            "to_dir": ("modified", "dir", None),
-            "to_dir/n": ("added", "file", b"n"),
-            "to_file": ("modified", "file", b"f"),
-            "to_file/x": ("deleted", "file", None),
-            "to_link": ("modified", "link", None),
-            "from_link": ("modified", "file", b"f"),
-            "relinked": ("modified", "link", None),
-            "to_pipe": ("modified", "other", None),
-            "pipe": ("added", "other", None),
-            "link": ("added", "link", None),
-        },
-    )
-
-
-@check()
-async def directories(fixture: Fixture) -> None:
-    """Directories: added, emptied, deleted with what was in them, made anew, re-moded, moved."""
-    await _expect_changes(
-        fixture,
-        {
-            "emptied/x": b"1",
-            "gone/x": b"1",
-            "gone/y/z": b"1",
-            "anew/old": b"1",
-            "mode/x": b"1",
-            "moved/a": b"1",
-            "moved/b/c": b"1",
-        },
-        "mkdir empty; rm emptied/x; rm -r gone; rm -r anew; mkdir anew; echo -n n > anew/new\n"
-        "chmod 700 mode; mv moved there",
-        {
-            "empty": ("added", "dir", None),
-            "emptied/x": ("deleted", "file", None),
-            "gone": ("deleted", "dir", None),
-            "gone/x": ("deleted", "file", None),
-            "gone/y": ("deleted", "dir", None),
-            "gone/y/z": ("deleted", "file", None),
-            "anew/old": ("deleted", "file", None),
-            "anew/new": ("added", "file", b"n"),
-            "mode": ("mode", "dir", None),
-            "moved": ("deleted", "dir", None),
-            "moved/a": ("deleted", "file", None),
-            "moved/b": ("deleted", "dir", None),
-            "moved/b/c": ("deleted", "file", None),
-            "there": ("added", "dir", None),
-            "there/a": ("added", "file", b"1"),
-            "there/b": ("added", "dir", None),
-            "there/b/c": ("added", "file", b"1"),
-        },
-    )
+files = _changes(
+    "Files: added, modified, deleted, re-moded, empty.",
+    dict.fromkeys(("kept", "changed", "grown", "mode", "gone", "d/gone"), b"1"),
+    "echo -n 2 > changed; echo -n 2 >> grown; chmod 755 mode; rm gone; rm d/gone\n"
+    ": > empty; mkdir -p new/deep; echo -n n > new/deep/file",
+    """
+    modified file changed=2
+    modified file grown=12
+    mode     file mode=1
+    deleted  file gone
+    deleted  file d/gone
+    added    file empty=
+    added    dir  new
+    added    dir  new/deep
+    added    file new/deep/file=n
+    """,
+)
+no_change = _changes(
+    "What was written again, touched, or changed and put back, is no change.",
+    dict.fromkeys(("same", "touched", "mode", "again", "d/moved", "e/x"), b"1"),
+    "echo -n 1 > same; touch -d 2001-01-01 touched; chmod 700 mode; chmod 644 mode\n"
+    "rm again; echo -n 1 > again; mv d/moved d/away; mv d/away d/moved\n"
+    "mkdir new; rmdir new; rm -r e; mkdir e; echo -n 1 > e/x; cat same touched > /dev/null",
+    "",
+)
+types = _changes(
+    "Files become directories, links and pipes, and the other way round.",
+    {
+        **dict.fromkeys(("to_dir", "to_file/x", "to_link", "to_pipe"), b"1"),
+        **dict.fromkeys(("from_link", "relinked", "kept"), FileEntry(link_target="to_dir")),
+    },
+    "rm to_dir; mkdir to_dir; echo -n n > to_dir/n\n"
+    "rm -r to_file; echo -n f > to_file; rm to_link; ln -s nowhere to_link\n"
+    "rm from_link; echo -n f > from_link; ln -sfn elsewhere relinked\n"
+    "rm to_pipe; mkfifo to_pipe pipe; ln -s /etc/passwd link",
+    """
+    modified dir   to_dir
+    added    file  to_dir/n=n
+    modified file  to_file=f
+    deleted  file  to_file/x
+    modified link  to_link
+    modified file  from_link=f
+    modified link  relinked
+    modified other to_pipe
+    added    other pipe
+    added    link  link
+    """,
+)
+directories = _changes(
+    "Directories: added, emptied, deleted with what was in them, made anew, re-moded, moved.",
+    dict.fromkeys(
+        ("emptied/x", "gone/x", "gone/y/z", "anew/old", "mode/x", "moved/a", "moved/b/c"), b"1"
+    ),
+    "mkdir empty; rm emptied/x; rm -r gone; rm -r anew; mkdir anew; echo -n n > anew/new\n"
+    "chmod 700 mode; mv moved there",
+    """
+    added   dir  empty
+    deleted file emptied/x
+    deleted dir  gone
+    deleted file gone/x
+    deleted dir  gone/y
+    deleted file gone/y/z
+    deleted file anew/old
+    added   file anew/new=n
+    mode    dir  mode
+    deleted dir  moved
+    deleted file moved/a
+    deleted dir  moved/b
+    deleted file moved/b/c
+    added   dir  there
+    added   file there/a=1
+    added   dir  there/b
+    added   file there/b/c=1
+    """,
+)
+what_the_agent_made_unreadable = _changes(
+    "Files and directories without permissions are in the diff with their content.",
+    {"old": b"1"},
+    "mkdir d; echo -n 1 > d/f; echo -n 1 > f; chmod 0 d/f f d; echo -n 2 > old; chmod 0 old",
+    """
+    added    dir  d
+    added    file d/f=1
+    added    file f=1
+    modified file old=2
+    """,
+)
 
 
 @sandbox_check({"old": b"1"})
 async def modes_sizes_and_targets(sandbox: Sandbox) -> None:
     """Modes with setuid and sticky, sizes, and the targets of links are told."""
     script = "echo -n 12 > a; chmod 4755 a; mkdir s; chmod 1777 s; ln -s '../x y' l; chmod 600 old"
-    wanted: dict[str, dict[str, Any]] = {
+    wanted: Mapping[str, Mapping[str, Any]] = {
         "a": {"mode": 0o4755, "size": 2, "kind": ChangeKind.ADDED, "content": b"12"},
-        "s": {"mode": 0o1777, "file_type": "dir"},
-        "l": {"link_target": "../x y", "file_type": "link"},
+        "s": {"mode": 0o1777, "file_type": "dir", "content": None},
+        "l": {"link_target": "../x y", "file_type": "link", "content": None},
         "old": {"mode": 0o600, "kind": ChangeKind.MODE, "size": 1, "content": b"1"},
     }
-    expect_ok(await sandbox.exec(f"set -e; {script}"))
+    await expect.run(sandbox, f"set -e; {script}")
     diff = await sandbox.diff()
     for path, fields in wanted.items():
-        change: FileChange = diff[path]
         for name, value in fields.items():
-            expect_equal(getattr(change, name), value, f"{name} of {path!r}")
-    expect(diff["l"].content is None and diff["s"].content is None, "content of no file")
+            expect.equal(getattr(diff[path], name), value, f"{name} of {path!r}")
 
 
 @check()
@@ -183,16 +170,16 @@ async def layers(fixture: Fixture) -> None:
     top = fixture.spec({"both": b"top", "top": b"top", "d/top": b"top"})
     spec = fixture.spec(layers=(*spec.layers, *top.layers[len(fixture.base.layers) :]))
     async with await fixture.backend.create(spec) as sandbox:
-        shown = expect_ok(await sandbox.exec("cat both low top d/low d/top; echo -n low > both"))
-        expect_equal(shown, b"toplowtoplowtop", "what the layers show")
-        expect_ok(await sandbox.exec("rm gone; echo -n x > low; rm d/low; echo -n top > top"))
+        look = "cat both low top d/low d/top; echo -n low > both"
+        await expect.run(sandbox, look, stdout=b"toplowtoplowtop")
+        await expect.run(sandbox, "rm gone; echo -n x > low; rm d/low; echo -n top > top")
         wanted: dict[str, Told] = {
             "both": ("modified", "file", b"low"),
             "gone": ("deleted", "file", None),
             "low": ("modified", "file", b"x"),
             "d/low": ("deleted", "file", None),
         }
-        expect_equal(await list_changes(sandbox), wanted, "the diff against two layers")
+        expect.equal(await list_changes(sandbox), wanted, "the diff against two layers")
 
 
 @sandbox_check()
@@ -200,39 +187,22 @@ async def odd_names(sandbox: Sandbox) -> None:
     """Odd names are told as they are: newlines, escapes, no UTF-8, 255 bytes."""
     for name in ODD_NAMES:
         await sandbox.write(name, b"1")
-    found = await list_changes(sandbox)
-    expect_equal(sorted(found), sorted(ODD_NAMES), "paths")
-    expect_equal(set(found.values()), {("added", "file", b"1")}, "changes")
-
-
-@sandbox_check({"old": b"1"})
-async def what_the_agent_made_unreadable(sandbox: Sandbox) -> None:
-    """Files and directories without permissions are in the diff with their content."""
-    script = (
-        "mkdir d; echo -n 1 > d/f; echo -n 1 > f; chmod 0 d/f f d; echo -n 2 > old; chmod 0 old"
-    )
-    expect_ok(await sandbox.exec(script))
-    wanted: dict[str, Told] = {
-        "d": ("added", "dir", None),
-        "d/f": ("added", "file", b"1"),
-        "f": ("added", "file", b"1"),
-        "old": ("modified", "file", b"2"),
-    }
-    expect_equal(await list_changes(sandbox), wanted, "changes")
+    wanted = dict.fromkeys(ODD_NAMES, ("added", "file", b"1"))
+    expect.equal(await list_changes(sandbox), wanted, "changes")
 
 
 @sandbox_check()
 async def caps(sandbox: Sandbox) -> None:
     """Large files come without content, changes beyond the number are counted: not complete."""
-    expect_ok(await sandbox.exec("for i in 1 2 3 4 5 6; do echo -n 123 > f$i; done"))
-    expect_ok(await sandbox.exec("head -c 3000 /dev/zero > g; truncate -s 20M sparse"))
+    await expect.run(sandbox, "for i in 1 2 3 4 5 6; do echo -n 123 > f$i; done")
+    await expect.run(sandbox, "head -c 3000 /dev/zero > g; truncate -s 20M sparse")
     diff = await sandbox.diff(max_file_bytes=100)
     found = (diff["f1"].content, diff["g"].content, diff["g"].size, diff["sparse"].size)
-    expect_equal(found, (b"123", None, 3000, 20 << 20), "contents and sizes")
-    expect(not diff.is_complete, "a diff without contents is complete")
+    expect.equal(found, (b"123", None, 3000, 20 << 20), "contents and sizes")
+    expect.that(not diff.is_complete, "a diff without contents is complete")
     diff = await sandbox.diff(max_changes=5)
-    expect_equal((len(diff), diff.num_omitted), (5, 3), "changes told and left out")
-    expect(not diff.is_complete, "a diff with changes left out is complete")
+    expect.equal((len(diff), diff.num_omitted), (5, 3), "changes told and left out")
+    expect.that(not diff.is_complete, "a diff with changes left out is complete")
 
 
 @sandbox_check({"f": b"abc"})
@@ -242,11 +212,11 @@ async def writes_through_a_mapping(sandbox: Sandbox) -> None:
         "import mmap\nwith open('f', 'r+b') as f, mmap.mmap(f.fileno(), 3) as m:\n"
         "    assert m[0] == 97; m[0] = 120"  # a page that was read first is written unnoticed
     )
-    expect_equal(await list_changes(sandbox), {}, "changes before")
-    expect_ok(await sandbox.exec(["python3", "-c", write]))
-    expect_equal(await list_changes(sandbox), {"f": ("modified", "file", b"xbc")}, "changes")
+    expect.equal(await list_changes(sandbox), {}, "changes before")
+    await expect.run(sandbox, ["python3", "-c", write])
+    expect.equal(await list_changes(sandbox), {"f": ("modified", "file", b"xbc")}, "changes")
     await sandbox.reset()
-    expect_equal(await sandbox.read("f"), b"abc", "what a reset leaves")
+    await expect.content(sandbox, "f", b"abc")
 
 
 @sandbox_check()
@@ -256,39 +226,38 @@ async def deep_trees(sandbox: Sandbox) -> None:
         "import os\nfor _ in range(100):\n    os.mkdir('d' * 100); os.chdir('d' * 100)\n"
         "open('end', 'w').write('1')"
     )
-    expect_ok(await sandbox.exec(["python3", "-c", make]))
+    await expect.run(sandbox, ["python3", "-c", make])
     diff = await sandbox.diff()
-    expect(diff.is_complete or diff.num_omitted > 0, "left out and not counted")
+    expect.that(diff.is_complete or diff.num_omitted > 0, "left out and not counted")
     if diff.is_complete:
-        expect_equal(len(diff), 101, "changes")
+        expect.equal(len(diff), 101, "changes")
         path = "/".join(["d" * 100] * 100 + ["end"])
-        expect_equal(diff[path].content, b"1", "the deepest file's content")
+        expect.equal(diff[path].content, b"1", "the deepest file's content")
 
 
 @sandbox_check({"file": b"1"})
 async def nothing_of_the_agents_is_run(sandbox: Sandbox) -> None:
     """Git hooks, filters and monitors in the workspace are data: a diff runs nothing."""
-    config = (
-        '[core]\n fsmonitor = "touch /tmp/ran; false"\n pager = touch /tmp/ran\n'
-        '[diff]\n external = touch /tmp/ran\n[filter "x"]\n clean = touch /tmp/ran\n'
-    )
-    await sandbox.write(".git/config", config.encode())
-    await sandbox.write(".git/HEAD", b"ref: refs/heads/main\n")
-    await sandbox.write(".gitattributes", b"* filter=x diff=x\n")
-    await sandbox.write(".gitignore", b"*\n")
-    await sandbox.write("file", b"2")
-    found = await list_changes(sandbox)
-    paths = {".git", ".git/HEAD", ".git/config", ".gitattributes", ".gitignore", "file"}
-    expect_equal(set(found), paths, "paths")
-    expect_ok(await sandbox.exec("! test -e /tmp/ran"))
+    written = {
+        ".git/config": b'[core]\n fsmonitor = "touch /tmp/ran; false"\n pager = touch /tmp/ran\n'
+        b'[diff]\n external = touch /tmp/ran\n[filter "x"]\n clean = touch /tmp/ran\n',
+        ".git/HEAD": b"ref: refs/heads/main\n",
+        ".gitattributes": b"* filter=x diff=x\n",
+        ".gitignore": b"*\n",
+        "file": b"2",
+    }
+    for path, data in written.items():
+        await sandbox.write(path, data)
+    expect.equal(set(await list_changes(sandbox)), {".git", *written}, "paths")
+    await expect.run(sandbox, "! test -e /tmp/ran")
 
 
 @sandbox_check()
 async def commands_end_first(sandbox: Sandbox) -> None:
     """A diff ends the commands that run, so that it is of one moment."""
     running = asyncio.create_task(sandbox.exec(f"({BEAT}) & {BEAT}"))
-    await until(sandbox, "-s /tmp/beat")
+    await expect.until(sandbox, "-s /tmp/beat")
     await sandbox.diff()
     result = await running
-    expect_equal((result.signal, result.is_timed_out), (9, False), "the command it ended")
+    expect.equal((result.signal, result.is_timed_out), (9, False), "the command it ended")
     await expect_no_beat(sandbox, "a command")

@@ -9,15 +9,11 @@ import asyncio
 import contextlib
 import errno
 import os
+from collections.abc import Awaitable
 
 from katgym.sandbox.base import SandboxFileError
-from katgym.sandbox.conformance.check import (
-    expect,
-    expect_equal,
-    expect_ok,
-    expect_raises,
-    sandbox_check,
-)
+from katgym.sandbox.conformance import expect
+from katgym.sandbox.conformance.check import sandbox_check
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.limits import MEBIBYTE
 from katgym.sandbox.sandbox import Sandbox
@@ -26,6 +22,22 @@ ODD_NAMES = (
     "with space", "new\nline", "quote'\"", "-rf", "*", "$(id)", "\\n", "äöü €", "...", " ",
     "\x1b[31m", os.fsdecode(b"\xff\xfe"), "x" * 255,
 )  # fmt: skip
+_UNREADABLE = {
+    "missing": errno.ENOENT, "no/where": errno.ENOENT, "folder": errno.EISDIR,
+    "file/below": errno.ENOTDIR, "/etc/passwd": None, "../etc/passwd": None,
+    "/tmp/../etc/passwd": None, "folder/../../etc/x": None, "/proc/1/environ": None,
+    "/proc/self/mem": None, "": None, "/": None,
+}  # fmt: skip
+"""Path -> errno; None is any."""
+
+
+async def _expect_refusal(
+    work: Awaitable[object], what: str, number: int | None = None
+) -> BaseException:
+    error = await expect.raises(SandboxFileError, work, what)
+    if number is not None:
+        expect.equal(getattr(error, "errno", None), number, f"errno of {what}")
+    return error
 
 
 @sandbox_check({"old": b"old"})
@@ -35,13 +47,12 @@ async def round_trip(sandbox: Sandbox) -> None:
     workdir = sandbox.spec.workdir
     for path in ("new", "a/b/c/new", f"{workdir}/absolute", "/tmp/x", "/tmp/y/z", "old", "./dot"):
         await sandbox.write(path, data)
-        expect(await sandbox.read(path) == data, f"{path!r} is not read as it was written")
-        size = expect_ok(await sandbox.exec(["stat", "-c", "%s", "--", path]))
-        expect_equal(int(size), len(data), f"size of {path!r} inside")
+        await expect.content(sandbox, path, data)
+        await expect.run(sandbox, ["stat", "-c", "%s", "--", path], stdout=b"5000000\n")
     await sandbox.write("old", b"")
-    expect_equal(await sandbox.read("old"), b"", "an empty file")
-    expect_ok(await sandbox.exec("echo -n inside > new"))
-    expect_equal(await sandbox.read("new"), b"inside", "what a command wrote")
+    await expect.content(sandbox, "old", b"")
+    await expect.run(sandbox, "echo -n inside > new")
+    await expect.content(sandbox, "new", b"inside")
 
 
 @sandbox_check({"script": FileEntry(content=b"#!/bin/sh\necho hi\n")})
@@ -49,46 +60,35 @@ async def modes_and_owner(sandbox: Sandbox) -> None:
     """A file has the mode it was written with and belongs to the agent, as do its directories."""
     for mode in (0o644, 0o600, 0o755, 0o400):
         await sandbox.write("made/file", b"1", mode=mode)
-        told = expect_ok(
-            await sandbox.exec("stat -c %a made/file; stat -c %U made made/file; id -un")
-        )
-        lines = told.decode().split()
-        expect_equal(lines[0], f"{mode:o}", "mode")
-        expect_equal(len(set(lines[1:])), 1, f"owners of folder and file, and the agent: {lines}")
-    expect_ok(await sandbox.exec("rm -r made; ! ./script 2>/dev/null"))
+        look = "stat -c %a made/file; stat -c %U made made/file; id -un"
+        lines = (await expect.run(sandbox, look)).stdout.decode().split()
+        expect.equal(lines[0], f"{mode:o}", "mode")
+        expect.equal(len(set(lines[1:])), 1, f"owners of folder and file, and the agent: {lines}")
+    await expect.run(sandbox, "rm -r made; ! ./script 2>/dev/null")
     await sandbox.write("script", await sandbox.read("script"), mode=0o755)
-    expect_equal(expect_ok(await sandbox.exec(["./script"])), b"hi\n", "a script made executable")
+    await expect.run(sandbox, ["./script"], stdout=b"hi\n")
 
 
 @sandbox_check()
 async def read_is_capped(sandbox: Sandbox) -> None:
     """A file of `max_bytes` is read, one with a byte more is refused, however it grows."""
     await sandbox.write("file", b"x" * 1000)
-    expect_equal(len(await sandbox.read("file", max_bytes=1000)), 1000, "bytes read")
-    error = await expect_raises(
-        SandboxFileError, sandbox.read("file", max_bytes=999), "a read beyond max_bytes"
-    )
-    expect_equal(getattr(error, "errno", None), errno.EFBIG, "errno")
-    expect("999" in str(error), f"the limit is not named: {error}")
-    expect_ok(await sandbox.exec("truncate -s 20M sparse"))
-    await expect_raises(SandboxFileError, sandbox.read("sparse"), "a read beyond the default cap")
+    expect.equal(len(await sandbox.read("file", max_bytes=1000)), 1000, "bytes read")
+    beyond = sandbox.read("file", max_bytes=999)
+    error = await _expect_refusal(beyond, "a read beyond max_bytes", errno.EFBIG)
+    expect.that("999" in str(error), f"the limit is not named: {error}")
+    await expect.run(sandbox, "truncate -s 20M sparse")
+    await _expect_refusal(sandbox.read("sparse"), "a read beyond the default cap")
 
 
 @sandbox_check({"file": b"1", "folder/file": b"1"})
 async def what_cannot_be_read(sandbox: Sandbox) -> None:
     """What is missing, a directory, or outside the workspace and /tmp is a `SandboxFileError`."""
-    for path, number in {
-        "missing": errno.ENOENT, "no/where": errno.ENOENT, "folder": errno.EISDIR,
-        "file/below": errno.ENOTDIR,
-    }.items():  # fmt: skip
-        error = await expect_raises(SandboxFileError, sandbox.read(path), f"read({path!r})")
-        expect_equal(getattr(error, "errno", None), number, f"errno of read({path!r})")
-    for path in ("/etc/passwd", "../etc/passwd", "/tmp/../etc/passwd", "folder/../../etc/x",
-                 "/proc/1/environ", "/proc/self/mem", "", "/"):  # fmt: skip
-        await expect_raises(SandboxFileError, sandbox.read(path), f"read({path!r})")
+    for path, number in _UNREADABLE.items():
+        await _expect_refusal(sandbox.read(path), f"read({path!r})", number)
     for path in ("/etc/new", "../new", "/tmp/../new", "folder", "file/below", "/usr/new", "", "."):
-        await expect_raises(SandboxFileError, sandbox.write(path, b""), f"write({path!r})")
-    expect_ok(await sandbox.exec("! ls /new /etc/new /usr/new 2>/dev/null"))
+        await _expect_refusal(sandbox.write(path, b""), f"write({path!r})")
+    await expect.run(sandbox, "! ls /new /etc/new /usr/new 2>/dev/null")
 
 
 @sandbox_check()
@@ -96,14 +96,13 @@ async def odd_names(sandbox: Sandbox) -> None:
     """Names with newlines, quotes, no UTF-8, 255 bytes are names; 256 bytes are too long."""
     for name in ODD_NAMES:
         await sandbox.write(f"odd/{name}", name.encode("utf-8", "surrogateescape"))
-    told = expect_ok(await sandbox.exec(["find", "odd", "-type", "f", "-printf", "%f\\0"]))
-    expect_equal(set(told.split(b"\0")), {b"", *map(os.fsencode, ODD_NAMES)}, "names inside")
+    look = ["find", "odd", "-type", "f", "-printf", "%f\\0"]
+    told = (await expect.run(sandbox, look)).stdout
+    expect.equal(set(told.split(b"\0")), {b"", *map(os.fsencode, ODD_NAMES)}, "names inside")
     for name in ODD_NAMES:
-        found = await sandbox.read(f"odd/{name}")
-        expect_equal(found, os.fsencode(name), f"content of {name!r}")
+        await expect.content(sandbox, f"odd/{name}", os.fsencode(name))
     for work in (sandbox.read("x" * 256), sandbox.write("x" * 256, b"")):
-        error = await expect_raises(SandboxFileError, work, "a name of 256 bytes")
-        expect_equal(getattr(error, "errno", None), errno.ENAMETOOLONG, "errno")
+        await _expect_refusal(work, "a name of 256 bytes", errno.ENAMETOOLONG)
 
 
 @sandbox_check()
@@ -119,19 +118,18 @@ async def writes_are_whole(sandbox: Sandbox) -> None:
     for number in range(20):
         await sandbox.write("file", str(number % 10).encode() * 500_000)
     await sandbox.write("/tmp/stop", b"")
-    expect_ok(await watching)
-    expect_equal(expect_ok(await sandbox.exec("ls -A")), b"file\n", "what is in the workspace")
+    expect.ok(await watching)
+    await expect.run(sandbox, "ls -A", stdout=b"file\n")
 
 
 @sandbox_check(limits={"disk_bytes": 4 * MEBIBYTE}, needs_limits={"disk_bytes"})
 async def a_full_disk(sandbox: Sandbox) -> None:
     """A file that does not fit is a `SandboxFileError`; the old one stays, nothing beside it."""
     await sandbox.write("file", b"old")
-    await expect_raises(
-        SandboxFileError, sandbox.write("file", bytes(12 * MEBIBYTE)), "a write that does not fit"
-    )
-    expect_equal(await sandbox.read("file"), b"old", "the old file")
-    expect_equal(expect_ok(await sandbox.exec("ls -A")), b"file\n", "what is in the workspace")
+    large = sandbox.write("file", bytes(12 * MEBIBYTE))
+    await _expect_refusal(large, "a write that does not fit")
+    await expect.content(sandbox, "file", b"old")
+    await expect.run(sandbox, "ls -A", stdout=b"file\n")
     await sandbox.write("other", b"fits")
 
 
@@ -141,8 +139,8 @@ async def at_the_same_time(sandbox: Sandbox) -> None:
     running = asyncio.create_task(sandbox.exec("while ! [ -e go ]; do sleep 0.02; done; cat go"))
     await asyncio.gather(*(sandbox.write(f"f{n}", b"%d" % n) for n in range(20)))
     found = await asyncio.gather(*(sandbox.read(f"f{n}") for n in range(20)))
-    expect_equal(list(found), [b"%d" % n for n in range(20)], "twenty files at once")
+    expect.equal(list(found), [b"%d" % n for n in range(20)], "twenty files at once")
     with contextlib.suppress(SandboxFileError):
         await sandbox.read("missing")
     await sandbox.write("go", b"went")
-    expect_equal(expect_ok(await running), b"went", "a command that waits for a file")
+    expect.equal(expect.ok(await running), b"went", "a command that waits for a file")

@@ -19,15 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import katgym
-from katgym.sandbox.conformance.check import (
-    Fixture,
-    check,
-    expect,
-    expect_equal,
-    expect_ok,
-    sandbox_check,
-    until,
-)
+from katgym.sandbox.conformance import expect
+from katgym.sandbox.conformance.check import Fixture, check, commands, row, sandbox_check
 from katgym.sandbox.sandbox import Sandbox
 
 _CONNECT = """
@@ -47,18 +40,23 @@ import socket, sys, time
 listening = socket.socket(socket.AF_UNIX); listening.bind(chr(0) + sys.argv[1]); listening.listen()
 open("/tmp/up", "w").close(); time.sleep(20)
 """
-_PTRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(16, {pid}, 0, 0))"
+_PTRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
+_SYSTEM_FILES = (
+    "usr/x", "etc/x", "usr/bin/x", "lib/x", "etc/passwd", "usr/bin/python3", "x", "dev/x",
+)  # fmt: skip
+_PID_1_FILES = ("environ", "mem", "maps", "exe")
+_PID_1_FOLDERS = ("fd", "root", "cwd", "map_files")
 
 
 @sandbox_check()
 async def no_capabilities(sandbox: Sandbox) -> None:
     """A command has no capability, cannot get one, and cannot gain privileges."""
-    status = expect_ok(await sandbox.exec("cat /proc/self/status")).decode()
+    status = (await expect.run(sandbox, "cat /proc/self/status")).stdout.decode()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        expect_equal(fields[name], "0" * 16, name)
-    expect_equal(fields["NoNewPrivs"], "1", "NoNewPrivs")
-    expect_equal(fields["Seccomp"], "2", "Seccomp (2 is a filter)")
+        expect.equal(fields[name], "0" * 16, name)
+    expect.equal(fields["NoNewPrivs"], "1", "NoNewPrivs")
+    expect.equal(fields["Seccomp"], "2", "Seccomp (2 is a filter)")
 
 
 @check()
@@ -66,7 +64,7 @@ async def what_would_lead_out(fixture: Fixture) -> None:
     """Namespaces, mounts, devices, tracing, other uids and system settings are refused."""
     call = "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall({}) < 0)'"
     number = {"x86_64": (250, 165, 310), "aarch64": (219, 40, 270)}.get(platform.machine())
-    commands = [
+    scripts = [
         "unshare -U true", "unshare -r true", "unshare -m true", "mount -t tmpfs none /tmp",
         "mount --bind /tmp /etc", "mknod /tmp/device b 8 0", "chroot / true",
         "nsenter -t 1 -m true",
@@ -77,47 +75,37 @@ async def what_would_lead_out(fixture: Fixture) -> None:
         "python3 -c 'import socket; socket.socket(40, 1)'",
     ]  # fmt: skip
     if number is not None:  # keyctl, mount, process_vm_readv of PID 1
-        commands += [call.format(f"{number[0]}, 0, 0"), call.format(f"{number[1]}, 0, 0, 0, 0, 0")]
-        commands.append(call.format(f"{number[2]}, 1, 0, 0, 0, 0, 0"))
+        scripts += [call.format(f"{number[0]}, 0, 0"), call.format(f"{number[1]}, 0, 0, 0, 0, 0")]
+        scripts.append(call.format(f"{number[2]}, 1, 0, 0, 0, 0, 0"))
     async with fixture.sandbox() as sandbox:
-        for command in commands:
+        for command in scripts:
             result = await sandbox.exec(command)
-            missing = b"not found" in result.stderr
-            expect(not result.ok and (missing or result.exit_code != 127), f"{command!r} worked")
+            is_refused = result.exit_code != 127 or b"not found" in result.stderr
+            expect.that(not result.ok and is_refused, f"{command!r} worked")
 
 
-@sandbox_check()
-async def read_only_system(sandbox: Sandbox) -> None:
-    """The system's files cannot be changed."""
-    paths = (
-        "/usr/x",
-        "/etc/x",
-        "/usr/bin/x",
-        "/lib/x",
-        "/etc/passwd",
-        "/usr/bin/python3",
-        "/x",
-        "/dev/x",
-    )
-    for path in paths:
-        result = await sandbox.exec(f"echo >> {path}")
-        expect(not result.ok, f"{path} can be written")
-    result = await sandbox.exec("rm -f /usr/bin/env /etc/passwd; mv /usr/bin/ls /usr/bin/lz")
-    expect(not result.ok, "files of the system can be removed")
-    expect_ok(await sandbox.exec("ls /usr/bin/env /etc/passwd /usr/bin/ls"))
+read_only_system = commands(
+    "The system's files cannot be changed.",
+    *(row(f"echo >> /{path}", ok=False) for path in _SYSTEM_FILES),
+    row("rm -f /usr/bin/env /etc/passwd; mv /usr/bin/ls /usr/bin/lz", ok=False),
+    row("ls /usr/bin/env /etc/passwd /usr/bin/ls"),
+)
+
+
+async def _expect_unreachable(sandbox: Sandbox, *address: str) -> None:
+    told = (await expect.run(sandbox, ["python3", "-c", _CONNECT, *address])).stdout
+    expect.that(told.startswith(b"refused"), f"{address} can be reached")
 
 
 @sandbox_check()
 async def no_network(sandbox: Sandbox) -> None:
     """There is no interface but loopback, no name resolves, no address answers."""
     lookup = "import socket; socket.gethostbyname('example.com')"
-    told = expect_ok(await sandbox.exec("tail -n +3 /proc/net/dev | cut -d: -f1")).split()
-    expect(set(told) <= {b"lo"}, f"interfaces {told}")
+    told = (await expect.run(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")).stdout.split()
+    expect.that(set(told) <= {b"lo"}, f"interfaces {told}")
     for address in (("1.1.1.1", "53"), ("169.254.169.254", "80"), ("172.17.0.1", "22")):
-        told_text = expect_ok(await sandbox.exec(["python3", "-c", _CONNECT, *address]))
-        expect(told_text.startswith(b"refused"), f"{address} can be reached")
-    result = await sandbox.exec(["python3", "-c", lookup])
-    expect(not result.ok, "a name resolves")
+        await _expect_unreachable(sandbox, *address)
+    await expect.run(sandbox, ["python3", "-c", lookup], ok=False)
 
 
 @check()
@@ -127,9 +115,8 @@ async def no_service_of_the_host(fixture: Fixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, _abstract_server(name):
         port = server.getsockname()[1]
         async with fixture.sandbox() as sandbox:
-            for arguments in (["127.0.0.1", str(port)], [f"@{name}"]):
-                told = expect_ok(await sandbox.exec(["python3", "-c", _CONNECT, *arguments]))
-                expect(told.startswith(b"refused"), f"{arguments} of the host is reached")
+            await _expect_unreachable(sandbox, "127.0.0.1", str(port))
+            await _expect_unreachable(sandbox, f"@{name}")
 
 
 @contextlib.contextmanager
@@ -156,12 +143,9 @@ async def no_file_of_the_host(fixture: Fixture) -> None:
         paths = [f"{root}{path}" for root in roots for path in private]
         async with fixture.sandbox() as sandbox:
             for path in paths:
-                result = await sandbox.exec(["cat", path])
-                expect(not result.ok, f"{path} of the host can be read")
-            told = (
-                await sandbox.exec(f"ls -d /tmp/{mark}*; ls /proc/1/fd /proc/1/cwd/; ls /host")
-            ).stdout
-            expect_equal(told, b"", "what is seen of the host")
+                await expect.run(sandbox, ["cat", path], ok=False)
+            look = f"ls -d /tmp/{mark}*; ls /proc/1/fd /proc/1/cwd/; ls /host"
+            await expect.run(sandbox, look, ok=None, stdout=b"")
 
 
 @check(harms_unisolated=True)
@@ -174,64 +158,54 @@ async def no_process_of_the_host(fixture: Fixture) -> None:
         async with fixture.sandbox() as sandbox:
             look = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; ls -d /proc/[0-9]*"
             result = await sandbox.exec(look)
-            expect(mark.encode() not in result.stdout, "a process of the host is seen")
+            expect.that(mark.encode() not in result.stdout, "a process of the host is seen")
             num = result.stdout.count(b"/proc/")
-            expect(0 < num < 20, f"{num} processes are seen")
+            expect.that(0 < num < 20, f"{num} processes are seen")
             await sandbox.exec(f"kill -9 {other.pid} {os.getpid()}")
-            expect(other.returncode is None, "a process of the host was killed")
+            expect.that(other.returncode is None, "a process of the host was killed")
     finally:
         with contextlib.suppress(ProcessLookupError):
             other.kill()
         await other.wait()
 
 
+the_supervisor_is_closed = commands(
+    "PID 1 can be neither traced, nor read, nor entered through /proc.",
+    *(row(f"head -c 1 /proc/1/{name}", ok=None, stdout=b"") for name in _PID_1_FILES),
+    *(row(f"ls /proc/1/{name}/", ok=None, stdout=b"") for name in _PID_1_FOLDERS),
+    row(["python3", "-c", _PTRACE], stdout=b"-1\n"),
+)
+
+
 @sandbox_check()
-async def the_supervisor_is_closed(sandbox: Sandbox) -> None:
-    """PID 1 can be neither traced, nor read, nor entered through /proc."""
-    for path in ("environ", "mem", "maps", "fd/", "root/", "cwd/", "map_files/", "exe"):
-        command = "ls" if path.endswith("/") else "head -c 1"
-        result = await sandbox.exec(f"{command} /proc/1/{path}")
-        expect_equal(result.stdout, b"", f"/proc/1/{path}")
-    told = expect_ok(await sandbox.exec(["python3", "-c", _PTRACE.format(pid=1)]))
-    expect_equal(told, b"-1\n", "ptrace of PID 1")
-
-
-@check()
-async def no_stray_descriptors(fixture: Fixture) -> None:
+async def no_stray_descriptors(sandbox: Sandbox) -> None:
     """A command has its three descriptors and no other."""
     look = "import os; print(*sorted(map(int, os.listdir('/proc/self/fd'))))"
-    async with fixture.sandbox() as sandbox:
-        running = asyncio.create_task(sandbox.exec("sleep 1"))
-        told = expect_ok(await sandbox.exec(["python3", "-c", look])).split()
-        await running
-    expect(told[:3] == [b"0", b"1", b"2"] and len(told) == 4, f"descriptors {told}")
+    running = asyncio.create_task(sandbox.exec("sleep 1"))
+    told = (await expect.run(sandbox, ["python3", "-c", look])).stdout.split()
+    await running
+    expect.that(told[:3] == [b"0", b"1", b"2"] and len(told) == 4, f"descriptors {told}")
 
 
-@sandbox_check()
-async def devices(sandbox: Sandbox) -> None:
-    """There are a null, a zero and a random device, and none that is the host's."""
-    expect_ok(await sandbox.exec("echo > /dev/null; head -c 1 /dev/zero /dev/urandom > /dev/null"))
-    told = expect_ok(
-        await sandbox.exec("find /dev -type b; ls /dev | grep -E '^(k?mem|sd|vd|kvm)'; :")
-    )
-    expect_equal(told, b"", "devices of the host")
+devices = commands(
+    "There are a null, a zero and a random device, and none that is the host's.",
+    row("echo > /dev/null; head -c 1 /dev/zero /dev/urandom > /dev/null"),
+    row("find /dev -type b; ls /dev | grep -E '^(k?mem|sd|vd|kvm)'; :", stdout=b""),
+)
 
 
 @check(harms_unisolated=True)
 async def neighbours(fixture: Fixture) -> None:
     """Two sandboxes share no file, no process, no socket, no shared memory."""
     name = f"katgym-{uuid.uuid4().hex}"
-    connect = ["python3", "-c", _CONNECT, f"@{name}"]
     async with fixture.sandbox() as one, fixture.sandbox() as two:
         running = asyncio.create_task(one.exec(["python3", "-c", _LISTEN, name]))
-        await until(one, "-e /tmp/up")
-        expect_ok(await one.exec("echo > /tmp/x; echo > mine; echo > /dev/shm/x; :"))
-        told = expect_ok(await one.exec(connect))
-        expect_equal(told, b"connected\n", "a connection within one sandbox")
-        told = expect_ok(await two.exec(connect))
-        expect(told.startswith(b"refused"), "a neighbour's socket is reached")
+        await expect.until(one, "-e /tmp/up")
+        await expect.run(one, "echo > /tmp/x; echo > mine; echo > /dev/shm/x; :")
+        await expect.run(one, ["python3", "-c", _CONNECT, f"@{name}"], stdout=b"connected\n")
+        await _expect_unreachable(two, f"@{name}")
         told = (await two.exec("ls -A . /tmp /dev/shm; cat /proc/[0-9]*/cmdline")).stdout
-        expect(b"mine" not in told and name.encode() not in told, f"of a neighbour: {told!r}")
+        expect.that(b"mine" not in told and name.encode() not in told, f"of a neighbour: {told!r}")
         await one.exec("pkill -9 python3")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

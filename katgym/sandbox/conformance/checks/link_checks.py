@@ -6,18 +6,13 @@ Not here: plain files (`file_checks.py`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 
 from katgym.sandbox.base import SandboxFileError
-from katgym.sandbox.conformance.check import (
-    expect,
-    expect_equal,
-    expect_ok,
-    expect_raises,
-    sandbox_check,
-    until,
-)
+from katgym.sandbox.conformance import expect
+from katgym.sandbox.conformance.check import sandbox_check
 from katgym.sandbox.sandbox import Sandbox
 
 _MAKE_LINKS = """
@@ -45,44 +40,43 @@ while not os.path.exists("/tmp/stop"):
 async def _expect_quick(work: Awaitable[object], what: str) -> None:
     try:
         async with asyncio.timeout(5):
-            await expect_raises(SandboxFileError, work, what)
+            await expect.raises(SandboxFileError, work, what)
     except TimeoutError:
-        expect(False, f"{what} hangs")
+        expect.that(False, f"{what} hangs")
 
 
 @sandbox_check({"inside/file": b"in"})
 async def reads_follow_no_link_out(sandbox: Sandbox) -> None:
     """A link that leads out, at the end or on the way, is refused; one inside is followed."""
-    expect_ok(await sandbox.exec(_MAKE_LINKS))
+    await expect.run(sandbox, _MAKE_LINKS)
     for path in _OUT:
         await _expect_quick(sandbox.read(path), f"read({path!r})")
-    expect_ok(await sandbox.exec('ln -s inside/file l1; ln -s inside l2; ln -s "$PWD/inside" l3'))
+    await expect.run(sandbox, 'ln -s inside/file l1; ln -s inside l2; ln -s "$PWD/inside" l3')
     for path in ("l1", "l2/file", "l3/file", "l2/../inside/file"):
-        expect_equal(await sandbox.read(path), b"in", f"read({path!r})")
+        await expect.content(sandbox, path, b"in")
 
 
 @sandbox_check({"inside/file": b"in"})
 async def writes_follow_no_link_out(sandbox: Sandbox) -> None:
     """A write through a link that leads out is refused; a link at the path itself is replaced."""
-    expect_ok(await sandbox.exec(_MAKE_LINKS))
+    await expect.run(sandbox, _MAKE_LINKS)
     for path in ("folder_link/new", "root_link/new", "up_link/new", "proc_link/tmp/new",
                  "chain_link/new", "real/deep_link/new"):  # fmt: skip
         await _expect_quick(sandbox.write(path, b""), f"write({path!r})")
-    expect_ok(await sandbox.exec("ln -s inside/file l1; ln -s nowhere l2; ln -s inside l3"))
+    await expect.run(sandbox, "ln -s inside/file l1; ln -s nowhere l2; ln -s inside l3")
     for path in ("file_link", "l1", "l2", "l3", "loop_link"):
         await sandbox.write(path, b"mine")
-        expect_equal(await sandbox.read(path), b"mine", f"read({path!r})")
-        kind = expect_ok(await sandbox.exec(["stat", "-c", "%F", path]))
-        expect_equal(kind, b"regular file\n", f"what {path!r} has become")
-    expect_equal(await sandbox.read("inside/file"), b"in", "what a replaced link pointed to")
-    expect_ok(await sandbox.exec("grep -q root /etc/passwd && ! ls nowhere /new /etc/new"))
+        await expect.content(sandbox, path, b"mine")
+        await expect.run(sandbox, ["stat", "-c", "%F", path], stdout=b"regular file\n")
+    await expect.content(sandbox, "inside/file", b"in", "what a replaced link pointed to")
+    await expect.run(sandbox, "grep -q root /etc/passwd && ! ls nowhere /new /etc/new")
 
 
 @sandbox_check()
 async def only_regular_files(sandbox: Sandbox) -> None:
     """Pipes, sockets and devices are refused at once, and replaced by a write."""
     make = "mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'"
-    expect_ok(await sandbox.exec(make))
+    await expect.run(sandbox, make)
     for path in ("pipe", "sock", "/dev/zero", "/dev/null"):
         await _expect_quick(sandbox.read(path), f"read({path!r})")
     holding = asyncio.create_task(sandbox.exec("sleep 0.5 > pipe & cat pipe"))
@@ -91,28 +85,24 @@ async def only_regular_files(sandbox: Sandbox) -> None:
     await holding
     for path in ("pipe", "sock"):
         await sandbox.write(path, b"file")
-        expect_equal(await sandbox.read(path), b"file", f"read({path!r})")
+        await expect.content(sandbox, path, b"file")
 
 
 @sandbox_check()
 async def races(sandbox: Sandbox) -> None:
     """A process that swaps a folder for a link, over and over, never leads a read or write out."""
     swapping = asyncio.create_task(sandbox.exec(["python3", "-c", _SWAP]))
-    await until(sandbox, "-e link")
+    await expect.until(sandbox, "-e link")
     deadline = time.monotonic() + 1.0
     num_seen = 0
     while time.monotonic() < deadline and not swapping.done():
-        try:
-            expect_equal(await sandbox.read("door/passwd"), b"mine", "what a raced read found")
+        with contextlib.suppress(SandboxFileError):
+            await expect.content(sandbox, "door/passwd", b"mine", "what a raced read found")
             num_seen += 1
-        except SandboxFileError:
-            pass
-        try:
+        with contextlib.suppress(SandboxFileError):
             await sandbox.write("door/katgym-raced", b"")
             num_seen += 1
-        except SandboxFileError:
-            pass
     await sandbox.write("/tmp/stop", b"")
-    expect_ok(await swapping)
-    expect(num_seen > 0, "the folder was never seen: the race was not run")
-    expect_ok(await sandbox.exec("! ls /etc/katgym-raced"))
+    expect.ok(await swapping)
+    expect.that(num_seen > 0, "the folder was never seen: the race was not run")
+    await expect.run(sandbox, "! ls /etc/katgym-raced")

@@ -8,15 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from katgym.sandbox.conformance.check import (
-    Fixture,
-    check,
-    expect,
-    expect_equal,
-    expect_ok,
-    sandbox_check,
-    until,
-)
+from katgym.sandbox.conformance import expect
+from katgym.sandbox.conformance.check import Fixture, check, sandbox_check
 from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.sandbox import Sandbox
 
@@ -30,15 +23,16 @@ _DAEMONS = {
     "a grandchild without parents": f"(setsid setsid bash -c '{BEAT}' &); ",
 }
 _STARTED = "while ! [ -s /tmp/beat ]; do sleep 0.02; done; echo started"
+_NUM_PROCESSES = "ls -d /proc/[0-9]* | wc -l"
 
 
 async def expect_no_beat(sandbox: Sandbox, what: str) -> None:
     """Raise `ConformanceError` if something still beats."""
     size = "stat -c %s /tmp/beat"
-    before = expect_ok(await sandbox.exec(size))
+    before = (await expect.run(sandbox, size)).stdout
     await asyncio.sleep(0.3)
-    after = expect_ok(await sandbox.exec(size))
-    expect_equal(after, before, f"{what} is still alive: size of what it writes")
+    after = (await expect.run(sandbox, size)).stdout
+    expect.equal(after, before, f"{what} is still alive: size of what it writes")
 
 
 @check()
@@ -48,10 +42,9 @@ async def what_is_left_running_ends(fixture: Fixture) -> None:
     async def leave(what: str, start: str) -> None:
         async with fixture.sandbox() as sandbox:
             began = time.monotonic()
-            told = expect_ok(await sandbox.exec(start + _STARTED))
+            await expect.run(sandbox, start + _STARTED, stdout=b"started\n")
             wall_s = time.monotonic() - began
-            expect_equal(told, b"started\n", f"stdout beside {what}")
-            expect(wall_s < 5, f"{what}: the call took {wall_s:.1f} s")
+            expect.that(wall_s < 5, f"{what}: the call took {wall_s:.1f} s")
             await expect_no_beat(sandbox, what)
 
     await asyncio.gather(*(leave(what, start) for what, start in _DAEMONS.items()))
@@ -60,10 +53,10 @@ async def what_is_left_running_ends(fixture: Fixture) -> None:
 @sandbox_check()
 async def no_signal_is_ignored(sandbox: Sandbox) -> None:
     """A command starts with every signal at its default, so that it can be interrupted."""
-    told = expect_ok(await sandbox.exec(["grep", "SigIgn", "/proc/self/status"]))
+    told = (await expect.run(sandbox, ["grep", "SigIgn", "/proc/self/status"])).stdout
     # 32 and 33 are the C library's own, which nothing but the library itself can set back.
     ignored = int(told.split()[1], 16) & ~(0b11 << 31)
-    expect_equal(ignored, 0, "signals that a command ignores from the start, as bits")
+    expect.equal(ignored, 0, "signals that a command ignores from the start, as bits")
 
 
 @check(needs_limits={"wall_s"})
@@ -73,11 +66,17 @@ async def a_timeout_ends_the_tree(fixture: Fixture) -> None:
     async def outlast(what: str, start: str) -> None:
         stubborn = f"trap '' TERM HUP INT; {start} {_STARTED}; while :; do sleep 1; done"
         async with fixture.sandbox() as sandbox:
-            result = await sandbox.exec(stubborn, limits=SandboxLimits(wall_s=1.5))
-            found = (result.is_timed_out, result.limit_hit, result.signal, result.exit_code)
-            expect_equal(found, (True, "wall_s", 9, None), f"timeout beside {what}")
-            expect_equal(result.stdout, b"started\n", f"stdout beside {what}")
-            expect(result.wall_s < 5, f"a timeout of 1.5 s took {result.wall_s:.1f} s")
+            result = await expect.run(
+                sandbox,
+                stubborn,
+                limits=SandboxLimits(wall_s=1.5),
+                is_timed_out=True,
+                limit_hit="wall_s",
+                signal=9,
+                exit_code=None,
+                stdout=b"started\n",
+            )
+            expect.that(result.wall_s < 5, f"a timeout of 1.5 s took {result.wall_s:.1f} s")
             await expect_no_beat(sandbox, what)
 
     await asyncio.gather(*(outlast(what, start) for what, start in _DAEMONS.items()))
@@ -87,10 +86,10 @@ async def a_timeout_ends_the_tree(fixture: Fixture) -> None:
 async def a_cancelled_call_ends_the_command(sandbox: Sandbox) -> None:
     """A command whose caller was cancelled ends; the sandbox lives on."""
     running = asyncio.create_task(sandbox.exec(f"setsid bash -c '{BEAT}' & {BEAT}"))
-    await until(sandbox, "-s /tmp/beat")
+    await expect.until(sandbox, "-s /tmp/beat")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    expect(running.cancelled(), "a cancelled call did not raise CancelledError")
+    expect.that(running.cancelled(), "a cancelled call did not raise CancelledError")
     deadline = time.monotonic() + 3
     size = -1
     while time.monotonic() < deadline:  # it may take a moment to be ended
@@ -99,7 +98,7 @@ async def a_cancelled_call_ends_the_command(sandbox: Sandbox) -> None:
             return
         size = now
         await asyncio.sleep(0.25)
-    expect(False, "a cancelled command is still alive after 3 s")
+    expect.that(False, "a cancelled command is still alive after 3 s")
 
 
 @sandbox_check()
@@ -107,22 +106,20 @@ async def one_end_does_not_end_the_others(sandbox: Sandbox) -> None:
     """What ends one command's processes leaves those of another alone."""
     long = asyncio.create_task(sandbox.exec("sleep 0.8 & wait; echo done"))
     for _ in range(5):
-        expect_ok(await sandbox.exec("sleep 100 & true"))
-        expect_ok(await sandbox.exec("setsid sleep 100 & true"))
+        await expect.run(sandbox, "sleep 100 & true")
+        await expect.run(sandbox, "setsid sleep 100 & true")
     await sandbox.exec("sleep 9", limits=SandboxLimits(wall_s=0.1))
-    expect_equal(expect_ok(await long), b"done\n", "a command beside others that ended")
+    expect.equal(expect.ok(await long), b"done\n", "a command beside others that ended")
 
 
-@check()
-async def no_zombies_pile_up(fixture: Fixture) -> None:
+@sandbox_check()
+async def no_zombies_pile_up(sandbox: Sandbox) -> None:
     """After many orphans there are no more processes than before."""
-    count = "ls -d /proc/[0-9]* | wc -l"
-    async with fixture.sandbox() as sandbox:
-        before = int(expect_ok(await sandbox.exec(count)))
-        for _ in range(5):
-            expect_ok(await sandbox.exec("for i in 1 2 3 4; do (setsid true &) ; done; sleep 9 &"))
-        after = int(expect_ok(await sandbox.exec(count)))
-    expect(after <= before + 1, f"{before} processes have become {after}")
+    before = int((await expect.run(sandbox, _NUM_PROCESSES)).stdout)
+    for _ in range(5):
+        await expect.run(sandbox, "for i in 1 2 3 4; do (setsid true &) ; done; sleep 9 &")
+    after = int((await expect.run(sandbox, _NUM_PROCESSES)).stdout)
+    expect.that(after <= before + 1, f"{before} processes have become {after}")
 
 
 @check(needs_limits={"max_processes", "wall_s"}, harms_unisolated=True)
@@ -137,9 +134,10 @@ async def a_fork_bomb_is_bounded(fixture: Fixture) -> None:
         async with fixture.sandbox(limits={"max_processes": 40}) as sandbox:
             began = time.monotonic()
             await sandbox.exec(bomb, limits=SandboxLimits(wall_s=1.0))
-            expect(time.monotonic() - began < 5, "a fork bomb outlived its timeout by seconds")
-            told = expect_ok(await sandbox.exec("ls -d /proc/[0-9]* | wc -l"))
-            expect(int(told) < 15, f"{int(told)} processes are left of a fork bomb")
+            wall_s = time.monotonic() - began
+            expect.that(wall_s < 5, "a fork bomb outlived its timeout by seconds")
+            left = int((await expect.run(sandbox, _NUM_PROCESSES)).stdout)
+            expect.that(left < 15, f"{left} processes are left of a fork bomb")
 
 
 @sandbox_check(harms_unisolated=True)
@@ -147,4 +145,4 @@ async def a_command_cannot_end_the_sandbox(sandbox: Sandbox) -> None:
     """Killing everything it may signal ends the command, not the sandbox."""
     for command in ("kill -9 1", "kill -9 -1", "kill -STOP -1", "kill -9 $PPID", "kill -STOP 1"):
         await sandbox.exec(f"{command}; :", limits=SandboxLimits(wall_s=2.0))
-        expect_equal(expect_ok(await sandbox.exec("echo fine")), b"fine\n", f"after {command!r}")
+        await expect.run(sandbox, "echo fine", stdout=b"fine\n")

@@ -22,32 +22,28 @@ from pathlib import Path
 from rich.text import Text
 
 from katgym import console
-from katgym.cli.options import add_option
+from katgym.cli.options import ConfigOptions, add_option
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.sandbox import SandboxUnavailableError, backend, layer_store
+from katgym.sandbox.remote.config import TOKEN_VARIABLE, SandboxdConfig
 from katgym.system.listening import is_loopback, listen, url_of
 
 logger = logging.getLogger(__name__)
 
-_VARIABLE = "KATGYM_SANDBOXD_TOKEN"
+OPTIONS = ConfigOptions(
+    SandboxdConfig,
+    flags=("sandbox", "max_sandboxes", "pythons"),
+    names={"pythons": "offer-python"},
+    hidden=("lease_s",),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     add_option(parser, "host", "(127.0.0.1)", default="127.0.0.1")
     add_option(parser, "port", "(8765)", default=8765)
-    add_option(parser, "sandbox", "see katgym sandbox list (local)", default="local")
     add_option(parser, "token-file", "file that holds the token", type=Path, metavar="FILE")
-    most = "sandboxes at a time, at most (256)"
-    add_option(parser, "max-sandboxes", most, type=int, metavar="N", default=256)
-    add_option(
-        parser,
-        "offer-python",
-        "an interpreter of this machine that clients may ask for; repeat",
-        action="append",
-        default=[],
-        metavar="PATH",
-    )
+    OPTIONS.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,19 +61,14 @@ def run(args: argparse.Namespace) -> int:
         if not is_loopback(args.host):
             raise UsageError(
                 f"to listen on {args.host!r}, where others can connect, name a token of your own:"
-                f" --token-file FILE or the variable {_VARIABLE}"
+                f" --token-file FILE or the variable {TOKEN_VARIABLE}"
             )
         token = secrets.token_urlsafe(24)
         console.stdout.print(Text(f"token: {token}"))
-    server = SandboxServer(
-        lambda: backend(args.sandbox),
-        layer_store(),
-        token,
-        max_sandboxes=args.max_sandboxes,
-        pythons=tuple(args.offer_python),
-    )
-    asyncio.run(_probe(args.sandbox))
-    config = uvicorn.Config(
+    config = OPTIONS.config(args)
+    server = SandboxServer(config, layer_store(), token)
+    asyncio.run(_probe(config.sandbox))
+    serving = uvicorn.Config(
         server.application(),
         # uvloop, where it is installed, connects sockets later than sandboxes ask for them.
         loop="asyncio",
@@ -87,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     )
     with listen(args.host, args.port) as sock:
         url = url_of(args.host, sock)
-        console.stdout.print(Text(f"sandboxes of backend {args.sandbox!r} on {url}"))
-        uvicorn.Server(config).run(sockets=[sock])
+        console.stdout.print(Text(f"sandboxes of backend {config.sandbox!r} on {url}"))
+        uvicorn.Server(serving).run(sockets=[sock])
     return 0
 
 
@@ -109,7 +100,7 @@ async def _probe(name: str) -> None:
 
 def _token(path: Path | None) -> str | None:
     if path is None:
-        return os.environ.get(_VARIABLE) or None
+        return os.environ.get(TOKEN_VARIABLE) or None
     try:
         mode = path.stat().st_mode
         token = path.read_text(encoding="utf-8").strip()

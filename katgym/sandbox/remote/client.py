@@ -23,11 +23,11 @@ from katgym.sandbox.base import Enforcement, SandboxError, SandboxUnavailableErr
 from katgym.sandbox.layer import Layer, directory_entries
 from katgym.sandbox.operations import Command, Link, Operation, PreloadedCall
 from katgym.sandbox.remote import wire
+from katgym.sandbox.remote.config import TOKEN_VARIABLE
 from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 from katgym.system.concurrency import SharedResults
 
-TOKEN_VARIABLE = "KATGYM_SANDBOXD_TOKEN"
 _RETRIES = 3
 _TIMEOUT_S = 300.0
 """For one answer, except those of commands, which have limits of their own."""
@@ -163,13 +163,15 @@ class RemoteBackend(SandboxBackend):
 
     async def _undo(self, request_id: str) -> None:
         with contextlib.suppress(SandboxError):  # the server finds out that we are silent
-            await self.ask(f"/clients/{self.client_id}/undo", bool, request_id, 10.0)
+            await self.ask(f"/clients/{self.client_id}/undo", type(None), request_id, 10.0)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(wire.LEASE_S / 4)
             with contextlib.suppress(SandboxError):  # its users hear of it themselves
-                await self.ask(f"/clients/{self.client_id}/alive", bool, None, wire.LEASE_S / 4)
+                await self.ask(
+                    f"/clients/{self.client_id}/alive", type(None), None, wire.LEASE_S / 4
+                )
 
     async def _upload(self, layers: Sequence[Layer]) -> None:
         """Send the layers the server lacks; each once, however many ask for it."""
@@ -179,7 +181,7 @@ class RemoteBackend(SandboxBackend):
     async def _upload_one(self, layer: Layer) -> None:
         if not await self.ask(f"/layers/{layer.digest}/exists", bool):
             files = await asyncio.to_thread(directory_entries, layer.path, exclude=())
-            await self.ask(f"/layers/{layer.digest}", bool, files)
+            await self.ask(f"/layers/{layer.digest}", type(None), files)
 
     async def enforcement(self) -> Enforcement:
         """See `SandboxBackend.enforcement`."""
@@ -207,7 +209,7 @@ class RemoteBackend(SandboxBackend):
             await asyncio.gather(self._heart, return_exceptions=True)
             self._heart = None
             with contextlib.suppress(SandboxError):  # a server that is gone has none any more
-                await self.ask(f"/clients/{self.client_id}/end", bool)
+                await self.ask(f"/clients/{self.client_id}/end", type(None))
         if self._http is not None:
             await self._http.aclose()
             self._http = None
@@ -265,4 +267,4 @@ class RemoteLink(Link):
             path = self._path("kill")
             self.forget()
             with contextlib.suppress(SandboxError):  # a server that is gone has none any more
-                await self._backend.ask(path, bool)
+                await self._backend.ask(path, type(None))

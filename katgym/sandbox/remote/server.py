@@ -24,11 +24,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from katgym.errors import KatgymError, UsageError
+from katgym.sandbox.backends import backend
 from katgym.sandbox.base import SandboxError
 from katgym.sandbox.layer import FileEntry, Layer, LayerStore
 from katgym.sandbox.operations import OPERATIONS, Command, PreloadedCall
 from katgym.sandbox.remote import wire
 from katgym.sandbox.remote.clients import Clients
+from katgym.sandbox.remote.config import SandboxdConfig
 from katgym.sandbox.sandbox import SandboxBackend
 
 logger = logging.getLogger(__name__)
@@ -41,28 +43,22 @@ T = TypeVar("T")
 
 
 class SandboxServer:
-    """The state of one server.
+    """The state of one server."""
 
-    make_backend: makes the backend objects, one for each client and one for the server's own use.
-    pythons: interpreters that specs may name (`SandboxSpec.python`).
-    """
-
-    def __init__(
-        self,
-        make_backend: Callable[[], SandboxBackend],
-        store: LayerStore,
-        token: str,
-        *,
-        max_sandboxes: int = 256,
-        lease_s: float = wire.LEASE_S,
-        pythons: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, config: SandboxdConfig, store: LayerStore, token: str) -> None:
         if len(token) < MIN_TOKEN_CHARACTERS:
             raise UsageError(f"a sandboxd token has at least {MIN_TOKEN_CHARACTERS} characters")
+
+        def make_backend() -> SandboxBackend:
+            return backend(config.sandbox)
+
         self.backend = make_backend()
+        """For what is no client's; each client has one of its own."""
         self.store = store
-        self.pythons = pythons
-        self.clients = Clients(make_backend, max_sandboxes=max_sandboxes, lease_s=lease_s)
+        self.pythons = config.pythons
+        self.clients = Clients(
+            make_backend, max_sandboxes=config.max_sandboxes, lease_s=config.lease_s
+        )
         self._token = _hash(b"Bearer " + token.encode())
 
     def application(self) -> Starlette:
@@ -70,15 +66,17 @@ class SandboxServer:
         one, client = "/sandboxes/{id}", "/clients/{client}"
         routes: Mapping[str, Handler] = {
             "/enforcement": self._enforcement,
-            "/gc": self._gc,
+            "/gc": lambda request, body: self.backend.gc(),
             "/layers/{digest}/exists": self._has_layer,
             "/layers/{digest}": self._add_layer,
             f"{client}/alive": self._alive,
-            f"{client}/undo": self._undo,
-            f"{client}/end": self._end,
+            f"{client}/undo": lambda request, body: self.clients.undo(
+                request.path_params["client"], wire.decode(body, str)
+            ),
+            f"{client}/end": lambda request, body: self.clients.end(request.path_params["client"]),
             "/sandboxes": self._create,
             f"{one}/fork": self._fork,
-            f"{one}/kill": self._kill,
+            f"{one}/kill": lambda request, body: self.clients.kill(request.path_params["id"]),
             f"{one}/{{operation}}": self._operate,
         }
         return Starlette(
@@ -131,9 +129,6 @@ class SandboxServer:
             return replace(found, notes=(*found.notes, f"interpreters: {', '.join(self.pythons)}"))
         return replace(found, capabilities=found.capabilities - {"python", "call"})
 
-    async def _gc(self, request: Request, body: bytes) -> object:
-        return await self.backend.gc()
-
     async def _has_layer(self, request: Request, body: bytes) -> object:
         return self.store.get(_digest(request.path_params["digest"])) is not None
 
@@ -143,19 +138,11 @@ class SandboxServer:
         layer = await asyncio.to_thread(self.store.add_files, files)
         if layer.digest != digest:
             raise UsageError(f"the files have digest {layer.digest!r}, not {digest!r}")
-        return True
+        return None
 
     async def _alive(self, request: Request, body: bytes) -> object:
         self.clients.hear(request.path_params["client"])
-        return True
-
-    async def _undo(self, request: Request, body: bytes) -> object:
-        await self.clients.undo(request.path_params["client"], wire.decode(body, str))
-        return True
-
-    async def _end(self, request: Request, body: bytes) -> object:
-        await self.clients.end(request.path_params["client"])
-        return True
+        return None
 
     async def _create(self, request: Request, body: bytes) -> object:
         wanted = wire.decode(body, wire.CreateRequest)
@@ -203,10 +190,6 @@ class SandboxServer:
         return await self.clients.fork(
             wanted.client, wanted.request_id, request.path_params["id"], wanted.num, wanted.at
         )
-
-    async def _kill(self, request: Request, body: bytes) -> object:
-        await self.clients.kill(request.path_params["id"])
-        return True
 
 
 async def _wait_for_disconnect(request: Request) -> None:

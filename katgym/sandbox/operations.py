@@ -8,7 +8,6 @@ here: the methods that callers use (`sandbox.py`).
 from __future__ import annotations
 
 import abc
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,10 +16,9 @@ from katgym.errors import UsageError
 from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult
 from katgym.sandbox.changes import WorkspaceDiff
 from katgym.sandbox.limits import SandboxLimits
-from katgym.sandbox.spec import SandboxSpec
+from katgym.sandbox.spec import SandboxSpec, check_environment
 
 SHELL = "/bin/bash"
-MAX_ENVIRONMENT_BYTES = 64 << 20
 T = TypeVar("T")
 
 
@@ -150,13 +148,3 @@ class Link(abc.ABC):
     @abc.abstractmethod
     async def kill(self) -> None:
         """End the sandbox and release what it holds; may be called twice."""
-
-
-def check_environment(env: Mapping[str, str]) -> None:
-    """Raise `UsageError` for what cannot be an environment variable."""
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise UsageError(f"not an environment variable: {name!r}={value!r:.100}")
-    size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) for name, value in env.items())
-    if size > MAX_ENVIRONMENT_BYTES:
-        raise UsageError(f"the environment has more than {MAX_ENVIRONMENT_BYTES} bytes")

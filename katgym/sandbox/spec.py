@@ -5,6 +5,7 @@ Not here: making one (the backends).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -12,6 +13,8 @@ from pathlib import PurePosixPath
 from katgym.errors import UsageError
 from katgym.sandbox.layer import Layer
 from katgym.sandbox.limits import SandboxLimits
+
+MAX_ENVIRONMENT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +49,18 @@ class SandboxSpec:
         path = PurePosixPath(self.workdir)
         if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
             raise UsageError(f"workdir is an absolute path below /, got {self.workdir!r}")
-        for name, value in self.env.items():
-            if not name or "=" in name or "\0" in name or "\0" in value:
-                raise UsageError(f"not an environment variable: {name!r}={value!r}")
+        check_environment(self.env)
 
     def tighten(self, limits: SandboxLimits | None) -> SandboxLimits:
         """Return the limits of a command that asks for its own: the tighter ones."""
         return self.limits if limits is None else self.limits.tighten(limits)
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Raise `UsageError` for what cannot be an environment variable."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"not an environment variable: {name!r}={value!r:.100}")
+    size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) for name, value in env.items())
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise UsageError(f"the environment has more than {MAX_ENVIRONMENT_BYTES} bytes")

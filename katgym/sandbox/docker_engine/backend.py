@@ -135,7 +135,7 @@ class DockerBackend(SandboxBackend):
         _check_spec(spec)
         engine = await self.engine()
         check_limits(engine.facts, spec.limits)
-        image = await self.find_image(name)
+        image = await self._images.get(name, lambda: self._find_image(name))
         base = await self._base(image, spec)
         container = f"katgym-{uuid.uuid4().hex[:16]}"
         room = tree.total_size(base)
@@ -183,7 +183,7 @@ class DockerBackend(SandboxBackend):
     async def _introduce(self, link: ContainerLink, sock: socket.socket, patch: tree.Patch) -> None:
         """Send the supervisor's program and the workspace; wait until it is there."""
         spec = link.spec
-        channel, stream = await open_channel(link.id, sock)
+        channel = await open_channel(link.id, sock)
         link.attach(channel)
         wiped = list(WIPED)
         arguments = (spec.workdir, spec.ttl_s, wiped)
@@ -194,8 +194,8 @@ class DockerBackend(SandboxBackend):
         try:
             await channel.request("ping", timeout_s=_START_TIMEOUT_S)
         except SandboxError as e:
-            if "katgym: the image's python3" in stream.last_words():
-                raise UsageError(stream.last_words()) from e
+            if "katgym: the image's python3" in channel.last_words():
+                raise UsageError(channel.last_words()) from e
             raise
         requests = (
             tree.layer_requests(spec.layers)
@@ -204,11 +204,8 @@ class DockerBackend(SandboxBackend):
         )
         await link.start(requests, patch)
 
-    async def find_image(self, name: str) -> Image:
-        """Return an image, pulled if it is missing; asked for once per backend object."""
-        return await self._images.get(name, lambda: self._find_image(name))
-
     async def _find_image(self, name: str) -> Image:
+        """Return an image, pulled if it is missing."""
         engine = await self.engine()
         found = await engine.run(engine.image, name)
         if found is None:

@@ -120,7 +120,7 @@ class ContainerLink(SupervisedLink):
                 files.append(change)  # its content follows
         with self._maker.snapshots.spool() as spool:
             async for change, content in self._fetch(files):
-                source, offset = spool.add(content)
+                source, offset = spool(content)
                 patch[change.path] = TreeEntry(
                     kind="file", mode=change.mode, size=len(content), source=source, offset=offset
                 )
@@ -160,9 +160,9 @@ class ContainerLink(SupervisedLink):
         await self._maker.discard(self)
 
     async def _put(self, requests: Iterable[PutRequest], *, is_baseline: bool) -> None:
-        for request in requests:
-            fields = request.fields(is_baseline=is_baseline)
-            await self.live().request("put", fields, request.payload, timeout_s=TREE_TIMEOUT_S)
+        for removed, entries, payload in requests:
+            fields = {"removed": removed, "entries": entries, "is_baseline": is_baseline}
+            await self.live().request("put", fields, payload, timeout_s=TREE_TIMEOUT_S)
 
     async def _fetch(self, files: Sequence[FileChange]) -> AsyncIterator[tuple[FileChange, bytes]]:
         """Yield files with their content, as many a request as fit."""

@@ -6,8 +6,8 @@ Not here: calling the engine (`engine.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from katgym.sandbox.limits import MEBIBYTE, SandboxLimits
@@ -68,7 +68,6 @@ class ContainerPlan:
     cpus: float | None
     runtime: str | None
     python: str = "python3"
-    command: Sequence[str] = field(default=())
 
 
 def in_pages(size: int) -> int:

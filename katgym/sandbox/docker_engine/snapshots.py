@@ -9,10 +9,9 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from katgym.errors import UsageError
 from katgym.sandbox.docker_engine.tree import Patch
@@ -24,20 +23,6 @@ class _Snapshot:
     layers: tuple[str, ...]
     image: str | None
     patch: Patch
-
-
-class Spool:
-    """Contents of one snapshot, in one file."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
-        self._file = file
-
-    def add(self, content: bytes) -> tuple[Path, int]:
-        """Keep some bytes; return where they are."""
-        offset = self._file.tell()
-        self._file.write(content)
-        return self._path, offset
 
 
 class Snapshots:
@@ -55,11 +40,17 @@ class Snapshots:
         return self._folder
 
     @contextlib.contextmanager
-    def spool(self) -> Iterator[Spool]:
-        """Return a place for contents that stay until `close`."""
+    def spool(self) -> Iterator[Callable[[bytes], tuple[Path, int]]]:
+        """Return what keeps contents until `close`: given some, it says in which file and where."""
         path = self.folder / f"{uuid.uuid4().hex}.bin"
         with path.open("wb") as file:
-            yield Spool(path, file)
+
+            def keep(content: bytes) -> tuple[Path, int]:
+                offset = file.tell()
+                file.write(content)
+                return path, offset
+
+            yield keep
 
     def keep(self, spec: SandboxSpec, patch: Patch) -> str:
         """Keep a snapshot; return its id."""

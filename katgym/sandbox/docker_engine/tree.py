@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from katgym.sandbox.docker_engine.settings import in_pages
 from katgym.sandbox.layer import Layer
@@ -98,17 +99,12 @@ def total_size(tree: Tree) -> int:
     return sum(in_pages(entry.size) for entry in tree.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutRequest:
-    """One request of op "put": its fields and payload."""
+class PutRequest(NamedTuple):
+    """One request of op "put"."""
 
-    removed: Sequence[str]
-    entries: Sequence[tuple[str, str, int, int | str | None]]
+    removed: list[str]
+    entries: list[tuple[str, str, int, int | str | None]]
     payload: bytes
-
-    def fields(self, *, is_baseline: bool) -> dict[str, object]:
-        """Return the request's fields."""
-        return {"removed": self.removed, "entries": self.entries, "is_baseline": is_baseline}
 
 
 def put_requests(removed: Iterable[str], entries: Tree) -> Iterator[PutRequest]:
@@ -123,13 +119,13 @@ def put_requests(removed: Iterable[str], entries: Tree) -> Iterator[PutRequest]:
             continue  # a fifo or socket of dead processes
         content = entry.content() if entry.kind == "file" else b""
         if rows and (size + len(content) > MAX_PUT_BYTES or len(rows) >= _MAX_PUT_ENTRIES):
-            yield PutRequest(removed=first, entries=rows, payload=b"".join(contents))
+            yield PutRequest(first, rows, b"".join(contents))
             first, rows, contents, size = [], [], [], 0
         extra = len(content) if entry.kind == "file" else entry.link
         rows.append((path, entry.kind, entry.mode, extra))
         contents.append(content)
         size += len(content)
-    yield PutRequest(removed=first, entries=rows, payload=b"".join(contents))
+    yield PutRequest(first, rows, b"".join(contents))
 
 
 @lru_cache(maxsize=4)

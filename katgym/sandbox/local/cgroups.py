@@ -115,10 +115,6 @@ class Group:
         place = os.open(self._list_limited()[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return GroupFds(at_start=(start,), birthplace=place)
 
-    def meter(self) -> Meter:
-        """Start measuring a command; the caller closes it."""
-        return Meter(self)
-
     def _list_limited(self) -> list[Path]:
         return list(dict.fromkeys(self.folders.values()))
 

@@ -110,7 +110,7 @@ class LauncherClient:
             )
         except OSError as e:
             replies.close()
-            self._release()
+            await self.close()
             raise SandboxUnavailableError(f"the launcher cannot be started: {e}") from e
         finally:
             theirs.close()
@@ -210,12 +210,6 @@ class LauncherClient:
                 if time.monotonic() > deadline:
                     self._process.kill()
                 await asyncio.sleep(0.001)
-        self._release()
-
-    def _release(self) -> None:
-        if self._requests is not None:
-            self._requests.close()
-            self._requests = None
         if self.state:
             shutil.rmtree(self.state, ignore_errors=True)  # `gc` tries again
 

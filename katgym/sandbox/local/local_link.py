@@ -149,7 +149,7 @@ class LocalLink(SupervisedLink):
 
     def open_meter(self) -> cgroups.Meter | None:
         """See `SupervisedLink.open_meter`."""
-        return None if self.group is None else self.group.meter()
+        return None if self.group is None else cgroups.Meter(self.group)
 
     async def compare(self, operation: Diff) -> WorkspaceDiff:
         """See `SupervisedLink.compare`; a child of the launcher writes the list to a socket."""

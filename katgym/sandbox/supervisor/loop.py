@@ -18,14 +18,14 @@ class Loop:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, Callable[[], object]] = {}
 
-    def watch(self, fd: int, callback: Callable[[], None], *, is_output: bool = False) -> None:
+    def watch(self, fd: int, callback: Callable[[], object], *, is_output: bool = False) -> None:
         """Call back whenever a descriptor is ready."""
         self._callbacks[fd] = callback
         self._poll.register(fd, select.EPOLLOUT if is_output else select.EPOLLIN)
 
-    def change(self, fd: int, callback: Callable[[], None], *, is_output: bool) -> None:
+    def change(self, fd: int, callback: Callable[[], object], *, is_output: bool) -> None:
         """Call back otherwise from here on, with `is_output` for output as well as for input."""
         self._callbacks[fd] = callback
         self._poll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if is_output else 0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from signal import SIGKILL
 
 from katgym.sandbox.supervisor import guardian, processes
@@ -155,7 +156,7 @@ class Running:
         for fd in ours:
             os.set_blocking(fd, False)
             self._collectors[fd] = Collector(max_bytes)
-            self._loop.watch(fd, self._collector(fd))
+            self._loop.watch(fd, partial(self._collect, fd))
         self._loop.watch(self._status_fd, self._on_report)
         return pid
 
@@ -169,12 +170,6 @@ class Running:
         if not self._stdin:
             self._loop.unwatch(self._stdin_fd)
             self._stdin_fd = -1
-
-    def _collector(self, fd: int) -> Callable[[], None]:
-        def collect() -> None:
-            self._collect(fd)
-
-        return collect
 
     def _collect(self, fd: int) -> bool:
         """Take in one read; return whether there may be more."""

@@ -14,7 +14,7 @@ import os
 from katgym.sandbox.supervisor import syscalls
 
 _PR_SET_SECCOMP = 22
-_LD, _JEQ, _JGE, _JSET, _RET, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
+_LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _NEW_NAMESPACES = 0x7E020080

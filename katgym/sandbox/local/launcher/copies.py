@@ -10,13 +10,15 @@ import os
 import stat
 
 from katgym.sandbox.local.launcher import linux
-from katgym.sandbox.local.launcher.differences import Sources, is_opaque_folder
+from katgym.sandbox.local.launcher.differences import is_opaque_folder
 from katgym.sandbox.local.launcher.upper import Upper
+from katgym.sandbox.supervisor import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from katgym.sandbox.local.launcher.differences import Sources
 
 _OPAQUE = "user.overlay.opaque"
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,7 +42,7 @@ class CopyWorkspace:
 
     def sources(self) -> Sources:
         """Return where its content lies."""
-        return Sources(self.top.upper, self.layers, None)
+        return self.top.upper, self.layers, None
 
     def clone(self) -> int:
         """Return the folder as a detached mount, to be attached elsewhere."""
@@ -94,7 +96,8 @@ def copy_tree(source: str, target: str, *, is_upper: bool = False) -> None:
                     os.setxattr(target + inner, _OPAQUE, b"y")
                 pending.append(inner)
             else:
-                remove_tree(target + inner)
+                if os.path.lexists(target + inner):
+                    remove_tree(target + inner)
                 _copy_entry(source + inner, target + inner, info)
     for path, info in reversed(folders):
         if path:
@@ -144,17 +147,9 @@ def _dress(path: str, info: os.stat_result) -> None:
 
 def remove_tree(path: str) -> None:
     """Remove whatever is at a path, if anything is."""
-    pending = [path]
-    while pending:
-        current = pending[-1]
-        try:
-            os.unlink(current)
-        except FileNotFoundError:
-            pass
-        except (IsADirectoryError, PermissionError):
-            names = os.listdir(current)
-            if names:
-                pending.extend(f"{current}/{name}" for name in names)
-                continue
-            os.rmdir(current)
-        pending.pop()
+    folder, _, name = path.rpartition("/")
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        files.remove(fd, os.fsencode(name))
+    finally:
+        os.close(fd)

@@ -15,8 +15,12 @@ from katgym.sandbox.supervisor.change_list import ChangeList, change_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Any
+
+    Sources = tuple[str, list[str], list[str] | None]
+    """The workspace as commands see it; its layers, lowest first; the uppers between, lowest first,
+    or None where only comparing everything tells."""
 
 MAX_PATH_BYTES = 3800
 """Longer paths are left out: a system call takes 4096 bytes."""
@@ -27,19 +31,6 @@ MAX_CONTENT_BYTES = 128 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 20
-
-
-class Sources:
-    """Where a workspace's content is to be found.
-
-    tree: the workspace as commands see it; layers: what it was made from, lowest first; uppers:
-    what lies between, lowest first, or None where only comparing everything tells.
-    """
-
-    def __init__(self, tree: str, layers: Sequence[str], uppers: Sequence[str] | None) -> None:
-        self.tree = tree
-        self.layers = list(layers)
-        self.uppers = None if uppers is None else list(uppers)
 
 
 class _Folder:
@@ -107,7 +98,7 @@ def pack_changes(
     walk = _Walk(sources)
     walk.run()
     return walk.changes.pack(
-        lambda path, size: _read(f"{sources.tree}/{path}"),
+        lambda path, size: _read(f"{sources[0]}/{path}"),
         max_file_bytes=max_file_bytes,
         max_bytes=MAX_CONTENT_BYTES,
         most=max_changes,
@@ -119,11 +110,11 @@ class _Walk:
 
     def __init__(self, sources: Sources) -> None:
         self.changes = ChangeList()
-        self._tree = sources.tree
+        self._tree, layers, uppers = sources
         self._num_walked = 0
         self._end = time.monotonic() + MAX_WALK_S
-        layers, is_whole = list(reversed(sources.layers)), sources.uppers is None
-        top = _Folder("", layers, sources.uppers or [], is_here=True, is_whole=is_whole)
+        bases = list(reversed(layers))
+        top = _Folder("", bases, uppers or [], is_here=True, is_whole=uppers is None)
         self._pending = [top]
 
     def run(self) -> None:
@@ -173,17 +164,10 @@ class _Walk:
                 break  # it hides what lies below
             bases.append(f"{base}/{entry.name}")
         uppers = [f"{upper}/{entry.name}" for upper in folder.uppers]
-        uppers = [upper for upper in uppers if _is_folder(upper)]
+        uppers = [u for u in uppers if os.path.isdir(u) and not os.path.islink(u)]
         is_whole = folder.is_whole or is_here != is_base or any(map(is_opaque_folder, uppers))
         path = f"{folder.path}{entry.name}/"
         self._pending.append(_Folder(path, bases, uppers, is_here=is_here, is_whole=is_whole))
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except FileNotFoundError:
-        return False
 
 
 def is_opaque_folder(upper: str) -> bool:

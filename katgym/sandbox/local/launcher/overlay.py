@@ -12,12 +12,13 @@ import os
 
 from katgym.sandbox.local.launcher import linux
 from katgym.sandbox.local.launcher.copies import copy_tree
-from katgym.sandbox.local.launcher.differences import Sources
 from katgym.sandbox.local.launcher.upper import UPPER_FLAGS, Upper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from katgym.sandbox.local.launcher.differences import Sources
 
 MAX_DEPTH = 64
 """Frozen uppers in one stack; overlayfs allows more, but the option text has a page."""
@@ -47,7 +48,7 @@ class OverlayWorkspace:
     def sources(self) -> Sources:
         """Return where its content lies."""
         uppers = [upper.upper for upper in (*self.frozen, self.top)]
-        return Sources(self.top.merged, self.layers, uppers)
+        return self.top.merged, self.layers, uppers
 
     def clone(self) -> int:
         """Return the mount as a detached one, to be attached elsewhere."""

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from katgym_trainer.cli.step_progress import LINE_EVERY_S, StepProgress
+from katgym.live_progress import LINE_EVERY_S, LiveProgress, clock_text
 
 _BARS = "▁▂▃▄▅▆▇█"
 _NUM_BARS = 32
@@ -24,11 +24,13 @@ _SPLIT = {"generate": "cyan", "env": "magenta", "train": "green", "sync": "yello
 _SPLIT_WIDTH = 40
 
 
-class RlProgress(StepProgress):
+class RlProgress(LiveProgress):
     """Context manager and `train_run.Observer`."""
 
     def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
         super().__init__(console, line_every_s=line_every_s, views_per_s=2)
+        self._last_line_s = -math.inf  # the first step has a line
+        self._step, self._num_steps = 0, 0
         self._metrics: dict[str, float] = {}
         self._rewards: deque[float] = deque(maxlen=_NUM_BARS)
         self._seconds: deque[float] = deque(maxlen=10)
@@ -42,7 +44,7 @@ class RlProgress(StepProgress):
             self._rewards.append(reward)
         if "eval/success" in metrics:
             self._held_out = step, metrics["eval/success"]
-        self._show()
+        self._show(is_last=step == num_steps)
 
     def _line(self) -> str:
         parts = [
@@ -133,7 +135,8 @@ class RlProgress(StepProgress):
         return "–" if value is None or not math.isfinite(value) else format(value, form)
 
     def _time_left(self) -> str:
-        return self._left(sum(self._seconds) / max(1, len(self._seconds)))
+        step_s = sum(self._seconds) / max(1, len(self._seconds))
+        return clock_text((self._num_steps - self._step) * step_s)
 
 
 def sparkline(values: Sequence[float]) -> str:

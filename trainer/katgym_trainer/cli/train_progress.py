@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from katgym_trainer.cli.step_progress import LINE_EVERY_S, StepProgress
+from katgym.live_progress import LINE_EVERY_S, LiveProgress, clock_text
 
 _DECAY = 0.9
 """Of the weighted means of a step's tokens and seconds: the tenth last step weighs a third."""
 
 
-class TrainProgress(StepProgress):
+class TrainProgress(LiveProgress):
     """Context manager and `train_run.Observer`."""
 
     def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
-        super().__init__(console, line_every_s=line_every_s, views_per_s=4)
-        self._last_line_s = time.perf_counter()  # one step has no rate to tell
+        super().__init__(console, line_every_s=line_every_s)
+        self._step, self._num_steps = 0, 0
         self._loss = float("nan")
         self._tokens, self._seconds, self._weight = 0.0, 0.0, 0.0
         self._last_step_s: float | None = None
@@ -41,13 +41,14 @@ class TrainProgress(StepProgress):
         self._tokens = _DECAY * self._tokens + metrics.get("train/num_tokens", 0.0)
         self._seconds = _DECAY * self._seconds + taken_s
         self._weight = _DECAY * self._weight + 1
-        self._show()
+        self._show(is_last=step == num_steps)
 
     def _line(self) -> str:
         rate = self._tokens / max(1e-9, self._seconds)
+        left_s = (self._num_steps - self._step) * self._seconds / max(1.0, self._weight)
         return (
             f"step {self._step}/{self._num_steps}, loss {self._loss:.4f}, {rate:,.0f} tokens/s,"
-            f" {self._left(self._seconds / max(1.0, self._weight))} left"
+            f" {clock_text(left_s)} left"
         )
 
     def _view(self) -> Table:

@@ -1,7 +1,7 @@
 """Plays what is missing of a plan, and writes each rollout when it ends.
 
-Where it is written is a `RolloutSink`: a run's folder (`store.py`), a rollout store
-(`store_collection.py`). Not here: what is planned (`plan.py`), what is shown (`progress.py`).
+Where it is written is a `RolloutSink` (`store.py`). Not here: what is planned (`plan.py`), what is
+shown (`progress.py`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,32 @@
-"""Runs an evaluation: plan, play, store, summarise; a second run continues the first.
+"""Plays a plan into a run's folder or a rollout store, and says what is there then.
 
-Not here: the command line (`cli/eval.py`), playing (`playing.py`), what is shown meanwhile
-(`progress.py`).
+A second call of the same configuration plays what is missing. Not here: the command line
+(`cli/runs`, `cli/rollouts`), playing (`playing.py`), what is shown meanwhile (`progress.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.playing import Observer, play_missing
 from katgym.evaluation.statistics.summary import RunSummary, summarize
-from katgym.evaluation.store import RunStore, read_rollouts
+from katgym.evaluation.store import PlanStore, open_run, read_rollouts, write_json
 from katgym.policies.uri import policy as make_policy
+from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.records import has_valid_reward, reward_value
+from katgym.rollout_store.rollouts import rollout_of
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[PlanStore], AbstractContextManager[Observer]]
+"""Called once with what is there; what it returns is open while more is played."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,38 +44,109 @@ class EvalResult:
     """Finished by earlier runs."""
 
 
-async def evaluate(
-    config: EvalConfig,
-    folder: Path,
-    *,
-    observer: Callable[[Plan, RunStore], Observer] | None = None,
-) -> EvalResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectResult:
+    """What a store holds of a plan; every attempt counts once, earlier runs included."""
+
+    folder: Path
+    num_groups: int
+    """Planned groups of which every rollout has ended."""
+    num_planned_groups: int
+    num_rollouts: int
+    """That have ended."""
+    num_planned: int
+    num_resumed: int
+    """With a valid reward before this run."""
+    mean_reward: float | None
+    """Of the valid ones; None without any."""
+    invalid: Mapping[str, int]
+    """Rollouts without a valid reward by failure kind; the same command plays them again."""
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    has_tokens: bool
+    """Whether the policy records tokens."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "folder": str(self.folder), "invalid": dict(self.invalid)}
+
+
+def watch_nothing(_: PlanStore) -> AbstractContextManager[Observer]:
+    """Return an observer that does nothing."""
+    return nullcontext(lambda _: None)
+
+
+async def evaluate(config: EvalConfig, folder: Path, *, watch: Watch = watch_nothing) -> EvalResult:
     """Play what is missing of `config` and return the summary of everything in `folder`.
 
-    observer: called once with plan and store; the function it returns is called with every
-        rollout as soon as that is on disk.
+    watch: the observer that it returns is called with every rollout as soon as that is on disk.
 
     Raises `UsageError` for a configuration that cannot be played or a folder of another one, and
     `PolicyError` when the policy fails 16 times in a row for one reason.
     """
     plan = Plan.of(config)
-    policy = make_policy(config.policy)
-    try:
-        with RunStore.open(folder, plan, policy.describe()) as store:
-            notify = observer(plan, store) if observer is not None else lambda _: None
+    async with aclosing(make_policy(config.policy)) as policy:
+        with open_run(folder, plan, policy.describe()) as store:
             try:
-                await play_missing(plan, policy, store, notify)
+                with watch(store) as notify:
+                    await play_missing(plan, policy, store, notify)
             finally:
                 summary = summarize(read_rollouts(folder))
-                store.write_summary(summary.to_json())
-            failed = len({request.key for request in plan.requests()} - store.done)
+                write_json(folder / "summary.json", summary.to_json())
+            num_failed = len({request.key for request in plan.requests()} - store.done)
             return EvalResult(
                 folder=folder,
                 summary=summary,
                 num_planned=len(plan),
-                num_finished=len(plan) - failed,
-                num_failed=failed,
+                num_finished=len(plan) - num_failed,
+                num_failed=num_failed,
                 num_resumed=store.num_resumed,
             )
-    finally:
-        await policy.aclose()
+
+
+async def collect_rollouts(
+    config: EvalConfig, folder: Path, *, watch: Watch = watch_nothing
+) -> CollectResult:
+    """Play what a store does not hold of `config`, for whoever trains on it later.
+
+    folder: the store's, which is made if there is none; others may write to it meanwhile.
+    watch: as in `evaluate`.
+
+    Raises `UsageError` for a configuration that cannot be played and a folder that cannot be a
+    store, and `PolicyError` when the policy fails 16 times in a row for one reason.
+    """
+    plan = Plan.of(config)
+    with RolloutStore.open(folder) as opened:
+        async with aclosing(make_policy(config.policy)) as policy:
+            if not policy.records_tokens:
+                logger.warning(
+                    "policy %r records no tokens: its rollouts are kept as messages, which can be"
+                    " evaluated and taught from ([data] teachers), but not trained on as sampled",
+                    config.policy,
+                )
+            store = PlanStore(opened, plan, policy.describe())
+            with watch(store) as notify:
+                await play_missing(plan, policy, store, notify)
+            return _count(store, has_tokens=policy.records_tokens)
+
+
+def _count(store: PlanStore, *, has_tokens: bool) -> CollectResult:
+    """Count what a store holds of its plan."""
+    found, plan = store.attempts(), store.plan
+    in_group = Counter(record.group_id for record in found)
+    rewards = [value for r in found if (value := reward_value(r)) is not None]
+    invalid = Counter(str(rollout_of(r).failure_kind) for r in found if not has_valid_reward(r))
+    turns = [turn for r in found for turn in store.store.turns(r.session_id)]
+    return CollectResult(
+        folder=store.store.folder,
+        num_groups=sum(num >= plan.config.group_size for num in in_group.values()),
+        num_planned_groups=len(store.group_ids),
+        num_rollouts=len(found),
+        num_planned=len(plan),
+        num_resumed=store.num_resumed,
+        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+        invalid=dict(sorted(invalid.items())),
+        num_prompt_tokens=sum(turn.num_prompt_tokens for turn in turns),
+        num_completion_tokens=sum(turn.num_completion_tokens for turn in turns),
+        has_tokens=has_tokens,
+    )

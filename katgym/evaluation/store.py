@@ -1,94 +1,127 @@
-"""An evaluation's folder: a rollout store with a lock, so that a kill loses nothing finished.
+"""The planned groups of a rollout store, and an evaluation's folder: such a store with a lock.
 
     lock.json        what defines the run; written first, compared on resume
     live.sqlite, finished/    the rollouts (`katgym.rollout_store`), each on disk when it has ended
     summary.json     written at the end
 
-A rollout that infrastructure broke is kept, too, and played again on resume. Not here: what the
-numbers mean (`statistics/summary.py`), which rollouts are missing (`store_collection.py`).
+A group's id is a hash of everything that decides how it is played, so that the same command finds
+what it has played, and commands that differ never mix. A rollout that infrastructure broke is kept,
+too, and played again on resume; a kill loses nothing finished. Not here: playing (`run.py`), how a
+rollout is kept (`katgym.rollout_store.rollouts`), what numbers mean (`statistics/summary.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import katgym
 from katgym.errors import UsageError
-from katgym.evaluation.plan import Plan
-from katgym.evaluation.store_collection import GroupCollection
+from katgym.evaluation.plan import Plan, rollout_key
 from katgym.play.rollout import Rollout
-from katgym.rollout_store.groups import stored_attempts
-from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store import RolloutStore, SessionRecord, record_rollouts
+from katgym.rollout_store.groups import GROUP_SIZE, chosen_attempts, stored_attempts
+from katgym.rollout_store.records import has_valid_reward
+from katgym.rollout_store.rollouts import rollout_of
 from katgym.system import FolderGuard, write_atomically
 
 LOCK_FORMAT = 1
+_DIGITS = 12
+"""Of the hash in a group's id."""
 
 
-class RunStore(GroupCollection):
-    """The folder of one run, open for appending by this process alone."""
+class PlanStore:
+    """The planned groups of a store: which of their rollouts are there, where new ones go."""
 
-    def __init__(
-        self, store: RolloutStore, plan: Plan, policy: Mapping[str, Any], guard: FolderGuard
-    ) -> None:
-        """Use `open` instead."""
-        super().__init__(store, plan, policy)
-        self._guard = guard
+    def __init__(self, store: RolloutStore, plan: Plan, policy: Mapping[str, Any]) -> None:
+        """Look for what is there; policy: what tells it from others (`Policy.describe`)."""
+        self.store = store
+        self.plan = plan
+        self.group_ids = group_ids(plan, policy)
+        self.done = {_key(rollout_of(r)) for r in self.attempts() if has_valid_reward(r)}
+        self.num_resumed = len(self.done)
 
-    @classmethod
-    def open(cls, folder: Path, plan: Plan, policy: Mapping[str, Any]) -> RunStore:
-        """Create the folder or continue in it.
+    def attempts(self) -> list[SessionRecord]:
+        """Return the planned rollouts that have ended, one for each attempt."""
+        groups: dict[str, list[SessionRecord]] = {name: [] for name in self.group_ids.values()}
+        for record in self.store.sessions():
+            if record.group_id in groups and record.rollout is not None:
+                groups[record.group_id].append(record)
+        return [record for records in groups.values() for record in chosen_attempts(records)]
 
-        Raises `UsageError` when it belongs to another configuration (naming what differs), holds
-        something else, or its store cannot be read; the folder is left as it was.
-        """
-        identity = {**plan.identity(), "policy_details": dict(policy)}
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / "lock.json").exists():
-            raise UsageError(
-                f"folder {str(folder)!r} is not empty and holds no lock.json, so it is no run;"
-                " name another with --out"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        # Not the store's own guard, which whoever opens it takes for a moment.
-        guard = FolderGuard(folder, file=".run")
-        guard.take()
-        try:
-            if (folder / "lock.json").exists():
-                _compare(folder, read_lock(folder), identity)
-            else:
-                _write_json(folder / "lock.json", _lock(identity))
-            store = RolloutStore.open(folder)
-            try:
-                return cls(store, plan, policy, guard)
-            except BaseException:
-                store.close()
-                raise
-        except BaseException:
-            guard.release()
-            raise
+    def append(self, rollouts: Sequence[Rollout]) -> None:
+        """Write rollouts, also those that failed, in one transaction."""
+        record_rollouts(
+            self.store,
+            rollouts,
+            group_id=lambda rollout: self.group_ids[rollout.env_id, rollout.task_id],
+            metadata={GROUP_SIZE: self.plan.config.group_size},
+            is_durable=True,
+        )
+        self.done |= {_key(rollout) for rollout in rollouts if rollout.reward.is_valid}
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace `summary.json`."""
-        _write_json(self.store.folder / "summary.json", summary)
 
-    def close(self) -> None:
-        """Close the store and let other processes in; may be called twice."""
-        self.store.close()
-        self._guard.release()
+@contextlib.contextmanager
+def open_run(folder: Path, plan: Plan, policy: Mapping[str, Any]) -> Iterator[PlanStore]:
+    """Create a run's folder or continue in it; this process alone appends to it meanwhile.
 
-    def __enter__(self) -> RunStore:
-        return self
+    policy: see `PlanStore`. Raises `UsageError` when the folder belongs to another configuration
+    (naming what differs), holds something else, or its store cannot be read; it is left as it was.
+    """
+    identity = {**plan.identity(), "policy_details": dict(policy)}
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
+    path = folder / "lock.json"
+    if folder.is_dir() and any(folder.iterdir()) and not path.exists():
+        raise UsageError(
+            f"folder {str(folder)!r} is not empty and holds no lock.json, so it is no run;"
+            " name another with --out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not the store's own guard, which whoever opens it takes for a moment.
+    guard = FolderGuard(folder, file=".run")
+    guard.take()
+    try:
+        if path.exists():
+            _compare(folder, read_lock(folder), identity)
+        else:
+            write_json(path, _lock(identity))
+        with RolloutStore.open(folder) as store:
+            yield PlanStore(store, plan, policy)
+    finally:
+        guard.release()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+
+def group_ids(plan: Plan, policy: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return the id of each planned group, by env id and task id.
+
+    It does not depend on what else is planned: more tasks, or more envs, leave it as it is.
+
+    Example:
+        {("katgym/Arithmetic-v0", "train-000012"): "katgym/Arithmetic-v0/train-000012/8c2f03b71d5e"}
+    """
+    shared = {**plan.config.identity(), "policy_details": dict(policy)}
+    found = {}
+    for item in plan.envs:
+        lock = item.lock()
+        told = {name: lock[name] for name in ("kwargs", "plugin_version", "max_turns", "tools")}
+        for task in item.task_sha256.items():
+            text = json.dumps({**shared, "env": told, "task": task}, sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+            found[item.env_id, task[0]] = f"{item.env_id}/{task[0]}/{digest}"
+    return found
+
+
+def _key(rollout: Rollout) -> str:
+    return rollout_key(rollout.env_id, rollout.task_id, rollout.attempt)
 
 
 def read_lock(folder: Path) -> dict[str, Any]:
@@ -120,7 +153,8 @@ def read_rollouts(folder: Path) -> list[Rollout]:
         return list(stored_attempts(store))
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file with JSON; it is on disk when this returns."""
     text = json.dumps(dict(content), indent=2, ensure_ascii=False)
     write_atomically(path, f"{text}\n".encode())
 
@@ -140,23 +174,15 @@ def _lock(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def _git_state() -> dict[str, Any] | None:
     """Commit of katgym's checkout, and whether it has changes; None outside a checkout."""
-    where = Path(katgym.__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(katgym.__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(where), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        status = subprocess.run(
-            ["git", "-C", str(where), "status", "--porcelain"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return {"commit": git("rev-parse", "HEAD"), "is_dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None
-    return {"commit": commit, "is_dirty": bool(status.strip())}
 
 
 def _compare(folder: Path, lock: Mapping[str, Any], identity: Mapping[str, Any]) -> None:

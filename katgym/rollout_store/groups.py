@@ -5,7 +5,7 @@ failure or by two collectors at once, counts once: the first that has a valid re
 first that ended. A session that is still open long after its deadline counts as ended, without a
 valid reward: whoever had to end it is gone. Held-out sessions are no group's.
 
-Not here: one session (`rollouts.py`); making groups (`katgym.evaluation.store_collection`).
+Not here: one session (`rollouts.py`); making groups (`katgym.evaluation.store`).
 """
 
 from __future__ import annotations

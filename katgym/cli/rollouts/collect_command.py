@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+from functools import partial
 
 from rich.text import Text
 
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.cli.plan_options import plan_options
-from katgym.evaluation.playing import Observer
 from katgym.evaluation.progress import EvalProgress
-from katgym.evaluation.store_collection import GroupCollection, collect_rollouts
+from katgym.evaluation.run import collect_rollouts
 
 OPTIONS = plan_options(split="train")
 
@@ -40,14 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Collect and print the summary."""
     try:
-        with contextlib.ExitStack() as shown:
-
-            def observe(collection: GroupCollection) -> Observer:
-                progress = EvalProgress(console.stderr, collection.plan, collection.resumed())
-                return shown.enter_context(progress)
-
-            collecting = collect_rollouts(OPTIONS.config(args), args.store, observer=observe)
-            result = asyncio.run(collecting)
+        watch = partial(EvalProgress, console.stderr)
+        result = asyncio.run(collect_rollouts(OPTIONS.config(args), args.store, watch=watch))
     except KeyboardInterrupt:
         console.stderr.print(
             f"stopped; what has ended is in {args.store}. The same command continues there.",

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import re
+from functools import partial
 from pathlib import Path
 
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.cli.plan_options import plan_options
-from katgym.evaluation.plan import Plan
-from katgym.evaluation.playing import Observer
 from katgym.evaluation.progress import EvalProgress
 from katgym.evaluation.run import evaluate
 from katgym.evaluation.statistics.component_summary import metrics_table
 from katgym.evaluation.statistics.summary import summary_table
-from katgym.evaluation.store import RunStore
 
 OPTIONS = plan_options(split="test")
 
@@ -44,13 +41,8 @@ def run(args: argparse.Namespace) -> int:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", config.policy).strip("-")
     folder = args.out or Path("runs") / f"{name}-{config.seed}"
     try:
-        with contextlib.ExitStack() as shown:
-
-            def observe(plan: Plan, store: RunStore) -> Observer:
-                progress = EvalProgress(console.stderr, plan, store.resumed())
-                return shown.enter_context(progress)
-
-            result = asyncio.run(evaluate(config, folder, observer=observe))
+        watch = partial(EvalProgress, console.stderr)
+        result = asyncio.run(evaluate(config, folder, watch=watch))
     except KeyboardInterrupt:
         console.stderr.print(
             f"stopped; what is finished is in {folder}. The same command continues there."

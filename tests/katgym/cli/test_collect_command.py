@@ -33,9 +33,9 @@ from katgym.rollout_store import (
 
 ARITHMETIC = "katgym/Arithmetic-v0?level=1"
 COLLECT = """
-import katgym.evaluation.store_collection as collection
+import katgym.evaluation.run as run
 
-collection.make_policy = lambda uri: Slow()
+run.make_policy = lambda uri: Slow()
 sys.exit(main(sys.argv[1:]))
 """
 

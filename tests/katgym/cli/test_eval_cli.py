@@ -20,13 +20,13 @@ played = open(sys.argv[1], "a", buffering=1)
 
 import katgym.evaluation.run as run
 run.make_policy = lambda uri: Slow()
-from katgym.evaluation.store import RunStore
-append = RunStore.append
+from katgym.evaluation.store import PlanStore
+append = PlanStore.append
 def traced(self, rollouts):
     append(self, rollouts)
     for r in rollouts:
         played.write(f"{r.task_id} {r.attempt}\\n")
-RunStore.append = traced
+PlanStore.append = traced
 sys.exit(main(sys.argv[2:]))
 """
 

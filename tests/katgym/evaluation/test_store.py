@@ -10,7 +10,7 @@ from katgym.environment.failure import FailureKind
 from katgym.environment.reward import Reward
 from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan, PlannedEnv, parse_env
-from katgym.evaluation.store import RunStore, read_lock, read_rollouts
+from katgym.evaluation.store import open_run, read_lock, read_rollouts
 from katgym.play.engine import RolloutEngine, RolloutRequest
 from katgym.system.sync import run_sync
 
@@ -30,6 +30,11 @@ def play(plan):
     return run_sync(run())
 
 
+def enter(folder, plan, policy=None):
+    with open_run(folder, plan, policy or {}):
+        pass
+
+
 def test_a_plan_is_the_same_twice_and_attempts_share_the_seed():
     first, second = list(make_plan().requests()), list(make_plan().requests())
     assert [(r.key, r.seed) for r in first] == [(r.key, r.seed) for r in second]
@@ -41,9 +46,9 @@ def test_a_plan_is_the_same_twice_and_attempts_share_the_seed():
 def test_appended_rollouts_are_on_disk_and_resumed(tmp_path):
     plan = make_plan()
     rollouts = play(plan)
-    with RunStore.open(tmp_path / "run", plan, {}) as store:
+    with open_run(tmp_path / "run", plan, {}) as store:
         store.append(rollouts[:4])
-    with RunStore.open(tmp_path / "run", plan, {}) as store:
+    with open_run(tmp_path / "run", plan, {}) as store:
         assert store.num_resumed == 4
         missing = [r.key for r in plan.requests() if r.key not in store.done]
         assert len(missing) == 2
@@ -53,21 +58,21 @@ def test_appended_rollouts_are_on_disk_and_resumed(tmp_path):
 
 def test_a_run_of_an_older_katgym_is_refused(tmp_path):
     plan, folder = make_plan(), tmp_path / "run"
-    RunStore.open(folder, plan, {}).close()
+    enter(folder, plan)
     for path in folder.glob("live.sqlite*"):
         path.unlink()
     (folder / "rollouts.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match="is a run of an older katgym, which kept its rollouts"):
-        RunStore.open(folder, plan, {})
+        enter(folder, plan)
 
 
 def test_another_configuration_is_refused_and_says_what_differs(tmp_path):
     folder = tmp_path / "run"
-    with RunStore.open(folder, make_plan(seed=0), {}) as store:
+    with open_run(folder, make_plan(seed=0), {}) as store:
         store.append(play(make_plan())[:1])
     before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
     with pytest.raises(UsageError) as error:
-        RunStore.open(folder, make_plan(seed=1), {})
+        enter(folder, make_plan(seed=1))
     assert "another configuration (seed: there 0, here 1)" in str(error.value)
     assert "--out" in str(error.value)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
@@ -76,18 +81,17 @@ def test_another_configuration_is_refused_and_says_what_differs(tmp_path):
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match=r"is not empty and holds no lock\.json"):
-        RunStore.open(tmp_path, make_plan(), {})
+        enter(tmp_path, make_plan())
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(UsageError, match="is a file; --out names a folder"):
-        RunStore.open(tmp_path / "thesis.tex", make_plan(), {})
+        enter(tmp_path / "thesis.tex", make_plan())
 
 
 def test_two_writers_are_kept_apart(tmp_path):
-    first = RunStore.open(tmp_path / "run", make_plan(), {})
-    with pytest.raises(UsageError, match="another process is writing"):
-        RunStore.open(tmp_path / "run", make_plan(), {})
-    first.close()
-    RunStore.open(tmp_path / "run", make_plan(), {}).close()
+    busy = pytest.raises(UsageError, match="another process is writing")
+    with open_run(tmp_path / "run", make_plan(), {}), busy:
+        enter(tmp_path / "run", make_plan())
+    enter(tmp_path / "run", make_plan())
 
 
 def test_failures_are_kept_and_count_until_played(tmp_path):
@@ -95,18 +99,18 @@ def test_failures_are_kept_and_count_until_played(tmp_path):
     good, other = play(plan)[:2]
     reward = Reward.invalid(FailureKind.POLICY_UNAVAILABLE, "down")
     bad = replace(other, reward=reward, failure_kind=FailureKind.POLICY_UNAVAILABLE)
-    with RunStore.open(folder, plan, {}) as store:
+    with open_run(folder, plan, {}) as store:
         store.append([good, bad, bad])
         assert len(store.done) == 1
     assert [rollout.reward.is_valid for rollout in read_rollouts(folder)] == [True, False]
-    with RunStore.open(folder, plan, {}) as store:
+    with open_run(folder, plan, {}) as store:
         store.append([replace(other, episode_id="again")])
     assert [rollout.reward.is_valid for rollout in read_rollouts(folder)] == [True, True]
 
 
 def test_lock_holds_what_defines_the_run(tmp_path):
     plan = make_plan()
-    RunStore.open(tmp_path / "run", plan, {"model": "m"}).close()
+    enter(tmp_path / "run", plan, {"model": "m"})
     lock = read_lock(tmp_path / "run")
     assert lock["envs"][0]["tasks"] == dict(plan.envs[0].task_sha256)
     assert [t["function"]["name"] for t in lock["envs"][0]["tools"]] == ["echo", "note"]

@@ -23,7 +23,7 @@ from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.playing import play_missing
 from katgym.evaluation.run import evaluate
-from katgym.evaluation.store import RunStore, read_rollouts
+from katgym.evaluation.store import open_run, read_rollouts
 from katgym.play.engine import RolloutRequest
 from katgym.play.limits import Limits
 from katgym.policies.base import Sampling
@@ -126,7 +126,7 @@ def play_model(collect: CollectConfig, model: ModelConfig, folder: Path) -> dict
 
     async def play() -> None:
         try:
-            with RunStore.open(folder / "collected", plan, policy.describe()) as store:
+            with open_run(folder / "collected", plan, policy.describe()) as store:
                 await play_missing(plan, policy, store, lambda _: None)
         finally:
             await policy.aclose()

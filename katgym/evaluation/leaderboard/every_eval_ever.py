@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from katgym.errors import UsageError
 from katgym.evaluation.leaderboard.every_eval_ever_samples import SCHEMA_VERSION, sample
-from katgym.evaluation.statistics.attempts import check_attempts
+from katgym.evaluation.statistics.attempts import attempts_by_env
 from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.summary import EnvSummary, RunSummary
 from katgym.play.rollout import Rollout
@@ -80,12 +80,11 @@ def write_every_eval_ever(
     The names come from the content, so the same run exported twice gives the same files.
     `UsageError` for an env without a scored rollout: it has no score to publish.
     """
-    by_env: dict[str, list[Rollout]] = {env_id: [] for env_id in summary.envs}
-    for line in check_attempts(lines):
-        if line.env_id not in by_env:
-            raise UsageError(f"env {line.env_id!r} of the rollouts is not in the summary")
-        by_env[line.env_id].append(line)
-    exports = [_export(by_env[env_id], env, info) for env_id, env in summary.envs.items()]
+    by_env = attempts_by_env(lines)
+    for env_id in by_env:
+        if env_id not in summary.envs:
+            raise UsageError(f"env {env_id!r} of the rollouts is not in the summary")
+    exports = [_export(by_env.get(env_id, []), env, info) for env_id, env in summary.envs.items()]
     written = []
     for path, log, text in exports:
         target = folder / path

@@ -13,22 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from katgym.errors import UsageError
-from katgym.evaluation.leaderboard.leaderboard_entry import EnvLock, LeaderboardEntry
+from katgym.evaluation.leaderboard.leaderboard_entry import LeaderboardEntry
 from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.summary import EnvSummary
-
-__all__ = [
-    "OVERALL",
-    "EnvLock",
-    "Leaderboard",
-    "LeaderboardEntry",
-    "LeaderboardGroup",
-    "LeaderboardRow",
-    "LeaderboardSection",
-    "Measure",
-    "build_leaderboard",
-    "mover_mean",
-]
 
 OVERALL = "Overall"
 

@@ -5,7 +5,7 @@ Not here: what is ranked and how (`leaderboard.py`), the web page (`run_view/lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,12 +13,12 @@ from rich.text import Text
 
 from katgym.evaluation.leaderboard.leaderboard import (
     Leaderboard,
-    LeaderboardEntry,
     LeaderboardGroup,
     LeaderboardRow,
     LeaderboardSection,
     Measure,
 )
+from katgym.evaluation.leaderboard.leaderboard_entry import LeaderboardEntry
 from katgym.evaluation.statistics.component_summary import choose_metrics
 from katgym.evaluation.statistics.number_text import (
     NONE,
@@ -153,21 +153,13 @@ def leaderboard_markdown(board: Leaderboard) -> str:
         for group in section.groups:
             if group.label:
                 lines += [f"### {_escape(group.label)}", ""]
-            names, rows = _cells(board, group)
-            lines.append(_markdown_row(names))
-            lines.append(_markdown_row([":--" if i == 1 else "--:" for i in range(len(names))]))
-            lines += [_markdown_row([_escape(cell) for cell in row]) for row in rows]
-            lines.append("")
+            lines += _markdown_table(*_cells(board, group), text_columns={1})
             if metrics := metric_rows(group):
-                header = [_escape(name) for name in metric_header(group)]
-                lines.append(_markdown_row(header))
-                lines.append(_markdown_row([":--", *["--:"] * (len(header) - 1)]))
-                lines += [
-                    _markdown_row([_escape(cell) for cell in (name, *cells)])
-                    for name, cells in metrics.items()
-                ]
-                lines.append("")
-    lines += ["## Runs", "", *_runs_markdown(board), "", board.method, ""]
+                rows = [[name, *cells] for name, cells in metrics.items()]
+                lines += _markdown_table(metric_header(group), rows, text_columns={0})
+    header = ["Run", "Policy", "Date", "katgym", "Sampling", "Env: plugin version, tasks"]
+    runs = _markdown_table(header, map(_run_cells, board.entries), text_columns=set(range(6)))
+    lines += ["## Runs", "", *runs, board.method, ""]
     return "\n".join(lines)
 
 
@@ -208,26 +200,22 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text_column:
     return table
 
 
-def _runs_markdown(board: Leaderboard) -> list[str]:
-    lines = [
-        _markdown_row(
-            ["Run", "Policy", "Date", "katgym", "Sampling", "Env: plugin version, tasks"]
-        ),
-        _markdown_row([":--"] * 6),
+def _run_cells(entry: LeaderboardEntry) -> list[str]:
+    envs = [
+        f"{env_id}: {lock.plugin_version}, {lock.tasks_sha256[:12]}"
+        for env_id, lock in entry.env_locks.items()
     ]
-    for entry in board.entries:
-        envs = [
-            f"{env_id}: {lock.plugin_version}, {lock.tasks_sha256[:12]}"
-            for env_id, lock in entry.env_locks.items()
-        ]
-        cells = [entry.run_name, entry.policy, entry.date, entry.katgym_version]
-        cells += [sampling_text(entry), "; ".join(envs)]
-        lines.append(_markdown_row([_escape(cell) for cell in cells]))
-    return lines
+    cells = [entry.run_name, entry.policy, entry.date, entry.katgym_version]
+    return [*cells, sampling_text(entry), "; ".join(envs)]
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Collection[int]
+) -> list[str]:
+    """Return the lines of a table, names escaped, and an empty one behind it."""
+    places = [":--" if index in text_columns else "--:" for index in range(len(header))]
+    written = [[_escape(cell) for cell in row] for row in (header, *rows)]
+    return [*(f"| {' | '.join(row)} |" for row in (written[0], places, *written[1:])), ""]
 
 
 def _escape(text: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from katgym.errors import UsageError
 from katgym.play.rollout import Rollout
 
 
-def check_attempts(rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
-    """Yield each rollout; `UsageError` (a `ValueError`) for an attempt that occurs twice."""
+def attempts_by_env(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    """Return env id -> its rollouts; `UsageError` for an attempt that occurs twice."""
+    by_env: dict[str, list[Rollout]] = {}
     seen: dict[tuple[str, str, int, str], str] = {}
     for rollout in rollouts:
         key = (rollout.env_id, rollout.task_id, rollout.attempt, rollout.seat)
@@ -20,4 +21,5 @@ def check_attempts(rollouts: Iterable[Rollout]) -> Iterator[Rollout]:
                 " counts once"
             )
         seen[key] = rollout.episode_id
-        yield rollout
+        by_env.setdefault(rollout.env_id, []).append(rollout)
+    return by_env

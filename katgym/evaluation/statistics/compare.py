@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from katgym.evaluation.statistics.attempts import check_attempts
+from katgym.evaluation.statistics.attempts import attempts_by_env
 from katgym.evaluation.statistics.intervals import DEFAULT_LEVEL, DEFAULT_NUM_RESAMPLES, Row
 from katgym.evaluation.statistics.number_text import (
     NONE,
@@ -63,7 +63,7 @@ def compare_runs(
     A task whose content hash differs between the runs is left out and named in a warning. `seed` is
     that of the bootstrap and the permutation test. `UsageError` as in `summarize`.
     """
-    a, b = _by_env(lines_a), _by_env(lines_b)
+    a, b = attempts_by_env(lines_a), attempts_by_env(lines_b)
     envs = {}
     for env_id in sorted(a.keys() | b.keys()):
         rng = np.random.default_rng(seed)
@@ -83,13 +83,6 @@ def compare_runs(
             warnings=tuple(_warnings(ours, theirs, changed, paired)),
         )
     return RunComparison(envs=envs)
-
-
-def _by_env(lines: Iterable[Rollout]) -> dict[str, list[Rollout]]:
-    groups: dict[str, list[Rollout]] = {}
-    for line in check_attempts(lines):
-        groups.setdefault(line.env_id, []).append(line)
-    return groups
 
 
 def _rows(lines: Iterable[Rollout], left_out: Iterable[str]) -> list[Row]:

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from katgym.environment.failure import RolloutStatus
 from katgym.errors import UsageError
-from katgym.evaluation.statistics.attempts import check_attempts
+from katgym.evaluation.statistics.attempts import attempts_by_env
 from katgym.evaluation.statistics.component_summary import (
     ComponentSummary,
     summarize_components,
@@ -134,9 +134,7 @@ def summarize(
 
     `UsageError` (a `ValueError`) names an attempt that occurs twice.
     """
-    by_env: dict[str, list[Rollout]] = {}
-    for line in check_attempts(rollouts):
-        by_env.setdefault(line.env_id, []).append(line)
+    by_env = attempts_by_env(rollouts)
     return RunSummary(
         envs={
             env_id: _summarize_env(

@@ -12,14 +12,13 @@ from rich.console import Console
 
 from katgym.environment.reward import Component, Reward
 from katgym.evaluation.leaderboard.leaderboard import (
-    EnvLock,
     Leaderboard,
-    LeaderboardEntry,
     LeaderboardSection,
     Measure,
     build_leaderboard,
     mover_mean,
 )
+from katgym.evaluation.leaderboard.leaderboard_entry import EnvLock, LeaderboardEntry
 from katgym.evaluation.leaderboard.leaderboard_text import (
     detail_columns,
     leaderboard_markdown,

@@ -10,12 +10,11 @@ import pytest
 from html_page import Page
 
 from katgym.evaluation.leaderboard.leaderboard import (
-    EnvLock,
     Leaderboard,
-    LeaderboardEntry,
     Measure,
     build_leaderboard,
 )
+from katgym.evaluation.leaderboard.leaderboard_entry import EnvLock, LeaderboardEntry
 from katgym.evaluation.statistics.summary import summarize
 from katgym.run_view.leaderboard_page import leaderboard_page
 

@@ -71,7 +71,7 @@ def stored_groups(
     if group_size is not None and group_size < 1:
         raise UsageError(f"group_size is >= 1 or None, got {group_size!r}")
     complete = []  # when, group id, one session for each attempt
-    for group_id, records in _by_group(store, without).items():
+    for group_id, records in _trainable(store, without).items():
         size = _stated_size(records) or group_size
         members = chosen_attempts(records)
         if size is not None and len(members) >= size:
@@ -89,7 +89,7 @@ def incomplete_groups(
 ) -> list[IncompleteGroup]:
     """Return the groups that `stored_groups` waits for, the oldest first."""
     found = []
-    for group_id, records in _by_group(store, without).items():
+    for group_id, records in _trainable(store, without).items():
         size, num_ended = _stated_size(records) or group_size, len(chosen_attempts(records))
         if size is None or num_ended < size:
             is_open = [record for record in records if not _has_ended(record)]
@@ -131,25 +131,26 @@ def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
     Groups come in the order of their ids, whenever they were played and whether they are sealed or
     not: what is trained on them is the same each time.
     """
-    groups: dict[str, list[SessionRecord]] = {}
-    for record in store.sessions():
-        if record.status in ENDED:
-            groups.setdefault(record.group_id or record.session_id, []).append(record)
-    ids = [
-        record.session_id
-        for _, members in sorted(groups.items())
-        for record in sorted(members, key=_began_of_attempt)
-    ]
-    for start in range(0, len(ids), _READ_TOGETHER):
-        yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))
+    groups = by_group(record for record in store.sessions() if record.status in ENDED)
+    in_order = (sorted(members, key=_began_of_attempt) for _, members in sorted(groups.items()))
+    yield from _read(store, in_order)
 
 
 def stored_attempts(store: RolloutStore) -> Iterator[Rollout]:
     """Yield the rollouts that have ended, of every attempt of a group one, as groups count them."""
+    yield from _read(store, map(chosen_attempts, by_group(store.sessions()).values()))
+
+
+def by_group(records: Iterable[SessionRecord]) -> dict[str, list[SessionRecord]]:
+    """Return group id -> its sessions; one without a group is a group of its own."""
     groups: dict[str, list[SessionRecord]] = {}
-    for record in store.sessions():
+    for record in records:
         groups.setdefault(record.group_id or record.session_id, []).append(record)
-    ids = [r.session_id for members in groups.values() for r in chosen_attempts(members)]
+    return groups
+
+
+def _read(store: RolloutStore, groups: Iterable[list[SessionRecord]]) -> Iterator[Rollout]:
+    ids = [record.session_id for members in groups for record in members]
     for start in range(0, len(ids), _READ_TOGETHER):
         yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))
 
@@ -169,12 +170,9 @@ def chosen_attempts(records: Iterable[SessionRecord]) -> list[SessionRecord]:
     return sorted(by_attempt.values(), key=_began_of_attempt)
 
 
-def _by_group(store: RolloutStore, without: Collection[str]) -> dict[str, list[SessionRecord]]:
-    groups: dict[str, list[SessionRecord]] = {}
-    for record in store.sessions(without_groups={"", *without}):
-        if not is_held_out(record):
-            groups.setdefault(record.group_id, []).append(record)
-    return groups
+def _trainable(store: RolloutStore, without: Collection[str]) -> dict[str, list[SessionRecord]]:
+    sessions = store.sessions(without_groups={"", *without})
+    return by_group(record for record in sessions if not is_held_out(record))
 
 
 def _has_ended(record: SessionRecord) -> bool:

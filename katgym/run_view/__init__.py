@@ -16,7 +16,7 @@ from katgym.run_view.run_view import (
     Series,
 )
 from katgym.run_view.selection import Selection
-from katgym.run_view.sources import read_run
+from katgym.run_view.source import read_run
 
 __all__ = [
     "Band",

@@ -157,40 +157,41 @@ class _Node:
 
     parent: _Node | None
     symbols: list[int]
+    end: int
+    """As of a vertex."""
     children: dict[int, _Node] = field(default_factory=dict)
     turns: list[tuple[int, int]] = field(default_factory=list)
     cause: Cause = Cause.PROMPT
     reason: str = ""
 
-    def end(self) -> int:
-        num, node = 0, self
-        while node.parent is not None:
-            num += len(node.symbols)
-            node = node.parent
-        return num
+    @property
+    def start(self) -> int:
+        return self.end - len(self.symbols)
 
 
 class _Builder:
     """A radix tree that grows turn by turn."""
 
     def __init__(self) -> None:
-        self.root = _Node(None, [])
+        self.root = _Node(None, [], 0)
         self.ends: dict[tuple[int, int], _Node] = {}
         self.turns: dict[tuple[int, int], tuple[int, _TurnSymbols]] = {}
 
     def add(self, rollout: int, number: int, turn: _TurnSymbols) -> None:
         """Insert a turn behind the one it extends, or from the root."""
         at = self.root if turn.parent is None else self.ends[rollout, turn.parent]
-        num_before = at.end()
+        num_before = at.end
         symbols, place = [*turn.prompt, *turn.answer], 0
         while place < len(symbols):
             child = at.children.get(symbols[place])
             if child is None:
-                child = at.children[symbols[place]] = _Node(at, symbols[place:])
+                end = num_before + len(symbols)
+                child = at.children[symbols[place]] = _Node(at, symbols[place:], end)
             common = _num_common(child.symbols, symbols, place)
             if common < len(child.symbols):
                 # They part within it: a new node holds what they share, it keeps its end.
-                upper = at.children[symbols[place]] = _Node(at, child.symbols[:common])
+                upper = _Node(at, child.symbols[:common], at.end + common)
+                at.children[symbols[place]] = upper
                 child.parent, child.symbols = upper, child.symbols[common:]
                 upper.children[child.symbols[0]] = child
                 child = upper
@@ -211,18 +212,17 @@ class _Builder:
         through: list[set[int]] = [{r for r, _ in node.turns} for node in order]
         for place in range(len(order) - 1, 0, -1):
             through[index[id(order[place].parent)]] |= through[place]
-        starts, depths = [0] * len(order), [0] * len(order)
         vertices: list[Vertex] = []
         for place, node in enumerate(order):
-            above = None if node.parent is None else index[id(node.parent)]
-            if above is not None:
-                starts[place] = vertices[above].end
+            above, depth = None, 0
+            if node.parent is not None:
+                above = index[id(node.parent)]
                 own = min((turn + 1 for _, turn in node.turns), default=0)
-                depths[place] = max(own, depths[above] + bool(node.turns))
+                depth = max(own, vertices[above].depth + bool(node.turns))
             vertices.append(
                 Vertex(
-                    index=place, parent=above, start=starts[place], symbols=node.symbols,
-                    turns=node.turns, rollouts=sorted(through[place]), depth=depths[place],
+                    index=place, parent=above, start=node.start, symbols=node.symbols,
+                    turns=node.turns, rollouts=sorted(through[place]), depth=depth,
                     cause=node.cause, reason=node.reason,
                 )
             )  # fmt: skip
@@ -237,15 +237,14 @@ class _Builder:
 
     def _mark(self, end: _Node, num_prompt: int, turn: _TurnSymbols) -> None:
         """Say of the vertices on a turn's path what begins with them."""
-        node, num_end = end, end.end()
+        node = end
         branch: _Node | None = None
         while node.parent is not None:
-            start = num_end - len(node.symbols)
-            if start >= num_prompt and node.cause is not Cause.BRANCH:
+            if node.start >= num_prompt and node.cause is not Cause.BRANCH:
                 node.cause = Cause.SAMPLED
-            if turn.reason and start >= turn.num_shared:
+            if turn.reason and node.start >= turn.num_shared:
                 branch = node
-            node, num_end = node.parent, start
+            node = node.parent
         if branch is not None and branch.cause is not Cause.SAMPLED:
             branch.cause, branch.reason = Cause.BRANCH, turn.reason
 

@@ -166,11 +166,11 @@ def _group(group: GroupView, address: str, low: float, high: float) -> str:
         f'<td class="n step" data-value="{step}">{step or NONE}</td>'
         f'<th scope="row" data-value="{escape(group.task_id)}"><a href="{escape(address)}">'
         f"{escape(group.task_id)}</a>{env}</th>"
-        f'<td data-value="{mean}">{dots(group, low, high)}</td>{cells}</tr>'
+        f'<td data-value="{mean}">{_dots(group, low, high)}</td>{cells}</tr>'
     )
 
 
-def dots(group: GroupView, low: float, high: float) -> str:
+def _dots(group: GroupView, low: float, high: float) -> str:
     """Return the siblings' rewards, the best first, as small bars from `low` to `high`."""
     rewards = sorted((r.reward for r in group.rollouts), key=lambda r: (r is None, -(r or 0.0)))
     told = ", ".join("invalid" if r is None else short(r) for r in rewards[:_MAX_DOTS])

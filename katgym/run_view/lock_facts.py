@@ -12,15 +12,17 @@ _MAX_PAIRS = 120
 
 def evaluation_facts(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the few facts that tell one evaluation from another."""
-    envs = ", ".join(_env_text(env) for env in lock["envs"])
-    sampling = lock.get("sampling", {})
+    envs = []
+    for env in lock["envs"]:
+        kwargs = "&".join(f"{name}={value}" for name, value in env.get("kwargs", {}).items())
+        envs.append(f"{env['env_id']}?{kwargs}" if kwargs else str(env["env_id"]))
     return _said(
         ("policy", lock.get("policy")),
-        ("envs", envs),
+        ("envs", ", ".join(envs)),
         ("rollouts a task", lock.get("group_size")),
         ("split", lock.get("split")),
         ("seed", lock.get("seed")),
-        ("temperature", sampling.get("temperature")),
+        ("temperature", _named(lock.get("sampling"), "temperature")),
         ("begun", _minute(lock.get("created"))),
         ("katgym", lock.get("katgym_version")),
     )
@@ -28,11 +30,11 @@ def evaluation_facts(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def training_facts(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the few facts that tell one training run from another."""
-    run = lock.get("run")
-    told: Mapping[str, Any] = run if isinstance(run, Mapping) else {}
-    model, trainer, loop, envs = (told.get(n) for n in ("model", "trainer", "loop", "envs"))
+    kind, model, trainer, loop, envs = (
+        _named(lock.get("run"), name) for name in ("kind", "model", "trainer", "loop", "envs")
+    )
     return _said(
-        ("kind", told.get("kind")),
+        ("kind", kind),
         ("model", _named(model, "path")),
         ("envs", ", ".join(str(_named(env, "id")) for env in envs) if envs else ""),
         ("algorithm", _named(loop, "algorithm")),
@@ -74,8 +76,3 @@ def _named(value: Any, name: str) -> Any:
 def _minute(time: object) -> str:
     """Return `2026-03-01 10:00` of an ISO time."""
     return str(time or "")[:16].replace("T", " ")
-
-
-def _env_text(env: Mapping[str, Any]) -> str:
-    kwargs = "&".join(f"{name}={value}" for name, value in env.get("kwargs", {}).items())
-    return f"{env['env_id']}?{kwargs}" if kwargs else str(env["env_id"])

@@ -1,19 +1,25 @@
-"""Charts of a training run, and the metrics that each shows.
+"""Charts of a run, and the numbers that each shows.
 
-A metric that no chart asks for by name gets one of its own, folded away. Not here: how charts are
-drawn (`svg_charts.py`).
+A metric of training that no chart asks for by name gets one of its own, folded away. Not here: how
+charts are drawn (`svg_charts.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from katgym.run_view.json_values import finite
+from katgym.evaluation.statistics.intervals import mean, t_interval
+from katgym.evaluation.statistics.summary import EnvSummary
+from katgym.play.rollout import Rollout
+from katgym.rollout_store import SessionRecord
+from katgym.rollout_store.groups import is_held_out
+from katgym.rollout_store.records import reward_value
+from katgym.run_view.metric_files import Line, finite, whole
 from katgym.run_view.run_view import Band, Checkpoint, Panel, Series
 
-Line = Mapping[str, Any]
+MIN_GROUPS = 4
+"""Groups of a step from which on its mean reward has an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,61 @@ _WHOLES = ("time/total_s", "time/step_s")
 """Of a step, the first that a run has; the others are sums of parts."""
 _WITHIN = ("time/pause_s", "time/probe_s")
 """Parts of `time/sync_s`."""
+
+
+def evaluation_panels(envs: Sequence[EnvSummary], rollouts: Sequence[Rollout]) -> list[Panel]:
+    """Return pass@k over k, and how turns and parallel calls are spread."""
+    panels = []
+    of_k = [env for env in envs if len(env.pass_at_k) > 1]
+    if of_k:
+        for title, unit, name in (
+            ("pass@k", "one of k succeeds", "pass_at_k"),
+            ("pass^k", "all of k succeed", "pass_hat_k"),
+        ):
+            series = [Series(name=e.env_id, points=list(getattr(e, name).items())) for e in of_k]
+            panels.append(
+                Panel(title=title, unit=unit, series=series, x_name="k", is_from_zero=True)
+            )
+    for title, name in (("Turns", "num_turns"), ("Parallel calls", "num_parallel_calls")):
+        counts: dict[str, list[int]] = {}
+        for rollout in rollouts:
+            counts.setdefault(rollout.env_id, []).append(getattr(rollout, name))
+        series = [Series(name=env_id, points=_shares(own)) for env_id, own in counts.items()]
+        if any(len(one.points) > 1 for one in series):
+            panels.append(
+                Panel(title=title, unit="share of rollouts", series=series,
+                      x_name=f"{title.lower()} of a rollout", is_from_zero=True,
+                      is_bars=len(series) == 1)
+            )  # fmt: skip
+    return panels
+
+
+def _shares(counts: Sequence[int]) -> list[tuple[float, float]]:
+    """Return (count, share of entries with it), counts between without a gap."""
+    low, high = min(counts), max(counts)
+    return [(x, counts.count(x) / len(counts)) for x in range(low, high + 1)]
+
+
+def step_of(record: SessionRecord) -> int | None:
+    """Return the training step that a session was sampled for; None where none is known."""
+    return whole(record.metadata.get("step"))
+
+
+def reward_series(records: Iterable[SessionRecord]) -> Series | None:
+    """Return the mean reward of each step's rollouts with its interval, clustered by group."""
+    by_step: dict[int, list[tuple[str, float]]] = {}
+    for record in records:
+        step, value = step_of(record), reward_value(record)
+        if step is not None and value is not None and not is_held_out(record):
+            by_step.setdefault(step, []).append((record.group_id, value))
+    points, bands = [], []
+    for step, rows in sorted(by_step.items()):
+        points.append((float(step), mean(rows)))
+        # Of fewer groups it would be wider than the axis, and tell nothing.
+        has_enough = len({group_id for group_id, _ in rows}) >= MIN_GROUPS
+        if has_enough and (interval := t_interval(rows)) is not None:
+            bands.append(Band(x=step, low=interval.low, high=interval.high))
+    return Series(name="rollout/reward", points=points, bands=bands) if points else None
 
 
 def training_panels(

@@ -1,12 +1,12 @@
 """A run as the pages show it, whatever kind of run it is.
 
-Not here: reading a run (`sources.py`), which of its groups are shown (`selection.py`), the pages
+Not here: reading a run (`source.py`), which of its groups are shown (`selection.py`), the pages
 (`pages.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,6 +23,12 @@ class RunKind(StrEnum):
     EVALUATION = "evaluation run"
     TRAINING = "training run"
     STORE = "rollout store"
+
+
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of those that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +76,12 @@ class GroupView:
     @property
     def mean_reward(self) -> float | None:
         """Mean over valid rollouts; None without any."""
-        rewards = self.rewards
-        return sum(rewards) / len(rewards) if rewards else None
+        return known_mean(self.rewards)
 
     @property
     def pass_rate(self) -> float | None:
         """Share of successes among valid rollouts; None without any."""
-        num_valid = len(self.rewards)
-        return sum(r.is_success for r in self.rollouts) / num_valid if num_valid else None
+        return known_mean(r.is_success for r in self.rollouts if r.reward is not None)
 
     @property
     def is_mixed(self) -> bool:
@@ -86,8 +90,7 @@ class GroupView:
 
     def mean_of(self, name: str) -> float | None:
         """Return the mean of a count of `Rollout`, such as `num_turns`, over valid rollouts."""
-        counts = [getattr(r.rollout, name) for r in self.rollouts if r.reward is not None]
-        return sum(counts) / len(counts) if counts else None
+        return known_mean(getattr(r.rollout, name) for r in self.rollouts if r.reward is not None)
 
     def advantage(self, place: int) -> float | None:
         """Return a rollout's advantage, or where none is known its reward less the group's mean."""
@@ -176,3 +179,8 @@ class RunView:
     """All that the run has, those that are not shown included."""
     token_texts: TokenTexts | None = None
     """None: token ids are shown without their text."""
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a rollout that is shown has tokens."""
+        return any(view.rollout.has_tokens for group in self.groups for view in group.rollouts)

@@ -2,7 +2,7 @@
 
 Above the limit half of the places go to the newest groups, a quarter to the best and a quarter to
 the worst by mean reward; held-out groups come behind those that were trained on. Not here:
-reading them (`sources.py`).
+reading them (`source.py`).
 """
 
 from __future__ import annotations

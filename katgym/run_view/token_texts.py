@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from katgym.errors import UsageError
 
@@ -19,14 +19,34 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_CANDIDATES = 200
 
 
-class TokenTexts(Protocol):
-    """Turns a token id into its text."""
+class TokenTexts:
+    """Texts of a `tokenizer.json`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
 
     def text(self, token_id: int) -> str:
-        """Return the text; of a part of a character, the replacement character."""
+        """Return the text; special tokens have theirs, ids beyond the vocabulary none."""
+        if token_id not in self._known:
+            self._known[token_id] = self._decode(token_id)
+        return self._known[token_id]
 
     def joined(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens in a row, characters of several tokens made whole."""
+        """Return the text of tokens in a row; each by itself where none is part of a character."""
+        alone = [self.text(token_id) for token_id in token_ids]
+        if not any(REPLACEMENT in text for text in alone):
+            return "".join(alone)
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def _decode(self, token_id: int) -> str:
+        piece = self._tokenizer.id_to_token(token_id)
+        if piece is None:
+            return ""
+        decoded = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        if piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") and not decoded.startswith(" "):
+            return f" {decoded}"  # SentencePiece: decoding alone drops the space in front
+        return str(decoded)
 
 
 def split_characters(texts: TokenTexts, token_ids: Sequence[int]) -> Iterator[tuple[int, int, str]]:
@@ -39,36 +59,6 @@ def split_characters(texts: TokenTexts, token_ids: Sequence[int]) -> Iterator[tu
         if end > begin + 1:
             yield begin, end - begin, texts.joined(token_ids[begin:end])
         begin = max(end, begin + 1)
-
-
-class TokenizerTexts:
-    """Texts of a `tokenizer.json`."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
-
-    def text(self, token_id: int) -> str:
-        """Return the text; special tokens have theirs, ids beyond the vocabulary none."""
-        if token_id not in self._known:
-            self._known[token_id] = self._decoded(token_id)
-        return self._known[token_id]
-
-    def joined(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens in a row; each by itself where none is part of a character."""
-        alone = [self.text(token_id) for token_id in token_ids]
-        if not any(REPLACEMENT in text for text in alone):
-            return "".join(alone)
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
-
-    def _decoded(self, token_id: int) -> str:
-        piece = self._tokenizer.id_to_token(token_id)
-        if piece is None:
-            return ""
-        decoded = self._tokenizer.decode([token_id], skip_special_tokens=False)
-        if piece.startswith("\N{LOWER ONE EIGHTH BLOCK}") and not decoded.startswith(" "):
-            return f" {decoded}"  # SentencePiece: decoding alone drops the space in front
-        return str(decoded)
 
 
 def find_token_texts(
@@ -96,7 +86,7 @@ def find_token_texts(
             " install tokenizers"
         )
     try:
-        return TokenizerTexts(Tokenizer.from_file(str(found / FILE))), ""
+        return TokenTexts(Tokenizer.from_file(str(found / FILE))), ""
     except Exception as e:  # the package raises Exception itself for a file it cannot read
         return None, f"Tokens are shown as ids: {str(found / FILE)!r} cannot be read: {e}"
 

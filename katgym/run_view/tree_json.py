@@ -5,12 +5,11 @@ Not here: the tree (`group_tree.py`), the rollouts (`rollout_json.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from katgym.run_view.group_tree import Cause, GroupTree, Vertex
-from katgym.run_view.run_view import GroupView
+from katgym.run_view.run_view import GroupView, known_mean
 from katgym.run_view.token_texts import TokenTexts
 from katgym.run_view.tree_layout import tree_layout
 
@@ -35,8 +34,8 @@ class Sharing:
 
 def tree_json(group: GroupView, tree: GroupTree, texts: TokenTexts | None) -> dict[str, Any]:
     """Return vertices, forks, and for each turn the vertices that its answer runs through."""
-    values = [_mean([group.rollouts[r].reward for r in v.rollouts]) for v in tree.vertices]
-    advantages = [_mean([group.advantage(r) for r in v.rollouts]) for v in tree.vertices]
+    values = [known_mean([group.rollouts[r].reward for r in v.rollouts]) for v in tree.vertices]
+    advantages = [known_mean([group.advantage(r) for r in v.rollouts]) for v in tree.vertices]
     layout = tree_layout(tree, values)
     is_drawn = len(tree.vertices) <= MAX_VERTICES
     return {
@@ -120,11 +119,6 @@ def _spans(tree: GroupTree) -> dict[str, list[list[int]]]:
             [v.index, max(0, v.start - num_prompt)] for v in path if v.end > num_prompt
         ]
     return found
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _rounded(value: float | None) -> float | None:

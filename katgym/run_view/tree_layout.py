@@ -39,7 +39,7 @@ def tree_layout(tree: GroupTree, values: Sequence[float | None]) -> TreeLayout:
     pending = [(0, False)]
     while pending:  # depth first, without recursion: trees may be deeper than the stack
         index, is_done = pending.pop()
-        below = sorted(children[index], key=lambda i: (-_or_worst(values[i]), i))
+        below = sorted(children[index], key=lambda i: (values[i] is None, -(values[i] or 0.0), i))
         if is_done:
             xs[index] = (xs[below[0]] + xs[below[-1]]) / 2
         elif below:
@@ -48,7 +48,10 @@ def tree_layout(tree: GroupTree, values: Sequence[float | None]) -> TreeLayout:
         else:
             xs[index] = num_lanes
             num_lanes += 1
-    forks = _fork_levels(tree)
+    forks: list[int] = []  # between each vertex and its row; none for answers
+    for vertex in tree.vertices:
+        above = None if vertex.turns else vertex.parent
+        forks.append(0 if above is None else forks[above] + 1)
     num_forks: dict[int, int] = {}
     for vertex, level in zip(tree.vertices, forks, strict=True):
         num_forks[vertex.depth] = max(num_forks.get(vertex.depth, 0), level)
@@ -57,16 +60,3 @@ def tree_layout(tree: GroupTree, values: Sequence[float | None]) -> TreeLayout:
         rows.append(rows[-1] + ROW + FORK_ROW * num_forks.get(depth, 0))
     ys = [rows[v.depth] + FORK_ROW * level for v, level in zip(tree.vertices, forks, strict=True)]
     return TreeLayout(x=xs, y=ys, num_lanes=num_lanes, height=max(ys), rows=rows)
-
-
-def _fork_levels(tree: GroupTree) -> list[int]:
-    """Return for each vertex how many forks lie between it and its row; 0 for answers."""
-    levels: list[int] = []
-    for vertex in tree.vertices:
-        is_fork = vertex.parent is not None and not vertex.turns
-        levels.append(levels[vertex.parent] + 1 if is_fork and vertex.parent is not None else 0)
-    return levels
-
-
-def _or_worst(value: float | None) -> float:
-    return -1e300 if value is None else value

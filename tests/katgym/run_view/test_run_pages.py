@@ -12,14 +12,8 @@ from typing import Any
 
 import pytest
 from html_page import Page
-from made_runs import (
-    Words,
-    made_group,
-    made_rollout,
-    write_evaluation,
-    write_training,
-    write_training_lock,
-)
+from made_rollouts import Words, made_group, made_rollout
+from made_runs import write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError
 from katgym.cli.main import main
@@ -27,7 +21,7 @@ from katgym.run_view import Band, Panel, Selection, Series, read_run, write_page
 from katgym.run_view.page_frame import safe_json
 from katgym.run_view.rollout_json import MAX_TEXT
 from katgym.run_view.svg_charts import chart, smoothed, ticks
-from katgym.run_view.token_texts import TokenizerTexts, split_characters
+from katgym.run_view.token_texts import TokenTexts, split_characters
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028\udc80 -->"
 
@@ -266,7 +260,7 @@ def test_the_command_writes_pages_and_refuses_options_that_do_not_go_together(
 def test_characters_of_several_tokens_are_whole():
     tokenizers = pytest.importorskip("tokenizers", reason="the text of tokens needs tokenizers")
     pieces = pre_tokenized_bytes(tokenizers)
-    texts = TokenizerTexts(pieces)
+    texts = TokenTexts(pieces)
     ids = pieces.encode("a\u2603 b\n\u00e9").ids
     assert len(ids) == 9  # the snowman has three bytes, the e two
     assert list(split_characters(texts, ids)) == [(1, 3, "\u2603"), (7, 2, "\u00e9")]

@@ -7,15 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
-from made_runs import (
-    ENV_ID,
-    Words,
-    add_session,
-    made_group,
-    write_evaluation,
-    write_training,
-    write_training_lock,
-)
+from made_rollouts import ENV_ID, Words, made_group
+from made_runs import add_session, write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError
 from katgym.evaluation.store import read_rollouts

@@ -99,10 +99,9 @@ def _checkpoint(one: Checkpoint, *, is_training: bool) -> str:
         NONE if count is None else count_text(count)
         for count in (one.num_rollouts, one.num_invalid)
     ]
-    label, ends = f"success {100 * one.success:.1f}%", None
-    if one.low is not None and one.high is not None:
-        label += f", interval {100 * one.low:.1f} to {100 * one.high:.1f}%"
-        ends = (one.low, one.high)
+    label = f"success {100 * one.success:.1f}%"
+    if (ends := one.interval) is not None:
+        label += f", interval {100 * ends.low:.1f} to {100 * ends.high:.1f}%"
     bar = interval_bar(one.success, ends, label=label)
     return (
         f'<tr>{step}<th scope="row">{escape(one.env_id)}</th>'

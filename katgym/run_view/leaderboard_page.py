@@ -136,8 +136,7 @@ def _row(
         label = f"{MEASURE_NAMES[board.measure]} {value}"
         if row.interval is not None:
             label += f", {board.level * 100:g}% interval {bounds}"
-        ends = (row.interval.low, row.interval.high) if row.interval else None
-        bar = interval_bar(row.value, ends, label=label, scale=scale)
+        bar = interval_bar(row.value, row.interval, label=label, scale=scale)
     numbers = [_number(title, cell, _css(title)) for title, cell in cells.items()]
     if row.num_invalid:
         # A tooltip says of what kinds the invalid rollouts are.

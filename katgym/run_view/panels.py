@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from katgym.evaluation.statistics.intervals import mean, t_interval
+from katgym.evaluation.statistics.intervals import Interval, mean, t_interval
 from katgym.evaluation.statistics.summary import EnvSummary
 from katgym.play.rollout import Rollout
 from katgym.rollout_store import SessionRecord
@@ -130,7 +130,7 @@ def reward_series(records: Iterable[SessionRecord]) -> Series | None:
         # Of fewer groups it would be wider than the axis, and tell nothing.
         has_enough = len({group_id for group_id, _ in rows}) >= MIN_GROUPS
         if has_enough and (interval := t_interval(rows)) is not None:
-            bands.append(Band(x=step, low=interval.low, high=interval.high))
+            bands.append(_band(step, interval))
     return Series(name="rollout/reward", points=points, bands=bands) if points else None
 
 
@@ -205,19 +205,19 @@ def _evaluated(checkpoints: Sequence[Checkpoint]) -> list[Series]:
     """Return an env's success over the checkpoints that were evaluated."""
     found = []
     for env_id in dict.fromkeys(c.env_id for c in checkpoints):
-        own = [c for c in checkpoints if c.env_id == env_id and c.step is not None]
+        own = [(c.step, c) for c in checkpoints if c.env_id == env_id and c.step is not None]
         found.append(
             Series(
                 name=f"{env_id}, held out",
-                points=[(c.step, c.success) for c in own if c.step is not None],
-                bands=[
-                    Band(x=c.step, low=c.low, high=c.high)
-                    for c in own
-                    if c.step is not None and c.low is not None and c.high is not None
-                ],
+                points=[(step, c.success) for step, c in own],
+                bands=[_band(step, c.interval) for step, c in own if c.interval is not None],
             )
         )
     return found
+
+
+def _band(x: float, interval: Interval) -> Band:
+    return Band(x=x, low=interval.low, high=interval.high)
 
 
 def _time_split(parts: list[Series], whole: list[Series]) -> Panel:

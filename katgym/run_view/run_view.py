@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from katgym.evaluation.statistics.intervals import Interval
 from katgym.play.rollout import Rollout
 from katgym.run_view.token_texts import TokenTexts
 
@@ -147,12 +148,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One env's result in an evaluation; `low` and `high` are its interval, None where unknown."""
+    """One env's result in an evaluation."""
 
     env_id: str
     success: float
-    low: float | None = None
-    high: float | None = None
+    interval: Interval | None = None
     step: int | None = None
     """Training step; None for an evaluation of its own."""
     mean_reward: float | None = None

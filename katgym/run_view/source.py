@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from katgym.errors import UnknownNameError, UsageError
+from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.summary import EnvSummary, summarize
 from katgym.evaluation.store import read_lock, read_rollouts
 from katgym.rollout_store import (
@@ -125,12 +126,10 @@ def _with_evaluation(view: RunView, folder: Path, lock: Mapping[str, Any]) -> Ru
 
 
 def _result(env: EnvSummary) -> Checkpoint:
-    interval = env.success_interval
     return Checkpoint(
         env_id=env.env_id,
         success=env.success_rate or 0.0,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
+        interval=env.success_interval,
         mean_reward=env.mean_reward,
         num_rollouts=env.num_rollouts,
         num_invalid=env.num_invalid,
@@ -171,14 +170,13 @@ def _with_training(
 
 def _checkpoint(line: Line) -> Checkpoint | None:
     """Return a line of `eval.jsonl`; None for one without a success rate."""
-    success = finite(line.get("success"))
+    success, low, high = (finite(line.get(name)) for name in ("success", "low", "high"))
     if success is None:
         return None
     return Checkpoint(
         env_id=str(line.get("env", "")),
         success=success,
-        low=finite(line.get("low")),
-        high=finite(line.get("high")),
+        interval=None if low is None or high is None else Interval(low=low, high=high),
         step=int(line["step"]),
         mean_reward=finite(line.get("reward")),
         num_rollouts=whole(line.get("num_rollouts")),

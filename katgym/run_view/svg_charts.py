@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 
+from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.number_text import number_text
 from katgym.run_view.run_view import Band, Panel, Series
 
@@ -46,7 +47,7 @@ def chart(panel: Panel) -> str:
 
 def interval_bar(
     value: float,
-    interval: tuple[float, float] | None,
+    interval: Interval | None,
     *,
     label: str,
     scale: tuple[float, float] = (0.0, 1.0),
@@ -66,7 +67,7 @@ def interval_bar(
     )
     span = ""
     if interval is not None:
-        left, right = at(interval[0]), at(interval[1])
+        left, right = at(interval.low), at(interval.high)
         place = f'x="{left:.2f}%" width="{right - left:.2f}%" y="50%" height="8" rx="4"'
         span = f'<rect class="span" {place}/>'
     dot = f'<circle class="dot" cx="{at(value):.2f}%" cy="50%" r="4.5"/>'

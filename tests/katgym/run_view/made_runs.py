@@ -1,6 +1,6 @@
 """Folders of runs whose rollouts were put together by hand: evaluations, training runs, stores.
 
-Not here: their rollouts (`made_rollouts.py`); runs that were played.
+Not here: their rollouts (`made_hunts.py`); runs that were played.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from made_rollouts import ENV_ID, Encode, made_group
+from made_hunts import ENV_ID, Encode, made_group
 
 from katgym import Rollout
 from katgym.rollout_store import RolloutStore, record_rollout

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from html_page import Page
-from made_rollouts import Words, made_group, made_rollout
+from made_hunts import Words, made_group, made_rollout
 from made_runs import write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError

@@ -11,7 +11,7 @@ from pathlib import Path
 import headless_chromium
 import pytest
 from headless_chromium import HeadlessChromium
-from made_rollouts import Words, made_group, made_rollout
+from made_hunts import Words, made_group, made_rollout
 from made_runs import write_evaluation, write_training
 
 from katgym.run_view import read_run, write_pages

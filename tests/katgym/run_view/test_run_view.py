@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from made_rollouts import ENV_ID, Words, made_group
+from made_hunts import ENV_ID, Words, made_group
 from made_runs import add_session, write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError
@@ -113,7 +113,7 @@ def test_means_leave_out_rollouts_without_a_valid_reward(evaluation: Path):
 
 def test_a_run_that_has_only_begun_says_what_is_missing(tmp_path: Path):
     view = read_run(write_training_lock(tmp_path / "new"))
-    assert (view.groups, view.panels, view.num_groups) == ([], [], 0)
+    assert (view.groups, view.panels, view.num_groups) == ((), [], 0)
     assert view.notes == [
         "No step is finished yet: metrics.jsonl is missing or empty.",
         "No rollouts are kept: the run has no store in its folder 'rollouts' yet.",
@@ -134,7 +134,7 @@ def test_half_written_and_broken_lines_are_left_out(tmp_path: Path):
     view = read_run(folder)
     assert [panel.title for panel in view.panels] == ["Success", "Loss"]
     assert view.panels[1].series[0].points == [(1, 1.5)]
-    assert [(c.step, c.low) for c in view.checkpoints] == [(2, None)]
+    assert [(c.step, c.interval) for c in view.checkpoints] == [(2, None)]
     assert "3 lines of metrics.jsonl and eval.jsonl cannot be read and are left out." in view.notes
 
 

@@ -1,4 +1,4 @@
-"""Formats that rollouts are exported in: one module each, with an `EXPORTER`.
+"""Formats that rollouts are exported in, an `Exporter` each.
 
 Not here: writing files (`katgym.rollout_store.exporting`).
 """

@@ -5,11 +5,8 @@ Not here: the formats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from katgym.play.rollout import Turn
-from katgym.rollout_store.encoding import to_json
 from katgym.rollout_store.exporting import ColumnType
 from katgym.rollout_store.records import StoredSession, reward_value
 
@@ -30,12 +27,3 @@ def session_values(stored: StoredSession) -> dict[str, Any]:
         "status": str(record.status),
         "reward": reward_value(record),
     }
-
-
-def tools_text(turns: Sequence[Turn]) -> str | None:
-    """Return the last tools that were offered as JSON, which TRL reads; None without any.
-
-    As a list their schemas would be merged into one another in Parquet.
-    """
-    tools = next((turn.tools for turn in reversed(turns) if turn.tools), None)
-    return None if tools is None else to_json("tools", list(tools))

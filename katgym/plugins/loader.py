@@ -50,11 +50,7 @@ from katgym.plugins.discovery import (
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_MODULES = (
-    "katgym.policies.plugin",
-    "katgym.plugins.built_in_sandboxes",
-    "katgym.plugins.built_in_exporters",
-)
+BUILT_IN_MODULES = ("katgym.plugins.built_ins",)
 """Part of katgym itself: always loaded, and their faults are not caught."""
 
 

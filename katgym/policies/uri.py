@@ -1,6 +1,6 @@
 """`policy(uri)`: from `scheme[:rest]` to a policy.
 
-Not here: the built-in schemes' policies (one module each); how plugins add schemes (`plugins.py`).
+Not here: the built-in schemes (`plugins/built_ins.py`) and their policies (one module each).
 """
 
 from __future__ import annotations
@@ -12,18 +12,6 @@ from typing import cast
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.plugins.contributions import load_entry_point
 from katgym.policies.base import Policy
-
-BUILTIN_POLICIES: dict[str, str] = {
-    "oracle": "katgym.policies.oracle:from_uri",
-    "noop": "katgym.policies.noop:from_uri",
-    "random": "katgym.policies.random_policy:from_uri",
-    "scripted": "katgym.policies.scripted:from_uri",
-    "hf": "katgym.policies.hf.hf_policy:from_uri",
-    "smollm2": "katgym.policies.hf.smollm2:from_uri",
-    "vllm": "katgym.policies.endpoints.vllm_client:from_uri",
-    "openai": "katgym.policies.endpoints.openai_chat:from_uri",
-}
-"""Scheme -> `module:attribute`, called with what stands behind the scheme."""
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z0-9_.+-]+)(?::(?P<rest>.*)|(?P<options>\?.*))?", re.DOTALL)
 

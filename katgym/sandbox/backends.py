@@ -1,6 +1,6 @@
 """Finds sandbox backends by name.
 
-Not here: registering them (`katgym.plugins.built_in_sandboxes`, hook `katgym_register_sandboxes`),
+Not here: registering them (`katgym.plugins.built_ins`, hook `katgym_register_sandboxes`),
 one for all envs of a process (`shared.py`).
 """
 

@@ -12,12 +12,14 @@ import pytest
 
 import katgym
 from katgym.errors import UnknownNameError, UsageError
+from katgym.plugins.built_ins import POLICIES, katgym_register_policies
 from katgym.policies.noop import NoopPolicy
 from katgym.policies.oracle import OraclePolicy
-from katgym.policies.plugin import DESCRIPTIONS, katgym_register_policies
 from katgym.policies.random_policy import RandomPolicy
 from katgym.policies.scripted import ScriptedFilePolicy, load_script
-from katgym.policies.uri import BUILTIN_POLICIES, policy
+from katgym.policies.uri import policy
+
+SCHEMES = {name: entry_point for name, (entry_point, _) in POLICIES.items()}
 
 
 class Pick(katgym.Env):
@@ -78,7 +80,7 @@ def test_a_solution_that_counts_its_results_never_meets_half_of_them(level):
 def test_sessions_of_an_oracle_keep_their_calls_apart(context):
     env = katgym.make("katgym/Arithmetic-v0", level=7)
     env.reset(seed=0)
-    player = policy("oracle?max_calls=1", schemes=BUILTIN_POLICIES)
+    player = policy("oracle?max_calls=1", schemes=SCHEMES)
     sessions = [player.start(dataclasses.replace(context(), env=env)) for _ in range(2)]
 
     async def first(session):
@@ -98,7 +100,7 @@ def test_sessions_of_an_oracle_keep_their_calls_apart(context):
 )
 def test_options_of_an_oracle_that_are_none_are_refused(uri, text):
     with pytest.raises(UsageError, match=text):
-        policy(uri, schemes=BUILTIN_POLICIES)
+        policy(uri, schemes=SCHEMES)
 
 
 def test_random_play_follows_its_seed():
@@ -114,7 +116,7 @@ def test_a_script_is_played_in_order_and_then_silence(tmp_path, context):
     )
 
     async def run():
-        session = policy(f"scripted:{path}", schemes=BUILTIN_POLICIES).start(context())
+        session = policy(f"scripted:{path}", schemes=SCHEMES).start(context())
         return [(await session.complete([], max_tokens=1)).message for _ in range(3)]
 
     one, two, three = asyncio.run(run())
@@ -160,20 +162,20 @@ def test_a_broken_script_names_its_place(tmp_path, text, error):
 
 def test_a_missing_script_and_a_missing_name(tmp_path):
     with pytest.raises(UsageError, match="cannot read the script"):
-        policy(f"scripted:{tmp_path}/no", schemes=BUILTIN_POLICIES)
+        policy(f"scripted:{tmp_path}/no", schemes=SCHEMES)
     with pytest.raises(UsageError, match="its form is scripted:FILE"):
-        policy("scripted", schemes=BUILTIN_POLICIES)
+        policy("scripted", schemes=SCHEMES)
 
 
 @pytest.mark.parametrize("uri", ["oracle:x", "noop:x", "random:x"])
 def test_plain_policies_take_nothing_behind_their_name(uri):
     with pytest.raises(UsageError, match="takes nothing behind its name, got 'x'"):
-        policy(uri, schemes=BUILTIN_POLICIES)
+        policy(uri, schemes=SCHEMES)
 
 
 def test_an_unknown_scheme_names_the_nearest_and_lists_all():
     with pytest.raises(UnknownNameError) as caught:
-        policy("orcle", schemes=BUILTIN_POLICIES)
+        policy("orcle", schemes=SCHEMES)
     assert "Did you mean 'oracle'?" in str(caught.value)
     assert "Schemes: hf, noop, openai, oracle" in str(caught.value)
 
@@ -181,7 +183,7 @@ def test_an_unknown_scheme_names_the_nearest_and_lists_all():
 @pytest.mark.parametrize("uri", ["", ":", "a b", None])
 def test_what_is_no_uri_says_the_form(uri):
     with pytest.raises(UsageError, match="written scheme or scheme:rest, got"):
-        policy(uri, schemes=BUILTIN_POLICIES)
+        policy(uri, schemes=SCHEMES)
 
 
 def test_other_schemes_are_called_with_the_rest():
@@ -193,9 +195,10 @@ def test_other_schemes_are_called_with_the_rest():
 
 def test_the_built_in_schemes_are_registered():
     registered = {}
-    katgym_register_policies(lambda s, e, *, description="": registered.update({s: description}))
-    assert registered == DESCRIPTIONS
-    assert list(registered) == list(BUILTIN_POLICIES)
+    katgym_register_policies(
+        lambda s, e, *, description="": registered.update({s: (e, description)})
+    )
+    assert registered == POLICIES
     assert policy("oracle").name == "oracle"
 
 

@@ -31,7 +31,7 @@ from katgym.errors import UsageError
 from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.policies.version_span import VersionSpan, one_span
-from katgym.rollout_store.records import FailedCall
+from katgym.rollout_store.records import FailedCall, SessionRecord, SessionStatus
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -133,26 +133,45 @@ def turns_from_columns(
 def _turn(
     row: Mapping[str, Any], text: Mapping[str, Any], reply: Sequence[Message], *, is_compact: bool
 ) -> Turn:
+    prompt = _from_little("i", row["prompt_ids"])
+    sampled = _from_little("i", row["completion_ids"])
+    logprobs = logprobs_from_blob(row["policy_logprobs"], len(sampled))
+    return turn_from_row(
+        row,
+        messages=text["messages"],
+        answer=text["answer"],
+        reply=reply,
+        prompt_ids=prompt if is_compact else list(prompt),
+        completion_ids=sampled if is_compact else list(sampled),
+        policy_logprobs=logprobs if is_compact else list(logprobs),
+        version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
+    )
+
+
+def turn_from_row(
+    row: Mapping[str, Any],
+    *,
+    messages: Sequence[Message],
+    answer: Message | None,
+    reply: Sequence[Message],
+    **ids: Any,
+) -> Turn:
+    """Return the turn of a row of SQLite or Parquet, which differ in what is given beside it.
+
+    reply: the messages after its answer. ids: the fields of `TokenRecord` that hold a token each.
+    """
     tokens = None
     if row["has_tokens"]:
-        prompt = _from_little("i", row["prompt_ids"])
-        sampled = _from_little("i", row["completion_ids"])
-        logprobs = logprobs_from_blob(row["policy_logprobs"], len(sampled))
+        branch = None if row["branch"] is None else BranchReason(row["branch"])
         tokens = TokenRecord(
-            parent=row["parent"],
-            num_shared=row["num_shared"],
-            prompt_ids=prompt if is_compact else list(prompt),
-            completion_ids=sampled if is_compact else list(sampled),
-            policy_logprobs=logprobs if is_compact else list(logprobs),
-            version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
-            branch=None if row["branch"] is None else BranchReason(row["branch"]),
+            parent=row["parent"], num_shared=row["num_shared"], branch=branch, **ids
         )
     return Turn(
         **{name: row[name] for name in SAME},
         tokens=tokens,
         sampling=json.loads(row["sampling"]),
-        messages=text["messages"],
-        answer=text["answer"],
+        messages=messages,
+        answer=answer,
         tools=[] if row["tools"] is None else json.loads(row["tools"]),
         tool_results=results_from_column(row["tool_results"], reply),
     )
@@ -251,6 +270,27 @@ def text_to_column(turn: Turn) -> str | bytes:
     return packed if len(packed) < len(data) else dumped
 
 
+def record_to_columns(record: SessionRecord) -> dict[str, Any]:
+    """Return a session as the columns that have the names of its fields; the reward is JSON."""
+    return {
+        **{name: getattr(record, name) for name in SessionRecord.__slots__},
+        "metadata": to_json("metadata", dict(record.metadata)),
+        "status": str(SessionStatus(record.status)),
+        "reward": reward_to_column(record.reward),
+        "rollout": rollout_to_column(record.rollout),
+    }
+
+
+def record_from_columns(row: Any, reward_json: str | None) -> SessionRecord:
+    """Return the session that `record_to_columns` wrote; row: anything with its columns by name."""
+    reward = None if reward_json is None else msgspec.convert(json.loads(reward_json), Reward)
+    values = {name: row[name] for name in SessionRecord.__slots__}
+    values["metadata"] = json.loads(values["metadata"])
+    values["status"] = SessionStatus(values["status"])
+    values["rollout"] = rollout_from_column(values["rollout"], reward)
+    return SessionRecord(**{**values, "reward": reward})
+
+
 def reward_to_column(reward: Reward | None) -> str | None:
     """Return a reward as JSON without what is at its default."""
     if reward is None:
@@ -259,11 +299,6 @@ def reward_to_column(reward: Reward | None) -> str | None:
         raise UsageError(f"the reward of a session is a katgym.Reward or None, got {reward!r}")
     components = {name: _changed(component) for name, component in reward.components.items()}
     return to_json("reward", {**_changed(reward), "components": components})
-
-
-def reward_from_column(text: str | None) -> Reward | None:
-    """Return the reward that `reward_to_column` wrote."""
-    return None if text is None else msgspec.convert(json.loads(text), Reward)
 
 
 def rollout_to_column(rollout: Rollout | None) -> str | None:

@@ -110,7 +110,12 @@ def write_rows(out: Path, name: str, form: Exporter, sessions: Iterable[StoredSe
 
 
 def _checked(chosen: Iterable[StoredSession], name: str, form: Exporter) -> Iterator[Row]:
-    for stored in _usable(chosen, name, form):
+    """Yield the rows of sessions; says at the end of which ones the format can make none."""
+    left_out: Counter[str] = Counter()
+    for stored in chosen:
+        if form.needs_tokens and any(turn.tokens is None for turn in stored.turns):
+            left_out[stored.record.rollout.policy if stored.record.rollout else ""] += 1
+            continue
         for row in form.rows(stored):
             if row.keys() != form.columns.keys():
                 raise UsageError(
@@ -118,16 +123,6 @@ def _checked(chosen: Iterable[StoredSession], name: str, form: Exporter) -> Iter
                     f" {sorted(form.columns)!r}"
                 )
             yield row
-
-
-def _usable(chosen: Iterable[StoredSession], name: str, form: Exporter) -> Iterator[StoredSession]:
-    """Yield the sessions that a format can make rows of; says at the end what it cannot."""
-    left_out: Counter[str] = Counter()
-    for stored in chosen:
-        if form.needs_tokens and any(turn.tokens is None for turn in stored.turns):
-            left_out[stored.record.rollout.policy if stored.record.rollout else ""] += 1
-        else:
-            yield stored
     for policy, num in left_out.items():
         logger.warning(
             "left out %d rollouts: policy %r records no tokens, which format %r is made of;"

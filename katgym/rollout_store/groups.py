@@ -93,12 +93,13 @@ def incomplete_groups(
         size, num_ended = _stated_size(records) or group_size, len(chosen_attempts(records))
         if size is None or num_ended < size:
             is_open = [record for record in records if not _has_ended(record)]
+            is_open.sort(key=lambda record: (record.created_s, record.session_id))
             found.append(
                 IncompleteGroup(
                     group_id=group_id,
                     num_ended=num_ended,
                     group_size=size,
-                    open_sessions=[record.session_id for record in sorted(is_open, key=_began)],
+                    open_sessions=[record.session_id for record in is_open],
                     began_s=min(record.created_s for record in records),
                 )
             )
@@ -191,10 +192,6 @@ def _stated_size(records: Iterable[SessionRecord]) -> int | None:
 def _ended(record: SessionRecord) -> float:
     ends = (record.ended_s, record.deadline_s, record.created_s)
     return next(end for end in ends if end is not None)
-
-
-def _began(record: SessionRecord) -> tuple[float, str]:
-    return record.created_s, record.session_id
 
 
 def _began_of_attempt(record: SessionRecord) -> tuple[int, float, str]:

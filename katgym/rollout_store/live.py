@@ -6,7 +6,6 @@ sealed sessions (`shards.py`).
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from katgym.environment.messages import Message
 from katgym.errors import UsageError, unknown_name
-from katgym.play.rollout import Turn, parent_of
+from katgym.play.rollout import Turn
 from katgym.rollout_store.encoding import (
     MAX_TURNS,
     TURN_COLUMNS,
@@ -24,11 +23,8 @@ from katgym.rollout_store.encoding import (
     failed_to_columns,
     is_hash,
     is_unchanged,
-    reward_from_column,
-    reward_to_column,
-    rollout_from_column,
-    rollout_to_column,
-    to_json,
+    record_from_columns,
+    record_to_columns,
     turns_from_columns,
 )
 from katgym.rollout_store.faults import corrupt_database
@@ -41,10 +37,7 @@ from katgym.rollout_store.records import (
 )
 
 _CHANGEABLE = sorted({field.name for field in fields(SessionRecord)} - {"session_id", "created_s"})
-_SESSION_COLUMNS = (
-    *("session_id", "group_id", "metadata", "created_s", "ended_s", "status", "reward"),
-    *("rollout", "key_sha256", "max_calls", "max_tokens", "deadline_s"),
-)
+_SESSION_COLUMNS = SessionRecord.__slots__
 
 
 def _insert(table: str, columns: Sequence[str]) -> str:
@@ -86,40 +79,25 @@ class Encoded:
 
 
 def encode(
-    session_id: str, first: int, turns: Sequence[Turn], failed: Iterable[FailedCall]
-) -> Encoded:
-    """Encode the turns from place `first` on; `UsageError` for what does not hold together."""
-    parents = [
-        turn.tokens.parent if turn.tokens else index - 1 if index else None
-        for index, turn in enumerate(turns, first)
-    ]
-    encoded = _encode_turns(turns, first, parents, [()] * len(turns))
-    return Encoded(session_id, first, encoded, [failed_to_columns(call) for call in failed])
-
-
-def encode_session(session: StoredSession) -> Encoded:
-    """Encode a whole session; see `encode`."""
-    turns, record = session.turns, session.record
-    final = () if record.rollout is None else record.rollout.final_messages
-    replies = [*(turn.messages for turn in turns[1:]), final]
-    parents = [parent_of(turns, index) for index in range(len(turns))]
-    failed = [failed_to_columns(call) for call in session.failed_calls]
-    return Encoded(record.session_id, 0, _encode_turns(turns, 0, parents, replies), failed)
-
-
-def _encode_turns(
-    turns: Sequence[Turn],
+    session_id: str,
     first: int,
-    parents: Sequence[int | None],
-    replies: Sequence[Sequence[Message]],
-) -> list[EncodedTurn]:
-    """Encode turns; tools that are the object of the turn before are dumped once."""
+    turns: Sequence[Turn],
+    failed: Iterable[FailedCall],
+    replies: Sequence[Sequence[Message]] = (),
+) -> Encoded:
+    """Encode the turns from place `first` on; `UsageError` for what does not hold together.
+
+    replies: what came after each turn's answer, where that is known. Tools that are the object of
+    the turn before are dumped once.
+    """
     encoded: list[EncodedTurn] = []
     for place, turn in enumerate(turns):
-        is_same = place > 0 and turn.tools is turns[place - 1].tools
-        tools = encoded[-1].tools if is_same else None
-        encoded.append(encode_turn(turn, first + place, parents[place], replies[place], tools))
-    return encoded
+        index = first + place
+        parent = turn.tokens.parent if turn.tokens else index - 1 if index else None
+        tools = encoded[-1].tools if place and turn.tools is turns[place - 1].tools else None
+        reply = replies[place] if replies else ()
+        encoded.append(encode_turn(turn, index, parent, reply, tools))
+    return Encoded(session_id, first, encoded, [failed_to_columns(call) for call in failed])
 
 
 def append(connection: sqlite3.Connection, encoded: Encoded, *, is_whole: bool = False) -> None:
@@ -174,8 +152,10 @@ def create_session(connection: sqlite3.Connection, record: SessionRecord) -> Non
     """Write a session; `UsageError` when its id exists."""
     if is_known(connection, record.session_id):
         raise UsageError(f"session {record.session_id!r} exists already; ids are never used again")
+    if not record.session_id:
+        raise UsageError("session_id is empty; a session has a name")
     _check_facts(record)
-    connection.execute(_INSERT_SESSION, _session_columns(record))
+    connection.execute(_INSERT_SESSION, tuple(record_to_columns(record).values()))
 
 
 def is_known(connection: sqlite3.Connection, session_id: str) -> bool:
@@ -216,9 +196,9 @@ def update_session(
             raise UsageError(unknown_name("field of a session that can change", name, _CHANGEABLE))
     row = _writable(connection, session_id)
     found = connection.execute("SELECT * FROM sessions WHERE id = ?", (row,)).fetchone()
-    record = replace(_record(found), **changes)
+    record = replace(record_from_columns(found, found["reward"]), **changes)
     _check_facts(record)
-    connection.execute(_UPDATE_SESSION, (*_session_columns(record), row))
+    connection.execute(_UPDATE_SESSION, (*record_to_columns(record).values(), row))
     return record
 
 
@@ -231,7 +211,8 @@ def has_session(connection: sqlite3.Connection, session_id: str) -> bool:
 def read_record(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
     """Return a live session."""
     found = connection.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,))
-    return _record(found.fetchone())
+    row = found.fetchone()
+    return record_from_columns(row, row["reward"])
 
 
 def all_sessions(
@@ -243,7 +224,11 @@ def all_sessions(
     where = "" if status is None else " WHERE status = ?"
     values = () if status is None else (str(status),)
     found = connection.execute(f"SELECT * FROM sessions{where} ORDER BY id", values)
-    return [_record(row) for row in found if row["group_id"] not in without_groups]
+    return [
+        record_from_columns(row, row["reward"])
+        for row in found
+        if row["group_id"] not in without_groups
+    ]
 
 
 def delete_sessions(connection: sqlite3.Connection, session_ids: Sequence[str]) -> None:
@@ -258,11 +243,6 @@ def delete_sessions(connection: sqlite3.Connection, session_ids: Sequence[str]) 
                 "DELETE FROM turns WHERE id >= ? AND id < ?", (first, first + MAX_TURNS)
             )
             connection.execute("DELETE FROM failed_calls WHERE session = ?", (row[0],))
-
-
-def read_turns(connection: sqlite3.Connection, session_id: str) -> list[Turn]:
-    """Return a live session's turns in their order."""
-    return list(read_session(connection, session_id).turns)
 
 
 def read_failed(connection: sqlite3.Connection, session_id: str) -> list[FailedCall]:
@@ -280,7 +260,6 @@ def read_session(
 ) -> StoredSession:
     """Return a live session with everything that is kept of it; see `turns_from_columns`."""
     record = read_record(connection, session_id)
-    final = () if record.rollout is None else record.rollout.final_messages
     found = connection.execute(
         f"SELECT n.*, t.tools FROM sessions s JOIN turns n ON {TURNS_OF_SESSION}"
         " LEFT JOIN tools t ON t.sha256 = n.tools_sha256 WHERE session_id = ? ORDER BY n.id",
@@ -297,7 +276,7 @@ def read_session(
         )
     return StoredSession(
         record=record,
-        turns=turns_from_columns(rows, final, is_compact=is_compact),
+        turns=turns_from_columns(rows, record.final_messages, is_compact=is_compact),
         failed_calls=read_failed(connection, session_id),
     )
 
@@ -327,28 +306,3 @@ def _check_facts(record: SessionRecord) -> None:
     """Raise for metadata that says of an episode what no rollout can say."""
     if record.rollout is None:
         EpisodeFacts.of(record.session_id, record.metadata)
-
-
-def _session_columns(record: SessionRecord) -> tuple[Any, ...]:
-    if not record.session_id:
-        raise UsageError("session_id is empty; a session has a name")
-    return (
-        *(record.session_id, record.group_id, to_json("metadata", dict(record.metadata))),
-        *(record.created_s, record.ended_s, str(SessionStatus(record.status))),
-        *(reward_to_column(record.reward), rollout_to_column(record.rollout)),
-        *(record.key_sha256, record.max_calls, record.max_tokens, record.deadline_s),
-    )
-
-
-def _record(row: sqlite3.Row) -> SessionRecord:
-    values = {name: row[name] for name in _SESSION_COLUMNS}
-    reward = reward_from_column(values["reward"])
-    return SessionRecord(
-        **{
-            **values,
-            "status": SessionStatus(values["status"]),
-            "metadata": json.loads(values["metadata"]),
-            "reward": reward,
-            "rollout": rollout_from_column(values["rollout"], reward),
-        }
-    )

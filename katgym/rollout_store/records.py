@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from katgym.environment.messages import Message
 from katgym.environment.reward import Reward
 from katgym.errors import UsageError
 from katgym.play.rollout import Rollout, Turn
@@ -82,6 +83,11 @@ class SessionRecord:
     deadline_s: float | None = None
     """Unix time after which it is expired."""
 
+    @property
+    def final_messages(self) -> Sequence[Message]:
+        """Those of its rollout that came after the last answer."""
+        return () if self.rollout is None else self.rollout.final_messages
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeFacts:
@@ -123,6 +129,11 @@ class StoredSession:
     turns: Sequence[Turn] = ()
     """As they were written; `as_rollout` adds what later ones tell of a gateway's."""
     failed_calls: Sequence[FailedCall] = ()
+
+    @property
+    def replies(self) -> list[Sequence[Message]]:
+        """What came after each turn's answer."""
+        return [*(turn.messages for turn in self.turns[1:]), self.record.final_messages]
 
 
 ENDED = (SessionStatus.FINISHED, SessionStatus.FAILED, SessionStatus.EXPIRED)

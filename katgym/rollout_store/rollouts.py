@@ -21,6 +21,7 @@ from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError
 from katgym.play.rollout import Rollout, RolloutGroup, Turn, parent_of
 from katgym.rollout_store.records import (
+    FACTS,
     EpisodeFacts,
     SessionRecord,
     SessionStatus,
@@ -171,22 +172,18 @@ def rollout_of(record: SessionRecord) -> Rollout:
     kind = failure_kind(facts.failure_kind) if facts.failure_kind else None
     status, reward = _outcome(record, kind, facts.reason)
     ended_s = record.created_s if record.ended_s is None else record.ended_s
+    stated = {name: getattr(facts, name) for name in FACTS}
+    stated |= {
+        "task_id": facts.task_id or record.group_id or record.session_id,
+        "failure_kind": reward.failure_kind,
+        "reason": reward.reason,
+    }
     return Rollout(
-        env_id=facts.env_id,
-        env_kwargs=facts.env_kwargs,
-        plugin_version=facts.plugin_version,
+        **stated,
         policy="",
-        task_id=facts.task_id or record.group_id or record.session_id,
-        task_sha256=facts.task_sha256,
-        split=facts.split,
-        seed=facts.seed,
-        attempt=facts.attempt,
         episode_id=record.session_id,
-        seat=facts.seat,
         status=status,
         reward=reward,
-        failure_kind=reward.failure_kind,
-        reason=reward.reason,
         wall_s=max(0.0, ended_s - record.created_s),
         artifacts={"metadata": meta} if meta else {},
         final_messages=[],

@@ -21,25 +21,18 @@ import numpy as np
 from katgym.environment.messages import Message
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.play.rollout import Turn, parent_of
-from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.base import TokenRecord
 from katgym.policies.version_span import VersionSpan
 from katgym.rollout_store.encoding import (
     SAME,
-    results_from_column,
+    record_from_columns,
+    record_to_columns,
     results_to_column,
-    reward_from_column,
-    reward_to_column,
-    rollout_from_column,
-    rollout_to_column,
     to_json,
+    turn_from_row,
 )
 from katgym.rollout_store.faults import corrupt_shard
-from katgym.rollout_store.records import (
-    FailedCall,
-    SessionRecord,
-    SessionStatus,
-    StoredSession,
-)
+from katgym.rollout_store.records import FailedCall, SessionRecord, StoredSession
 from katgym.rollout_store.schema import SCHEMA_VERSION, wrong_version
 from katgym.system import whole_file
 
@@ -47,14 +40,8 @@ _VERSION_KEY = b"katgym.rollout_store.version"
 _ROW_GROUP = 2048
 """Turns read together to get at one of them."""
 _STATISTICS_COLUMNS = (
-    *(
-        "num_shared",
-        "num_prompt_tokens",
-        "num_completion_tokens",
-        "has_tokens",
-        "branch",
-        "versions",
-    ),
+    *("num_shared", "num_prompt_tokens", "num_completion_tokens"),
+    *("has_tokens", "branch", "versions"),
 )
 
 
@@ -84,7 +71,11 @@ def read_records(
 ) -> list[SessionRecord]:
     """Return the sessions of a shard that are not of some groups."""
     rows = _read(rollouts_file(folder, name))
-    return [_record(row) for row in rows if row["group_id"] not in without_groups]
+    return [
+        record_from_columns(row, row["reward_json"])
+        for row in rows
+        if row["group_id"] not in without_groups
+    ]
 
 
 def read_sealed(folder: Path, name: str, session_ids: Sequence[str]) -> list[StoredSession]:
@@ -146,11 +137,10 @@ def _stored(
     ):
         why = f"session {session['session_id']!r} has not the {session['num_turns']} turns it had"
         raise corrupt_shard(turns_file(folder, name), why)
-    record = _record(session)
-    final = () if record.rollout is None else record.rollout.final_messages
+    record = record_from_columns(session, session["reward_json"])
     return StoredSession(
         record=record,
-        turns=_turns(rows, final),
+        turns=_turns(rows, record.final_messages),
         failed_calls=[FailedCall(**call) for call in session["failed_calls"]],
     )
 
@@ -158,15 +148,12 @@ def _stored(
 def _session_to_row(session: StoredSession) -> dict[str, Any]:
     record = session.record
     components = {} if record.reward is None else record.reward.components
-    values = {name: getattr(record, name) for name in SessionRecord.__slots__}
+    columns = record_to_columns(record)
     return {
-        **values,
-        "status": str(record.status),
-        "metadata": to_json("metadata", dict(record.metadata)),
+        **columns,
         "reward": None if record.reward is None else record.reward.value,
         "reward_components": [{"name": name, "value": c.score} for name, c in components.items()],
-        "reward_json": reward_to_column(record.reward),
-        "rollout": rollout_to_column(record.rollout),
+        "reward_json": columns["reward"],
         "num_turns": len(session.turns),
         "num_prompt_tokens": sum(turn.num_prompt_tokens for turn in session.turns),
         "num_completion_tokens": sum(turn.num_completion_tokens for turn in session.turns),
@@ -174,30 +161,14 @@ def _session_to_row(session: StoredSession) -> dict[str, Any]:
     }
 
 
-def _record(row: Mapping[str, Any]) -> SessionRecord:
-    values = {name: row[name] for name in SessionRecord.__slots__}
-    reward = reward_from_column(row["reward_json"])
-    return SessionRecord(
-        **{
-            **values,
-            "status": SessionStatus(values["status"]),
-            "metadata": json.loads(values["metadata"]),
-            "reward": reward,
-            "rollout": rollout_from_column(values["rollout"], reward),
-        }
-    )
-
-
 def _turn_rows(session: StoredSession) -> Iterator[dict[str, Any]]:
-    record = session.record
-    final = () if record.rollout is None else record.rollout.final_messages
-    replies = [*(turn.messages for turn in session.turns[1:]), final]
+    replies = session.replies
     for index, turn in enumerate(session.turns):
         tokens = turn.tokens or TokenRecord()
         num = len(tokens.completion_ids)
         yield {
             **{name: getattr(turn, name) for name in SAME},
-            "session_id": record.session_id,
+            "session_id": session.record.session_id,
             "index": index,
             "parent": parent_of(session.turns, index),
             "num_shared": tokens.num_shared,
@@ -219,29 +190,19 @@ def _turn_rows(session: StoredSession) -> Iterator[dict[str, Any]]:
 
 def _turns(rows: Sequence[Mapping[str, Any]], final: Sequence[Message]) -> list[Turn]:
     messages = [json.loads(row["messages"]) for row in rows]
-    turns = []
-    for row, own, reply in zip(rows, messages, [*messages[1:], final], strict=False):
-        tokens = TokenRecord(
-            parent=row["parent"],
-            num_shared=row["num_shared"],
+    return [
+        turn_from_row(
+            row,
+            messages=own,
+            answer=None if row["answer"] is None else json.loads(row["answer"]),
+            reply=reply,
             prompt_ids=row["prompt_ids"],
             completion_ids=row["completion_ids"],
             policy_logprobs=row["policy_logprobs"],
             version_spans=tuple(VersionSpan(**span) for span in row["versions"]),
-            branch=None if row["branch"] is None else BranchReason(row["branch"]),
         )
-        turns.append(
-            Turn(
-                **{name: row[name] for name in SAME},
-                tokens=tokens if row["has_tokens"] else None,
-                sampling=json.loads(row["sampling"]),
-                messages=own,
-                answer=None if row["answer"] is None else json.loads(row["answer"]),
-                tools=[] if row["tools"] is None else json.loads(row["tools"]),
-                tool_results=results_from_column(row["tool_results"], reply),
-            )
-        )
-    return turns
+        for row, own, reply in zip(rows, messages, [*messages[1:], final], strict=False)
+    ]
 
 
 def _write(path: Path, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:

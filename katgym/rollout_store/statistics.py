@@ -20,7 +20,7 @@ from katgym.rollout_store.store import RolloutStore
 class StoreStatistics:
     """Counts over all sessions; tokens of a prompt that a parent has are kept once."""
 
-    num_sessions: dict[str, int] = field(default_factory=dict)
+    num_sessions: Counter[str] = field(default_factory=Counter)
     """By status."""
     num_sealed: int = 0
     num_shards: int = 0
@@ -31,11 +31,11 @@ class StoreStatistics:
     num_sampled_tokens: int = 0
     num_kept_tokens: int = 0
     """Deltas: what is stored."""
-    branches: dict[str, int] = field(default_factory=dict)
+    branches: Counter[str] = field(default_factory=Counter)
     """Calls that do not extend their parent, by reason."""
-    failed_calls: dict[str, int] = field(default_factory=dict)
+    failed_calls: Counter[str] = field(default_factory=Counter)
     """By kind."""
-    versions: dict[int, int] = field(default_factory=dict)
+    versions: Counter[int] = field(default_factory=Counter)
     """Sampled tokens by policy version."""
     num_bytes: int = 0
     """Of the database, its log and the shards."""
@@ -67,29 +67,27 @@ class StoreStatistics:
 def statistics(store: RolloutStore) -> StoreStatistics:
     """Count what a store holds; a shard that cannot be read is named in `unreadable`."""
     found = StoreStatistics()
-    statuses: Counter[str] = Counter()
-    failed: Counter[str] = Counter()
     with store.connections.read() as connection:
         names = [
             row[0] for row in connection.execute("SELECT name FROM shards WHERE state = 'finished'")
         ]
         for row in connection.execute("SELECT status, count(*) FROM sessions GROUP BY status"):
-            statuses[row[0]] += row[1]
+            found.num_sessions[row[0]] += row[1]
         for row in connection.execute("SELECT kind, count(*) FROM failed_calls GROUP BY kind"):
-            failed[row[0]] += row[1]
+            found.failed_calls[row[0]] += row[1]
         _count(found, map(_of_row, connection.execute(_LIVE_TURNS)))
     for name in names:
         try:
             records = shards.read_records(store.finished, name)
             turns = shards.read_turn_statistics(store.finished, name)
-            failed += Counter(call.kind for call in shards.read_failed_calls(store.finished, name))
+            failed = shards.read_failed_calls(store.finished, name)
         except UsageError as e:
             found.unreadable.append(str(e))
             continue
-        statuses += Counter(str(record.status) for record in records)
+        found.num_sessions.update(str(record.status) for record in records)
+        found.failed_calls.update(call.kind for call in failed)
         found.num_sealed += len(records)
         _count(found, turns)
-    found.num_sessions, found.failed_calls = dict(statuses), dict(failed)
     found.num_shards = len(names)
     found.num_bytes = store.num_bytes()
     return found
@@ -119,7 +117,6 @@ def _count(found: StoreStatistics, turns: Iterable[Mapping[str, Any]]) -> None:
             turn["num_prompt_tokens"] - turn["num_shared"] + turn["num_completion_tokens"]
         )
         if turn["branch"] is not None:
-            found.branches[turn["branch"]] = found.branches.get(turn["branch"], 0) + 1
+            found.branches[turn["branch"]] += 1
         for span in turn["versions"]:
-            num = span["end"] - span["start"]
-            found.versions[span["version"]] = found.versions.get(span["version"], 0) + num
+            found.versions[span["version"]] += span["end"] - span["start"]

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.play.rollout import Turn
@@ -41,8 +40,6 @@ FINISHED = "finished"
 
 Item = tuple[str, int, Sequence[Turn], Sequence[FailedCall]]
 """What `append` takes: session id, place of the first turn, turns, failed calls."""
-
-T = TypeVar("T")
 
 
 class RolloutStore:
@@ -105,12 +102,7 @@ class RolloutStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def create_session(self, record: SessionRecord) -> None:
@@ -153,7 +145,10 @@ class RolloutStore:
         Returns the ids of those that are new; a session whose id is there, live or sealed, is left
         as it is. Raises `UsageError` for turns that do not hold together.
         """
-        encoded = [(session.record, live.encode_session(session)) for session in sessions]
+        encoded = [
+            (s.record, live.encode(s.record.session_id, 0, s.turns, s.failed_calls, s.replies))
+            for s in sessions
+        ]
         added = []
         with self.connections.write(is_durable=is_durable) as connection:
             for record, item in encoded:
@@ -171,7 +166,10 @@ class RolloutStore:
 
     def session(self, session_id: str) -> SessionRecord:
         """Return a session; `UnknownNameError` (a `UsageError`) if there is none."""
-        return self._find(session_id, live.read_record, lambda stored: stored.record)
+        with self.connections.read() as connection:
+            if _shard_of(connection, session_id) is None:
+                return live.read_record(connection, session_id)
+        return self.stored(session_id).record
 
     def has_session(self, session_id: str) -> bool:
         """Return whether there is a session of this id, live or sealed."""
@@ -208,15 +206,15 @@ class RolloutStore:
 
     def turns(self, session_id: str) -> list[Turn]:
         """Return a session's turns in their order."""
-        return self._find(session_id, live.read_turns, lambda s: list(s.turns))
+        return list(self.stored(session_id).turns)
 
     def failed_calls(self, session_id: str) -> list[FailedCall]:
         """Return a session's failed calls, in the order in which they were kept."""
-        return self._find(session_id, live.read_failed, lambda s: list(s.failed_calls))
+        return list(self.stored(session_id).failed_calls)
 
     def stored(self, session_id: str) -> StoredSession:
         """Return a session with everything that is kept of it."""
-        return self._find(session_id, live.read_session, lambda stored: stored)
+        return self.stored_many([session_id])[0]
 
     def stored_many(self, session_ids: Sequence[str]) -> list[StoredSession]:
         """Return sessions with everything that is kept of them; each shard is read once.
@@ -314,19 +312,6 @@ class RolloutStore:
         except UsageError as e:
             self.num_left_out += 1
             logger.warning("left out: %s", e)
-
-    def _find(
-        self,
-        session_id: str,
-        in_database: Callable[[Any, str], T],
-        of_stored: Callable[[StoredSession], T],
-    ) -> T:
-        """Read from the database or, where the session is sealed, from its shard."""
-        with self.connections.read() as connection:
-            if (name := _shard_of(connection, session_id)) is None:
-                return in_database(connection, session_id)
-        (stored,) = shards.read_sealed(self.finished, name, [session_id])
-        return of_stored(stored)
 
 
 def _shard_of(connection: Any, session_id: str) -> str | None:

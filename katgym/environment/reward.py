@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from katgym.environment.failure import FAILURE_TABLE, FailureKind, failure_kind
 from katgym.errors import InfrastructureError, UsageError
 
@@ -30,6 +32,11 @@ class Component:
     score: float
     weight: float = 1.0
     is_gate: bool = False
+
+    def __post_init__(self) -> None:
+        # A number of numpy, as scorers return, is no JSON.
+        object.__setattr__(self, "score", float(self.score))
+        object.__setattr__(self, "weight", float(self.weight))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class Reward:
             raise UsageError(f"a valid reward has a finite value, got {self.value!r}")
         if not self.is_valid and self.value is not None:
             raise UsageError(f"an invalid reward has value None, got {self.value!r}")
+        if self.value is not None:
+            object.__setattr__(self, "value", float(self.value))
 
     @classmethod
     def invalid(cls, kind: FailureKind, reason: str) -> Reward:
@@ -66,29 +75,9 @@ class Reward:
         return math.nan if self.value is None else self.value
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "value": self.value,
-            "components": {
-                name: {"score": c.score, "weight": c.weight, "is_gate": c.is_gate}
-                for name, c in self.components.items()
-            },
-            "is_valid": self.is_valid,
-            "failure_kind": None if self.failure_kind is None else str(self.failure_kind),
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Reward:
-        """Return the reward that `to_json` wrote."""
-        kind = data.get("failure_kind")
-        return cls(
-            value=data["value"],
-            components={k: Component(**v) for k, v in data.get("components", {}).items()},
-            is_valid=data["is_valid"],
-            failure_kind=None if kind is None else failure_kind(kind),
-            reason=data.get("reason", ""),
-        )
+        """Return plain JSON values, which `msgspec.convert` reads."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
 
 
 class ScoringFailure(InfrastructureError):

@@ -7,6 +7,8 @@ import json
 import math
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,7 +190,15 @@ def test_reward_refuses_what_contradicts_itself(fields: dict[str, Any], text: st
     ],
 )
 def test_reward_round_trips_through_json(reward: Reward) -> None:
-    assert Reward.from_json(json.loads(json.dumps(reward.to_json()))) == reward
+    assert msgspec.convert(json.loads(json.dumps(reward.to_json())), Reward) == reward
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    component = Component(score=np.float64(0.5), weight=np.float32(2.0))
+    reward = Reward(value=np.float64(1.0), components={"a": component})
+    numbers = (reward.value, component.score, component.weight)
+    assert [type(number) for number in numbers] == [float, float, float]
+    assert msgspec.convert(reward.to_json(), Reward) == reward
 
 
 def test_reward_json_shape() -> None:

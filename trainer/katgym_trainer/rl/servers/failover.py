@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from katgym.errors import InfrastructureError
-from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import VllmPolicy
 from katgym.policies.token_policy import Generated
 
@@ -33,25 +33,9 @@ class FailoverPolicy(VllmPolicy):
         """Times that the server went down."""
         self._calls: set[asyncio.Task[Generated]] = set()
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_tokens: int,
-        seed: int | None,
-        session_id: str,
-    ) -> Generated:
+    async def generate(self, prompt_ids: Sequence[int], **asked: Any) -> Generated:
         num_losses = self.num_losses
-        call = asyncio.create_task(
-            super().generate(
-                prompt_ids,
-                sampling=sampling,
-                max_tokens=max_tokens,
-                seed=seed,
-                session_id=session_id,
-            )
-        )
+        call = asyncio.create_task(super().generate(prompt_ids, **asked))
         self._calls.add(call)
         try:
             return await asyncio.shield(call)

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from katgym.policies.base import Sampling
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym_trainer.rl.servers.failover import LostError
 
@@ -65,13 +64,7 @@ class BalancedPolicy(TokenPolicy):
         """Number of the seat that has a session's prefix."""
 
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        max_tokens: int,
-        seed: int | None,
-        session_id: str,
+        self, prompt_ids: Sequence[int], *, session_id: str, **asked: Any
     ) -> Generated:
         while True:
             opened = [number for number, seat in enumerate(self._seats) if seat.is_open]
@@ -87,11 +80,7 @@ class BalancedPolicy(TokenPolicy):
             self._num_running[number] += 1
             try:
                 return await self._seats[number].policy.generate(
-                    prompt_ids,
-                    sampling=sampling,
-                    max_tokens=max_tokens,
-                    seed=seed,
-                    session_id=session_id,
+                    prompt_ids, session_id=session_id, **asked
                 )
             except LostError:
                 continue  # sampled anew, by a server that is up

@@ -45,7 +45,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "metavar": "KEY=VALUE",
         "help": "another value for a setting, in TOML; repeat",
     },
-    "split": {"metavar": "SPLIT", "help": "train, validation or test"},
+    "split": {"metavar": "SPLIT", "help": "split of the tasks: train, validation or test"},
     "status": {"action": "append", "help": "sessions in this state; repeat"},
     "store": {"type": Path, "metavar": "DIR", "help": "folder of the rollout store"},
     "task": {"metavar": "ID", "help": "id of a task"},
@@ -207,6 +207,8 @@ class ConfigOptions(Generic[T]):
             more["action"] = "store_true"
         elif isinstance(kind, type) and issubclass(kind, enum.StrEnum):
             more["choices"] = [str(member) for member in kind if member]
+        elif typing.get_origin(kind) is typing.Literal:
+            more["choices"] = typing.get_args(kind)
         else:
             more["type"] = None if kind is str else kind
             if "metavar" not in SHARED.get(name, {}):

@@ -36,13 +36,13 @@ class EvalConfig:
     policy: str
     """URI of the policy: oracle, noop, random, smollm2, hf:MODEL, vllm:URL#MODEL, ..."""
     num_tasks: int = 100
-    """Tasks per env; all of them if the split has fewer."""
+    """Of each env; all of them if the split has fewer."""
     group_size: int = 1
     """Attempts per task."""
     seed: int = 0
     """Chooses the tasks and seeds env and sampling of every rollout."""
     split: str = "test"
-    """Which tasks."""
+    """Split of the tasks: train, validation or test."""
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     max_concurrency: int = 16

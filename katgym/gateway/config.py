@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from katgym.errors import UsageError
 
-AUTHS = ("keys", "none")
-ANSWERINGS = ("auto", "tokens", "render", "chat")
+Auth = Literal["keys", "none"]
+AnsweringName = Literal["auto", "tokens", "render", "chat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class GatewayConfig:
     """API key the model servers want; "" for none."""
     model: str = ""
     """Model to ask for whatever agents call it; "" passes names on, which then have to be known."""
-    answering: str = "auto"
+    answering: AnsweringName = "auto"
     """How answers are made: `tokens` (rendered here, tokens in and out), `render` (rendered and
     parsed by the model server), `chat` (its chat route); `auto` takes the first that works."""
     tokenizer: str = ""
@@ -38,7 +38,7 @@ class GatewayConfig:
     """Renderer for `tokens`; "" chooses by the model."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters that win over the agents', as `{temperature = 1.0, top_p = 1.0}`."""
-    auth: str = "keys"
+    auth: Auth = "keys"
     """`keys`: each session has a key of its own. `none`: whoever connects is let in, and a session
     begins with its first call."""
     admin_key: str = ""
@@ -74,12 +74,12 @@ class GatewayConfig:
         for url in self.upstreams:
             if not url.startswith(("http://", "https://")):
                 raise UsageError(f"upstream {url!r} is no URL, as http://127.0.0.1:8000 is")
-        if self.auth not in AUTHS:
-            raise UsageError(f"auth is one of {AUTHS}, got {self.auth!r}")
+        if self.auth not in get_args(Auth):
+            raise UsageError(f"auth is one of {get_args(Auth)}, got {self.auth!r}")
         if self.auth == "keys" and not self.admin_key:
             raise UsageError("with auth 'keys' an admin_key is needed")
-        if self.answering not in ANSWERINGS:
-            raise UsageError(f"answering is one of {ANSWERINGS}, got {self.answering!r}")
+        if self.answering not in (known := get_args(AnsweringName)):
+            raise UsageError(f"answering is one of {known}, got {self.answering!r}")
         if self.sessions_per_version is not None and self.max_staleness is None:
             raise UsageError("sessions_per_version counts with max_staleness: give both")
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):

@@ -23,7 +23,7 @@ _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("env", metavar="ENV", help="id, with ?name=value&... if needed")
-    add_option(parser, "tasks", "tasks to play (20)", default=20)
+    add_option(parser, "tasks", "(20)", default=20)
     add_option(parser, "json")
 
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV", help="id, with ?name=value&... if needed")
     add_option(parser, "seed", "draws the task and the episode")
     add_option(parser, "task", "play this one")
-    add_option(parser, "split", "which tasks (train)", default="train")
+    add_option(parser, "split", "(train)", default="train")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from katgym.rollout_store import RolloutStore, SessionStatus, export
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
-    add_option(parser, "format", "of the file", required=True)
+    add_option(parser, "format", required=True)
     add_option(parser, "out", "a .jsonl or .parquet file", required=True)
     add_option(parser, "status", "(finished)", choices=[str(s) for s in SessionStatus])
     add_option(

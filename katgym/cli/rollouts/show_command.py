@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
     parser.add_argument("session", metavar="SESSION", nargs="?", help="show this session")
     add_option(parser, "text", "with SESSION: its messages as well", action="store_true")
-    add_option(parser, "status", "list only these", choices=[str(s) for s in SessionStatus])
+    add_option(parser, "status", choices=[str(s) for s in SessionStatus])
     add_option(parser, "limit", "of the latest sessions (50)", default=50)
     add_option(parser, "json")
 

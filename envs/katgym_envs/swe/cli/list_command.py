@@ -22,7 +22,7 @@ from katgym_envs.swe.swe_task import SweTask
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("tasks", nargs="?", default=SHIPPED, metavar="SET", help=SET_HELP)
-    add_option(parser, "split", "of the tasks (all)", choices=SPLITS)
+    add_option(parser, "split", "(all)", choices=SPLITS)
     add_option(parser, "json")
 
 

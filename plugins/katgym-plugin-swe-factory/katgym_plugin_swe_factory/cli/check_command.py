@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.add_argument("tasks", metavar="TASKS", help="'shipped', 'toy', a set's folder or file")
     add_option(parser, "id", "check this task only; repeat", action="append", metavar="ID")
-    add_option(parser, "split", "of the tasks (all)", choices=SPLITS)
+    add_option(parser, "split", "(all)", choices=SPLITS)
     add_option(parser, "workers", "tasks checked (2)", type=int, default=2)
     add_option(parser, "sandbox", "where tests run (local)", default="local")
     add_option(parser, "json")

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     filters = parser.add_argument_group("filters (keys of a TOML file)", keys)
     add_option(filters, "filters", "the file", type=Path, metavar="FILE")
     TRIAL.add(parser)
-    add("split", "of the tasks (train)", choices=SPLITS, default="train")
+    add("split", "(train)", choices=SPLITS, default="train")
     add("sandbox", "where tests run (local)", default="local")
     add("json")
     group = parser.add_argument_group("environment (pytest alone)")

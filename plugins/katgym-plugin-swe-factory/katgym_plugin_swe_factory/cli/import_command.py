@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser, "format", "whose keys they have (detected)", choices=[str(f) for f in RowFormat]
     )
-    add_option(parser, "split", "of all rows (what they say, or train)", choices=SPLITS)
+    add_option(parser, "split", "(what the rows say, or train)", choices=SPLITS)
     add_option(parser, "json")
 
 

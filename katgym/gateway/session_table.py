@@ -127,7 +127,7 @@ class SessionTable:
             group_id=group_id,
             metadata=dict(metadata or {}),
             created_s=now_s,
-            key_sha256=_sha256(key),
+            key_sha256=sha256_of(key),
             max_calls=self._config.max_calls if max_calls is None else max_calls,
             max_tokens=self._config.max_tokens if max_tokens is None else max_tokens,
             deadline_s=None if timeout_s is None else now_s + timeout_s,
@@ -159,7 +159,7 @@ class SessionTable:
 
     def by_key(self, key: str) -> LiveSession | None:
         """Return the session a key belongs to; None for a key of nobody."""
-        digest = _sha256(key)
+        digest = sha256_of(key)
         session_id = self._ids.get(digest)
         session = None if session_id is None else self.find(session_id)
         if session is None or not hmac.compare_digest(session.record.key_sha256, digest):
@@ -187,8 +187,9 @@ class SessionTable:
 
 def has_key(session: LiveSession, key: str) -> bool:
     """Return whether a key is the session's; takes as long whether it is or not."""
-    return hmac.compare_digest(session.record.key_sha256, _sha256(key))
+    return hmac.compare_digest(session.record.key_sha256, sha256_of(key))
 
 
-def _sha256(key: str) -> str:
+def sha256_of(key: str) -> str:
+    """Return what is kept of a key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

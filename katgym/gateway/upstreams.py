@@ -23,6 +23,7 @@ import msgspec
 
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.policies.endpoints.http_retry import retry_after_s
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +172,7 @@ class UpstreamPool:
             upstream.num_calls += 1
         answered_s = time.time()
         if status >= 300:
-            _raise_for(status, content, _seconds(asked))
+            _raise_for(status, content, retry_after_s(asked) or 0.0)
         try:
             decoded = msgspec.json.decode(content)
         except msgspec.DecodeError as e:
@@ -257,10 +258,3 @@ def _unreachable(url: str, error: BaseException) -> GatewayError:
         f"the model server at {url} cannot be reached ({type(error).__name__}: {error});"
         " katgym vllm serve MODEL starts one",
     )
-
-
-def _seconds(retry_after: str | None) -> float:
-    try:
-        return float(retry_after or 0)
-    except ValueError:
-        return 0.0

@@ -53,10 +53,10 @@ class PluginInfo:
     """
 
     name: str
-    namespace: str
-    distribution: str
-    version: str
-    module: str
+    namespace: str = ""
+    distribution: str = ""
+    version: str = ""
+    module: str = ""
     status: PluginStatus = PluginStatus.PENDING
     error: str | None = None
     hooks: Sequence[str] = ()
@@ -107,10 +107,8 @@ def _candidates(name: str, distribution: metadata.Distribution) -> list[Installe
         error = f"entry_points.txt cannot be read: {type(e).__name__}: {e}"
         broken = PluginInfo(
             name=name,
-            namespace="",
             distribution=name,
             version=version,
-            module="",
             status=PluginStatus.REFUSED,
             error=error,
         )
@@ -148,17 +146,7 @@ def missing_plugins(allowed: dict[str, str], infos: Sequence[PluginInfo]) -> lis
             continue
         error = f"not installed: {unknown_name(f'plugin in {ALLOW_VARIABLE}', written, known)}"
         logger.warning("%s", error)
-        missing.append(
-            PluginInfo(
-                name=written,
-                namespace="",
-                distribution="",
-                version="",
-                module="",
-                status=PluginStatus.MISSING,
-                error=error,
-            )
-        )
+        missing.append(PluginInfo(name=written, status=PluginStatus.MISSING, error=error))
     return missing
 
 

@@ -6,8 +6,8 @@ Not here: the loop that plays episodes (`agent_loop.py`).
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,18 +22,5 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(coroutine))
-        except BaseException as e:  # re-raised in the caller's thread
-            failure.append(e)
-
-    thread = threading.Thread(target=work, name="katgym-run-sync")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="katgym-run-sync") as pool:
+        return pool.submit(asyncio.run, coroutine).result()

@@ -85,15 +85,17 @@ class VllmServerConfig:
     """Where its output goes; None is a temporary file."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", _member(Device, self.device, "device"))
-        object.__setattr__(
-            self, "logprobs_mode", _member(LogprobsMode, self.logprobs_mode, "logprobs_mode")
+        closed = (
+            ("device", Device),
+            ("logprobs_mode", LogprobsMode),
+            ("weight_transfer", TransferBackend),
         )
-        object.__setattr__(
-            self,
-            "weight_transfer",
-            _member(TransferBackend, self.weight_transfer, "weight_transfer"),
-        )
+        for name, kind in closed:
+            value = getattr(self, name)
+            if value not in list(kind):
+                known = ", ".join(repr(str(member)) for member in kind)
+                raise UsageError(f"{name} is one of {known}, got {value!r}")
+            object.__setattr__(self, name, kind(value))
         if self.has_sleep and not self.has_rl_routes:
             raise UsageError("has_sleep needs has_rl_routes: nobody could send it to sleep")
         if not self.model:
@@ -167,11 +169,3 @@ def server_environment(
         if openmp.exists():
             found.setdefault("LD_PRELOAD", str(openmp))
     return found
-
-
-def _member(kind: type[StrEnum], value: str, name: str) -> StrEnum:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(str(member)) for member in kind)
-        raise UsageError(f"{name} is one of {known}, got {value!r}") from None

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     stop_timeout_s, command = float(arguments[0]), arguments[1:]
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)  # raises KeyboardInterrupt
     _prctl(_SET_CHILD_SUBREAPER, 1)
     try:
         child = subprocess.Popen(
@@ -57,10 +57,6 @@ def main(arguments: list[str]) -> int:
     finally:
         _stop(child, stop_timeout_s)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _stop(child: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-from types import FrameType
 
 from katgym import console
 from katgym.cli.options import ConfigOptions
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve; 0 after Ctrl-C, 1 when the server does not start or ends by itself."""
     config = OPTIONS.config(args, extra_args=tuple(args.extra))
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     console.stderr.print(f"starting vLLM for {config.model}", markup=False, soft_wrap=True)
     server = VllmServer(config)
     try:
@@ -60,7 +59,3 @@ def run(args: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -6,7 +6,6 @@ Keys are compared by their hashes, in constant time, and never logged. Not here:
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from katgym.errors import UsageError
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
-from katgym.gateway.session_table import LiveSession, has_key
+from katgym.gateway.session_table import LiveSession, has_key, sha256_of
 
 
 class AgentKeys:
@@ -31,7 +30,7 @@ class AgentKeys:
         """
         name, key = request.path_params.get("session_id", ""), bearer(request)
         if self._config.auth == "none":
-            name = name or (f"key-{_digest(key).hex()[:16]}" if key else "default")
+            name = name or (f"key-{sha256_of(key)[:16]}" if key else "default")
             session = self._gateway.sessions.find(name)
             if session is None:
                 await self._gateway.manager.admit()
@@ -46,13 +45,9 @@ class AgentKeys:
                     self._gateway.manager.replace(1)
                     raise
             return session
-        session = self._gateway.sessions.find(name) if name else None
-        if name:
-            if session is not None and (has_key(session, key) or self.is_owner(key)):
-                return session
-            raise _refusal()
-        session = self._gateway.sessions.by_key(key)
-        if session is None:
+        sessions = self._gateway.sessions
+        session = sessions.find(name) if name else sessions.by_key(key)
+        if session is None or (name and not has_key(session, key) and not self.is_owner(key)):
             raise _refusal()
         return session
 
@@ -63,7 +58,7 @@ class AgentKeys:
 
     def is_owner(self, key: str) -> bool:
         """Return whether a key is the owner's."""
-        return hmac.compare_digest(_digest(key), _digest(self._config.admin_key))
+        return hmac.compare_digest(sha256_of(key), sha256_of(self._config.admin_key))
 
 
 def bearer(request: Request) -> str:
@@ -72,10 +67,6 @@ def bearer(request: Request) -> str:
     if kind.lower() == "bearer" and key.strip():
         return key.strip()
     return request.headers.get("x-api-key", "")
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def _refusal() -> GatewayError:

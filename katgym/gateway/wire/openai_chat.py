@@ -134,10 +134,7 @@ def servable(message: Message) -> Message:
 def render(served: Served) -> dict[str, Any]:
     """Return the body of the answer."""
     return {
-        "id": f"chatcmpl-{served.call_id}",
-        "object": "chat.completion",
-        "created": served.created_s,
-        "model": served.call.model,
+        **_frame(served, "chat.completion"),
         "choices": [
             {
                 "index": i,
@@ -219,10 +216,10 @@ def _chunk(
     return sse.event({**_frame(served), "choices": [choice]})
 
 
-def _frame(served: Served) -> dict[str, Any]:
+def _frame(served: Served, kind: str = "chat.completion.chunk") -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{served.call_id}",
-        "object": "chat.completion.chunk",
+        "object": kind,
         "created": served.created_s,
         "model": served.call.model,
     }

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katgym.environment.messages import Message
 from katgym.gateway.call import Answer, ModelCall, Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, openai_chat, sse
-from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event
+from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event, servable
 
 __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
 
@@ -56,11 +55,6 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         is_stream=fields.flag(body, "stream", False),
         has_usage_chunk=bool((body.get("stream_options") or {}).get("include_usage")),
     )
-
-
-def servable(message: Message) -> Message:
-    """Return an answer as it is served: its text."""
-    return message
 
 
 def render(served: Served) -> dict[str, Any]:

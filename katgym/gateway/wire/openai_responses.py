@@ -14,7 +14,7 @@ from katgym.environment.messages import Message, Role
 from katgym.gateway.call import CallSampling, ModelCall
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields
-from katgym.gateway.wire.openai_chat import KEEPALIVE, error
+from katgym.gateway.wire.openai_chat import KEEPALIVE, error, servable
 from katgym.gateway.wire.openai_response_output import error_event, events, render
 
 __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
@@ -129,8 +129,3 @@ def _assistant(messages: list[Message]) -> Message:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
-
-
-def servable(message: Message) -> Message:
-    """Return an answer as it is served."""
-    return fields.servable(message, is_json_needed=False)

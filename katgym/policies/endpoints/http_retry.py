@@ -127,24 +127,20 @@ class HttpClient:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as e:
             raise UsageError(f"cannot request {url!r}: {e}") from e
         except httpx.TransportError as e:
-            error = PolicyError(f"cannot reach {url}: {type(e).__name__}: {e}")
-            raise _PassingError(error) from e
+            unreachable = PolicyError(f"cannot reach {url}: {type(e).__name__}: {e}")
+            raise _PassingError(unreachable) from e
         status, text = response.status_code, response.text
-        if status == 429 or status >= 500:
-            error = self._status_error(f"{url} answered {status}: {text:.300}", response)
-            raise _PassingError(error, _seconds(response.headers.get("retry-after")))
-        if status >= 300:
-            error = self._status_error(
-                f"{url} refused the request with {status}: {text:.500}", response
-            )
-            raise error
-        return response
-
-    @staticmethod
-    def _status_error(message: str, response: httpx.Response) -> HttpStatusError:
-        is_passing = response.status_code == 429 or response.status_code >= 500
+        if status < 300:
+            return response
+        is_passing = status == 429 or status >= 500
+        what = f"answered {status}: {text:.300}"
+        if not is_passing:
+            what = f"refused the request with {status}: {text:.500}"
         kind = "policy_unavailable" if is_passing else "policy_rejected"
-        return HttpStatusError(message, kind=kind, status=response.status_code, body=response.text)
+        error = HttpStatusError(f"{url} {what}", kind=kind, status=status, body=text)
+        if is_passing:
+            raise _PassingError(error, retry_after_s(response.headers.get("retry-after")))
+        raise error
 
     def _open(self) -> httpx.AsyncClient:
         """Return the client of the running loop: connections cannot move between loops."""
@@ -171,9 +167,9 @@ def _json(response: httpx.Response) -> Any:
         ) from e
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def retry_after_s(header: str | None) -> float | None:
     """Return a `Retry-After` in seconds; a date, or nothing readable, is None."""
     try:
-        return float(retry_after) if retry_after is not None else None
+        return float(header) if header is not None else None
     except ValueError:
         return None

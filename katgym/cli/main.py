@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import katgym
 from katgym import console
 from katgym.cli.parser import Parser
-from katgym.cli.plugin_commands import add_plugin_command, plugin_commands
+from katgym.cli.plugin_commands import add_plugin_command, add_subcommands, plugin_commands
 from katgym.errors import KatgymError, UsageError
 from katgym.system.openmp import settle_openmp
 
@@ -66,10 +66,11 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(
             name, help=summary, description=module.__doc__ if module else None
         )
-        if module is not None:
+        if module is not None and hasattr(module, "SUBCOMMANDS"):
+            add_subcommands(sub, module.__name__, module.SUBCOMMANDS)
+        elif module is not None:
             module.add_arguments(sub)
-            if hasattr(module, "run"):  # a command of subcommands has none of its own
-                sub.set_defaults(run=module.run)
+            sub.set_defaults(run=module.run)
     if command not in COMMANDS:
         found = plugin_commands(COMMANDS)
         for name, entry in found.items():

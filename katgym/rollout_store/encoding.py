@@ -4,7 +4,7 @@ Token ids are int32. Log-probs are float32 where every one of a turn comes back 
 otherwise; the blob's length tells which. Text of some length is deflated, with a window and tables
 small enough that setting them up does not cost more than the text.
 
-Not here: the tables (`schema.py`); Parquet (`shards.py`).
+Not here: sessions (`session_encoding.py`); the tables (`schema.py`); Parquet (`shards.py`).
 """
 
 from __future__ import annotations
@@ -16,25 +16,19 @@ import math
 import operator
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Message
-from katgym.environment.reward import Reward
 from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError
-from katgym.play.rollout import Rollout, Turn
+from katgym.play.rollout import Turn
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.policies.version_span import VersionSpan, one_span
-from katgym.rollout_store.records import FailedCall, SessionRecord, SessionStatus
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 MAX_TURNS = 2**20
 """Of one session."""
@@ -124,28 +118,22 @@ def turns_from_columns(
     texts = [json.loads(t if isinstance(t, str) else zlib.decompress(t))
              for t in (row["text"] for row in rows)]  # fmt: skip
     replies = [*(text["messages"] for text in texts[1:]), final_messages]
-    return [
-        _turn(row, text, reply, is_compact=is_compact)
-        for row, text, reply in zip(rows, texts, replies, strict=False)
-    ]
-
-
-def _turn(
-    row: Mapping[str, Any], text: Mapping[str, Any], reply: Sequence[Message], *, is_compact: bool
-) -> Turn:
-    prompt = _from_little("i", row["prompt_ids"])
-    sampled = _from_little("i", row["completion_ids"])
-    logprobs = logprobs_from_blob(row["policy_logprobs"], len(sampled))
-    return turn_from_row(
-        row,
-        messages=text["messages"],
-        answer=text["answer"],
-        reply=reply,
-        prompt_ids=prompt if is_compact else list(prompt),
-        completion_ids=sampled if is_compact else list(sampled),
-        policy_logprobs=logprobs if is_compact else list(logprobs),
-        version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
-    )
+    keep: Callable[[Any], Any] = (lambda values: values) if is_compact else list
+    turns = []
+    for row, text, reply in zip(rows, texts, replies, strict=False):
+        sampled = _from_little("i", row["completion_ids"])
+        turn = turn_from_row(
+            row,
+            messages=text["messages"],
+            answer=text["answer"],
+            reply=reply,
+            prompt_ids=keep(_from_little("i", row["prompt_ids"])),
+            completion_ids=keep(sampled),
+            policy_logprobs=keep(logprobs_from_blob(row["policy_logprobs"], len(sampled))),
+            version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
+        )
+        turns.append(turn)
+    return turns
 
 
 def turn_from_row(
@@ -213,9 +201,7 @@ def is_unchanged(row: Mapping[str, Any]) -> bool:
 
 def is_hash(sha256: bytes | None, tools: str | None) -> bool:
     """Return whether tools are those of a hash; none have none."""
-    if sha256 is None or tools is None:
-        return sha256 is None and tools is None
-    return hashlib.sha256(tools.encode()).digest() == sha256
+    return sha256 == (None if tools is None else hashlib.sha256(tools.encode()).digest())
 
 
 def checksum(prompt: bytes, completion: bytes, logprobs: bytes, text: str | bytes) -> int:
@@ -268,78 +254,6 @@ def text_to_column(turn: Turn) -> str | bytes:
     deflate = zlib.compressobj(1, zlib.DEFLATED, 13, 5)
     packed = deflate.compress(data) + deflate.flush()
     return packed if len(packed) < len(data) else dumped
-
-
-def record_to_columns(record: SessionRecord) -> dict[str, Any]:
-    """Return a session as the columns that have the names of its fields; the reward is JSON."""
-    return {
-        **{name: getattr(record, name) for name in SessionRecord.__slots__},
-        "metadata": to_json("metadata", dict(record.metadata)),
-        "status": str(SessionStatus(record.status)),
-        "reward": reward_to_column(record.reward),
-        "rollout": rollout_to_column(record.rollout),
-    }
-
-
-def record_from_columns(row: Any, reward_json: str | None) -> SessionRecord:
-    """Return the session that `record_to_columns` wrote; row: anything with its columns by name."""
-    reward = None if reward_json is None else msgspec.convert(json.loads(reward_json), Reward)
-    values = {name: row[name] for name in SessionRecord.__slots__}
-    values["metadata"] = json.loads(values["metadata"])
-    values["status"] = SessionStatus(values["status"])
-    values["rollout"] = rollout_from_column(values["rollout"], reward)
-    return SessionRecord(**{**values, "reward": reward})
-
-
-def reward_to_column(reward: Reward | None) -> str | None:
-    """Return a reward as JSON without what is at its default."""
-    if reward is None:
-        return None
-    if not isinstance(reward, Reward):
-        raise UsageError(f"the reward of a session is a katgym.Reward or None, got {reward!r}")
-    components = {name: _changed(component) for name, component in reward.components.items()}
-    return to_json("reward", {**_changed(reward), "components": components})
-
-
-def rollout_to_column(rollout: Rollout | None) -> str | None:
-    """Return a rollout as JSON, without turns and reward, and without what is at its default."""
-    if rollout is None:
-        return None
-    values = _changed(rollout)
-    values = {name: value for name, value in values.items() if name not in ("turns", "reward")}
-    for name in ("env_kwargs", "artifacts"):
-        values[name] = dict(values.get(name, {}))
-    if rollout.sampling is not None:
-        values["sampling"] = _changed(rollout.sampling)
-    return to_json("rollout", {**values, "final_messages": list(rollout.final_messages)})
-
-
-def rollout_from_column(text: str | None, reward: Reward | None) -> Rollout | None:
-    """Return the rollout that `rollout_to_column` wrote, with its session's reward."""
-    if text is None:
-        return None
-    values = json.loads(text)
-    messages = values.pop("final_messages")
-    invalid = Reward.invalid(FailureKind.VERIFIER_UNAVAILABLE, "its reward was taken back")
-    rollout = msgspec.convert({**values, "reward": {"value": 0.0}}, Rollout)
-    return replace(rollout, reward=reward or invalid, final_messages=messages)
-
-
-def _changed(value: DataclassInstance) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not at their defaults."""
-    found = {each.name: getattr(value, each.name) for each in fields(value)}
-    return {
-        each.name: found[each.name]
-        for each in fields(value)
-        if found[each.name]
-        != (each.default if each.default_factory is MISSING else each.default_factory())
-    }
-
-
-def failed_to_columns(call: FailedCall) -> tuple[Any, ...]:
-    """Return a failed call's values; lone surrogates of the reason, which may quote, become `?`."""
-    reason = call.reason.encode("utf-8", "replace").decode()
-    return call.call_id, call.route, call.status, call.kind, reason, call.received_s
 
 
 def to_json(name: str, value: Any) -> str:

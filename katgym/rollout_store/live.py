@@ -20,11 +20,8 @@ from katgym.rollout_store.encoding import (
     TURN_COLUMNS,
     EncodedTurn,
     encode_turn,
-    failed_to_columns,
     is_hash,
     is_unchanged,
-    record_from_columns,
-    record_to_columns,
     turns_from_columns,
 )
 from katgym.rollout_store.faults import corrupt_database
@@ -34,6 +31,11 @@ from katgym.rollout_store.records import (
     SessionRecord,
     SessionStatus,
     StoredSession,
+)
+from katgym.rollout_store.session_encoding import (
+    failed_to_columns,
+    record_from_columns,
+    record_to_columns,
 )
 
 _CHANGEABLE = sorted({field.name for field in fields(SessionRecord)} - {"session_id", "created_s"})

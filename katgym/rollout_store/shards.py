@@ -25,8 +25,6 @@ from katgym.policies.base import TokenRecord
 from katgym.policies.version_span import VersionSpan
 from katgym.rollout_store.encoding import (
     SAME,
-    record_from_columns,
-    record_to_columns,
     results_to_column,
     to_json,
     turn_from_row,
@@ -34,6 +32,10 @@ from katgym.rollout_store.encoding import (
 from katgym.rollout_store.faults import corrupt_shard
 from katgym.rollout_store.records import FailedCall, SessionRecord, StoredSession
 from katgym.rollout_store.schema import SCHEMA_VERSION, wrong_version
+from katgym.rollout_store.session_encoding import (
+    record_from_columns,
+    record_to_columns,
+)
 from katgym.system import whole_file
 
 _VERSION_KEY = b"katgym.rollout_store.version"

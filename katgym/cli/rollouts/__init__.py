@@ -9,12 +9,6 @@ example:
   katgym rollouts gc rollouts --older-than 30 --dry-run
 """
 
-from __future__ import annotations
-
-import argparse
-
-from katgym.cli.plugin_commands import add_subcommands
-
 SUBCOMMANDS = {
     "collect": "play groups of rollouts into a store, to be trained on later",
     "show": "list sessions, or show one as a tree of its calls",
@@ -23,8 +17,3 @@ SUBCOMMANDS = {
     "gc": "seal what has ended, drop what is not wanted, give space back",
 }
 """Subcommand -> its line of help, with a module `<name>_command` here."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands."""
-    add_subcommands(parser, __name__, SUBCOMMANDS)

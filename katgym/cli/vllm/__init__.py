@@ -8,20 +8,10 @@ example:
   katgym vllm status http://localhost:8000
 """
 
-from __future__ import annotations
-
-import argparse
-
-from katgym.cli.plugin_commands import add_subcommands
-
 SUBCOMMANDS = {
     "serve": "start a server and watch it until Ctrl-C",
     "install": "make the environment that servers run in, once",
     "attach": "wait for a running server, then show what it is",
     "status": "show what a running server is: models, version, routes",
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands, which bring what runs them."""
-    add_subcommands(parser, __name__, SUBCOMMANDS)
+"""Subcommand -> its line of help, with a module `<name>_command` here."""

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +29,8 @@ from katgym.policies.hf.row_batch import RowBatch
 from katgym.policies.token_policy import Generated
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +104,7 @@ class BatchEngine:
 
     async def generate(self, request: Request) -> Generated:
         """Queue a request and wait for it; a cancelled caller drops it."""
-        with self._wake:
-            if self._is_closing:
-                raise PolicyError("the policy is closed")
-            self._start()
-            self._waiting.append(request)
-            self._wake.notify()
+        self._put(self._waiting, request)
         return await asyncio.wrap_future(request.future)
 
     async def update(
@@ -121,12 +118,7 @@ class BatchEngine:
         Updates are made in the order in which they are asked for.
         """
         update = _Update(fn, version, is_immediate)
-        with self._wake:
-            if self._is_closing:
-                raise PolicyError("the policy is closed")
-            self._start()
-            self._updates.append(update)
-            self._wake.notify()
+        self._put(self._updates, update)
         await asyncio.wrap_future(update.future)
 
     def release(self, session_id: str) -> None:
@@ -141,10 +133,16 @@ class BatchEngine:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="katgym-hf", daemon=True)
-            self._thread.start()
+    def _put(self, queue: deque[T], item: T) -> None:
+        """Queue something for the thread, which the first starts."""
+        with self._wake:
+            if self._is_closing:
+                raise PolicyError("the policy is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="katgym-hf", daemon=True)
+                self._thread.start()
+            queue.append(item)
+            self._wake.notify()
 
     # ---- the thread
 

@@ -121,29 +121,27 @@ def describe(env_id: str) -> dict[str, Any]:
          "splits": ["train", "validation", "test"], "max_turns": 8, "error": None}
     """
     found = spec(env_id)
-    description: dict[str, Any] = {
+    description = {
         "id": found.id,
         "plugin": found.plugin,
         "plugin_version": found.plugin_version,
         "version": found.version,
         "description": found.description,
-        "tools": [],
-        "splits": [],
-        "max_turns": None,
-        "error": None,
     }
     try:
         env = make(env_id)
     except Exception as e:  # one env that cannot be made must not hide the others
         is_ours = isinstance(e, MissingDependencyError | UsageError)
-        return {**description, "error": str(e) if is_ours else f"{type(e).__name__}: {e}"}
-    description |= {
+        error = str(e) if is_ours else f"{type(e).__name__}: {e}"
+        return {**description, "tools": [], "splits": [], "max_turns": None, "error": error}
+    env.close()
+    return {
+        **description,
         "tools": list(env.tools),
         "splits": list(env.splits),
         "max_turns": env.max_turns,
+        "error": None,
     }
-    env.close()
-    return description
 
 
 def sync_gymnasium() -> None:

@@ -13,7 +13,6 @@ import atexit
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from katgym_envs.math.verifier.judge import judge_exactly
@@ -82,12 +81,7 @@ class Verifier:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ask(self, answer: str, gold: str) -> AnswerVerdict:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 from katgym.errors import UsageError
@@ -76,12 +75,7 @@ class PackageLab:
         pins = await asyncio.to_thread(pinned_requirements, python)
         return EnvironmentRecipe(requirements=pins, python_path=package.python_path), python
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for sandbox in self._all:
             await sandbox.kill()
         self._all.clear()

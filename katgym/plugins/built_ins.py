@@ -10,11 +10,11 @@ from katgym.hookspecs import RegisterNamed, hookimpl
 
 POLICIES = {
     "oracle": (
-        "katgym.policies.oracle:from_uri",
+        "katgym.policies.action_policy:oracle",
         "plays the env's own solution; oracle?max_calls=1: one tool call a turn",
     ),
-    "noop": ("katgym.policies.noop:from_uri", "answers with empty messages"),
-    "random": ("katgym.policies.random_policy:from_uri", "plays random actions"),
+    "noop": ("katgym.policies.action_policy:noop", "answers with empty messages"),
+    "random": ("katgym.policies.action_policy:random_play", "plays random actions"),
     "scripted": (
         "katgym.policies.scripted:from_uri",
         "scripted:FILE plays the actions in a file",

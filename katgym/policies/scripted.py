@@ -11,41 +11,31 @@ Not here: doubles for tests in Python (`katgym.testing.ScriptedPolicy`).
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from katgym.environment.messages import Message, assistant, normalize_action
+from katgym.environment.messages import Action, Message, normalize_action
 from katgym.errors import UsageError, unknown_name
-from katgym.policies.base import Completion, EpisodeContext, Policy, Session
+from katgym.policies.action_policy import ActionPolicy
+from katgym.policies.base import EpisodeContext
 
 Script = list[Message]
 
 
-class ScriptedFilePolicy(Policy):
-    """Plays one script in every episode, or one per task id."""
+def play_script(script: Script | Mapping[str, Script], name: str) -> ActionPolicy:
+    """Return a policy that plays one script in every episode, or one per task id."""
 
-    def __init__(self, script: Script | Mapping[str, Script], *, name: str = "scripted") -> None:
-        self.name = name
-        self._script = script
-
-    def start(self, context: EpisodeContext) -> ScriptedFileSession:
-        if isinstance(self._script, list):
-            return ScriptedFileSession(self._script)
+    def begin(context: EpisodeContext) -> Iterator[Action]:
+        if isinstance(script, list):
+            return itertools.chain(script, itertools.repeat(""))
         task_id = context.env.task.task_id
-        if task_id not in self._script:
-            raise UsageError(unknown_name(f"task id in {self.name!r}", task_id, self._script))
-        return ScriptedFileSession(self._script[task_id])
+        if task_id not in script:
+            raise UsageError(unknown_name(f"task id in {name!r}", task_id, script))
+        return itertools.chain(script[task_id], itertools.repeat(""))
 
-
-class ScriptedFileSession(Session):
-    """One episode: the next action, whatever the messages are."""
-
-    def __init__(self, script: Script) -> None:
-        self._rest = iter(script)
-
-    async def complete(self, messages: Sequence[Message], *, max_tokens: int) -> Completion:
-        return Completion(message=next(self._rest, assistant()))
+    return ActionPolicy(name, begin)
 
 
 def load_script(path: Path) -> Script | dict[str, Script]:
@@ -76,11 +66,11 @@ def load_script(path: Path) -> Script | dict[str, Script]:
     return [_action(whole, f"{path}:1")]
 
 
-def from_uri(rest: str) -> ScriptedFilePolicy:
+def from_uri(rest: str) -> ActionPolicy:
     """Return the policy of `scripted:{rest}`."""
     if not rest:
         raise UsageError("the policy URI ends too early; its form is scripted:FILE")
-    return ScriptedFilePolicy(load_script(Path(rest).expanduser()), name=f"scripted:{rest}")
+    return play_script(load_script(Path(rest).expanduser()), f"scripted:{rest}")
 
 
 def _actions(items: object, where: str) -> Script:

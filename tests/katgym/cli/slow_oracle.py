@@ -11,12 +11,11 @@ import asyncio, signal, sys
 # A shell starts background jobs with SIGINT ignored, and so would this process be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import katgym
-from katgym.policies import oracle
 from katgym.cli.main import main
 
 class Slow(katgym.Policy):
     name = "oracle"
-    inner = oracle.OraclePolicy()
+    inner = katgym.policy("oracle")
     def start(self, context):
         session = self.inner.start(context)
         complete = session.complete

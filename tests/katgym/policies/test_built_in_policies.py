@@ -13,10 +13,7 @@ import pytest
 import katgym
 from katgym.errors import UnknownNameError, UsageError
 from katgym.plugins.built_ins import POLICIES, katgym_register_policies
-from katgym.policies.noop import NoopPolicy
-from katgym.policies.oracle import OraclePolicy
-from katgym.policies.random_policy import RandomPolicy
-from katgym.policies.scripted import ScriptedFilePolicy, load_script
+from katgym.policies.scripted import load_script, play_script
 from katgym.policies.uri import policy
 
 SCHEMES = {name: entry_point for name, (entry_point, _) in POLICIES.items()}
@@ -44,8 +41,8 @@ def play(player, **kwargs):
 
 
 def test_the_oracle_solves_and_silence_does_not():
-    assert play(OraclePolicy()).reward.value == 1.0
-    rollout = play(NoopPolicy())
+    assert play("oracle").reward.value == 1.0
+    rollout = play("noop")
     assert rollout.reward.value == 0.0
     assert rollout.messages[-1] == {"role": "assistant", "content": ""}
 
@@ -104,7 +101,7 @@ def test_options_of_an_oracle_that_are_none_are_refused(uri, text):
 
 
 def test_random_play_follows_its_seed():
-    said = [play(RandomPolicy(), seed=s).messages[-1]["content"] for s in (1, 1, 2)]
+    said = [play("random", seed=s).messages[-1]["content"] for s in (1, 1, 2)]
     assert said[0] == said[1] != said[2]
 
 
@@ -136,7 +133,7 @@ def test_a_json_list_is_a_script_too(tmp_path):
 def test_an_object_has_a_script_per_task(tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"t0": ["0"], "t1": ["1"]}))
-    player = ScriptedFilePolicy(load_script(path), name="scripted:a.json")
+    player = play_script(load_script(path), "scripted:a.json")
     assert play(player, task_id="t1").reward.value == 1.0
     with pytest.raises(UsageError, match=r"unknown task id in 'scripted:a\.json' 't2'"):
         play(player, task_id="t2")

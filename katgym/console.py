@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
@@ -33,8 +34,8 @@ stderr = _console(stderr=True)
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as JSON on standard output, unwrapped, for other programs."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print JSON values and records of ours on standard output, unwrapped, for other programs."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=msgspec.to_builtins))
 
 
 def print_error(message: str) -> None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from katgym.errors import UnknownNameError, unknown_name
 from katgym.rollout_store import live
@@ -29,10 +28,6 @@ class CollectReport:
     sealed: list[str] = field(default_factory=list)
     num_bytes_before: int = 0
     num_bytes_after: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
 
 
 def collect(

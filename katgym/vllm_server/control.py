@@ -11,7 +11,7 @@ Not here: the order in which weights are updated (`katgym_trainer.weight_sync`);
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -50,9 +50,6 @@ class Abilities:
     """Weights through memory or NCCL."""
     has_lora_updates: bool
     """Adapters are loaded while it runs."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class VllmControl:

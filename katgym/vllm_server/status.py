@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from katgym.errors import InfrastructureError, UsageError
 from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
@@ -27,15 +26,6 @@ class ServerStatus:
     weight_version: str
     """"" where the server has no RL routes."""
     is_paused: bool
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "url": self.url,
-            "models": self.models,
-            "abilities": self.abilities.to_json(),
-            "weight_version": self.weight_version,
-            "is_paused": self.is_paused,
-        }
 
 
 def attach(url: str, *, timeout_s: float = 0.0) -> VllmControl:

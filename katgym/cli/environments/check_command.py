@@ -8,7 +8,6 @@ example:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from rich.text import Text
 
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     env_id, kwargs = parse_env(args.env)
     report = check_env(env_id, num_tasks=args.tasks, **kwargs)
     if args.json:
-        console.print_json(asdict(report))
+        console.print_json(report)
         return int(not report.ok)
     console.print_rows(
         (Text(str(item.status), style=_STYLES[str(item.status)]), item.name, item.detail)

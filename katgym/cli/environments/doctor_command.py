@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.text import Text
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 as long as katgym itself works."""
     findings = [check() for check in CHECKS]
     if args.json:
-        console.print_json([asdict(finding) for finding in findings])
+        console.print_json(findings)
         return 0
     console.print_rows(
         (console.yes_or_no(item.is_working), item.name, item.detail, Text(item.fix, style="bold"))

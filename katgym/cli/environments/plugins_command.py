@@ -11,7 +11,6 @@ example:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from rich.text import Text
 
@@ -31,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     found = plugins.list_plugins()
     is_broken = any(info.status in ("refused", "missing") for info in found)
     if args.json:
-        console.print_json([asdict(info) for info in found])
+        console.print_json(found)
         return int(is_broken)
     if not found:
         console.stdout.print("no plugins are installed or enabled")

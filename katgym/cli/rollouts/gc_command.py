@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             is_dry=args.dry_run,
         )
     if args.json:
-        console.print_json(report.to_json())
+        console.print_json(report)
         return 0
     would = "would be " if args.dry_run else ""
     console.stdout.print(

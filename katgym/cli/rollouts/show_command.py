@@ -14,7 +14,6 @@ example:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         shown = records[max(0, len(records) - args.limit) :]
         num_unreadable = store.num_left_out
     if args.json:
-        console.print_json([asdict(record) for record in shown])
+        console.print_json(shown)
     else:
         rows = [
             (

@@ -7,7 +7,6 @@ example:
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from katgym import console
@@ -29,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         read_lock(folder)
     comparison = compare_runs(read_rollouts(args.a), read_rollouts(args.b))
     if args.json:
-        console.print_json(asdict(comparison))
+        console.print_json(comparison)
     else:
         console.stdout.print(f"A: {args.a}\nB: {args.b}", markup=False)
         console.stdout.print(comparison_table(comparison))

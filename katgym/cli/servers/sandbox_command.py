@@ -93,10 +93,7 @@ def _list(names: list[str], *, is_json: bool, is_one: bool) -> int:
     found = _each(names, lambda made: made.enforcement(), is_one=is_one)
     if is_json:
         console.print_json(
-            {
-                name: msgspec.to_builtins(f) if isinstance(f, Enforcement) else {"error": f}
-                for name, f in found.items()
-            }
+            {name: f if isinstance(f, Enforcement) else {"error": f} for name, f in found.items()}
         )
         return 0
     for name, item in found.items():

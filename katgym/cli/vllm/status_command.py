@@ -40,7 +40,7 @@ def show(control: VllmControl, *, is_json: bool) -> int:
 
     status = asyncio.run(ask())
     if is_json:
-        console.print_json(status.to_json())
+        console.print_json(status)
         return 0
     can = status.abilities
     paused = ", paused" if status.is_paused else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from katgym.environment.env import Env
 from katgym.environment.failure import FailureKind, RolloutStatus
@@ -70,7 +70,7 @@ async def run_match(
         for seat in players
     }
     options = {"task_id": task_id, "max_turns": cap_turns(playground, limits)}
-    match = _Match(playground, recorders, contexts, limits)
+    match = _Match(playground, recorders, contexts, EpisodeClock(limits))
     try:
         return await match.clock.watch(match.play({k: v for k, v in options.items() if v}))
     except HungError as error:
@@ -82,22 +82,15 @@ async def run_match(
                 await player.aclose()
 
 
+@dataclass(slots=True)
 class _Match:
     """One match in progress."""
 
-    def __init__(
-        self,
-        env: Env,
-        recorders: Mapping[str, Recorder],
-        contexts: Mapping[str, EpisodeContext],
-        limits: Limits,
-    ) -> None:
-        self.env = env
-        self.recorders = recorders
-        self.contexts = dict(contexts)
-        self.limits = limits
-        self.clock = EpisodeClock(limits)
-        self.sessions: dict[str, Session] = {}
+    env: Env
+    recorders: dict[str, Recorder]
+    contexts: dict[str, EpisodeContext]
+    clock: EpisodeClock
+    sessions: dict[str, Session] = field(default_factory=dict)
 
     async def play(self, options: dict[str, object]) -> dict[str, Rollout]:
         """Reset, let the seats take turns, and conclude for all of them."""
@@ -119,7 +112,7 @@ class _Match:
                 while True:
                     seat = env.seat
                     recorder, context = self.recorders[seat], self.contexts[seat]
-                    max_tokens = token_budget(self.limits, context.sampling, recorder)
+                    max_tokens = token_budget(clock.limits, context.sampling, recorder)
                     if max_tokens == 0:
                         cut = FailureKind.MAX_TOKENS
                         break

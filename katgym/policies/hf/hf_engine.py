@@ -87,21 +87,6 @@ class BatchEngine:
 
     # ---- called from any thread
 
-    @property
-    def num_prefilled(self) -> int:
-        """Prompt tokens computed; those reused from a prefix are not in it."""
-        return self.batch.num_prefilled
-
-    @property
-    def num_reused(self) -> int:
-        """Prompt tokens whose keys and values were copied."""
-        return self.batch.num_reused
-
-    @property
-    def num_decoded(self) -> int:
-        """Tokens fed back one by one."""
-        return self.batch.num_decoded
-
     async def generate(self, request: Request) -> Generated:
         """Queue a request and wait for it; a cancelled caller drops it."""
         self._put(self._waiting, request)

@@ -31,8 +31,11 @@ class RowBatch:
         self.max_prefill_tokens = max_prefill_tokens
         self.rows: list[Request] = []
         self.num_prefilled = 0
+        """Prompt tokens computed; those reused from a prefix are not in it."""
         self.num_reused = 0
+        """Prompt tokens whose keys and values were copied."""
         self.num_decoded = 0
+        """Tokens fed back one by one."""
         self.forget()
 
     def forget(self) -> None:

@@ -113,12 +113,12 @@ def test_the_next_turn_reuses_its_session_and_siblings_share_a_prompt(make_polic
     policy = make_policy()
     prompt = PROMPTS[3]
     first, *_ = gather(*(generate(policy, prompt, seed=i, session_id=str(i)) for i in range(4)))
-    assert policy.engine.num_prefilled == len(prompt) + 3  # siblings compute one token each
-    before = policy.engine.num_prefilled
+    assert policy.engine.batch.num_prefilled == len(prompt) + 3  # siblings compute one token each
+    before = policy.engine.batch.num_prefilled
     longer = prompt + first.token_ids + [7, 8, 9]
     (second,) = gather(generate(policy, longer, session_id="0"))
     # the last sampled token was never fed back, so it is computed with the three new ones
-    assert policy.engine.num_prefilled - before == 4
+    assert policy.engine.batch.num_prefilled - before == 4
     difference = full_forward(model, longer, second) - torch.tensor(second.policy_logprobs)
     assert difference.abs().max() <= 1e-4
 

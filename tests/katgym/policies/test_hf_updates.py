@@ -46,8 +46,8 @@ def generate(policy, prompt, *, seed=0, max_tokens=20, session_id="s"):
 async def wait_for_tokens(policy, num_tokens):
     """Wait until so many tokens were decoded, all rows together."""
     deadline = time.monotonic() + 60
-    while policy.engine.num_decoded < num_tokens:
-        assert time.monotonic() < deadline, policy.engine.num_decoded
+    while policy.engine.batch.num_decoded < num_tokens:
+        assert time.monotonic() < deadline, policy.engine.batch.num_decoded
         await asyncio.sleep(0.001)
 
 
@@ -136,7 +136,7 @@ def test_an_immediate_update_without_a_change_changes_no_token(policy):
     async def run(is_updated):
         task = asyncio.create_task(generate(policy, PROMPT, seed=3, max_tokens=200))
         if is_updated:
-            await wait_for_tokens(policy, policy.engine.num_decoded + 20)
+            await wait_for_tokens(policy, policy.engine.batch.num_decoded + 20)
             await policy.update_weights(lambda: None, policy_version=0, is_immediate=True)
         return await task
 

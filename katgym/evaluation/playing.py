@@ -7,13 +7,14 @@ shown (`progress.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
 from katgym.evaluation.plan import Plan
-from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.play.rollout import Rollout
 from katgym.policies.base import Policy
 
@@ -51,29 +52,21 @@ async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Ob
     )
     missing = (request for request in plan.requests() if request.key not in sink.done)
     writer = _Writer(sink, notify)
-    try:
-        await _feed(engine, missing, writer)
-    finally:
-        await writer.finish()  # what has ended reaches the sink, also after Ctrl-C
-
-
-async def _feed(engine: RolloutEngine, requests: Iterable[RolloutRequest], writer: _Writer) -> None:
-    """Hand rollouts that have ended to the writer; give up on a policy that only fails."""
-    run = engine.run(requests)
     in_a_row: tuple[FailureKind | None, int] = (None, 0)
     try:
-        async for _, rollout in run:
-            writer.put(rollout)
-            kind = None if rollout.reward.is_valid else rollout.failure_kind
-            in_a_row = (kind, in_a_row[1] + 1 if kind == in_a_row[0] else 1)
-            if kind is not None and in_a_row[1] >= MAX_CONSECUTIVE_FAILURES:
-                raise PolicyError(
-                    f"{in_a_row[1]} rollouts in a row failed ({kind}): {rollout.reason}."
-                    " Finished rollouts are kept; mend it and run the same command again.",
-                    kind=str(kind),
-                )
+        async with aclosing(engine.run(missing)) as played:
+            async for _, rollout in played:
+                writer.put(rollout)
+                kind = None if rollout.reward.is_valid else rollout.failure_kind
+                in_a_row = (kind, in_a_row[1] + 1 if kind == in_a_row[0] else 1)
+                if kind is not None and in_a_row[1] >= MAX_CONSECUTIVE_FAILURES:
+                    raise PolicyError(
+                        f"{in_a_row[1]} rollouts in a row failed ({kind}): {rollout.reason}."
+                        " Finished rollouts are kept; mend it and run the same command again.",
+                        kind=str(kind),
+                    )
     finally:
-        await run.aclose()
+        await writer.finish()  # what has ended reaches the sink, also after Ctrl-C
 
 
 class _Writer:

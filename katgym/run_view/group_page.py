@@ -6,9 +6,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from katgym.run_view.group_tree import GroupTree, group_tree
 from katgym.run_view.page_frame import facts, notes, page, plural, shade, short
@@ -32,7 +30,7 @@ def group_page(
     """
     tree = group_tree([one.rollout for one in group.rollouts])
     texts = view.token_texts
-    records: Sequence[Any] = [turn.tokens for one in group.rollouts for turn in one.rollout.turns]
+    records = [turn.tokens for one in group.rollouts for turn in one.rollout.turns]
     ids = sorted({i for record in records if record is not None for i in record.completion_ids})
     data = {
         "range": list(reward_range),

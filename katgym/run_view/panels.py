@@ -7,7 +7,7 @@ charts are drawn (`svg_charts.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from katgym.evaluation.statistics.intervals import Interval, mean, t_interval
 from katgym.evaluation.statistics.summary import EnvSummary
@@ -22,55 +22,29 @@ MIN_GROUPS = 4
 """Groups of a step from which on its mean reward has an interval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chart:
-    """A chart and the metrics it takes; `name_low` and `name_high` are the interval of `name`."""
-
-    title: str
-    unit: str
-    metrics: tuple[str, ...]
-    is_from_zero: bool = True
-
-
 _CHARTS = (
-    _Chart(
-        title="Turns", unit="of a rollout", metrics=("rollout/turns", "rollout/turns_per_success")
+    ("Turns", "of a rollout", "rollout/turns", "rollout/turns_per_success"),
+    ("Tool calls", "a turn", "rollout/tool_calls_per_turn", "rollout/parallel_calls_per_turn"),
+    ("Entropy", "nats a trained token", "train/entropy"),
+    ("Loss", "before the update", "train/loss"),
+    ("Gradient norm", "before it is shortened", "train/grad_norm"),
+    ("KL", "nats a token", "train/policy_kl", "train/ref_kl"),
+    (
+        "Mismatch and clipping", "share of trained tokens",
+        "train/mismatch_fraction", "train/clip_fraction",
     ),
-    _Chart(
-        title="Tool calls",
-        unit="a turn",
-        metrics=("rollout/tool_calls_per_turn", "rollout/parallel_calls_per_turn"),
+    (
+        "Throughput", "tokens a second",
+        "rate/sampled_tokens_per_s", "rate/trained_tokens_per_s",
     ),
-    _Chart(title="Entropy", unit="nats a trained token", metrics=("train/entropy",)),
-    _Chart(title="Loss", unit="before the update", metrics=("train/loss",), is_from_zero=False),
-    _Chart(title="Gradient norm", unit="before it is shortened", metrics=("train/grad_norm",)),
-    _Chart(title="KL", unit="nats a token", metrics=("train/policy_kl", "train/ref_kl")),
-    _Chart(
-        title="Mismatch and clipping",
-        unit="share of trained tokens",
-        metrics=("train/mismatch_fraction", "train/clip_fraction"),
+    ("Staleness", "steps behind", "rollout/staleness", "rollout/max_staleness"),
+    ("Groups", "share of a step's", "rollout/open_groups", "rollout/solved_groups"),
+    (
+        "Sampled tokens", "of a rollout",
+        "rollout/completion_tokens", "rollout/max_completion_tokens",
     ),
-    _Chart(
-        title="Throughput",
-        unit="tokens a second",
-        metrics=("rate/sampled_tokens_per_s", "rate/trained_tokens_per_s"),
-    ),
-    _Chart(
-        title="Staleness",
-        unit="steps behind",
-        metrics=("rollout/staleness", "rollout/max_staleness"),
-    ),
-    _Chart(
-        title="Groups",
-        unit="share of a step's",
-        metrics=("rollout/open_groups", "rollout/solved_groups"),
-    ),
-    _Chart(
-        title="Sampled tokens",
-        unit="of a rollout",
-        metrics=("rollout/completion_tokens", "rollout/max_completion_tokens"),
-    ),
-)
+)  # fmt: skip
+"""Title, unit, and the metrics that a chart takes."""
 _REWARD = ("rollout/reward",)
 _SUCCESS = ("rollout/success",)
 _WHOLES = ("time/total_s", "time/step_s")
@@ -172,9 +146,8 @@ def training_panels(
     if checkpoints:  # the metrics say the same of them
         taken.update(name for name in found if name.startswith("eval/"))
     _add(panels, "Success", "share of rollouts", success)
-    for chart in _CHARTS:
-        series = take(chart.metrics)
-        _add(panels, chart.title, chart.unit, series, is_from_zero=chart.is_from_zero)
+    for title, unit, *names in _CHARTS:
+        _add(panels, title, unit, take(names), is_from_zero=title != "Loss")
     split = take(
         name
         for name in found

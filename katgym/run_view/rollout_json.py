@@ -6,11 +6,12 @@ Not here: the script (`assets/`), the page around it (`group_page.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from katgym.environment.messages import Message, assistant
 from katgym.play.rollout import Rollout, Turn, parent_of
+from katgym.policies.base import TokenRecord
 from katgym.run_view.run_view import GroupView
 from katgym.run_view.token_texts import TokenTexts, split_characters
 
@@ -21,7 +22,7 @@ MAX_TEXT = 20_000
 def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict[str, Any]:
     """Return one rollout of a group."""
     rollout = group.rollouts[place].rollout
-    outputs = _outputs(rollout)
+    in_lanes = _messages_in_lanes(rollout)
     return {
         "label": str(place + 1),
         "status": str(rollout.status),
@@ -33,8 +34,8 @@ def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict
         ],
         "advantage": group.advantage(place),
         "facts": _facts(rollout),
-        "turns": [_turn(rollout, n, outputs, texts) for n in range(len(rollout.turns))],
-        "rest": _messages(rollout.final_messages, outputs),
+        "turns": [_turn(turn, in_lanes, texts) for turn in rollout.turns],
+        "rest": _messages(rollout.final_messages, in_lanes),
     }
 
 
@@ -59,8 +60,8 @@ def _facts(rollout: Rollout) -> list[list[str]]:
     return [[name, value] for name, value in facts if value]
 
 
-def _outputs(rollout: Rollout) -> dict[tuple[int, str], Message]:
-    """Return (turn, call id) -> the message that answers the call.
+def _messages_in_lanes(rollout: Rollout) -> set[int]:
+    """Return the `id` of each call's first answer: lanes show it, as the call's result.
 
     It stands before the answer of the next turn, or of a turn that goes on from this one.
     """
@@ -77,23 +78,14 @@ def _outputs(rollout: Rollout) -> dict[tuple[int, str], Message]:
             call_id = message.get("tool_call_id", "")
             if message["role"] == "tool" and call_id in ids:
                 found.setdefault((number, call_id), message)
-    return found
+    return {id(message) for message in found.values()}
 
 
-def _turn(
-    rollout: Rollout,
-    number: int,
-    outputs: Mapping[tuple[int, str], Message],
-    texts: TokenTexts | None,
-) -> dict[str, Any]:
-    turn = rollout.turns[number]
-    answer = turn.answer or assistant()
-    record = turn.tokens
-    joined: list[tuple[int, int, str]] = []  # parts of characters: place, number of tokens, text
-    if record is not None and texts is not None:
-        joined = list(split_characters(texts, record.completion_ids))
+def _turn(turn: Turn, in_lanes: Collection[int], texts: TokenTexts | None) -> dict[str, Any]:
+    answer, record = turn.answer or assistant(), turn.tokens or TokenRecord()
+    ids = record.completion_ids
     return {
-        "given": _messages(turn.messages, outputs),
+        "given": _messages(turn.messages, in_lanes),
         "answer": {
             "content": _cut(answer.get("content") or ""),
             "reasoning": _cut(answer.get("reasoning_content") or ""),
@@ -107,20 +99,18 @@ def _turn(
         "num_sampled": turn.num_completion_tokens,
         "seconds": _rounded(turn.completed_s - turn.started_s),
         "started": _rounded(turn.started_s),
-        "versions": [] if record is None else [[s.version, s.end] for s in record.version_spans],
-        "branch": None if record is None or record.branch is None else str(record.branch),
-        "parent": None if record is None else record.parent,
-        "num_shared": 0 if record is None else record.num_shared,
-        "ids": [] if record is None else list(record.completion_ids),
-        "logprobs": [] if record is None else [_rounded(x) for x in record.policy_logprobs],
-        "joined": joined,
-        "lanes": _lanes(turn, number, answer, outputs),
+        "versions": [[span.version, span.end] for span in record.version_spans],
+        "branch": None if record.branch is None else str(record.branch),
+        "parent": record.parent,
+        "num_shared": record.num_shared,
+        "ids": list(ids),
+        "logprobs": [_rounded(x) for x in record.policy_logprobs],
+        "joined": [] if texts is None else list(split_characters(texts, ids)),
+        "lanes": _lanes(turn, answer),
     }
 
 
-def _lanes(
-    turn: Turn, number: int, answer: Message, outputs: Mapping[tuple[int, str], Message]
-) -> dict[str, Any]:
+def _lanes(turn: Turn, answer: Message) -> dict[str, Any]:
     """Return a turn's calls on their time axis: seconds since the first was called."""
     results = {result.call_id: result for result in turn.tool_results}
     called = {c["id"]: c["function"]["arguments"] for c in answer.get("tool_calls", ())}
@@ -129,7 +119,6 @@ def _lanes(
     rows: list[dict[str, Any]] = []
     for call_id, result in results.items():
         is_timed = result.ended_s > 0
-        message = outputs.get((number, call_id))
         start = result.called_s or result.started_s
         rows.append(
             {
@@ -140,7 +129,7 @@ def _lanes(
                 "called": _rounded(start - begin) if is_timed else None,
                 "start": _rounded(result.started_s - begin) if is_timed else None,
                 "end": _rounded(result.ended_s - begin) if is_timed else None,
-                "output": _cut(result.content or (message.get("content") if message else "") or ""),
+                "output": _cut(result.content or ""),
                 "omitted": result.num_bytes_omitted,
             }
         )
@@ -158,11 +147,8 @@ def _lanes(
     }
 
 
-def _messages(
-    messages: Sequence[Message], outputs: Mapping[tuple[int, str], Message]
-) -> list[list[Any]]:
+def _messages(messages: Sequence[Message], in_lanes: Collection[int]) -> list[list[Any]]:
     """Return role and text of messages; those that stand in a lane are left out."""
-    shown = {id(message) for message in outputs.values()}
     return [
         [
             message.get("name") or message["role"],
@@ -170,7 +156,7 @@ def _messages(
             _cut(message.get("content") or ""),
         ]
         for message in messages
-        if id(message) not in shown
+        if id(message) not in in_lanes
     ]
 
 

@@ -78,10 +78,10 @@ def choose(heads: Sequence[GroupHead], selection: Selection) -> list[GroupHead]:
             "no group of this run is as asked for; leave out one of --step, --group, --env, --task"
             " and --invalid"
         )
-    chosen = _bounded(fitting, selection.limit)
-    steps = [-1 if head.step is None else head.step for head in chosen]
-    order = sorted(range(len(chosen)), key=lambda i: (-steps[i], chosen[i].is_held_out, i))
-    return [chosen[i] for i in order]
+    return sorted(
+        _bounded(fitting, selection.limit),
+        key=lambda head: (1 if head.step is None else -head.step, head.is_held_out),
+    )
 
 
 def _bounded(heads: Sequence[GroupHead], limit: int) -> list[GroupHead]:

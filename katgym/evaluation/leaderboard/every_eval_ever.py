@@ -104,7 +104,7 @@ def _export(
         sample(
             line,
             evaluation_id=log["evaluation_id"],
-            result_id=_result_id(log["evaluation_id"], _MAIN_METRIC),
+            result_id=_result_id(env, info, _MAIN_METRIC),
             model_id=info.model_id,
             success_threshold=env.success_threshold,
         )
@@ -133,15 +133,9 @@ def evaluation_log(env: EnvSummary, info: ExportInfo) -> dict[str, Any]:
             f"env {env.env_id!r} has no rollout with a valid reward: there is no score to export"
         )
     timestamp = str(info.timestamp_s)
-    evaluation_id = f"{env.env_id}/{info.model_id}/{timestamp}"
-    results = [
-        _reward_result(evaluation_id, env, info, env.mean_reward),
-        _success_result(evaluation_id, env, info, env.success_rate),
-        *_pass_k_results(evaluation_id, env, info),
-    ]
     return {
         "schema_version": SCHEMA_VERSION,
-        "evaluation_id": evaluation_id,
+        "evaluation_id": _evaluation_id(env, info),
         "evaluation_timestamp": timestamp,
         "retrieved_timestamp": timestamp,
         "source_metadata": {
@@ -160,14 +154,16 @@ def evaluation_log(env: EnvSummary, info: ExportInfo) -> dict[str, Any]:
                 "model_availability": info.model_availability,
             },
         },
-        "evaluation_results": results,
+        "evaluation_results": [
+            _reward_result(env, info, env.mean_reward),
+            _success_result(env, info, env.success_rate),
+            *_pass_k_results(env, info),
+        ],
     }
 
 
-def _reward_result(
-    evaluation_id: str, env: EnvSummary, info: ExportInfo, mean_reward: float
-) -> dict[str, Any]:
-    result = _result(evaluation_id, env, info, _MAIN_METRIC, mean_reward)
+def _reward_result(env: EnvSummary, info: ExportInfo, mean_reward: float) -> dict[str, Any]:
+    result = _result(env, info, _MAIN_METRIC, mean_reward)
     result["metric_config"] |= {
         "metric_name": "Mean reward",
         "metric_kind": "reward",
@@ -188,10 +184,8 @@ def _reward_result(
     return result
 
 
-def _success_result(
-    evaluation_id: str, env: EnvSummary, info: ExportInfo, success_rate: float
-) -> dict[str, Any]:
-    result = _result(evaluation_id, env, info, "success_rate", success_rate)
+def _success_result(env: EnvSummary, info: ExportInfo, success_rate: float) -> dict[str, Any]:
+    result = _result(env, info, "success_rate", success_rate)
     result["metric_config"] |= {
         "metric_name": "Success rate",
         "metric_kind": "pass_rate",
@@ -203,15 +197,13 @@ def _success_result(
     return result
 
 
-def _pass_k_results(
-    evaluation_id: str, env: EnvSummary, info: ExportInfo
-) -> Iterator[dict[str, Any]]:
+def _pass_k_results(env: EnvSummary, info: ExportInfo) -> Iterator[dict[str, Any]]:
     for kind, sign, values in (
         ("pass_at_k", "@", env.pass_at_k),
         ("pass_hat_k", "^", env.pass_hat_k),
     ):
         for k, value in values.items():
-            result = _result(evaluation_id, env, info, kind, value, suffix=f"_{k}")
+            result = _result(env, info, kind, value, suffix=f"_{k}")
             result["metric_config"] |= {
                 "metric_name": f"pass{sign}{k}",
                 "metric_kind": kind,
@@ -220,25 +212,23 @@ def _pass_k_results(
             yield result
 
 
-def _result_id(evaluation_id: str, metric: str) -> str:
-    return f"{evaluation_id}#{metric}"
+def _evaluation_id(env: EnvSummary, info: ExportInfo) -> str:
+    return f"{env.env_id}/{info.model_id}/{info.timestamp_s}"
+
+
+def _result_id(env: EnvSummary, info: ExportInfo, metric: str) -> str:
+    return f"{_evaluation_id(env, info)}#{metric}"
 
 
 def _result(
-    evaluation_id: str,
-    env: EnvSummary,
-    info: ExportInfo,
-    metric: str,
-    score: float,
-    *,
-    suffix: str = "",
+    env: EnvSummary, info: ExportInfo, metric: str, score: float, *, suffix: str = ""
 ) -> dict[str, Any]:
     """Return one entry of `evaluation_results`, bounded by 0 and 1."""
     source = {"tasks_sha256": env.tasks_sha256, "seeds_sha256": env.seeds_sha256}
     if env.env_id in info.plugin_versions:
         source["plugin_version"] = info.plugin_versions[env.env_id]
     return {
-        "evaluation_result_id": _result_id(evaluation_id, metric + suffix),
+        "evaluation_result_id": _result_id(env, info, metric + suffix),
         "evaluation_name": env.env_id,
         "source_data": {
             "dataset_name": env.env_id,

@@ -97,16 +97,13 @@ class ThreadLink(Link):
         self._inner = inner
 
     async def request(self, operation: Operation[T]) -> T:
-        """See `Link.request`."""
         return await self._thread.run(self._inner.request(operation))
 
     async def fork(self, num: int, at: str | None) -> Sequence[Link]:
-        """See `Link.fork`."""
         made = await self._thread.run(self._inner.fork(num, at))
         return [ThreadLink(self._thread, inner) for inner in made]
 
     async def kill(self) -> None:
-        """See `Link.kill`."""
         await self._thread.run(self._inner.kill())
 
 
@@ -119,7 +116,6 @@ class SharedBackend(SandboxBackend):
         self._inner = inner
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """See `SandboxBackend.create`."""
         work = self._thread.submit(self._inner.create(spec))
         try:
             inner = await self._thread.result(work)
@@ -131,19 +127,15 @@ class SharedBackend(SandboxBackend):
         return Sandbox(ThreadLink(self._thread, inner.link), self)
 
     async def enforcement(self) -> Enforcement:
-        """See `SandboxBackend.enforcement`."""
         return await self._thread.run(self._inner.enforcement())
 
     async def gc(self) -> int:
-        """See `SandboxBackend.gc`."""
         return await self._thread.run(self._inner.gc())
 
     async def aclose(self) -> None:
-        """See `SandboxBackend.aclose`."""
         await self._thread.run(self._inner.aclose())
 
     def provenance(self) -> Mapping[str, Any]:
-        """See `SandboxBackend.provenance`."""
         return self._inner.provenance()
 
 

@@ -121,7 +121,6 @@ class DockerBackend(SandboxBackend):
         return self._engine
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """See `SandboxBackend.create`."""
         return Sandbox(await self.make(spec, {}), self)
 
     async def make(self, spec: SandboxSpec, patch: tree.Patch) -> ContainerLink:
@@ -261,7 +260,6 @@ class DockerBackend(SandboxBackend):
                 _log.warning("%s", e)
 
     async def enforcement(self) -> Enforcement:
-        """See `SandboxBackend.enforcement`."""
         try:
             engine = await self.engine()
         except SandboxUnavailableError as e:
@@ -277,7 +275,6 @@ class DockerBackend(SandboxBackend):
         return len(dead)
 
     async def aclose(self) -> None:
-        """See `SandboxBackend.aclose`."""
         await asyncio.gather(*(link.kill() for link in list(self.live.values())))
         if self._engine is not None:
             await asyncio.to_thread(self._engine.close)
@@ -287,7 +284,6 @@ class DockerBackend(SandboxBackend):
         self._image_trees.clear()
 
     def provenance(self) -> Mapping[str, Any]:
-        """See `SandboxBackend.provenance`."""
         found = self._images.list_finished()
         return {
             "backend": self.name,

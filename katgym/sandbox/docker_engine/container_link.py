@@ -75,16 +75,13 @@ class ContainerLink(SupervisedLink):
             await self._put(_patch_requests(patch), is_baseline=False)
 
     def check_user(self, user: str) -> None:
-        """See `SupervisedLink.check_user`."""
         if user != AGENT:
             raise UsageError(f"commands in containers run as user 'agent' only, got {user!r}")
 
     def check_snapshot(self, name: str) -> None:
-        """See `SupervisedLink.check_snapshot`."""
         self._maker.snapshots.find(name, self.spec)
 
     async def compare(self, operation: Diff) -> WorkspaceDiff:
-        """See `SupervisedLink.compare`."""
         fields = {
             "max_file_bytes": operation.max_file_bytes,
             "max_changes": operation.max_changes,
@@ -103,7 +100,7 @@ class ContainerLink(SupervisedLink):
             raise SandboxError(f"sandbox {self.id} sent a broken list of changes: {e}") from e
 
     async def freeze(self) -> str:
-        """See `SupervisedLink.freeze`; sockets and fifos are not kept."""
+        """Keep the workspace as it is, but for sockets and fifos."""
         diff = await self.compare(Diff(max_file_bytes=0, max_changes=_ALL))
         if diff.num_omitted:
             raise SandboxError(f"{diff.num_omitted} files of {self.id} are too deep to be kept")
@@ -127,7 +124,6 @@ class ContainerLink(SupervisedLink):
         return self._maker.snapshots.keep(self.spec, patch)
 
     async def restore(self, to: str | None) -> None:
-        """See `SupervisedLink.restore`."""
         target = {} if to is None else self._maker.snapshots.find(to, self.spec)
         diff = await self.compare(Diff(max_file_bytes=0, max_changes=_ALL))
         if diff.num_omitted:  # not all of the agent's tree can be named, so it goes as a whole
@@ -140,15 +136,12 @@ class ContainerLink(SupervisedLink):
             await self._put(_patch_requests(wanted), is_baseline=False)
 
     async def forget(self, name: str) -> None:
-        """See `SupervisedLink.forget`."""
         self._maker.snapshots.forget(name)
 
     async def sibling(self, at: str) -> Link:
-        """See `SupervisedLink.sibling`."""
         return await self._maker.make(self.spec, self._maker.snapshots.find(at, self.spec))
 
     async def kill(self) -> None:
-        """See `Link.kill`."""
         if self._kill_task is None:
             self.end = "was killed"
             self._kill_task = asyncio.create_task(self._kill())

@@ -73,7 +73,7 @@ class LocalBackend(SandboxBackend):
         self._enforcement: Enforcement | None = None
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """See `SandboxBackend.create`; refuses where isolation is incomplete, unless `unsafe`."""
+        """Return a live sandbox; refuse where isolation is incomplete, unless `unsafe`."""
         if not self.unsafe:
             found = await self.enforcement()
             if not found.is_safe:
@@ -167,7 +167,6 @@ class LocalBackend(SandboxBackend):
             await self._ended.pop().release()
 
     async def enforcement(self) -> Enforcement:
-        """See `SandboxBackend.enforcement`."""
         async with self._probing:
             if self._enforcement is None:
                 self._enforcement = await probe_enforcement(self)
@@ -186,7 +185,6 @@ class LocalBackend(SandboxBackend):
         return len(groups)
 
     async def aclose(self) -> None:
-        """See `SandboxBackend.aclose`."""
         self._num_closings += 1
         await self._kill_all()
         if self._settling is not None:
@@ -203,7 +201,6 @@ class LocalBackend(SandboxBackend):
             await link.kill()
 
     def provenance(self) -> Mapping[str, Any]:
-        """See `SandboxBackend.provenance`."""
         return {"backend": self.name, "level": self.level, "unsafe": self.unsafe}
 
 

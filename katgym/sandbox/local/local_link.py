@@ -128,7 +128,6 @@ class LocalLink(SupervisedLink):
             self._maker.release_soon(self)
 
     def check_user(self, user: str) -> None:
-        """See `SupervisedLink.check_user`."""
         numbers = range(65_536) if os.geteuid() == 0 else (0, 1000)
         is_known = user in (AGENT, "root") or (user.isdecimal() and int(user) in numbers)
         if self._box is not None:
@@ -140,7 +139,6 @@ class LocalLink(SupervisedLink):
             )
 
     def place(self, path: str) -> str:
-        """See `SupervisedLink.place`."""
         if self._box is not None:
             for root, name in ((self.spec.workdir.rstrip("/"), "workspace"), ("/tmp", "tmp")):
                 if path == root or path.startswith(root + "/"):
@@ -148,11 +146,10 @@ class LocalLink(SupervisedLink):
         return path
 
     def open_meter(self) -> cgroups.Meter | None:
-        """See `SupervisedLink.open_meter`."""
         return None if self.group is None else cgroups.Meter(self.group)
 
     async def compare(self, operation: Diff) -> WorkspaceDiff:
-        """See `SupervisedLink.compare`; a child of the launcher writes the list to a socket."""
+        """Return what changed; a child of the launcher writes the list to a socket."""
         fields = {
             "sandbox": self.id,
             "max_file_bytes": operation.max_file_bytes,
@@ -173,7 +170,6 @@ class LocalLink(SupervisedLink):
                 writer.close()
 
     async def freeze(self) -> str:
-        """See `SupervisedLink.freeze`."""
         name = f"snapshot-{next(_numbers)}"
         fields = {**self._sizes(), "sandbox": self.id, "snapshot": name}
         await self._launcher.ask("snapshot", fields)
@@ -181,25 +177,20 @@ class LocalLink(SupervisedLink):
         return name
 
     async def restore(self, to: str | None) -> None:
-        """See `SupervisedLink.restore`."""
         await self._launcher.ask("reset", {**self._sizes(), "sandbox": self.id, "at": to})
 
     async def forget(self, name: str) -> None:
-        """See `SupervisedLink.forget`."""
         await self._launcher.ask("forget", {"snapshot": name})
         self._maker.snapshots.pop(name, None)
 
     async def sibling(self, at: str) -> Link:
-        """See `SupervisedLink.sibling`."""
         return await self._maker.make(self.spec, self._launcher, at)
 
     def check_snapshot(self, name: str) -> None:
-        """See `SupervisedLink.check_snapshot`."""
         if self._maker.snapshots.get(name) is not self._launcher:
             raise UsageError(f"no snapshot {name!r} of this kind of sandbox in this backend")
 
     async def kill(self) -> None:
-        """See `Link.kill`."""
         if self.end is None:
             self.end = "was killed"
             await self.release()

@@ -118,8 +118,6 @@ class RemoteBackend(SandboxBackend):
             raise
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """See `SandboxBackend.create`."""
-
         def request(request_id: str) -> wire.CreateRequest:
             return wire.CreateRequest(
                 client=self.client_id,
@@ -184,7 +182,6 @@ class RemoteBackend(SandboxBackend):
             await self.ask(f"/layers/{layer.digest}", type(None), files)
 
     async def enforcement(self) -> Enforcement:
-        """See `SandboxBackend.enforcement`."""
         if self._enforcement is None:
             found = await self.ask("/enforcement", Enforcement)
             self._enforcement = replace(
@@ -196,11 +193,9 @@ class RemoteBackend(SandboxBackend):
         return self._enforcement
 
     async def gc(self) -> int:
-        """See `SandboxBackend.gc`."""
         return await self.ask("/gc", int)
 
     async def aclose(self) -> None:
-        """See `SandboxBackend.aclose`."""
         await asyncio.gather(*self._undoing)
         for link in list(self.live.values()):
             link.forget()
@@ -216,7 +211,6 @@ class RemoteBackend(SandboxBackend):
         self._uploads.clear()
 
     def provenance(self) -> Mapping[str, Any]:
-        """See `SandboxBackend.provenance`."""
         level = None if self._enforcement is None else self._enforcement.level
         return {"backend": self.name, "url": self.url, "level": level}
 
@@ -237,7 +231,6 @@ class RemoteLink(Link):
         return f"/sandboxes/{self.id}/{name}"
 
     async def request(self, operation: Operation[T]) -> T:
-        """See `Link.request`."""
         timeout_s: float | None = _TIMEOUT_S
         if isinstance(operation, (Command, PreloadedCall)):
             wall_s = self.spec.tighten(operation.limits).wall_s
@@ -247,7 +240,6 @@ class RemoteLink(Link):
         return reply
 
     async def fork(self, num: int, at: str | None) -> Sequence[Link]:
-        """See `Link.fork`."""
         client = self._backend.client_id
         names = await self._backend.make(
             self._path("fork"),
@@ -262,7 +254,6 @@ class RemoteLink(Link):
         self._backend.live.pop(self.id, None)
 
     async def kill(self) -> None:
-        """See `Link.kill`."""
         if not self._is_killed:
             path = self._path("kill")
             self.forget()

@@ -69,7 +69,6 @@ class SupervisedLink(Link):
         self._gate.set()
 
     async def request(self, operation: Operation[T]) -> T:
-        """See `Link.request`."""
         # One method of the same name each, below: `_exec`, `_call`, `_read`, ...
         reply: T = await getattr(self, f"_{operation.name}")(operation)
         return reply
@@ -206,7 +205,6 @@ class SupervisedLink(Link):
                 self._gate.set()
 
     async def fork(self, num: int, at: str | None) -> Sequence[Link]:
-        """See `Link.fork`."""
         if at is not None:
             self.check_snapshot(at)
         self.live()

@@ -148,16 +148,9 @@ class Group:
 class GroupMaker:
     """Makes groups below the given places; `find` looks for them on this machine."""
 
-    def __init__(
-        self,
-        parents: Mapping[str, Path],
-        *,
-        version: int,
-        controllers: tuple[str, ...] = _CONTROLLERS,
-    ) -> None:
+    def __init__(self, parents: Mapping[str, Path], *, version: int) -> None:
         self.parents = dict(parents)
         self.version = version
-        self.controllers = controllers
 
     def make(self, limits: SandboxLimits) -> Group:
         """Return a new group with the limits set; `OSError` if that fails."""
@@ -169,15 +162,15 @@ class GroupMaker:
             for folder in (*reversed(group.outer), *group._list_limited()):
                 folder.mkdir()
                 if group.outer and folder == group.outer[-1]:
-                    text = " ".join(f"+{name}" for name in self.controllers)
+                    text = " ".join(f"+{name}" for name in _CONTROLLERS)
                     (folder / "cgroup.subtree_control").write_text(text)
                 if self.version == 2 and os.geteuid() == 0:
                     for path in (folder, folder / "cgroup.procs"):
                         os.chown(path, SUBUID_BASE, SUBUID_BASE)
             memory, pids = group.folders["memory"], group.folders["pids"]
-            if "pids" in self.controllers and limits.max_processes is not None:
+            if limits.max_processes is not None:
                 (pids / "pids.max").write_text(str(limits.max_processes + _OWN_PROCESSES))
-            if "memory" in self.controllers and limits.memory_bytes is not None:
+            if limits.memory_bytes is not None:
                 most = swap_most = str(limits.memory_bytes)
                 file, swap_file = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
                 if self.version == 2:

@@ -13,7 +13,7 @@ _WHEELS = Path("/usr/share/python-wheels")
 _DEPTH = 3
 
 
-def foreign_packages(roots: tuple[str, ...] = ("/usr/lib", "/usr/local/lib")) -> list[str]:
+def foreign_packages() -> list[str]:
     """Return directories of libraries that came with the host's programs.
 
     A sandbox does not need them, and they may hold what is hidden from its agent: another copy of
@@ -21,8 +21,8 @@ def foreign_packages(roots: tuple[str, ...] = ("/usr/lib", "/usr/local/lib")) ->
     a folder of foreign sources near its top, all is left out.
     """
     found: list[str] = []
-    for root in map(Path, roots):
-        for path in _folders(root):
+    for root in ("/usr/lib", "/usr/local/lib"):
+        for path in _folders(Path(root)):
             inner = _foreign_folders(path, _DEPTH)
             if inner:
                 found += inner if path.name.startswith(_LIBRARIES) else [str(path)]

@@ -62,7 +62,7 @@ def read_file(folders: Folders, path: bytes, max_bytes: int) -> bytes:
             # EXDEV: also for an absolute link that leads back in; the others: no such system call.
             if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EPERM):
                 raise
-            parent, name = _walk(folders, root_fd, root, relative, is_made=False)
+            parent, name = _walk(folders, root_fd, root, relative, is_for_writing=False)
             try:
                 fd = os.open(name or b".", _READ, dir_fd=parent)
             finally:
@@ -98,7 +98,7 @@ def write_file(folders: Folders, path: bytes, data: bytes, mode: int) -> None:
     """Replace or create a regular file in one step, and make the folders on the way."""
     root_fd, root, relative = folders.locate(path)
     try:
-        parent, name = _walk(folders, root_fd, root, relative, is_made=True, is_last_kept=True)
+        parent, name = _walk(folders, root_fd, root, relative, is_for_writing=True)
     finally:
         os.close(root_fd)
     try:
@@ -132,18 +132,13 @@ def create(folders: Folders, parent: int, name: bytes, data: bytes, mode: int) -
 
 
 def _walk(
-    folders: Folders,
-    root_fd: int,
-    root: bytes,
-    relative: bytes,
-    *,
-    is_made: bool,
-    is_last_kept: bool = False,
+    folders: Folders, root_fd: int, root: bytes, relative: bytes, *, is_for_writing: bool
 ) -> tuple[int, bytes]:
     """Resolve a path below a root step by step; return its folder (open) and last name.
 
-    Links are followed as long as they stay below the root, the last one only without
-    `is_last_kept`. Opened folders are held, so that a rename meanwhile leads nowhere else.
+    Links are followed as long as they stay below the root. For writing a link at the path itself is
+    not, and folders on the way are made. Opened folders are held, so that a rename meanwhile leads
+    nowhere else.
     """
     pending = [part for part in reversed(relative.split(b"/")) if part not in (b"", b".")]
     chain = [os.dup(root_fd)]
@@ -156,7 +151,7 @@ def _walk(
                     raise _outside(relative)
                 os.close(chain.pop())
                 continue
-            if not pending and is_last_kept:
+            if not pending and is_for_writing:
                 return chain.pop(), name
             link = _link_target(chain[-1], name)
             if link is not None:
@@ -173,7 +168,7 @@ def _walk(
                 continue
             if not pending:
                 return chain.pop(), name
-            chain.append(_enter(folders, chain[-1], name, is_made=is_made))
+            chain.append(_enter(folders, chain[-1], name, is_made=is_for_writing))
             if len(chain) > MAX_DEPTH:
                 raise OSError(errno.ENAMETOOLONG, "too many folders", os.fsdecode(relative))
         return chain.pop(), b""

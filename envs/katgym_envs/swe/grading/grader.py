@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from katgym.errors import KatgymError
@@ -121,12 +120,11 @@ async def _grade_once(
 def _report(
     task: GradedTask, candidate: CandidatePatch, outcome: Outcome, reason: str
 ) -> GradeReport:
-    dropped: Mapping[str, str] = candidate.dropped
     return GradeReport(
         instance_id=task.instance_id,
         outcome=outcome,
         reason=reason,
-        dropped_paths=dropped,
+        dropped_paths=candidate.dropped,
         rejected_paths=candidate.rejected,
         suspicions=candidate.suspicions,
     )

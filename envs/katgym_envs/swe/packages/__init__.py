@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from katgym_envs.swe.packages.catalogue import KnownPackage, find_package, list_packages
+from katgym_envs.swe.packages.catalogue import KnownPackage, list_packages
 from katgym_envs.swe.packages.sdist import Sdist, fetch_sdist
 from katgym_envs.swe.packages.sdist_archive import read_sdist
 from katgym_envs.swe.packages.source_tree import SourceTree, open_package, open_toy
@@ -15,7 +15,6 @@ __all__ = [
     "Sdist",
     "SourceTree",
     "fetch_sdist",
-    "find_package",
     "list_packages",
     "open_package",
     "open_toy",

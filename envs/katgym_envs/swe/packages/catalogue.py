@@ -12,8 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
-
 _TABLE = Path(__file__).with_name("known.toml")
 PYTEST = "pytest==9.2.0"
 
@@ -60,19 +58,3 @@ def list_packages() -> Mapping[str, KnownPackage]:
         name: msgspec.convert({"name": name, **entry}, KnownPackage)
         for name, entry in table.items()
     }
-
-
-def find_package(spec: str) -> KnownPackage:
-    """Return the known package `NAME` or `NAME==VERSION`.
-
-    Raises `UnknownNameError` for another name, `UsageError` for another version.
-    """
-    name, has_version, version = spec.partition("==")
-    found = list_packages().get(name.strip().lower())
-    if found is None:
-        raise UnknownNameError(unknown_name("package", name, list_packages()))
-    if has_version and version.strip() != found.version:
-        raise UsageError(
-            f"{name} is known in version {found.version!r} only, got {version.strip()!r}"
-        )
-    return found

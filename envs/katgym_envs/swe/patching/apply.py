@@ -72,8 +72,11 @@ def _put(part: FilePatch, path: str, content: bytes, mode: int, changes: Changes
         changes[path] = FileEntry(content=content, is_executable=mode == EXECUTABLE_MODE)
 
 
-def _error(part: FilePatch, reason: PatchFailure, text: str) -> PatchError:
-    return PatchError(reason, text, path=part.path, line=part.line)
+def _error(
+    part: FilePatch, reason: PatchFailure, text: str, *, line: int | None = None
+) -> PatchError:
+    """Return what is wrong with a file's part, at the line of its header or of a hunk."""
+    return PatchError(reason, text, path=part.path, line=part.line if line is None else line)
 
 
 def _old_entry(tree: Mapping[str, FileEntry], part: FilePatch) -> FileEntry:
@@ -100,12 +103,8 @@ def _content(part: FilePatch, old: bytes) -> bytes:
     for hunk in part.hunks:
         start, size = hunk.old_index, len(hunk.old_lines)
         if start < done:
-            raise PatchError(
-                PatchFailure.MALFORMED,
-                "hunks overlap or are out of order",
-                path=part.path,
-                line=hunk.line,
-            )
+            text = "hunks overlap or are out of order"
+            raise _error(part, PatchFailure.MALFORMED, text, line=hunk.line)
         if start > len(lines) or tuple(lines[start : start + size]) != hunk.old_lines:
             raise _mismatch(part, lines, hunk.old_lines, start, hunk.line)
         result += [*lines[done:start], *hunk.new_lines]
@@ -113,12 +112,8 @@ def _content(part: FilePatch, old: bytes) -> bytes:
     result += lines[done:]
     for line in result[:-1]:
         if not line.endswith(b"\n"):
-            raise PatchError(
-                PatchFailure.CONTEXT_MISMATCH,
-                "lines would follow a last line without a line break",
-                path=part.path,
-                line=part.hunks[-1].line,
-            )
+            text = "lines would follow a last line without a line break"
+            raise _error(part, PatchFailure.CONTEXT_MISMATCH, text, line=part.hunks[-1].line)
     return b"".join(result)
 
 
@@ -128,37 +123,24 @@ def _mismatch(
     """Tell a wrong line number from lines that are not there."""
     size = len(wanted)
     places = [i for i in range(len(lines) - size + 1) if tuple(lines[i : i + size]) == wanted]
-    if size and len(places) == 1:
-        return PatchError(
-            PatchFailure.WRONG_LINE,
-            f"the hunk names line {start + 1}, but its lines are at line {places[0] + 1}",
-            path=part.path,
-            line=line,
-        )
     if size and places:
         numbers = ", ".join(str(place + 1) for place in places[:5])
-        return PatchError(
-            PatchFailure.CONTEXT_AMBIGUOUS,
-            f"the hunk names line {start + 1}, but its lines are at lines {numbers}",
-            path=part.path,
-            line=line,
-        )
+        is_one = len(places) == 1
+        reason = PatchFailure.WRONG_LINE if is_one else PatchFailure.CONTEXT_AMBIGUOUS
+        where = f"at line{'' if is_one else 's'} {numbers}"
+        text = f"the hunk names line {start + 1}, but its lines are {where}"
+        return _error(part, reason, text, line=line)
     found = lines[start : start + size]
     first = next((i for i in range(size) if i >= len(found) or found[i] != wanted[i]), 0)
     is_there = first < len(found)
     shown = _show(found[first]) if is_there else "the file's end"
     expected = _show(wanted[first]) if wanted else "an end further down"
-    return PatchError(
-        PatchFailure.CONTEXT_MISMATCH,
-        f"line {start + first + 1} is {shown}, the patch expects {expected}",
-        path=part.path,
-        line=line,
-    )
+    text = f"line {start + first + 1} is {shown}, the patch expects {expected}"
+    return _error(part, PatchFailure.CONTEXT_MISMATCH, text, line=line)
 
 
 def _show(line: bytes) -> str:
-    text = line[:120].decode("utf-8", "replace")
-    return repr(text)
+    return repr(line[:120].decode("utf-8", "replace"))
 
 
 def check_layout(tree: Mapping[str, FileEntry], changes: Mapping[str, FileEntry | None]) -> None:

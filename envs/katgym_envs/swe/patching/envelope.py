@@ -91,12 +91,9 @@ class _Reader:
                 path = check_path(line.removeprefix(prefix).strip(), line=start)
                 break
         else:
-            raise PatchError(
-                PatchFailure.MALFORMED,
-                f"expected '*** Add File: PATH', '*** Delete File: PATH' or '*** Update File:"
-                f" PATH', got {line[:80]!r}",
-                line=start,
-            )
+            known = "'*** Add File: PATH', '*** Delete File: PATH' or '*** Update File: PATH'"
+            text = f"expected {known}, got {line[:80]!r}"
+            raise PatchError(PatchFailure.MALFORMED, text, line=start)
         if prefix == _DELETE:
             return EnvelopePart(path=path, kind="delete", line=start)
         if prefix == _ADD:
@@ -109,9 +106,7 @@ class _Reader:
         while not self._is_part_end():
             chunks.append(self._chunk(path))
         if not chunks and move_to is None:
-            raise PatchError(
-                PatchFailure.MALFORMED, "an update without a change", path=path, line=start
-            )
+            raise self._error(path, "an update without a change", line=start)
         return EnvelopePart(
             path=path, kind="update", chunks=tuple(chunks), move_to=move_to, line=start
         )
@@ -129,10 +124,10 @@ class _Reader:
                 raise self._error(path, f"lines of an added file start with '+', got {line[:80]!r}")
             added.append(line[1:] + "\n")
             self.at += 1
-        return "".join(added).encode("utf-8", "surrogateescape")
+        return _encode("".join(added))
 
-    def _error(self, path: str, text: str) -> PatchError:
-        return PatchError(PatchFailure.MALFORMED, text, path=path, line=self.at + 1)
+    def _error(self, path: str, text: str, line: int = 0) -> PatchError:
+        return PatchError(PatchFailure.MALFORMED, text, path=path, line=line or self.at + 1)
 
     def _chunk(self, path: str) -> Chunk:
         start = self.at + 1
@@ -153,9 +148,8 @@ class _Reader:
                 break
             kind, text = (line[0], line[1:]) if line else (" ", "")
             if kind not in " +-":
-                raise self._error(
-                    path, f"lines of a chunk start with ' ', '-' or '+', got {line[:80]!r}"
-                )
+                text = f"lines of a chunk start with ' ', '-' or '+', got {line[:80]!r}"
+                raise self._error(path, text)
             is_changed |= kind != " "
             if kind != "+":
                 old.append(_encode(text))
@@ -163,9 +157,7 @@ class _Reader:
                 new.append(_encode(text))
             self.at += 1
         if not is_changed:
-            raise PatchError(
-                PatchFailure.MALFORMED, "a chunk changes nothing", path=path, line=start
-            )
+            raise self._error(path, "a chunk changes nothing", line=start)
         return Chunk(
             anchors=tuple(anchors), old=tuple(old), new=tuple(new), is_at_end=is_at_end, line=start
         )
@@ -185,9 +177,8 @@ def apply_envelope(tree: Tree, parts: tuple[EnvelopePart, ...]) -> Changes:
                 raise _error(part, PatchFailure.DUPLICATE_PATH, f"{path!r} is in the patch twice")
         if part.kind == "add":
             if part.path in entries:
-                raise _error(
-                    part, PatchFailure.ALREADY_EXISTS, "is to be added but is there already"
-                )
+                text = "is to be added but is there already"
+                raise _error(part, PatchFailure.ALREADY_EXISTS, text)
             changes[part.path] = FileEntry(content=part.content)
             continue
         old = entries.get(part.path)

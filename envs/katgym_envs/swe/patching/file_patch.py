@@ -16,18 +16,13 @@ class Hunk:
     r"""Lines that replace others; each line has its `\n`, but for a last one without.
 
     Example:
-        Hunk(old_start=3, new_start=3, old_lines=(b"a\n", b"b\n"), new_lines=(b"a\n", b"c\n"),
-             num_leading=1, num_trailing=0, line=5)      # @@ -3,2 +3,2 @@
+        Hunk(old_start=3, old_lines=(b"a\n", b"b\n"), new_lines=(b"a\n", b"c\n"), line=5)
     """
 
     old_start: int
     """As in the header: from 1; for no lines, the line before (0 at the start)."""
-    new_start: int
     old_lines: tuple[bytes, ...]
     new_lines: tuple[bytes, ...]
-    num_leading: int
-    """Context lines before the first change."""
-    num_trailing: int
     line: int = 0
     """Of its `@@` in the patch, from 1."""
 
@@ -35,11 +30,6 @@ class Hunk:
     def old_index(self) -> int:
         """Index of its first line in the old file, from 0."""
         return self.old_start - 1 if self.old_lines else self.old_start
-
-    @property
-    def new_index(self) -> int:
-        """Index of its first line in the new file, from 0."""
-        return self.new_start - 1 if self.new_lines else self.new_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

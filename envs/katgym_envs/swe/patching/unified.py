@@ -187,7 +187,7 @@ class _Reader:
             )
         if not (old_start or not old_num) or not (new_start or not new_num):
             raise PatchError(PatchFailure.MALFORMED, "lines count from 1", path=path, line=start)
-        return body.hunk(old_start, new_start)
+        return body.hunk(old_start)
 
 
 class _HunkBody:
@@ -230,18 +230,15 @@ class _HunkBody:
             if kind and kind != others and lines:
                 lines[-1] = lines[-1].removesuffix(b"\n")
 
-    def hunk(self, old_start: int, new_start: int) -> Hunk:
+    def hunk(self, old_start: int) -> Hunk:
         if not self.kinds.strip(b" "):
             raise PatchError(
                 PatchFailure.MALFORMED, "a hunk changes nothing", path=self.path, line=self.line
             )
         return Hunk(
             old_start=old_start,
-            new_start=new_start,
             old_lines=tuple(self.old),
             new_lines=tuple(self.new),
-            num_leading=len(self.kinds) - len(self.kinds.lstrip(b" ")),
-            num_trailing=len(self.kinds) - len(self.kinds.rstrip(b" ")),
             line=self.line,
         )
 

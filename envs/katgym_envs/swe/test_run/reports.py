@@ -10,7 +10,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from katgym.sandbox import ExecResult
@@ -92,25 +92,19 @@ def _sort_reports(reported: bytes) -> _Reports:
 
 def _result(reports: _Reports, index: int, test: list[Any]) -> TestResult:
     path, qualname, ordinal, node_id = test
+    missing = TestResult(
+        path=path, qualname=qualname, ordinal=ordinal, node_id=node_id, status=TestStatus.MISSING
+    )
     told = reports.tests.get(index, [])
     if len(told) != 1:
-        return TestResult(
-            path=path,
-            qualname=qualname,
-            ordinal=ordinal,
-            node_id=node_id,
-            status=TestStatus.MISSING,
-        )
+        return missing
     data = told[0]
     status, phase = _status(data["phases"])
     place = str(data.get("place", ""))[:_MAX_TEXT]
     failing = [p for p in data["phases"] if p.get("outcome") == "failed"]
     is_bad = status in _BAD
-    return TestResult(
-        path=path,
-        qualname=qualname,
-        ordinal=ordinal,
-        node_id=node_id,
+    return replace(
+        missing,
         status=status,
         duration_s=sum(_seconds(p.get("duration")) for p in data["phases"]),
         phase=phase,

@@ -27,7 +27,8 @@ _SETTINGS = (
     "core.fsmonitor=", "core.hooksPath=/dev/null", "core.attributesFile=/dev/null",
     "core.pager=cat", "protocol.allow=never", "log.showSignature=false",
 )  # fmt: skip
-_LINK, _EXECUTABLE, _SUBMODULE = "120000", "100755", "160000"
+LINK, EXECUTABLE, SUBMODULE = "120000", "100755", "160000"
+"""Modes of entries."""
 
 
 class GitError(UsageError):
@@ -129,7 +130,7 @@ class GitClone:
         chosen = {
             path: items[path]
             for path in (items if paths is None else paths)
-            if path in items and items[path].mode != _SUBMODULE
+            if path in items and items[path].mode != SUBMODULE
         }
         blobs = self.blobs(sorted({item.blob for item in chosen.values()}))
         return {path: _entry(item, blobs[item.blob]) for path, item in chosen.items()}
@@ -205,6 +206,6 @@ def _environment() -> dict[str, str]:
 
 
 def _entry(item: TreeItem, content: bytes) -> FileEntry:
-    if item.mode == _LINK:
+    if item.mode == LINK:
         return FileEntry(link_target=os.fsdecode(content))
-    return FileEntry(content=content, is_executable=item.mode == _EXECUTABLE)
+    return FileEntry(content=content, is_executable=item.mode == EXECUTABLE)

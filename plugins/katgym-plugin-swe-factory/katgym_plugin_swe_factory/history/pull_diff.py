@@ -13,9 +13,8 @@ from katgym_envs.swe.edit_metrics import num_changed_lines
 from katgym_envs.swe.patching import make_diff
 from katgym_plugin_swe_factory.history.changed_paths import ChangedPaths, sort_paths
 from katgym_plugin_swe_factory.history.commit_range import CommitRange
-from katgym_plugin_swe_factory.history.git_clone import GitClone, TreeItem
+from katgym_plugin_swe_factory.history.git_clone import LINK, SUBMODULE, GitClone, TreeItem
 
-_SUBMODULE, _LINK = "160000", "120000"
 Entries = Mapping[str, FileEntry]
 
 
@@ -99,9 +98,9 @@ def _find_unsupported(
     relevant = [path for path in changed if path not in set(sort_paths(changed).documents)]
     for path in relevant:
         modes = {item.mode for item in changed[path] if item is not None}
-        if _SUBMODULE in modes:
+        if SUBMODULE in modes:
             return f"{path!r} is a submodule"
-        if _LINK in modes:
+        if LINK in modes:
             return f"{path!r} is a link"
     for commit in (found.base, found.gold):
         for path, entry in clone.files(commit, relevant).items():

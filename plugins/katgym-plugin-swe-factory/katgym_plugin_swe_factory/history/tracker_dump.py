@@ -57,7 +57,6 @@ class Remark(msgspec.Struct, frozen=True):
     body: str | None = None
     user: User | None = None
     created_at: datetime.datetime | None = None
-    submitted_at: datetime.datetime | None = None
 
 
 class CommitText(msgspec.Struct, frozen=True):
@@ -69,7 +68,6 @@ class CommitText(msgspec.Struct, frozen=True):
 class PullCommit(msgspec.Struct, frozen=True):
     """A commit of a pull request."""
 
-    sha: str = ""
     commit: CommitText = CommitText()
 
 
@@ -77,7 +75,6 @@ class SourceIssue(msgspec.Struct, frozen=True):
     """The issue or pull request a timeline event comes from."""
 
     number: int = 0
-    pull_request: Any = None
 
 
 class EventSource(msgspec.Struct, frozen=True):
@@ -103,8 +100,6 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     title: str = ""
     body: str | None = None
-    state: str = "closed"
-    draft: bool = False
     created_at: datetime.datetime | None = None
     merged_at: datetime.datetime | None = None
     base: Revision = Revision()
@@ -136,10 +131,6 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     title: str = ""
     body: str | None = None
-    state: str = "closed"
-    created_at: datetime.datetime | None = None
-    user: User | None = None
-    labels: list[Label] = []
     comments: Remarks = 0
     timeline: list[TimelineEvent] = []
     pull_request: Any = None
@@ -158,7 +149,6 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     full_name: str
     stargazers_count: int | None = None
     forks_count: int | None = None
-    language: str | None = None
     archived: bool = False
     license: License | None = None
 
@@ -180,24 +170,13 @@ def read_dump(folder: Path) -> TrackerDump:
     if not folder.is_dir():
         raise UsageError(f"no such folder with a dump: {str(folder)!r}")
     return TrackerDump(
-        repository=read_repository(folder / "repository.json"),
-        pulls=read_pull_requests(_listing(folder, "pulls")),
-        issues=read_issues(_listing(folder, "issues")),
+        repository=_read_repository(folder / "repository.json"),
+        pulls=_read(folder, "pulls", PullRequest),
+        issues={n: i for n, i in _read(folder, "issues", Issue).items() if not i.pull_request},
     )
 
 
-def read_pull_requests(path: Path) -> dict[int, PullRequest]:
-    """Return the pull requests by number; `UsageError` names line and field of a broken one."""
-    return _read(path, PullRequest)
-
-
-def read_issues(path: Path) -> dict[int, Issue]:
-    """Return the issues by number, without the pull requests among them."""
-    return {n: issue for n, issue in _read(path, Issue).items() if not issue.pull_request}
-
-
-def read_repository(path: Path) -> Repository:
-    """Return the repository of a JSON file."""
+def _read_repository(path: Path) -> Repository:
     try:
         found = msgspec.convert(json.loads(path.read_bytes()), Repository)
     except OSError as e:
@@ -209,14 +188,12 @@ def read_repository(path: Path) -> Repository:
     return found
 
 
-def _listing(folder: Path, name: str) -> Path:
-    found = [path for end in (".jsonl", ".json") if (path := folder / f"{name}{end}").is_file()]
-    if not found:
+def _read(folder: Path, name: str, kind: type[_T]) -> dict[int, _T]:
+    """Return pull requests or issues by number."""
+    paths = (folder / f"{name}.jsonl", folder / f"{name}.json")
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
         raise UsageError(f"{str(folder)!r} holds neither {name}.jsonl nor {name}.json")
-    return found[0]
-
-
-def _read(path: Path, kind: type[_T]) -> dict[int, _T]:
     found: dict[int, _T] = {}
     for line, data in read_objects(path):
         try:

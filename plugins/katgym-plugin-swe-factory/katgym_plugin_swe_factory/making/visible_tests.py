@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from katgym.errors import UsageError
@@ -32,10 +31,9 @@ def without_functions(
 
     Raises `HiddenTestError` for a function whose definition is not found.
     """
-    index = _Index(files)
     removals: dict[str, set[tuple[str, ...]]] = {}
     for path, qualname in sorted(functions):
-        where, names = index.find(path, tuple(qualname.split("::")))
+        where, names = _find(files, path, tuple(qualname.split("::")))
         removals.setdefault(where, set()).add(names)
     changed: dict[str, bytes] = {}
     for path, chosen in removals.items():
@@ -60,40 +58,31 @@ def without_functions(
     return changed
 
 
-@dataclass
-class _Index:
-    """Where classes and functions of the test files are defined."""
-
-    files: Mapping[str, bytes]
-
-    def find(self, path: str, names: tuple[str, ...]) -> Place:
-        """Return the place of a test's definition, following base classes by name."""
-        if names in self._definitions(path):
-            return path, names
-        queue = [(path, names[:-1])]
-        seen: set[Place] = set()
-        while queue:
-            place = queue.pop(0)
-            if place in seen:
-                continue
-            seen.add(place)
-            definitions = self._definitions(place[0])
-            found = (*place[1], names[-1])
-            if found in definitions:
-                return place[0], found
-            node = definitions.get(place[1])
-            if isinstance(node, ast.ClassDef):
-                for base in node.bases:
-                    # The top-level classes of this name: of the same file, else of any.
-                    name = (getattr(base, "attr", "") or getattr(base, "id", ""),)
-                    near = place[0]
-                    others = sorted(p for p in self.files if p.endswith(".py") and p != near)
-                    paths = [near] if name in definitions else others
-                    queue += [(p, name) for p in paths if name in self._definitions(p)]
-        raise HiddenTestError(f"no definition of test {'::'.join(names)!r} of {path!r} was found")
-
-    def _definitions(self, path: str) -> Mapping[tuple[str, ...], ast.stmt]:
-        return _definitions(self.files.get(path, b""))
+def _find(files: Mapping[str, bytes], path: str, names: tuple[str, ...]) -> Place:
+    """Return the place of a test's definition, following base classes by name."""
+    if names in _definitions(files.get(path, b"")):
+        return path, names
+    queue = [(path, names[:-1])]
+    seen: set[Place] = set()
+    while queue:
+        place = queue.pop(0)
+        if place in seen:
+            continue
+        seen.add(place)
+        near = place[0]
+        definitions = _definitions(files.get(near, b""))
+        found = (*place[1], names[-1])
+        if found in definitions:
+            return near, found
+        node = definitions.get(place[1])
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                # The top-level classes of this name: of the same file, else of any.
+                name = (getattr(base, "attr", "") or getattr(base, "id", ""),)
+                others = sorted(p for p in files if p.endswith(".py") and p != near)
+                paths = [near] if name in definitions else others
+                queue += [(p, name) for p in paths if name in _definitions(files.get(p, b""))]
+    raise HiddenTestError(f"no definition of test {'::'.join(names)!r} of {path!r} was found")
 
 
 @lru_cache(maxsize=512)  # the same test files come with every task of a package

@@ -9,6 +9,7 @@ wrong variant of the fix. Not here: those runs (`pull_trial.py`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -47,15 +48,8 @@ def place_tests(
     beside = [p for p in changed_tests if is_test_module(p)]
     beside = beside or sorted((p for p in known if is_test_module(p)), key=lambda p: p.count("/"))
     folder = beside[0].rpartition("/")[0] if beside else "tests"
-    result: dict[str, bytes] = {}
-    number = 1
-    for module in modules:
-        path = f"{folder}/test_more_{number}.py".lstrip("/")
-        while path in known or path in result:
-            number += 1
-            path = f"{folder}/test_more_{number}.py".lstrip("/")
-        result[path] = module
-    return result
+    paths = (f"{folder}/test_more_{number}.py".lstrip("/") for number in itertools.count(1))
+    return dict(zip((path for path in paths if path not in known), modules, strict=False))
 
 
 def refuse_functions(

@@ -76,11 +76,7 @@ def _text(value: Any, name: str) -> str:
 
 def _tests(value: Any, name: str) -> list[str]:
     """Return a list of tests that may be given as its JSON text."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as e:
-            raise RowError(name, f"neither a list nor the JSON text of one: {e}") from e
+    value = _decode(value, name, "a list")
     if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
         raise RowError(name, f"a list of test names is needed, got {value!r:.80}")
     # A name twice asks for the same test twice; the order is kept.
@@ -106,14 +102,20 @@ def _from_rebench(values: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _decode(value: Any, name: str, kind: str) -> Any:
+    """Return a value that may be given as its JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as e:
+        raise RowError(name, f"neither {kind} nor the JSON text of one: {e}") from e
+
+
 def _object(value: Any, name: str) -> Mapping[str, Any]:
     if value is None or value == "":
         return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as e:
-            raise RowError(name, f"neither an object nor the JSON text of one: {e}") from e
+    value = _decode(value, name, "an object")
     if not isinstance(value, dict):
         raise RowError(name, f"an object is needed, got {type(value).__name__}")
     return value

@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from katgym_envs.swe.parse_source import parse_source
 from katgym_plugin_swe_factory.statements.observed_tests import (
@@ -59,26 +60,17 @@ def example_of(failure: Failure) -> FailureExample | None:
         return None
     line = int(first[1])
     found_at = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n.lineno == line]
-    if not found_at:
+    shown = _describe(found_at[-1], failure.observation) if found_at else None
+    if shown is None:
         return None
-    statement = found_at[-1]
+    values = {n: v for n, v in failure.observation.names.items() if not n.startswith("katgym_")}
     try:
-        seen = failure.observation
-        values = {n: v for n, v in seen.names.items() if not n.startswith("katgym_")}
-        found = comparison(statement)
-        is_comparison = seen.exception == "AssertionError" and found is not None
-        if is_comparison and found is not None and seen.left is not None:
-            return _describe_comparison(tree, function, statement, found, seen, values)
-        if seen.exception == "Failed" and "DID NOT RAISE" in seen.text:
-            return _not_raised(tree, function, statement, seen, values)
-        if seen.exception == "AssertionError":
-            # It does not raise, says `with self.assertRaises(...)`, or it is raised below the test.
-            if isinstance(statement, ast.With) and "not raised" in seen.text:
-                return _not_raised(tree, function, statement, seen, values)
-            return None
-        return _describe_error(tree, function, statement, found, seen, values)
+        snippet = reproduce(tree, function, shown.statement, shown.call, values)
     except CannotShowError:
         return None
+    return FailureExample(
+        snippet=snippet, got=shown.got, expected=shown.expected, subject=_subject(shown.call)
+    )
 
 
 def problem_statement(
@@ -130,14 +122,39 @@ def _squeeze(text: str) -> str:
     return " ".join(text.split())
 
 
+class _Shown(NamedTuple):
+    """The call of a test that failed, the statement it is in, what came of it and what should."""
+
+    statement: ast.stmt
+    call: ast.expr
+    got: str
+    expected: str
+
+
+def _describe(statement: ast.stmt, seen: Observation) -> _Shown | None:
+    found = comparison(statement)
+    if seen.exception == "AssertionError":
+        if found is not None and seen.left is not None:
+            return _describe_comparison(statement, found, seen)
+        # It does not raise, says `with self.assertRaises(...)`, or it is raised below the test.
+        return _describe_silence(statement) if "not raised" in seen.text else None
+    if seen.exception == "Failed" and "DID NOT RAISE" in seen.text:
+        return _describe_silence(statement)
+    call: ast.expr | None = None
+    if found is not None:
+        left, right, _ = found
+        call = right if right is not None and _num_calls(right) > _num_calls(left) else left
+    elif isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign, ast.Return)):
+        call = statement.value
+    if call is None or not _num_calls(call):
+        return None
+    text = _show(f"{seen.exception}: {seen.text}" if seen.text else seen.exception)
+    return _Shown(statement, call, f"raises {text}", "no exception")
+
+
 def _describe_comparison(
-    tree: ast.Module,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    statement: ast.stmt,
-    found: tuple[ast.expr, ast.expr | None, str],
-    seen: Observation,
-    values: dict[str, str | None],
-) -> FailureExample | None:
+    statement: ast.stmt, found: tuple[ast.expr, ast.expr | None, str], seen: Observation
+) -> _Shown | None:
     left, right, kind = found
     got_text, expected_text = seen.left, seen.right
     call: ast.expr = left
@@ -157,19 +174,11 @@ def _describe_comparison(
         "false": "a false value", "None": "`None`", "contains": f"to contain {other}",
         "not contains": f"not to contain {other}",
     }.get(kind, f"a value {kind} {other}")  # fmt: skip
-    snippet = reproduce(tree, function, statement, call, values)
-    return FailureExample(
-        snippet=snippet, got=f"gives {got}", expected=expected, subject=_subject(call)
-    )
+    return _Shown(statement, call, f"gives {got}", expected)
 
 
-def _not_raised(
-    tree: ast.Module,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    statement: ast.stmt,
-    seen: Observation,
-    values: dict[str, str | None],
-) -> FailureExample | None:
+def _describe_silence(statement: ast.stmt) -> _Shown | None:
+    """Describe a block that should have raised and did not."""
     if not isinstance(statement, ast.With) or len(statement.body) != 1:
         return None
     last = statement.body[-1]
@@ -178,39 +187,7 @@ def _not_raised(
     if call is None or not isinstance(context, ast.Call) or not context.args:
         return None
     error = ast.unparse(context.args[0]).rpartition(".")[2]
-    snippet = reproduce(tree, function, last, call, values)
-    return FailureExample(
-        snippet=snippet,
-        got="raises nothing",
-        expected=f"`{error}` is raised",
-        subject=_subject(call),
-    )
-
-
-def _describe_error(
-    tree: ast.Module,
-    function: ast.FunctionDef | ast.AsyncFunctionDef,
-    statement: ast.stmt,
-    found: tuple[ast.expr, ast.expr | None, str] | None,
-    seen: Observation,
-    values: dict[str, str | None],
-) -> FailureExample | None:
-    call: ast.expr | None = None
-    if found is not None:
-        left, right, _ = found
-        call = right if right is not None and _num_calls(right) > _num_calls(left) else left
-    elif isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign, ast.Return)):
-        call = statement.value
-    if call is None or not _num_calls(call):
-        return None
-    snippet = reproduce(tree, function, statement, call, values)
-    text = _show(f"{seen.exception}: {seen.text}" if seen.text else seen.exception)
-    return FailureExample(
-        snippet=snippet,
-        got=f"raises {text}",
-        expected="no exception",
-        subject=_subject(call),
-    )
+    return _Shown(last, call, "raises nothing", f"`{error}` is raised")
 
 
 def _show(value: str) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from katgym.errors import UnknownNameError, UsageError
+from katgym.errors import UsageError
 from katgym_envs.swe.packages import (
     KnownPackage,
     Sdist,
     SourceTree,
-    find_package,
     list_packages,
     open_toy,
 )
@@ -108,15 +107,6 @@ def test_table_holds_packages_for_every_split() -> None:
     assert len(splits) >= 6
     assert set(splits) == {"train", "validation", "test"}
     assert len({package.sha256 for package in list_packages().values()}) == len(splits)
-
-
-def test_known_package_is_looked_up_by_name_and_version() -> None:
-    found = find_package("Inflection == 0.5.1")
-    assert found is find_package("inflection")
-    with pytest.raises(UnknownNameError, match=r"unknown package 'inflektion'.*'inflection'"):
-        find_package("inflektion")
-    with pytest.raises(UsageError, match=r"known in version '0\.5\.1' only, got '0\.4'"):
-        find_package("inflection==0.4")
 
 
 def test_tests_of_the_toy_repository_pass(tmp_path: Path) -> None:

@@ -67,13 +67,9 @@ _TABLE: tuple[tuple[str, Operator, tuple[type[cst.CSTNode], ...]], ...] = (
 )
 
 
-def _by_type() -> Mapping[type[cst.CSTNode], tuple[tuple[str, Operator], ...]]:
-    table: dict[type[cst.CSTNode], tuple[tuple[str, Operator], ...]] = {}
-    for name, operator, types in _TABLE:
-        for node_type in types:
-            table[node_type] = (*table.get(node_type, ()), (name, operator))
-    return table
-
-
-OPERATORS = _by_type()
+OPERATORS: Mapping[type[cst.CSTNode], tuple[tuple[str, Operator], ...]] = {
+    node_type: tuple((name, operator) for name, operator, types in _TABLE if node_type in types)
+    for *_, all_types in _TABLE
+    for node_type in all_types
+}
 """Node type -> (name, operator) pairs."""

@@ -17,14 +17,13 @@ _PAIRS = (
     ("find", "rfind"), ("index", "rindex"), ("split", "rsplit"), ("partition", "rpartition"),
     ("keys", "values"), ("add", "discard"), ("union", "intersection"), ("ljust", "rjust"),
     ("isdigit", "isalpha"), ("isupper", "islower"), ("popleft", "pop"), ("match", "search"),
-    ("appendleft", "append"), ("title", "capitalize"), ("encode", "decode"), ("sub", "subn"),
+    ("appendleft", "append"), ("title", "capitalize"), ("encode", "decode"),
     ("issubset", "issuperset"), ("removeprefix", "removesuffix"),
 )  # fmt: skip
 _METHODS = {b: a for a, b in _PAIRS} | dict(_PAIRS) | {
     "strip": "lstrip", "fullmatch": "match", "setdefault": "get", "splitlines": "split",
-    "update": "setdefault", "copy": "clear",
+    "subn": "sub",
 }  # fmt: skip
-_METHODS = {old: new for old, new in _METHODS.items() if old not in ("update", "copy", "sub")}
 _FUNCTIONS = {
     "min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "reversed": "iter",
     "floor": "ceil", "ceil": "floor", "sum": "max", "abs": "int", "int": "float", "round": "int",

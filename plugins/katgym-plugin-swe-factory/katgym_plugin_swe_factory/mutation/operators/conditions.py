@@ -92,10 +92,10 @@ def remove_conditional(node: cst.If, place: NodePlace) -> Iterator[Replacement]:
         yield node.orelse if node.orelse is not None else cst.RemoveFromParent()
         return
     if isinstance(node.orelse, cst.Else):
-        yield _flat(node, node.orelse.body)
+        yield cst.FlattenSentinel(statements_of(node.orelse.body))
     elif node.orelse is None:
         yield drop_statement(node, place)
-    yield _flat(node, node.body)
+    yield cst.FlattenSentinel(statements_of(node.body))
 
 
 def negate(test: cst.BaseExpression) -> cst.BaseExpression:
@@ -117,10 +117,6 @@ def statements_of(body: cst.BaseSuite) -> list[cst.BaseStatement]:
     if isinstance(body, cst.SimpleStatementSuite):
         return [cst.SimpleStatementLine(body=body.body)]
     return [part for part in body.body if isinstance(part, cst.BaseStatement)]
-
-
-def _flat(node: cst.If, body: cst.BaseSuite) -> Replacement:
-    return cst.FlattenSentinel(statements_of(body))
 
 
 def _space_before_test(node: cst.If | cst.While | cst.CompIf) -> dict[str, cst.CSTNode]:

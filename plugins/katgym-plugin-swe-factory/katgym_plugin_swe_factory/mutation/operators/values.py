@@ -119,19 +119,13 @@ def _is_handled_elsewhere(place: NodePlace) -> bool:
     if isinstance(parent, (cst.Slice, cst.Param)):
         return True
     if isinstance(parent, cst.Index):
-        return not _is_key(place)
+        return not isinstance(parent.value, cst.SimpleString)  # row["name"]
     if isinstance(parent, (cst.ImportAlias, cst.Attribute, cst.NameItem, cst.Return)):
         return isinstance(parent, (cst.ImportAlias, cst.NameItem))
     is_argument = isinstance(parent, cst.Arg) and len(above) > 1
     if is_argument and isinstance(above[-2], cst.Call):
         return name_of(above[-2].func) in ("range", "getattr", "hasattr", "setattr", "isinstance")
     return False
-
-
-def _is_key(place: NodePlace) -> bool:
-    """Return whether an index is a text: `row["name"]`."""
-    parent = place.parent
-    return isinstance(parent, cst.Index) and isinstance(parent.value, cst.SimpleString)
 
 
 def _integer(node: cst.BaseExpression) -> int | None:

@@ -36,7 +36,7 @@ def outcomes(folder: Path) -> Counter[str]:
         return Counter()
     lines = path.read_bytes().split(b"\n")[:-1]
     found = (json.loads(line) for line in lines)
-    return Counter(line["outcome"] for line in found if line["kind"] == "trial")
+    return Counter(line["trial"]["outcome"] for line in found if "trial" in line)
 
 
 def measure(folder: Path, minutes: float) -> dict[str, object]:

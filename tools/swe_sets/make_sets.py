@@ -27,7 +27,9 @@ from katgym_envs.swe.sources.open_source import DATA
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
 from katgym_plugin_swe_factory.making.made_set import write_specs
-from katgym_plugin_swe_factory.making.set_maker import MakeConfig, make_set
+from katgym_plugin_swe_factory.making.make_config import MakeConfig
+from katgym_plugin_swe_factory.making.mutation_source import MutationSource
+from katgym_plugin_swe_factory.making.set_maker import make_set
 
 TOY_SPLITS = ("train",) * 8 + ("validation",) * 3 + ("test",) * 5
 """The toy has one package, and nothing is learnt from it: its tasks serve every split."""
@@ -59,7 +61,7 @@ async def _make_toy(folder: Path) -> None:
     sandboxes = backend("local")
     try:
         config = MakeConfig(packages=(TOY,), out=folder, num_tasks=len(TOY_SPLITS))
-        await make_set(config, backend=sandboxes)
+        await make_set(MutationSource(config, sandboxes))
     finally:
         await sandboxes.aclose()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from contextlib import aclosing
 from pathlib import Path
 
 from rich.table import Table
@@ -61,11 +62,8 @@ async def _grade(
     from katgym_envs.swe.grading.grader import grade
 
     task = await asyncio.to_thread(GradedTask.load, source, instance_id)
-    backend = open_backend(args)
-    try:
+    async with aclosing(open_backend(args)) as backend:
         return await grade(task, patch, backend=backend)
-    finally:
-        await backend.aclose()
 
 
 def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes:

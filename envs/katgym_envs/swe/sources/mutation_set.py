@@ -141,7 +141,6 @@ class MutationSet(TaskSource):
         nodes = package.node_ids
         left_out = {nodes[i] for i in (*spec.fail_to_pass, *spec.ungraded)}
         graded_paths = {f.path for f in package.functions}
-        places = zip(spec.fail_to_pass, spec.base_places, strict=True) if spec.base_places else ()
         return HiddenTests(
             instance_id=instance_id,
             gold_patch=made.gold_patch,
@@ -160,7 +159,7 @@ class MutationSet(TaskSource):
                 )
                 for c in package.canaries
             ),
-            base_places={nodes[i]: place for i, place in places},
+            base_places=spec.places(nodes),
             timeout_s=spec.timeout_s,
             gold_files=made.gold_files,
         )

@@ -12,7 +12,7 @@ Not here: tasks kept as mutations (`mutation_set.py`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -62,13 +62,16 @@ def visible_row(row: SweRow) -> SweRow:
     )  # fmt: skip
 
 
+def write_visible(folder: Path, rows: Iterable[SweRow]) -> None:
+    """Write the rows that an agent may see: a set with them is finished."""
+    write_atomically(folder / TASKS_FILE, to_lines(visible_row(r).to_json() for r in rows))
+
+
 class RowSetWriter:
-    """Adds tasks to a set; every `add` is on disk when it returns, and `finish` lists them."""
+    """Writes the grader's side of a set; every `add` is on disk when it returns."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self._store = make_private(folder / HIDDEN_FOLDER)
-        self._rows: dict[str, SweRow] = {}
 
     def add(
         self,
@@ -85,20 +88,11 @@ class RowSetWriter:
         )
         path = self._store / "trees" / f"{row.instance_id}.json"
         write_atomically(path, msgspec.json.encode(tree), mode=0o600)
-        self.list_row(row)
 
-    def list_row(self, row: SweRow) -> None:
-        """List a task whose tree is on disk already, as an earlier run has left it."""
-        self._rows[row.instance_id] = row
-
-    def finish(self) -> None:
-        """Write both files of rows; tasks of an earlier `finish` are replaced."""
-        rows = list(self._rows.values())
-        write_atomically(
-            self._store / "rows.jsonl", to_lines([r.to_json() for r in rows]), mode=0o600
-        )
-        visible = [visible_row(r).to_json() for r in rows]
-        write_atomically(self.folder / TASKS_FILE, to_lines(visible))
+    def finish(self, rows: Iterable[SweRow]) -> None:
+        """List the tasks of the set, which were added by this run or an earlier one."""
+        lines = to_lines(row.to_json() for row in rows)
+        write_atomically(self._store / "rows.jsonl", lines, mode=0o600)
 
     def _entry(self, file: bytes | FileEntry) -> StoredFile:
         if isinstance(file, bytes):

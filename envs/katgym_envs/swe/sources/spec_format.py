@@ -78,11 +78,7 @@ class PackageSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @cached_property
     def functions(self) -> tuple[TestFunction, ...]:
         """Every sound test function, in the order of collection."""
-        return tuple(
-            TestFunction(path=path, qualname=name, case_ids=cases)
-            for path, functions in self.tests.items()
-            for name, cases in functions.items()
-        )
+        return list_functions(self.tests)
 
     @cached_property
     def node_ids(self) -> tuple[str, ...]:
@@ -90,14 +86,20 @@ class PackageSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return node_ids(self.tests)
 
 
-def node_ids(tests: Mapping[str, Mapping[str, tuple[str, ...]]]) -> tuple[str, ...]:
-    """Return the node ids of `PackageSpec.tests`, in order."""
+def list_functions(
+    tests: Mapping[str, Mapping[str, tuple[str, ...]]],
+) -> tuple[TestFunction, ...]:
+    """Return the functions of `PackageSpec.tests`, in order."""
     return tuple(
-        f"{path}::{name}[{case}]" if case else f"{path}::{name}"
+        TestFunction(path=path, qualname=name, case_ids=cases)
         for path, functions in tests.items()
         for name, cases in functions.items()
-        for case in cases
     )
+
+
+def node_ids(tests: Mapping[str, Mapping[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """Return the node ids of `PackageSpec.tests`, in order."""
+    return tuple(node for function in list_functions(tests) for node in function.node_ids())
 
 
 class FileEdit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -150,3 +152,10 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_s: float = 60.0
     validation: dict[str, Any] = {}
     """See `KatgymPart.validation`."""
+
+    def places(self, nodes: Sequence[str]) -> dict[str, str]:
+        """Return FAIL_TO_PASS node id -> where it fails on the base state; nodes: all tests'."""
+        if not self.base_places:
+            return {}
+        numbered = zip(self.fail_to_pass, self.base_places, strict=True)
+        return {nodes[number]: place for number, place in numbered}

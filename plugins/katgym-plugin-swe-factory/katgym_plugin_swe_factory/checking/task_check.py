@@ -27,11 +27,32 @@ from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.task_source import TaskSource
 from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
-from katgym_plugin_swe_factory.checking.check_result import TaskCheckResult
 from katgym_plugin_swe_factory.checking.leak_search import LeakSearch
+from katgym_plugin_swe_factory.history.issue_text import find_added_lines
 from katgym_plugin_swe_factory.statements.statement import is_leaking
 from katgym_plugin_swe_factory.studies.canary_run import apart, broken_promise, with_canaries
 from katgym_plugin_swe_factory.studies.sound_tests import CANARY_ORDERS, ORDERS, Order, random_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCheckResult:
+    """What is wrong with one task; no problem and no fault for a sound one.
+
+    Example:
+        TaskCheckResult(instance_id="toy-1", problems=("FAIL_TO_PASS is empty",))
+    """
+
+    instance_id: str
+    problems: tuple[str, ...] = ()
+    num_canaries: int = 0
+    """Canaries of its graded tests that were seen to fail on correct code."""
+    fault: str = ""
+    """Why the task could not be checked: a sandbox failed, so that nothing is known of the task."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it was checked and nothing is wrong."""
+        return not self.problems and not self.fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +294,7 @@ def _paper_problems(row: SweRow, hidden: HiddenTests) -> list[str]:
         for node in (*hidden.fail_to_pass, *hidden.pass_to_pass)
         if node not in known
     ]
-    added = [
-        line[1:].strip()
-        for line in hidden.gold_patch.splitlines()
-        if line.startswith("+") and not line.startswith("+++")
-    ]
-    if is_leaking(row.problem_statement, added, ()):
+    if is_leaking(row.problem_statement, find_added_lines(hidden.gold_patch), ()):
         problems.append("the statement holds a line of the gold patch")
     names = {f.qualname.split("::")[-1] for f in hidden.functions}
     if is_leaking(row.problem_statement, (), names):

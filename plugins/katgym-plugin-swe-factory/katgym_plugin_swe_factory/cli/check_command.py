@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from katgym import console
 from katgym.cli.options import add_option
@@ -22,7 +24,9 @@ from katgym.errors import UsageError, unknown_name
 from katgym_envs.swe.cli.task_arguments import NO_VERDICT, open_backend
 from katgym_envs.swe.sources.open_source import open_source
 from katgym_envs.swe.task_source import TaskSource
-from katgym_plugin_swe_factory.checking.check_result import TaskCheckResult
+
+if TYPE_CHECKING:
+    from katgym_plugin_swe_factory.checking.task_check import TaskCheckResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +67,8 @@ async def _check(
 ) -> list[TaskCheckResult]:
     from katgym_plugin_swe_factory.checking.task_check import check_tasks
 
-    backend = open_backend(args)
     results: list[TaskCheckResult] = []
-    try:
+    async with aclosing(open_backend(args)) as backend:
         async for result in check_tasks(source, ids, backend, num_workers=args.workers):
             results.append(result)
             if not args.json:
@@ -76,6 +79,4 @@ async def _check(
                     )
             if len(results) % 25 == 0:
                 console.stderr.print(f"{len(results)}/{len(ids)} checked")
-    finally:
-        await backend.aclose()
     return results

@@ -15,26 +15,22 @@ example:
 from __future__ import annotations
 
 import argparse
-import asyncio
 import functools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from katgym import console
 from katgym.cli.options import ConfigOptions, add_option, describe_keys, knobs
 from katgym.config.sections import section
 from katgym.config.toml_files import read_toml
 from katgym.environment.task import SPLITS
-from katgym_envs.swe.cli.task_arguments import open_backend
+from katgym_plugin_swe_factory.cli.making_run import run_making
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig, TrialConfig
 
 if TYPE_CHECKING:
-    from katgym_plugin_swe_factory.pull_requests.pull_importer import (
-        Decision,
-        ImportConfig,
-        ImportResult,
-    )
+    from katgym_plugin_swe_factory.making.trial import Trial
+    from katgym_plugin_swe_factory.pull_requests.pull_source import PullConfig
 
 TRIAL = ConfigOptions(TrialConfig, flags=("num_sandboxes",), names={"num_sandboxes": "workers"})
 
@@ -70,40 +66,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Import and print what came of it."""
+    from katgym_plugin_swe_factory.pull_requests.pull_source import PullSource
+
     config = _config(args)
-    try:
-        result = asyncio.run(_import(config, args))
-    except KeyboardInterrupt:
-        console.stderr.print(f"stopped; the same command goes on in {str(args.out)!r}")
-        return 130
-    _print(result, args)
-    return 0 if result.tasks and not result.num_faults else 1
+    return run_making(
+        lambda backend: PullSource(config, backend), args, kind="pull requests", observe=_observe
+    )
 
 
-async def _import(config: ImportConfig, args: argparse.Namespace) -> ImportResult:
-    from katgym_plugin_swe_factory.pull_requests.pull_importer import import_pulls
-
-    def observe(decision: Decision) -> None:
-        refusal = decision.refusal
-        told = f"{refusal.filter}: {refusal.reason}" if refusal else f"task {decision.instance_id}"
-        console.stderr.print(f"#{decision.number} {told}", markup=False, soft_wrap=True)
-
-    backend = open_backend(args)
-    try:
-        return await import_pulls(config, backend=backend, observe=observe)
-    finally:
-        await backend.aclose()
+def _observe(name: str, trial: Trial[Any], is_old: bool) -> None:
+    told = f"{trial.outcome}: {trial.reason}"
+    if trial.task is not None:
+        told = f"task {trial.task.instance_id}"
+    console.stderr.print(f"{name} {told}", markup=False, soft_wrap=True)
 
 
-def _config(args: argparse.Namespace) -> ImportConfig:
+def _config(args: argparse.Namespace) -> PullConfig:
     from katgym_plugin_swe_factory.pull_requests.environment import Recipes, read_recipes
     from katgym_plugin_swe_factory.pull_requests.generated_tests import read_generated_tests
-    from katgym_plugin_swe_factory.pull_requests.pull_importer import ImportConfig
+    from katgym_plugin_swe_factory.pull_requests.pull_source import PullConfig
 
     filters = FilterConfig()
     if args.filters is not None:
         filters = section(FilterConfig, read_toml(args.filters), args.filters.name)
-    return ImportConfig(
+    return PullConfig(
         clone=args.clone,
         dump=args.dump,
         out=args.out,
@@ -118,17 +104,3 @@ def _config(args: argparse.Namespace) -> ImportConfig:
         split=args.split,
         numbers=tuple(dict.fromkeys(args.pull)),
     )
-
-
-def _print(result: ImportResult, args: argparse.Namespace) -> None:
-    if args.json:
-        console.print_json(
-            {"out": str(args.out), "tasks": list(result.tasks), "refused": result.refusals}
-        )
-        return
-    num, total = len(result.tasks), len(result.decisions)
-    console.stdout.print(
-        f"{num} tasks of {total} pull requests in {str(args.out)!r}", markup=False, soft_wrap=True
-    )
-    for name, count in result.refusals.items():
-        console.stdout.print(f"  {count:6} refused by {name}", markup=False)

@@ -1,98 +1,106 @@
 """The folder of a set while it is made: what is decided is on disk at once; a kill loses nothing.
 
     DIR/tasks.jsonl             visible rows; written when making ends
-    DIR/hidden/                 mode 0700, as `MutationSet` reads it
+    DIR/hidden/                 mode 0700, as `MutationSet` or `RowSet` reads it
         making.json             what defines the set; compared on resume
-        journal.jsonl           a line per mutant tried, and per test function with its canaries
+        journal.jsonl           a line per candidate tried, and per test function with its canaries
         studies/KEY             sound tests of a package, as compressed MessagePack
-        packages/, specs.jsonl  the result
 
 Not here: deciding anything (`set_maker.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import msgspec
 
-from katgym.errors import UsageError
-from katgym.system import (
-    FolderGuard,
-    Journal,
-    make_private,
-    read_journal,
-    to_lines,
-    write_atomically,
-)
-from katgym_envs.swe.sources.mutation_set import PACKAGES_FOLDER, SPECS_FILE, MutationSet
-from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER, TASKS_FILE, visible_row
+from katgym.errors import InfrastructureError, UsageError
+from katgym.system import FolderGuard, Journal, make_private, read_journal, write_atomically
+from katgym_envs.swe.sources.mutation_set import PACKAGES_FOLDER, SPECS_FILE
+from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
+from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Refused, Trial
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
 
-_FORMAT = 2
+T = TypeVar("T")
+_FORMAT = 3
 
 
 class MadeSet:
     """The folder, open for this process alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, max_faults: int) -> None:
         self.hidden = folder / HIDDEN_FOLDER
         self.entries: list[dict[str, Any]] = []
-        """What the journal held when the folder was opened."""
+        """What the journal held when the folder was opened, besides trials."""
+        self._trials: dict[str, Any] = {}
+        """Key of a candidate -> its trial in an earlier run, as JSON."""
         self._journal = Journal(self.hidden / "journal.jsonl")
-        self._guard = FolderGuard(self.hidden, name=str(folder))
+        self._max_faults = max_faults
+        self._num_faults = 0
 
     @classmethod
-    def open(cls, folder: Path, identity: Mapping[str, Any]) -> MadeSet:
-        """Create the folder or continue in it.
+    @contextlib.contextmanager
+    def open(
+        cls, folder: Path, identity: Mapping[str, Any], *, max_faults: int = 1
+    ) -> Iterator[MadeSet]:
+        """Create the folder or continue in it; it is closed, and free for others, at the end.
 
-        Raises `UsageError` when it holds something else, or was begun with other settings.
+        max_faults: trials in a row that the machine may fail before `recall` raises. Raises
+        `UsageError` when the folder holds something else, or was begun with other settings.
         """
-        made = cls(folder)
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
+        made = cls(folder, max_faults=max_faults)
         lock = made.hidden / "making.json"
-        if folder.is_dir() and any(folder.iterdir()) and not lock.exists():
-            names = {p.name for p in folder.iterdir()} - {HIDDEN_FOLDER}
-            if names:
-                raise UsageError(
-                    f"folder {str(folder)!r} is not empty and holds no set that was begun here;"
-                    " name another with --out"
-                )
+        _check_folder(folder, lock)
         make_private(made.hidden)
-        made._guard.take()
+        guard = FolderGuard(made.hidden, name=str(folder))
+        guard.take()
         try:
-            wanted = {"format": _FORMAT, **identity}
-            if lock.exists():
-                try:
-                    found = json.loads(lock.read_text(encoding="utf-8"))
-                except (OSError, ValueError) as e:
-                    raise UsageError(f"{str(lock)!r} cannot be read: {e}") from e
-                for name, value in json.loads(json.dumps(wanted)).items():
-                    if found.get(name) != value:
-                        raise UsageError(
-                            f"the set in {str(folder)!r} was begun with {name}"
-                            f" {found.get(name)!r}, not {value!r}; give the same again, or another"
-                            " folder with --out"
-                        )
-            else:
-                write_atomically(lock, json.dumps(wanted, indent=1).encode(), mode=0o600)
+            _check_identity(folder, lock, {"format": _FORMAT, **identity})
             made._journal.open()
-            made.entries = list(read_journal(made._journal.path))
-        except BaseException:
-            made.close()
-            raise
-        return made
+            for entry in read_journal(made._journal.path):
+                if "trial" in entry:
+                    made._trials[entry["key"]] = entry["trial"]
+                else:
+                    made.entries.append(entry)
+            yield made
+        finally:
+            made._journal.close()
+            guard.release()
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Write a line of the journal; it is on disk when this returns."""
         self._journal.append([entry])
+
+    async def recall(
+        self, key: str, kind: type[Trial[T]], try_out: Callable[[], Awaitable[T]]
+    ) -> tuple[Trial[T], bool]:
+        """Return what became of a candidate, and whether an earlier run tried it; else try it.
+
+        key: digest or text of all that the trial depends on. try_out: returns the task or raises
+        `Refused`. A new trial is on disk then, but for one that the machine failed: the next run
+        tries it again. `InfrastructureError` when the machine failed too many in a row.
+        """
+        if key in self._trials:
+            return msgspec.convert(self._trials[key], kind), True
+        try:
+            trial = Trial(outcome=VALID, task=await try_out())
+        except Refused as e:
+            trial = Trial(outcome=e.outcome, reason=e.reason)
+        except InfrastructureError as e:
+            self._num_faults += 1
+            if self._num_faults >= self._max_faults:
+                raise
+            return Trial(outcome=INFRASTRUCTURE, reason=str(e)), False
+        self._num_faults = 0
+        self.append({"key": key, "trial": msgspec.to_builtins(trial)})
+        return trial, False
 
     def study(self, key: str) -> PackageStudy | None:
         """Return what an earlier run learnt of a package; `UsageError` for a broken file."""
@@ -109,23 +117,33 @@ class MadeSet:
         data = zlib.compress(msgspec.msgpack.encode(study))  # tests' names recur in it
         write_atomically(self.hidden / "studies" / key, data, mode=0o600)
 
-    def finish(self, packages: Iterable[PackageSpec], tasks: Iterable[TaskSpec]) -> None:
-        """Write the result; the visible rows come last."""
-        write_specs(self.hidden, packages, tasks, mode=0o600)
-        source = MutationSet(self.hidden)
-        rows = [visible_row(row).to_json() for row in source.rows()]
-        write_atomically(self.folder / TASKS_FILE, to_lines(rows))
 
-    def close(self) -> None:
-        """Close the files and let other processes in; may be called twice."""
-        self._journal.close()
-        self._guard.release()
+def _check_folder(folder: Path, lock: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
+    others = {path.name for path in folder.iterdir()} - {HIDDEN_FOLDER} if folder.exists() else ()
+    if others and not lock.exists():
+        raise UsageError(
+            f"folder {str(folder)!r} is not empty and holds no set that was begun here;"
+            " name another with --out"
+        )
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _check_identity(folder: Path, lock: Path, wanted: Mapping[str, Any]) -> None:
+    """Compare what defines the set with what it was begun with, or write it down."""
+    if not lock.exists():
+        write_atomically(lock, json.dumps(wanted, indent=1).encode(), mode=0o600)
+        return
+    try:
+        found = json.loads(lock.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise UsageError(f"{str(lock)!r} cannot be read: {e}") from e
+    for name, value in json.loads(json.dumps(wanted)).items():
+        if found.get(name) != value:
+            raise UsageError(
+                f"the set in {str(folder)!r} was begun with {name} {found.get(name)!r}, not"
+                f" {value!r}; give the same again, or another folder with --out"
+            )
 
 
 def write_specs(

@@ -6,14 +6,15 @@ Not here: making (`set_maker.py`).
 from __future__ import annotations
 
 from collections import Counter
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from katgym.live_progress import LINE_EVERY_S, LiveProgress, clock_text
-from katgym_plugin_swe_factory.making.mutant_trial import Trial, TrialOutcome
+from katgym_plugin_swe_factory.making.mutant_trial import TrialOutcome
+from katgym_plugin_swe_factory.making.trial import Trial
 
 
 class MakeProgress(LiveProgress):
@@ -33,7 +34,7 @@ class MakeProgress(LiveProgress):
         self._show_view()
         return self
 
-    def __call__(self, package: str, trial: Trial, is_old: bool) -> None:
+    def __call__(self, package: str, trial: Trial[Any], is_old: bool) -> None:
         self._outcomes[trial.outcome] += 1
         self._num_new += trial.outcome is TrialOutcome.VALID and not is_old
         self._note = self.line(package)

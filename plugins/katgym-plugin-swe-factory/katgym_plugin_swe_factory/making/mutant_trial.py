@@ -1,6 +1,6 @@
 """Tries one bug: which tests it breaks, whether that makes a task, and what a user would see of it.
 
-    trial = await MutantTrial(...).run(mutant)
+    task = await MutantTrial(...).run(mutant)
 
 Not here: which bugs are tried, and in what order (`package_maker.py`).
 """
@@ -23,6 +23,7 @@ from katgym_envs.swe.sources.package_files import select_graded_files
 from katgym_envs.swe.sources.spec_format import TaskSpec, node_ids
 from katgym_envs.swe.test_run import TestResult, TestRun
 from katgym_plugin_swe_factory.making.byte_edits import edits_between
+from katgym_plugin_swe_factory.making.trial import Refused
 from katgym_plugin_swe_factory.making.visible_tests import HiddenTestError, without_functions
 from katgym_plugin_swe_factory.mutation.site import MutationSpec
 from katgym_plugin_swe_factory.statements.observed_tests import instrument, read_observation
@@ -77,23 +78,6 @@ class Mutant:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """The outcome, with the task if it makes one."""
-
-    outcome: TrialOutcome
-    task: TaskSpec | None = None
-    num_failed: int = 0
-
-
-class _Stop(Exception):
-    """The mutant makes no task."""
-
-    def __init__(self, outcome: TrialOutcome, num_failed: int = 0) -> None:
-        super().__init__(outcome)
-        self.trial = Trial(outcome=outcome, num_failed=num_failed)
-
-
 class MutantTrial:
     """Tries bugs of one package; any number at a time, as many run as the lab has sandboxes."""
 
@@ -110,14 +94,8 @@ class MutantTrial:
         self._nodes = node_ids(study.tests)
         self._numbers = {node: number for number, node in enumerate(self._nodes)}
 
-    async def run(self, mutant: Mutant) -> Trial:
-        """Try one bug; raises `SandboxError` only."""
-        try:
-            return await self._run(mutant)
-        except _Stop as stop:
-            return stop.trial
-
-    async def _run(self, mutant: Mutant) -> Trial:
+    async def run(self, mutant: Mutant) -> TaskSpec:
+        """Try one bug; raises `Refused`, and `SandboxError` of the machine."""
         failing = await self._failing(mutant)
         graded, places = await self._find_graded(failing)
         # Other tests reach the bug in another process, as tests of a command do, or through what is
@@ -126,7 +104,7 @@ class MutantTrial:
         run = await self._tests(everything, {mutant.spec.file: mutant.content})
         failed = self._find_failed(run)
         if not failing.keys() <= failed.keys():
-            raise _Stop(TrialOutcome.UNSTEADY, len(failing))
+            raise Refused(TrialOutcome.UNSTEADY)
         failing = {**failed, **failing}
         # The base state is the package with the bug, and without the tests it breaks.
         broken = {self._study.functions[node] for node in failing}
@@ -135,13 +113,13 @@ class MutantTrial:
         try:
             shown = without_functions(tests, sorted(broken))
         except HiddenTestError as e:
-            raise _Stop(TrialOutcome.NOT_HIDDEN) from e
+            raise Refused(TrialOutcome.NOT_HIDDEN) from e
         changed = {mutant.spec.file: mutant.content, **shown}
         edits = {path: edits_between(files[path], after) for path, after in changed.items()}
         made = edit_package(self._lab.tree, edits)
         statement = await self._statement(mutant, failing, graded, made)
         numbers = sorted(self._numbers[node] for node in graded)
-        task = TaskSpec(
+        return TaskSpec(
             id=f"{self._key}-{_short_hash(mutant.spec)}",
             package=self._key,
             split=self._split,
@@ -153,7 +131,6 @@ class MutantTrial:
             workspace_sha256=tree_digest(made.workspace),
             timeout_s=float(max(20, round(10 + 10 * self._study.duration_s))),
         )
-        return Trial(outcome=TrialOutcome.VALID, task=task, num_failed=len(failing))
 
     async def _failing(self, mutant: Mutant) -> dict[str, TestResult]:
         """Return the sound tests the bug breaks, twice and in any order, with how they fail."""
@@ -162,18 +139,18 @@ class MutantTrial:
         touched = reach.tests_of(path, self._lab.tree.files[path], mutant.line)
         names = frozenset(self._study.functions[node] for node in touched)
         if not names:
-            raise _Stop(TrialOutcome.SURVIVED)
+            raise Refused(TrialOutcome.SURVIVED)
         put = {path: mutant.content}
         first = await self._tests(names, put)
         failed = self._find_failed(first)
         if not failed:
-            raise _Stop(TrialOutcome.SURVIVED)
+            raise Refused(TrialOutcome.SURVIVED)
         if len(failed) > MAX_BROKEN_SHARE * len(self._study.functions):
-            raise _Stop(TrialOutcome.BROKEN, len(failed))
+            raise Refused(TrialOutcome.BROKEN)
         again = frozenset(self._study.functions[node] for node in failed)
         second = self._find_failed(await self._tests(again, put, seed=self._seed, is_detailed=True))
         if set(second) != set(failed):
-            raise _Stop(TrialOutcome.UNSTEADY, len(failed))
+            raise Refused(TrialOutcome.UNSTEADY)
         return second
 
     async def _tests(
@@ -189,9 +166,9 @@ class MutantTrial:
             functions=names, put=put, seed=seed, timeout_s=allowed, is_detailed=is_detailed
         )
         if run.is_timed_out:
-            raise _Stop(TrialOutcome.TIMEOUT)
+            raise Refused(TrialOutcome.TIMEOUT)
         if run.collection_errors or not run.is_finished:
-            raise _Stop(TrialOutcome.BROKEN)
+            raise Refused(TrialOutcome.BROKEN)
         return run
 
     def _find_failed(self, run: TestRun) -> dict[str, TestResult]:
@@ -200,7 +177,7 @@ class MutantTrial:
         asked = {(r.path, r.qualname) for r in run.results}
         for node, name in self._study.functions.items():
             if name in asked and node not in reported:
-                raise _Stop(TrialOutcome.BROKEN)
+                raise Refused(TrialOutcome.BROKEN)
         bad = [r for r in run.results if r.status is not TestStatus.PASSED]
         return {r.node_id: r for r in bad if r.node_id in self._study.functions}
 
@@ -217,7 +194,7 @@ class MutantTrial:
         canaries = self._canaries.canaries_for(places)
         graded = tuple(n for n in places if sharp_canaries(canaries[n], n, places[n]))
         if not graded:
-            raise _Stop(TrialOutcome.NO_CANARY, len(failing))
+            raise Refused(TrialOutcome.NO_CANARY)
         return graded, places
 
     async def _statement(
@@ -251,7 +228,7 @@ class MutantTrial:
             )
             if not is_leaking(text, gold, names):
                 return text
-        raise _Stop(TrialOutcome.NO_EXAMPLE, len(failing))
+        raise Refused(TrialOutcome.NO_EXAMPLE)
 
     async def _examples(
         self,

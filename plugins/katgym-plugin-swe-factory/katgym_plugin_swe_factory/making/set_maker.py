@@ -1,209 +1,142 @@
-"""Makes a set of tasks from packages: mutants in turns over the packages, several at a time.
+"""Makes a set of tasks: candidates are tried, and those that make one are written.
 
-    result = await make_set(MakeConfig(packages=("inflection==0.5.1",), out=Path("tasks")))
+    candidate -> trial -> row -> check -> set
 
-The order of mutants depends on packages and seed alone, and mutants are started in that order, so
-that neither speed nor an interruption changes what the set holds. Not here: one package
-(`package_maker.py`), the folder (`made_set.py`), what is shown meanwhile (`make_progress.py`).
+    source = MutationSource(MakeConfig(packages=("inflection==0.5.1",), out=folder), backend)
+    result = await make_set(source)
+
+Candidates are started in the order of their source, so that neither speed nor an interruption
+changes what the set holds. Not here: the sources (`mutation_source.py`,
+`pull_requests/pull_source.py`), the folder (`made_set.py`), what is shown meanwhile
+(`make_progress.py`).
 """
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
-from katgym.environment.task import SPLITS
-from katgym.errors import UsageError, unknown_name
-from katgym.sandbox import SandboxBackend
 from katgym.system.concurrency import run_all
-from katgym_envs.swe.packages import SourceTree, open_package
-from katgym_envs.swe.sources.spec_format import TaskSpec
+from katgym_envs.swe.row import SweRow
+from katgym_envs.swe.sources.row_set import write_visible
 from katgym_plugin_swe_factory.making.made_set import MadeSet
-from katgym_plugin_swe_factory.making.mutant_trial import Trial, TrialOutcome
-from katgym_plugin_swe_factory.making.package_maker import MutantCandidate, PackageMaker
+from katgym_plugin_swe_factory.making.make_config import SetConfig
+from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Trial
 
-logger = logging.getLogger(__name__)
+C = TypeVar("C")
+T = TypeVar("T")
+Observer = Callable[[str, Trial[Any], bool], None]
+"""Called with a candidate's name, what became of it, and whether an earlier run tried it."""
 
-_TURN = 4
-"""Mutants of one package before the next package's turn."""
-Observer = Callable[[str, Trial, bool], None]
-"""Called with the package, each trial, and whether an earlier run tried it."""
+
+class CandidateSource(abc.ABC, Generic[C, T]):
+    """Where candidates come from, how one is tried, and how the tasks are kept."""
+
+    config: SetConfig
+    identity: Mapping[str, Any]
+    """What defines the set: it goes on with the same only."""
+    max_faults: ClassVar[int] = 1
+    """Candidates that the machine fails to try, in a row, which end the making."""
+    left_out: Mapping[str, str] = {}
+    """Part of the source that no task can be made of -> why."""
+
+    @abc.abstractmethod
+    async def start(self, made: MadeSet) -> None:
+        """Learn what trials need; `UsageError` when no task can be made at all."""
+
+    @abc.abstractmethod
+    def candidates(self) -> Iterator[C]:
+        """Yield the candidates in their order, after `start`."""
+
+    @abc.abstractmethod
+    def name_of(self, candidate: C) -> str:
+        """Return what people are told that a candidate is."""
+
+    @abc.abstractmethod
+    async def decide(self, candidate: C) -> tuple[Trial[T], bool]:
+        """Try a candidate, by `MadeSet.recall`; return whether an earlier run did so."""
+
+    @abc.abstractmethod
+    async def finish(self, decisions: Sequence[tuple[C, Trial[T]]]) -> Sequence[SweRow]:
+        """Write the grader's side of the set; return its rows."""
+
+    async def close(self) -> None:
+        """Release what `start` took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeConfig:
-    """What is made."""
+class MakeResult(Generic[C, T]):
+    """What was made, and what became of every candidate."""
 
-    packages: tuple[str, ...]
-    """`NAME==VERSION`, or `NAME` of a known package."""
-    out: Path
-    num_tasks: int | None = None
-    """Stop at so many tasks; None tries every mutant."""
-    seed: int = 0
-    num_workers: int = 2
-    splits: Mapping[str, str] = field(default_factory=dict)
-    """Package name -> split; the others have the one of the table, or "train"."""
+    decisions: tuple[tuple[C, Trial[T]], ...]
+    """Candidates in their order."""
+    rows: tuple[SweRow, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """As `CandidateSource.left_out`."""
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the ids of the tasks."""
+        return tuple(row.instance_id for row in self.rows)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeResult:
-    """What was made."""
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Return outcome -> how many candidates it kept from being a task, the most first."""
+        counts = Counter(trial.outcome for _, trial in self.decisions if trial.outcome != VALID)
+        return dict(counts.most_common())
 
-    tasks: tuple[TaskSpec, ...]
-    outcomes: Mapping[str, int]
-    """Outcome -> number of mutants."""
-    refused: Mapping[str, str]
-    """Package no task can be made of -> why."""
+    @property
+    def num_faults(self) -> int:
+        """Return how many the machine failed to try; the next run tries them again."""
+        return self.refusals.get(INFRASTRUCTURE, 0)
 
 
 async def make_set(
-    config: MakeConfig,
-    *,
-    backend: SandboxBackend,
-    observe: Observer = lambda package, trial, is_old: None,
-) -> MakeResult:
+    source: CandidateSource[C, T], observe: Observer = lambda name, trial, is_old: None
+) -> MakeResult[C, T]:
     """Make a set, or go on making it; cancelled, it keeps what was decided.
 
-    Raises `UsageError` for a package that cannot be had and when no package at all can be used,
-    `InfrastructureError` when sandboxes, index or disk fail.
+    Raises `UsageError` for a source or folder that cannot be used, `InfrastructureError` when
+    sandboxes, index or disk fail.
     """
-    trees = await asyncio.to_thread(_open_all, config)
-    identity = {
-        "packages": [f"{t.package.name}=={t.package.version}" for t in trees],
-        "seed": config.seed,
-        "splits": {t.package.name: _split(t, config) for t in trees},
-    }
-    with MadeSet.open(config.out, identity) as made:
-        opened = [
-            PackageMaker(
-                tree,
-                backend,
-                made,
-                seed=config.seed,
-                num_workers=config.num_workers,
-                split=_split(tree, config),
-            )
-            for tree in trees
-        ]
+    config = source.config
+    with MadeSet.open(config.out, source.identity, max_faults=source.max_faults) as made:
         try:
-            refused = await _start(opened, made, config)
-            makers = [maker for maker in opened if maker.key not in refused]
-            await _try_all(makers, config, observe)
-            result = _result(makers, config, refused)
-            specs, kept = [], set[str]()
-            for maker in makers:
-                tasks = [task for task in result.tasks if task.package == maker.key]
-                if tasks:
-                    spec, steady = await maker.finish(tasks)
-                    specs += [spec] if steady else []
-                    kept |= {task.id for task in steady}
-            result = replace(result, tasks=tuple(t for t in result.tasks if t.id in kept))
-            await asyncio.to_thread(made.finish, specs, result.tasks)
-            return result
+            await source.start(made)
+            decisions = await _decide_all(source, observe)
+            rows = await source.finish(decisions)
+            await asyncio.to_thread(write_visible, config.out, rows)
         finally:
-            for maker in opened:
-                await maker.close()
+            await source.close()
+    return MakeResult(decisions=tuple(decisions), rows=tuple(rows), left_out=source.left_out)
 
 
-def _open_all(config: MakeConfig) -> list[SourceTree]:
-    for name, split in config.splits.items():
-        if split not in SPLITS:
-            raise UsageError(f"split of {name!r}: {unknown_name('split', split, SPLITS)}")
-    trees = [open_package(package) for package in config.packages]
-    names = Counter(tree.package.name for tree in trees)
-    for name, count in names.items():
-        if count > 1:
-            raise UsageError(f"package {name!r} is named {count} times")
-    for name in config.splits:
-        if name not in names:
-            raise UsageError(unknown_name("package", name, names))
-    if not trees:
-        raise UsageError("name at least one package")
-    return trees
-
-
-def _split(tree: SourceTree, config: MakeConfig) -> str:
-    return config.splits.get(tree.package.name, tree.package.split)
-
-
-async def _start(makers: list[PackageMaker], made: MadeSet, config: MakeConfig) -> dict[str, str]:
-    """Study the packages; return those that cannot be used, with the reason."""
-    slots = asyncio.Semaphore(config.num_workers)
-    refused: dict[str, str] = {}
-
-    async def start(maker: PackageMaker) -> None:
-        async with slots:
-            try:
-                await maker.start(made.entries)
-            except UsageError as e:
-                logger.warning("package is left out: %s", e)
-                refused[maker.key] = str(e)
-
-    await run_all(start(maker) for maker in makers)
-    if len(refused) == len(makers):
-        raise UsageError("; ".join(refused.values()))
-    return dict(sorted(refused.items()))
-
-
-def _in_order(makers: list[PackageMaker]) -> Iterator[tuple[PackageMaker, MutantCandidate]]:
-    """Yield all candidates, a few of each package in turns."""
-    start = 0
-    while any(start < len(m.candidates) for m in makers):
-        for maker in makers:
-            for candidate in maker.candidates[start : start + _TURN]:
-                yield maker, candidate
-        start += _TURN
-
-
-async def _try_all(makers: list[PackageMaker], config: MakeConfig, observe: Observer) -> None:
+async def _decide_all(source: CandidateSource[C, T], observe: Observer) -> list[tuple[C, Trial[T]]]:
     """Try candidates in order until there are enough tasks; what was begun is finished."""
-    queue = _in_order(makers)
-    num_valid = 0
+    queue = enumerate(source.candidates())
+    decided: dict[int, tuple[C, Trial[T]]] = {}
+    num_valid, num_wanted = 0, source.config.num_tasks
 
     async def work() -> None:
         nonlocal num_valid
-        while config.num_tasks is None or num_valid < config.num_tasks:
-            try:
-                maker, candidate = next(queue)
-            except StopIteration:
+        while num_wanted is None or num_valid < num_wanted:
+            found = next(queue, None)
+            if found is None:
                 return
-            is_old = maker.trial_of(candidate) is not None
-            trial = await maker.try_candidate(candidate)
-            num_valid += trial.outcome is TrialOutcome.VALID
-            observe(maker.key, trial, is_old)
+            number, candidate = found
+            trial, is_old = await source.decide(candidate)
+            decided[number] = candidate, trial
+            num_valid += trial.outcome == VALID
+            observe(source.name_of(candidate), trial, is_old)
 
-    await run_all(work() for _ in range(config.num_workers))
-
-
-def _result(
-    makers: list[PackageMaker], config: MakeConfig, refused: Mapping[str, str]
-) -> MakeResult:
-    """Return the first tasks in the order of candidates, no two with the same base state."""
-    tasks: list[tuple[PackageMaker, TaskSpec]] = []
-    outcomes: Counter[str] = Counter()
-    seen: set[str] = set()
-    counted: dict[str, list[MutantCandidate]] = {maker.key: [] for maker in makers}
-    num_valid = 0
-    for maker, candidate in _in_order(makers):
-        # What was in flight when the last task was found depends on speed, and counts for nothing.
-        if config.num_tasks is not None and num_valid >= config.num_tasks:
-            break
-        trial = maker.trial_of(candidate)
-        if trial is None:
-            continue
-        counted[maker.key].append(candidate)
-        outcomes[trial.outcome] += 1
-        num_valid += trial.outcome is TrialOutcome.VALID
-        task = trial.task
-        if task is not None and task.workspace_sha256 not in seen:
-            seen.add(task.workspace_sha256)
-            tasks.append((maker, task))
-    return MakeResult(
-        tasks=tuple(maker.add_validation(task, counted[maker.key]) for maker, task in tasks),
-        outcomes=dict(outcomes),
-        refused=refused,
-    )
+    await run_all(work() for _ in range(source.config.num_workers))
+    # What was in flight when the last task was found depends on speed, and counts for nothing.
+    valid = [n for n in range(len(decided)) if decided[n][1].outcome == VALID]
+    end = len(decided)
+    if num_wanted is not None and len(valid) >= num_wanted:
+        end = valid[num_wanted - 1] + 1
+    return [decided[number] for number in range(end)]

@@ -3,8 +3,8 @@
 Not here: whether a test notices one (`katgym_plugin_swe_factory.making`).
 """
 
-from katgym_plugin_swe_factory.mutation.mutate import find_sites, mutate, mutate_files
+from katgym_plugin_swe_factory.mutation.mutate import find_sites, mutate
 from katgym_plugin_swe_factory.mutation.operators import OPERATORS
 from katgym_plugin_swe_factory.mutation.site import Site
 
-__all__ = ["OPERATORS", "Site", "find_sites", "mutate", "mutate_files"]
+__all__ = ["OPERATORS", "Site", "find_sites", "mutate"]

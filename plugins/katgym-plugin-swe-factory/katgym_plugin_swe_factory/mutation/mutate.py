@@ -6,14 +6,13 @@ Not here: the changes themselves (`operators/`).
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from katgym.errors import UsageError, unknown_name
 from katgym_envs.swe.parse_source import parse_source, parsing
@@ -35,68 +34,33 @@ def find_sites(source: bytes, file: str) -> tuple[Site, ...]:
     """
     with parsing:
         sites = _parse(source).found
-    return tuple(
-        Site(
-            file=file,
-            operator=found.operator,
-            line=found.range.start.line,
-            column=found.range.start.column,
-            end_line=found.range.end.line,
-            end_column=found.range.end.column,
-            node_kind=type(found.node).__name__,
-            qualname=found.qualname,
-            num_variants=len(found.variants),
-        )
-        for found in sites
-    )
+    return tuple(replace(found.site, file=file) for found in sites)
 
 
-def mutate(source: bytes, specs: Sequence[MutationSpec]) -> bytes:
-    """Return the module with these mutations in it; their `file` is not looked at.
+def mutate(source: bytes, spec: MutationSpec) -> bytes:
+    """Return the module with a mutation in it; the spec's `file` is not looked at.
 
-    Raises `UsageError` for an unknown operator, a place the module does not have, a variant out of
-    range, and two mutations of which one lies in the other.
+    Raises `UsageError` for an unknown operator, a place the module does not have, and a variant out
+    of range.
     """
     with parsing:
         parsed = _parse(source)
-        chosen = [(_lookup(parsed, spec), spec.variant) for spec in specs]
-        spans = sorted(
-            ((f.range.start.line, f.range.start.column), (f.range.end.line, f.range.end.column))
-            for f, _ in chosen
-        )
-        for (_, end), (start, _) in itertools.pairwise(spans):
-            if start < end:
-                raise UsageError(f"two mutations overlap at line {start[0]}; choose them apart")
-        replacer = _Replacer(
-            {found.node: found.variants[variant] for found, variant in chosen},
-            {ancestor for found, _ in chosen for ancestor in found.ancestors},
-        )
+        found = _lookup(parsed, spec)
+        replacer = _Replacer({found.node: found.variants[spec.variant]}, set(found.ancestors))
         texts = list(parsed.texts)
-        for index in {found.top for found, _ in chosen}:
-            new = parsed.module.body[index].visit(replacer)
-            texts[len(parsed.module.header) + index] = _text(parsed.module, new)
+        new = parsed.module.body[found.top].visit(replacer)
+        texts[len(parsed.module.header) + found.top] = _text(parsed.module, new)
         return parsed.source(texts)
-
-
-def mutate_files(files: Mapping[str, bytes], specs: Sequence[MutationSpec]) -> dict[str, bytes]:
-    """Return the mutated files only, by path; each spec applies to its `file`."""
-    by_file: dict[str, list[MutationSpec]] = {}
-    for spec in specs:
-        if spec.file not in files:
-            raise UsageError(unknown_name("file", spec.file, files))
-        by_file.setdefault(spec.file, []).append(spec)
-    return {file: mutate(files[file], chosen) for file, chosen in by_file.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    operator: str
+    site: Site
+    """Of no file."""
     node: cst.CSTNode
     top: int
     """Index of the statement of the module that holds it."""
     ancestors: tuple[cst.CSTNode, ...]
-    range: CodeRange
-    qualname: str
     variants: tuple[Replacement, ...]
 
 
@@ -136,15 +100,29 @@ def _parse(source: bytes) -> _Parsed:
             if is_tight(lines, ranges[node]):
                 variants = tuple(v for v in variants if _fits(v, node, place))
             if variants:
-                found.append(_Found(name, node, top, place.ancestors, ranges[node],
-                                    place.qualname, variants))  # fmt: skip
-    found.sort(key=lambda f: (f.range.start.line, f.range.start.column, f.range.end.line,
-                              f.range.end.column, f.operator))  # fmt: skip
-    by_location = {}
-    for f in found:
-        start, end, kind = f.range.start, f.range.end, type(f.node).__name__
-        location = f"{start.line}:{start.column}-{end.line}:{end.column} {kind}"
-        by_location[f.operator, location] = f
+                start, end = ranges[node].start, ranges[node].end
+                site = Site(
+                    file="",
+                    operator=name,
+                    line=start.line,
+                    column=start.column,
+                    end_line=end.line,
+                    end_column=end.column,
+                    node_kind=type(node).__name__,
+                    qualname=place.qualname,
+                    num_variants=len(variants),
+                )
+                found.append(_Found(site, node, top, place.ancestors, variants))
+    found.sort(
+        key=lambda f: (
+            f.site.line,
+            f.site.column,
+            f.site.end_line,
+            f.site.end_column,
+            f.site.operator,
+        )
+    )
+    by_location = {(f.site.operator, f.site.location): f for f in found}
     assert len(by_location) == len(found), "two sites of one operator in one place"
     texts = tuple(_text(module, part) for part in (*module.header, *module.body, *module.footer))
     parsed = _Parsed(module, texts, tuple(found), by_location)

@@ -33,7 +33,7 @@ def wrong_variants(
             continue
         specs += [s for site in sites if site.line in lines for s in site.specs()]
     random.Random(f"variants {seed}").shuffle(specs)
-    return [(spec.file, mutate(after[spec.file], [spec])) for spec in specs[:limit]]
+    return [(spec.file, mutate(after[spec.file], spec)) for spec in specs[:limit]]
 
 
 def find_changed_lines(before: bytes, after: bytes) -> frozenset[int]:

@@ -1,6 +1,6 @@
 """The row of a pull request that makes a task.
 
-Not here: what the row is made from (`pull_trial.py`), writing it (`pull_importer.py`).
+Not here: what the row is made from (`pull_trial.py`), writing it (`pull_source.py`).
 """
 
 from __future__ import annotations

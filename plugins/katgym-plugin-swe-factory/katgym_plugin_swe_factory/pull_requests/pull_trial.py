@@ -18,7 +18,6 @@ import msgspec
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
-from katgym.sandbox.venvs import ensure_venv, pinned_requirements
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
@@ -26,32 +25,23 @@ from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.test_run import TestRun
 from katgym_plugin_swe_factory.history.pull_diff import contents
+from katgym_plugin_swe_factory.making.trial import Refused
 from katgym_plugin_swe_factory.mutation.wrong_variants import wrong_variants
 from katgym_plugin_swe_factory.pull_requests.generated_tests import refuse_functions
 from katgym_plugin_swe_factory.pull_requests.import_config import ModuleScope, TrialConfig
 from katgym_plugin_swe_factory.pull_requests.prepared_pull import PreparedPull
-from katgym_plugin_swe_factory.pull_requests.pull_filters import Refusal
 from katgym_plugin_swe_factory.pull_requests.repeated_runs import SortedTests, sort_tests
 from katgym_plugin_swe_factory.studies.canary_choice import choose_canaries
 from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy
-from katgym_plugin_swe_factory.studies.installed_copy import find_installed_copy
 from katgym_plugin_swe_factory.studies.near_study import NearStudy, failing_tests
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy, why_uncollected
+from katgym_plugin_swe_factory.studies.pinned_environment import pin_environment
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS, not_passed
 from katgym_plugin_swe_factory.studies.state_lab import StateLab
 
-_CANARIES_PER_TEST = 4
 _STEADY_ROUNDS = 3
 _COLLECTED_AGAIN = 3
 """Runs in which modules that do not collect are found and left out."""
-
-
-class Refused(Exception):
-    """The pull request makes no task."""
-
-    def __init__(self, filter_name: str, reason: str) -> None:
-        super().__init__(f"{filter_name}: {reason}")
-        self.refusal = Refusal(filter=filter_name, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +88,11 @@ class PullTrial:
         """Try it; raises `Refused`, and `SandboxError` and `InfrastructureError` of the machine."""
         recipe = self._pull.recipe
         if recipe.kind == "venv":
-            # The venv is made, and every requirement pinned to what it holds.
+            roots = self._states.source_roots()
             try:
-                python = await asyncio.to_thread(ensure_venv, recipe.requirements)
+                pins, _ = await pin_environment(recipe.requirements, roots)
             except UsageError as e:
                 raise Refused("environment", str(e)) from e
-            copy = await asyncio.to_thread(find_installed_copy, python, self._states.source_roots())
-            if copy:
-                raise Refused("environment", f"its requirements install another copy of {copy!r}")
-            pins = await asyncio.to_thread(pinned_requirements, python)
             recipe = msgspec.structs.replace(recipe, requirements=pins)
         async with AsyncExitStack() as stack:
             before = await self._open(stack, "before", self._states.before, recipe)
@@ -131,7 +117,9 @@ class PullTrial:
         failed = [r for r in run.results if r.status is TestStatus.FAILED and r.place]
         base_results = [r for r in failed if r.node_id in set(tests.fail_to_pass)]
         places = {r.node_id: r.place for r in base_results}
-        study = self._study(tests, duration_s)
+        paths = {path for path, _ in tests.names(tests.fail_to_pass)}
+        chosen = tuple(f for f in tests.functions if f.path in paths)
+        study = PackageStudy.of(replace(tests, functions=chosen), duration_s=duration_s)
         canary_study = CanaryStudy(after, study)
         try:
             await canary_study.study(tests.names(tests.fail_to_pass))
@@ -149,7 +137,7 @@ class PullTrial:
         return TriedPull(
             recipe=recipe,
             tests=tests,
-            canaries=(*choose_canaries(list(canaries), wanted, _CANARIES_PER_TEST), *found),
+            canaries=(*choose_canaries(list(canaries), wanted), *found),
             base_places={n: p for n, p in places.items() if n in set(tests.fail_to_pass)},
             duration_s=duration_s,
             validation={
@@ -206,22 +194,6 @@ class PullTrial:
             if not tests.fail_to_pass:
                 break
         raise Refused("flaky", "its tests pass with gold in some orders only")
-
-    def _study(self, tests: SortedTests, duration_s: float) -> PackageStudy:
-        """Return the modules with tests to fix as canaries are studied by."""
-        paths = {path for path, _ in tests.names(tests.fail_to_pass)}
-        chosen = [f for f in tests.functions if f.path in paths]
-        found: dict[str, dict[str, tuple[str, ...]]] = {path: {} for path in sorted(paths)}
-        for function in chosen:
-            found[function.path][function.qualname] = function.case_ids
-        return PackageStudy(
-            tests=found,
-            flaky=tests.flaky,
-            failing=tests.failing,
-            duration_s=duration_s,
-            durations=tests.durations,
-            functions={node: (f.path, f.qualname) for f in chosen for node in f.node_ids()},
-        )
 
     async def _variants(self, after: StateLab, tests: SortedTests) -> list[frozenset[str]]:
         """Return for each wrong variant of the fix the tests to fix that notice it.

@@ -8,29 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from katgym_envs.swe.hidden import TestFunction
 from katgym_envs.swe.test_run import TestRun
-from katgym_plugin_swe_factory.studies.sound_tests import Name, num_passed, sound_tests
+from katgym_plugin_swe_factory.studies.sound_tests import Name, SoundTests, num_passed, sound_tests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SortedTests:
-    """Every test that is collected with the fix, by what it does.
-
-    A function is known by the number of its cases, so one unsound case makes all of them unsound.
-    """
+class SortedTests(SoundTests):
+    """Every test that is collected with the fix, by what it does on both sides."""
 
     fail_to_pass: tuple[str, ...]
     """Never passes before, always after."""
     pass_to_pass: tuple[str, ...]
-    flaky: tuple[str, ...]
-    """Passes in some runs of one side only."""
-    failing: tuple[str, ...]
-    """Never passes after: skipped, broken, or in need of something that is not there."""
-    functions: tuple[TestFunction, ...]
-    """The sound ones, in the order of collection."""
-    durations: dict[Name, float]
-    """Seconds of all cases of a function."""
 
     def names(self, nodes: Collection[str]) -> frozenset[Name]:
         """Return the functions that these tests are cases of."""

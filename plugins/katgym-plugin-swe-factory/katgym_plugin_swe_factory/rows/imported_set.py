@@ -9,7 +9,7 @@ The base state stays in each row's image. Not here: one row (`normalise.py`), fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import msgspec
 from katgym.errors import UsageError
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, split_node_id
 from katgym_envs.swe.row import SweRow
-from katgym_envs.swe.sources.row_set import RowSetWriter
+from katgym_envs.swe.sources.row_set import RowSetWriter, write_visible
 from katgym_plugin_swe_factory.rows.broken_row import BrokenRow, RowError
 from katgym_plugin_swe_factory.rows.normalise import normalise
 from katgym_plugin_swe_factory.rows.row_file import read_objects
@@ -62,7 +62,7 @@ def read_rows_of(
     return ImportedRows(rows=tuple(row for _, row in rows.values()), broken=tuple(broken))
 
 
-def write_set(rows: Iterable[SweRow], folder: Path) -> None:
+def write_set(rows: Sequence[SweRow], folder: Path) -> None:
     """Write rows as a set whose base states lie in images.
 
     Raises `UsageError` for a folder that has something in it, `InfrastructureError` when the disk
@@ -73,7 +73,8 @@ def write_set(rows: Iterable[SweRow], folder: Path) -> None:
     writer = RowSetWriter(folder)
     for row in rows:
         writer.add(row, make_hidden(row), None)
-    writer.finish()
+    writer.finish(rows)
+    write_visible(folder, rows)
 
 
 def make_hidden(row: SweRow) -> HiddenTests:

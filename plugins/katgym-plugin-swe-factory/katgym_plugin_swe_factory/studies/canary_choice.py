@@ -11,11 +11,13 @@ from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.sources.spec_format import CanarySpec
 
+_NUM_PER_TEST = 4
+
 
 def choose_canaries(
-    found: Sequence[ValidCanary], wanted: Collection[tuple[str, str]], per_test: int
+    found: Sequence[ValidCanary], wanted: Collection[tuple[str, str]]
 ) -> list[ValidCanary]:
-    """Return canaries so that each (node id, place of failure) has `per_test`, if that many exist.
+    """Return canaries so that each (node id, place of failure) has four, if that many exist.
 
     Those count that fail at the place, or, if none does, at the first place after it: what a
     grader takes. What is chosen for one test counts for others.
@@ -27,7 +29,7 @@ def choose_canaries(
     chosen: dict[int, ValidCanary] = {}
     for node, place in sorted(wanted):
         sharp = sharp_canaries(by_node.get(node, []), node, place)
-        num_missing = per_test - sum(id(c) in chosen for c in sharp)
+        num_missing = _NUM_PER_TEST - sum(id(c) in chosen for c in sharp)
         fresh = [c for c in sharp if id(c) not in chosen]
         chosen |= {id(c): c for c in fresh[: max(0, num_missing)]}
     return sorted(chosen.values(), key=lambda c: (c.path, repr(c.spec)))

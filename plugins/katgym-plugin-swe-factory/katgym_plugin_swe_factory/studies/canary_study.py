@@ -9,7 +9,7 @@ among the sound ones while grading (`grading/`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.canaries import Canary, Role, render
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.hidden import TestFunction, ValidCanary
+from katgym_envs.swe.hidden import ValidCanary
+from katgym_envs.swe.sources.spec_format import list_functions
 from katgym_envs.swe.test_run import TestResult
 from katgym_plugin_swe_factory.canaries import find_canaries
 from katgym_plugin_swe_factory.studies.canary_run import apart, broken_promise, with_canaries
@@ -140,11 +141,7 @@ class CanaryStudy:
     async def unsteady(self, canaries: Sequence[ValidCanary]) -> list[ValidCanary]:
         """Return those that do not fail as told when all tests run, in some order."""
         study = self._package
-        functions = [
-            TestFunction(path=path, qualname=qualname, case_ids=cases)
-            for path, found in study.tests.items()
-            for qualname, cases in found.items()
-        ]
+        functions = list_functions(study.tests)
 
         async def one(batch: Sequence[int], order: Order) -> list[ValidCanary]:
             chosen = [canaries[i] for i in batch]
@@ -163,6 +160,23 @@ class CanaryStudy:
         )
         bad = {id(canary) for some in found for canary in some}
         return [canary for canary in canaries if id(canary) in bad]
+
+    async def choose_steady(
+        self, choose: Callable[[set[str]], list[ValidCanary]]
+    ) -> list[ValidCanary]:
+        """Return what is chosen once all of it fails as told beside all other tests.
+
+        choose: is given the keys (`canary_key`) of the canaries that do not.
+        """
+        steady, unsteady = set[str](), set[str]()
+        while True:
+            chosen = choose(unsteady)
+            fresh = [canary for canary in chosen if canary_key(canary) not in steady]
+            bad = {canary_key(canary) for canary in await self.unsteady(fresh)}
+            if not bad:
+                return chosen
+            steady |= {canary_key(canary) for canary in fresh} - bad
+            unsteady |= bad
 
     def _find_unserved(self, places: Mapping[str, str]) -> set[Name]:
         """Return the functions of which no canary near a failure fails where the test does."""
@@ -367,6 +381,11 @@ def _batches(
         touched[index] |= units
         rows[index] |= names - whole
     return batches
+
+
+def canary_key(canary: ValidCanary) -> str:
+    """Return what tells one canary of a package from the others."""
+    return _key(canary.path, canary.spec)
 
 
 def _key(path: str, spec: Mapping[str, Any]) -> str:

@@ -16,14 +16,13 @@ from katgym.errors import UsageError
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
-from katgym.sandbox.venvs import ensure_venv, pinned_requirements
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.package_files import base_tree
 from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, test_spec
-from katgym_plugin_swe_factory.studies.installed_copy import find_installed_copy
+from katgym_plugin_swe_factory.studies.pinned_environment import pin_environment
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS, Name, Order, random_parts
 
 MAX_TESTS_S = 120.0
@@ -65,14 +64,10 @@ class PackageLab:
     async def _environment(self) -> tuple[EnvironmentRecipe, str | None]:
         """Return the recipe, pinned, and the interpreter of its venv; other labs have their own."""
         package = self.tree.package
-        python = await asyncio.to_thread(ensure_venv, package.all_requirements)
-        copy = await asyncio.to_thread(find_installed_copy, python, package.source)
-        if copy:
-            raise UsageError(
-                f"{self.label}: pytest or a requirement installs another copy of {copy!r}, which"
-                " would be tested in its place"
-            )
-        pins = await asyncio.to_thread(pinned_requirements, python)
+        try:
+            pins, python = await pin_environment(package.all_requirements, package.source)
+        except UsageError as e:
+            raise UsageError(f"{self.label}: {e}") from e
         return EnvironmentRecipe(requirements=pins, python_path=package.python_path), python
 
     async def __aexit__(self, *_: object) -> None:

@@ -19,7 +19,7 @@ from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.sources.spec_format import TaskSpec, apply_edits, node_ids
 from katgym_envs.swe.test_run import TestResult
 from katgym_plugin_swe_factory.canaries import BaseFailure, NearFinder
-from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy
+from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy, canary_key
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
 
@@ -69,8 +69,7 @@ async def base_failures(lab: PackageLab, study: PackageStudy, task: TaskSpec) ->
 
     A test that does not fail where the spec says is left out.
     """
-    nodes = node_ids(study.tests)
-    places = {nodes[n]: p for n, p in zip(task.fail_to_pass, task.base_places, strict=True)}
+    places = task.places(node_ids(study.tests))
     names = frozenset(study.functions[node] for node in places)
     run = await lab.run(
         functions=names,
@@ -105,16 +104,9 @@ class NearStudy:
         await self._canaries.try_out(
             (path, c) for path, found in zip(paths, candidates, strict=True) for c in found
         )
-        unsteady: set[str] = set()
-        steady: set[str] = set()
-        while True:
-            chosen = self._choose(failing, candidates, unsteady)
-            fresh = [canary for key, canary in chosen.items() if key not in steady]
-            bad = {_key(canary) for canary in await self._canaries.unsteady(fresh)}
-            if not bad:
-                return [chosen[key] for key in sorted(chosen)]
-            steady |= {_key(canary) for canary in fresh} - bad
-            unsteady |= bad
+        return await self._canaries.choose_steady(
+            lambda unsteady: self._choose(failing, candidates, unsteady)
+        )
 
     def _candidates(self, test: FailingTest) -> tuple[Canary, ...]:
         path = self._study.functions[test.node][0]
@@ -131,21 +123,18 @@ class NearStudy:
         failing: Sequence[FailingTest],
         candidates: Sequence[Sequence[Canary]],
         unsteady: set[str],
-    ) -> dict[str, ValidCanary]:
+    ) -> list[ValidCanary]:
         """Return enough sound canaries for each test; equal ones of several tasks are one."""
         chosen: dict[str, ValidCanary] = {}
         for test, found in zip(failing, candidates, strict=True):
             sound = [
                 canary
                 for canary in self._canaries.sound(test.node, found)
-                if canary.places[test.node] == test.failure.place and _key(canary) not in unsteady
+                if canary.places[test.node] == test.failure.place
+                and canary_key(canary) not in unsteady
             ]
             for canary in sound[: test.num_wanted]:
-                known = chosen.get(_key(canary), canary)
-                ids = known.near_for | {test.task_id}
-                chosen[_key(canary)] = replace(known, near_for=ids)
-        return chosen
-
-
-def _key(canary: ValidCanary) -> str:
-    return f"{canary.path} {canary.spec['edits']!r}"
+                key = canary_key(canary)
+                known = chosen.get(key, canary)
+                chosen[key] = replace(known, near_for=known.near_for | {test.task_id})
+        return [chosen[key] for key in sorted(chosen)]

@@ -8,7 +8,7 @@ Not here: canaries (`canary_study.py`), mutants (`mutant_trial.py`), sandboxes (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from katgym.errors import UsageError
 from katgym_envs.swe.test_run import TestPlan, TestRun
@@ -21,7 +21,7 @@ from katgym_plugin_swe_factory.studies.reach import (
     Reach,
     read_reach,
 )
-from katgym_plugin_swe_factory.studies.sound_tests import not_passed, sound_tests
+from katgym_plugin_swe_factory.studies.sound_tests import SoundTests, not_passed, sound_tests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,25 @@ class PackageStudy:
     """(path, qualname) -> seconds of all cases together."""
     functions: dict[str, tuple[str, str]]
     """Sound node id -> (path, qualname)."""
-    reach: Reach = field(default_factory=lambda: Reach(tests={}))
+    reach: Reach
+
+    @classmethod
+    def of(
+        cls, found: SoundTests, *, duration_s: float, reach: Reach | None = None
+    ) -> PackageStudy:
+        """Return what is known of these tests; reach: None where no mutants are tried."""
+        tests: dict[str, dict[str, tuple[str, ...]]] = {}
+        for function in found.functions:
+            tests.setdefault(function.path, {})[function.qualname] = function.case_ids
+        return cls(
+            tests=tests,
+            flaky=found.flaky,
+            failing=found.failing,
+            duration_s=duration_s,
+            durations=found.durations,
+            functions={n: (f.path, f.qualname) for f in found.functions for n in f.node_ids()},
+            reach=reach or Reach(tests={}),
+        )
 
     def time_of(self, functions: frozenset[tuple[str, str]]) -> float:
         """Return the seconds that these test functions take."""
@@ -63,19 +81,9 @@ async def study_package(lab: PackageLab) -> PackageStudy:
         found = sound_tests(runs, unsteady)
     if not found.functions:
         raise UsageError(f"{lab.label}: no test passes in {len(runs)} runs on correct code")
-    tests: dict[str, dict[str, tuple[str, ...]]] = {}
-    for function in found.functions:
-        tests.setdefault(function.path, {})[function.qualname] = function.case_ids
-    functions = {n: (f.path, f.qualname) for f in found.functions for n in f.node_ids()}
-    return PackageStudy(
-        tests=tests,
-        flaky=found.flaky,
-        failing=found.failing,
-        duration_s=max(run.session_s for run in runs),
-        durations=found.durations,
-        functions=functions,
-        reach=await _reach(lab, modules, frozenset(functions)),
-    )
+    nodes = frozenset(node for function in found.functions for node in function.node_ids())
+    reach = await _reach(lab, modules, nodes)
+    return PackageStudy.of(found, duration_s=max(run.session_s for run in runs), reach=reach)
 
 
 async def _check_runs(lab: PackageLab, runs: Sequence[TestRun]) -> None:

@@ -32,8 +32,8 @@ def test_the_env_names_every_subcommand_that_the_factory_has() -> None:
     [
         (("make", "--package", "x==1", "--out", "o", "--tasks", "0"), "at least 1"),
         (
-            ("make", "--package", "parcelkit", "--out", "o", "--package-split", "x"),
-            "like inflection=test",
+            ("make", "--package", "parcelkit", "--out", "o", "--set", "splits.parcelkit=tst"),
+            "split of 'parcelkit': unknown split 'tst'. Did you mean 'test'?",
         ),
         (("check", "toy", "--id", "none"), "unknown task"),
     ],

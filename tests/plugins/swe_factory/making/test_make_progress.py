@@ -9,9 +9,11 @@ import pytest
 from rich.console import Console
 
 from katgym_plugin_swe_factory.making.make_progress import MakeProgress
-from katgym_plugin_swe_factory.making.mutant_trial import Trial, TrialOutcome
+from katgym_plugin_swe_factory.making.mutant_trial import TrialOutcome
+from katgym_plugin_swe_factory.making.trial import Trial
 
-VALID, SURVIVED = (Trial(outcome=o) for o in (TrialOutcome.VALID, TrialOutcome.SURVIVED))
+VALID: Trial[object] = Trial(outcome=TrialOutcome.VALID)
+SURVIVED: Trial[object] = Trial(outcome=TrialOutcome.SURVIVED)
 
 
 def test_a_file_gets_a_line_now_and_then() -> None:

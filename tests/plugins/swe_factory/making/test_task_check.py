@@ -21,8 +21,7 @@ from katgym_envs.swe.sources.mutation_set import MutationSet
 from katgym_envs.swe.sources.open_source import open_source
 from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.task_source import TaskSource
-from katgym_plugin_swe_factory.checking.check_result import TaskCheckResult
-from katgym_plugin_swe_factory.checking.task_check import check_tasks
+from katgym_plugin_swe_factory.checking.task_check import TaskCheckResult, check_tasks
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from katgym.errors import UsageError
 from katgym_envs.swe.packages import open_toy
-from katgym_plugin_swe_factory.mutation import find_sites, mutate, mutate_files
+from katgym_plugin_swe_factory.mutation import find_sites, mutate
 from katgym_plugin_swe_factory.mutation.site import MutationSpec
 
 TOY = open_toy()
@@ -81,7 +81,7 @@ def test_every_site_gives_valid_code_that_differs(
         assert "at least one space" in str(e)  # libcst is stricter than Python
         return
     for site in sites:
-        made = [mutate(source, [spec]) for spec in site.specs()]
+        made = [mutate(source, spec) for spec in site.specs()]
         assert len({source, *made}) == len(made) + 1
         assert all(is_valid(mutant) for mutant in made)
 
@@ -91,7 +91,7 @@ def test_mutants_of_a_package_are_valid_and_differ(path: str) -> None:
     source = TOY.files[path]
     for site in find_sites(source, path):
         for spec in site.specs():
-            mutant = mutate(source, [spec])
+            mutant = mutate(source, spec)
             assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source))
 
 
@@ -108,7 +108,7 @@ def test_spec_survives_json() -> None:
     for site in find_sites(SOURCE, "rates.py"):
         for spec in site.specs():
             again = msgspec.json.decode(msgspec.json.encode(spec), type=MutationSpec)
-            assert mutate(SOURCE, [again]) == mutate(SOURCE, [spec])
+            assert mutate(SOURCE, again) == mutate(SOURCE, spec)
 
 
 def test_another_process_finds_the_same_sites_and_bytes() -> None:
@@ -120,7 +120,7 @@ def test_another_process_finds_the_same_sites_and_bytes() -> None:
         "for site in find_sites(source, 'm.py'):\n"
         "    digest.update(repr(site).encode())\n"
         "    for spec in site.specs():\n"
-        "        digest.update(mutate(source, [spec]))\n"
+        "        digest.update(mutate(source, spec))\n"
         "print(digest.hexdigest())\n"
     )
     said = {
@@ -147,27 +147,13 @@ def test_sites_are_in_order_and_tell_where_they_are() -> None:
 def test_everything_else_stays_byte_by_byte() -> None:
     source = b"\xef\xbb\xbf# a\r\n\r\nx = 1  # b\r\ny=2 # \xc3\xa9\r\n\r\n# c"
     site = next(site for site in find_sites(source, "m.py") if site.line == 4)
-    assert mutate(source, [site.spec(0)]) == source.replace(b"y=2", b"y=3")
+    assert mutate(source, site.spec(0)) == source.replace(b"y=2", b"y=3")
 
 
 def test_encoding_of_the_module_is_kept() -> None:
     source = b"# coding: latin-1\nx = '\xe9abc'\n"
     site = find_sites(source, "m.py")[0]
-    assert mutate(source, [site.spec(0)]) == b"# coding: latin-1\nx = '\xe9ac'\n"
-
-
-def test_several_mutations_at_once() -> None:
-    source = b"x = 1\ny = 1\n"
-    specs = [site.spec(0) for site in find_sites(source, "m.py")]
-    assert mutate(source, specs) == mutate(source, specs[::-1]) == b"x = 2\ny = 2\n"
-
-
-def test_files_are_mutated_each_by_its_specs() -> None:
-    files = {"a.py": b"x = 1\n", "b.py": b"x = 1\n"}
-    spec = find_sites(files["b.py"], "b.py")[0].spec(1)
-    assert mutate_files(files, [spec]) == {"b.py": b"x = 0\n"}
-    with pytest.raises(UsageError, match=r"unknown file 'b\.py'"):
-        mutate_files({"a.py": b""}, [spec])
+    assert mutate(source, site.spec(0)) == b"# coding: latin-1\nx = '\xe9ac'\n"
 
 
 SPEC = MutationSpec(file="m.py", operator="constant", location="1:4-1:5 Integer", variant=0)
@@ -184,15 +170,8 @@ SPEC = MutationSpec(file="m.py", operator="constant", location="1:4-1:5 Integer"
 )
 def test_wrong_specs_are_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        mutate(b"x = 1\n", [msgspec.structs.replace(SPEC, **change)])
+        mutate(b"x = 1\n", msgspec.structs.replace(SPEC, **change))
     assert message in str(raised.value)
-
-
-def test_mutations_must_not_overlap() -> None:
-    source = b"if a:\n    x = 1\n"
-    specs = [site.spec(0) for site in find_sites(source, "m.py")]
-    with pytest.raises(UsageError, match="overlap at line"):
-        mutate(source, specs)
 
 
 @pytest.mark.parametrize(

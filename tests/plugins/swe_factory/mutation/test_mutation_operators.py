@@ -106,7 +106,7 @@ ATTRIBUTES = (
 
 def mutants(source: str, operator: str) -> list[str]:
     sites = [site for site in find_sites(source.encode(), "m.py") if site.operator == operator]
-    return [mutate(source.encode(), [spec]).decode() for site in sites for spec in site.specs()]
+    return [mutate(source.encode(), spec).decode() for site in sites for spec in site.specs()]
 
 
 @pytest.mark.parametrize(("operator", "source", "expected"), CASES)

@@ -12,30 +12,30 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
+from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.sources.open_source import open_source
-from katgym_plugin_swe_factory.pull_requests.pull_importer import (
-    ImportConfig,
-    ImportResult,
-    import_pulls,
-)
+from katgym_plugin_swe_factory.history.tracker_dump import PullRequest
+from katgym_plugin_swe_factory.making.set_maker import MakeResult, make_set
+from katgym_plugin_swe_factory.pull_requests.pull_source import PullConfig, PullSource
 
 TASK = "acme__wordkit-2"
+Result = MakeResult[PullRequest, SweRow]
 
 
-def run(made: PullRepository, *, num_allowed: int = 10**6, **more: Any) -> ImportResult:
-    async def go() -> ImportResult:
+def run(made: PullRepository, *, num_allowed: int = 10**6, **more: Any) -> Result:
+    async def go() -> Result:
         sandboxes = FaultyBackend(backend("local"), lambda n: n > num_allowed)
         try:
-            return await import_pulls(config_of(made, **more), backend=sandboxes)
+            return await make_set(PullSource(config_of(made, **more), sandboxes))
         finally:
             await sandboxes.aclose()
 
     return asyncio.run(go())
 
 
-def config_of(made: PullRepository, **more: Any) -> ImportConfig:
+def config_of(made: PullRepository, **more: Any) -> PullConfig:
     made.write_dump()
-    config = ImportConfig(clone=made.clone, dump=made.dump, out=made.folder / "out")
+    config = PullConfig(clone=made.clone, dump=made.dump, out=made.folder / "out")
     return replace(config, **more)
 
 
@@ -51,10 +51,10 @@ def graded(out: Path, instance_id: str, patch: str) -> Outcome:
     return asyncio.run(go())
 
 
-def decided(result: ImportResult, number: int) -> str:
+def decided(result: Result, number: int) -> str:
     """Return the task's id, or what refused the pull request."""
-    found = next(d for d in result.decisions if d.number == number)
-    return found.instance_id or f"{found.refusal.filter}: {found.refusal.reason}"  # type: ignore[union-attr]  # one of both is there
+    trial = next(trial for pull, trial in result.decisions if pull.number == number)
+    return trial.task.instance_id if trial.task else f"{trial.outcome}: {trial.reason}"
 
 
 def with_tests(text: str) -> Files:

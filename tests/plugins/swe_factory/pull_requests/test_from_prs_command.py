@@ -40,7 +40,7 @@ def test_tasks_are_made_shown_and_graded(
     assert main(arguments(made)) == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[0] == f"1 tasks of 2 pull requests in {str(tmp_path / 'o')!r}"
-    assert told.out.split()[-4:] == ["1", "refused", "by", "no_issue"]
+    assert told.out.splitlines()[1:] == ["       1 in split train", "       1 refused: no_issue"]
     assert "#2 task acme__wordkit-2" in told.err
     assert "#3 no_issue: it closes no dumped issue" in told.err
     assert main(["swe", "list", str(tmp_path / "o"), "--json"]) == 0
@@ -54,7 +54,9 @@ def test_tasks_are_made_shown_and_graded(
 def test_json_counts_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(some_pulls(tmp_path), "--json", "--pull", "3")) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told == {"out": str(tmp_path / "o"), "tasks": [], "refused": {"no_issue": 1}}
+    out = str(tmp_path / "o")
+    refused = {"no_issue": 1}
+    assert told == {"out": out, "tasks": [], "splits": {}, "refused": refused, "left_out": {}}
 
 
 def test_filters_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pull_preparation import prepare, prepared
+from pull_preparation import prepare, refused
 from pull_repository import (
     BASE,
     FIX,
@@ -22,7 +22,7 @@ from pull_repository import (
 
 from katgym.errors import UsageError
 from katgym_plugin_swe_factory.history.commit_range import commit_range
-from katgym_plugin_swe_factory.history.git_clone import GitClone, GitError
+from katgym_plugin_swe_factory.history.git_clone import GitClone
 from katgym_plugin_swe_factory.history.tracker_dump import read_dump
 
 
@@ -35,7 +35,7 @@ def test_merged_squashed_and_rebased_pulls_have_the_same_two_states(
     made.issue(1)
     made.pull(2, closes=1, how=how)
     made.commit({"later.txt": "x\n"}, "after")
-    found = prepared(made, 2)
+    found = prepare(made, 2)
     assert found.diff.range.base == base
     assert set(found.diff.before) == set(FIX)
     assert found.states.base_files["tests/test_words.py"] == TESTS.encode()
@@ -56,7 +56,7 @@ def test_a_merge_commit_does_not_count_what_came_to_main_meanwhile(tmp_path: Pat
         {"number": 2, "body": "closes #1", "merged_at": "2025-03-01T12:00:00Z", "comments": 1,
          "merge_commit_sha": made.git("rev-parse", "HEAD"), "head": {"sha": head}}
     )  # fmt: skip
-    found = prepared(made, 2)
+    found = prepare(made, 2)
     assert found.diff.range.base == base
     assert set(found.diff.after) == set(FIX)
     assert "meanwhile.py" in found.states.workspace
@@ -71,13 +71,12 @@ def test_a_rebased_pull_whose_head_is_gone_is_counted_back(tmp_path: Path) -> No
 
 def test_a_pull_that_the_clone_lacks_says_so(tmp_path: Path) -> None:
     made = one_pull(tmp_path, merge_commit_sha="ab" * 20, head={"sha": "cd" * 20})
-    with pytest.raises(GitError, match="neither the merge commit nor the head"):
-        prepare(made, 2)
+    assert "clone: the clone has neither the merge commit nor the head" in refused(made, 2)
 
 
 def test_documents_are_in_neither_patch(tmp_path: Path) -> None:
     files = {**FIX, "CHANGELOG.md": "plural of city\n", "docs/a.png": b"\0\1", "data.txt": "a\n"}
-    found = prepared(one_pull(tmp_path, files), 2)
+    found = prepare(one_pull(tmp_path, files), 2)
     assert "CHANGELOG" not in found.patch + found.test_patch
     assert "docs/a.png" not in found.patch
     assert "+++ b/data.txt" in found.patch
@@ -92,7 +91,7 @@ def test_a_renamed_file_is_deleted_and_added(tmp_path: Path) -> None:
     made.pull(
         2, {**FIX, "wordkit/old.py": None, "wordkit/new.py": "A = 1\nB = 2\nC = 3\n"}, closes=1
     )
-    found = prepared(made, 2)
+    found = prepare(made, 2)
     assert found.states.gold["wordkit/old.py"] is None
     new = found.states.gold["wordkit/new.py"]
     assert new is not None
@@ -107,7 +106,7 @@ def test_an_executable_bit_is_part_of_the_patch(tmp_path: Path) -> None:
     made.issue(1)
     (made.clone / "wordkit/__init__.py").chmod(0o755)
     made.pull(2, closes=1)
-    found = prepared(made, 2)
+    found = prepare(made, 2)
     assert "old mode 100644\nnew mode 100755\n" in found.patch
 
 
@@ -127,14 +126,14 @@ def test_an_issue_is_linked_by_keyword_or_event(
     made = PullRepository(tmp_path)
     made.issue(1, **issue)
     made.pull(2, **pull)
-    assert "a wrong plural" in prepared(made, 2).statement
+    assert "a wrong plural" in prepare(made, 2).statement
 
 
 def test_an_issue_closed_by_the_merge_is_linked(tmp_path: Path) -> None:
     made = PullRepository(tmp_path)
     pull = made.pull(2)
     made.issue(1, timeline=[{"event": "closed", "commit_id": pull["merge_commit_sha"]}])
-    assert prepared(made, 2).statement.startswith("Odd result 1\n\n")
+    assert prepare(made, 2).statement.startswith("Odd result 1\n\n")
 
 
 def test_hints_are_what_people_said_before_the_pull_without_the_fix(tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_hints_are_what_people_said_before_the_pull_without_the_fix(tmp_path: Pa
         ],
     )
     made.pull(2, closes=1)
-    assert prepared(made, 2).hints == "Also `pony`."
+    assert prepare(made, 2).hints == "Also `pony`."
 
 
 def test_a_folder_that_is_no_clone_is_named(tmp_path: Path) -> None:
@@ -172,13 +171,13 @@ def test_reading_a_clone_runs_nothing_that_it_brings_along(tmp_path: Path) -> No
     for name in ("post-checkout", "reference-transaction", "post-index-change"):
         (hooks / name).write_text(script.read_text())
         (hooks / name).chmod(0o755)
-    assert prepared(made, 2).states.base_files["wordkit/__init__.py"] == SOURCE.encode()
+    assert prepare(made, 2).states.base_files["wordkit/__init__.py"] == SOURCE.encode()
     assert not ran.exists()
 
 
 def test_generated_tests_stand_in_for_the_pulls_own(tmp_path: Path) -> None:
     made = one_pull(tmp_path, {"wordkit/__init__.py": FIXED_PLURAL})
-    found = prepared(made, 2, generated={2: (b"def test_a(): pass\n",)})
+    found = prepare(made, 2, generated={2: (b"def test_a(): pass\n",)})
     assert found.states.generated == {"tests/test_more_1.py"}
     assert found.states.hidden_files["tests/test_more_1.py"] == b"def test_a(): pass\n"
     assert "tests/test_more_1.py" not in found.states.workspace

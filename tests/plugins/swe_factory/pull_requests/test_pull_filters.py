@@ -9,8 +9,9 @@ from pull_preparation import refused
 from pull_repository import FIX, FIXED_PLURAL, ISSUE, PLURAL_TESTS, Files, PullRepository, one_pull
 
 from katgym_plugin_swe_factory.history.tracker_dump import Repository
+from katgym_plugin_swe_factory.making.trial import Refused
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig
-from katgym_plugin_swe_factory.pull_requests.pull_filters import refuse_repository
+from katgym_plugin_swe_factory.pull_requests.pull_filters import check_repository
 
 
 @pytest.mark.parametrize(
@@ -116,11 +117,16 @@ def test_an_issue_that_says_too_little_or_too_much_is_refused(
         ({}, FilterConfig(min_stars=1), "the dump does not tell its stars"),
         ({"forks_count": 1}, FilterConfig(min_forks=2), "1 forks, at least 2 are asked"),
         ({"archived": True}, FilterConfig(is_archived_allowed=False), "it is archived"),
-        ({"stargazers_count": 10}, FilterConfig(min_stars=10, max_stars=10), None),
     ],
 )
 def test_a_repository_is_refused_as_a_whole(
-    repository: dict[str, Any], filters: FilterConfig, told: str | None
+    repository: dict[str, Any], filters: FilterConfig, told: str
 ) -> None:
-    found = refuse_repository(Repository(full_name="a/b", **repository), filters)
-    assert (found.reason if found else None) == told
+    with pytest.raises(Refused) as caught:
+        check_repository(Repository(full_name="a/b", **repository), filters)
+    assert str(caught.value) == f"repository: {told}"
+
+
+def test_bounds_are_inside() -> None:
+    filters = FilterConfig(min_stars=10, max_stars=10)
+    check_repository(Repository(full_name="a/b", stargazers_count=10), filters)

@@ -3,9 +3,10 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pull_play import TASK, config_of, decided, graded, one_line, run
+from pull_play import TASK, Result, config_of, decided, graded, one_line, run
 from pull_repository import BASE, FIX, FIXED_PLURAL, PLURAL_TESTS, PullRepository, one_pull
 
 from katgym.errors import UsageError
@@ -13,12 +14,10 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.sources.open_source import open_source
 from katgym_plugin_swe_factory.checking.task_check import check_tasks
+from katgym_plugin_swe_factory.making.set_maker import make_set
+from katgym_plugin_swe_factory.making.trial import Trial
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig
-from katgym_plugin_swe_factory.pull_requests.pull_importer import (
-    Decision,
-    ImportResult,
-    import_pulls,
-)
+from katgym_plugin_swe_factory.pull_requests.pull_source import PullSource
 
 CHUNKS_ISSUE = """\
 Asking for lists of a negative length quietly returns no list at all, so what was handed in is lost
@@ -33,7 +32,7 @@ CHECK = """\
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[PullRepository, ImportResult]:
+def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[PullRepository, Result]:
     """Two tasks, of a merged and of a squashed pull request, and one that makes none."""
     made = PullRepository(tmp_path_factory.mktemp("pulls"))
     made.issue(1)
@@ -60,7 +59,7 @@ def test_size():
 
 
 def test_pulls_become_tasks_and_the_others_are_listed_with_the_reason(
-    imported: tuple[PullRepository, ImportResult],
+    imported: tuple[PullRepository, Result],
 ) -> None:
     made, result = imported
     assert result.tasks == (TASK, "acme__wordkit-4")
@@ -84,7 +83,7 @@ def test_pulls_become_tasks_and_the_others_are_listed_with_the_reason(
 
 
 def test_rows_for_rollouts_tell_neither_fix_nor_tests(
-    imported: tuple[PullRepository, ImportResult],
+    imported: tuple[PullRepository, Result],
 ) -> None:
     made, _ = imported
     visible = (made.folder / "out/tasks.jsonl").read_text()
@@ -95,7 +94,7 @@ def test_rows_for_rollouts_tell_neither_fix_nor_tests(
 
 @pytest.mark.parametrize("task", [TASK, "acme__wordkit-4"])
 def test_gold_is_resolved_and_a_patch_that_fixes_nothing_is_not(
-    imported: tuple[PullRepository, ImportResult], task: str
+    imported: tuple[PullRepository, Result], task: str
 ) -> None:
     out = imported[0].folder / "out"
     assert graded(out, task, open_source(out).row(task).patch) is Outcome.RESOLVED
@@ -104,7 +103,7 @@ def test_gold_is_resolved_and_a_patch_that_fixes_nothing_is_not(
 
 
 @pytest.mark.slow
-def test_imported_tasks_are_sound(imported: tuple[PullRepository, ImportResult]) -> None:
+def test_imported_tasks_are_sound(imported: tuple[PullRepository, Result]) -> None:
     out = imported[0].folder / "out"
 
     async def check() -> list[tuple[str, ...]]:
@@ -119,7 +118,7 @@ def test_imported_tasks_are_sound(imported: tuple[PullRepository, ImportResult])
 
 
 def test_the_same_import_again_tries_nothing(
-    imported: tuple[PullRepository, ImportResult],
+    imported: tuple[PullRepository, Result],
 ) -> None:
     made, result = imported
     before = (made.folder / "out/tasks.jsonl").read_bytes()
@@ -128,7 +127,7 @@ def test_the_same_import_again_tries_nothing(
     assert (made.folder / "out/tasks.jsonl").read_bytes() == before
 
 
-def test_filters_may_change_between_runs(imported: tuple[PullRepository, ImportResult]) -> None:
+def test_filters_may_change_between_runs(imported: tuple[PullRepository, Result]) -> None:
     made, result = imported
     stricter = run(made, num_allowed=0, filters=FilterConfig(min_stars=1000))
     assert stricter.refusals == {"repository": 3}
@@ -167,11 +166,11 @@ def test_a_killed_import_loses_no_trial(tmp_path: Path) -> None:
     async def killed() -> None:
         sandboxes = backend("local")
 
-        def die(decision: Decision) -> None:
+        def die(name: str, trial: Trial[Any], is_old: bool) -> None:
             raise KeyboardInterrupt
 
         try:
-            await import_pulls(config, backend=sandboxes, observe=die)
+            await make_set(PullSource(config, sandboxes), die)
         finally:
             await sandboxes.aclose()
 
@@ -182,7 +181,7 @@ def test_a_killed_import_loses_no_trial(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_repository_is_refused(
-    imported: tuple[PullRepository, ImportResult], tmp_path: Path
+    imported: tuple[PullRepository, Result], tmp_path: Path
 ) -> None:
     made = one_pull(tmp_path)
     made.repository["full_name"] = "acme/other"

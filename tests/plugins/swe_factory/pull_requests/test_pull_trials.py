@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pull_play import TASK, config_of, decided, graded, one_line, run, with_tests
+from pull_play import TASK, Result, config_of, decided, graded, one_line, run, with_tests
 from pull_repository import (
     BASE,
     FIX,
@@ -23,10 +23,11 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.open_source import open_source
+from katgym_plugin_swe_factory.making.set_maker import make_set
 from katgym_plugin_swe_factory.pull_requests.environment import Recipes
 from katgym_plugin_swe_factory.pull_requests.generated_tests import read_generated_tests
 from katgym_plugin_swe_factory.pull_requests.import_config import ModuleScope, TrialConfig
-from katgym_plugin_swe_factory.pull_requests.pull_importer import ImportResult, import_pulls
+from katgym_plugin_swe_factory.pull_requests.pull_source import PullSource
 
 
 @pytest.mark.slow
@@ -240,7 +241,8 @@ def test_requirements_that_install_the_product_refuse_the_pull(tmp_path: Path) -
     base = {**BASE, "pluggy/__init__.py": SOURCE}
     made = one_pull(tmp_path, base=base)
     assert decided(run(made), 2) == (
-        "environment: its requirements install another copy of 'pluggy'"
+        "environment: pytest or a requirement installs another copy of 'pluggy', which would be"
+        " tested in its place"
     )
 
 
@@ -268,10 +270,10 @@ def test_a_recipe_may_name_an_image(tmp_path: Path) -> None:
     recipe = EnvironmentRecipe(kind="image", image=image)
     config = config_of(made, recipes=Recipes(default=recipe))
 
-    async def go() -> ImportResult:
+    async def go() -> Result:
         sandboxes = backend("docker")
         try:
-            return await import_pulls(config, backend=sandboxes)
+            return await make_set(PullSource(config, sandboxes))
         finally:
             await sandboxes.aclose()
 

@@ -2,19 +2,22 @@
 
 from pathlib import Path
 
+import pytest
+
 from katgym.config.sections import names
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import split_node_id
 from katgym_envs.swe.test_run import TestResult, TestRun
 from katgym_plugin_swe_factory.history.changed_paths import sort_paths
+from katgym_plugin_swe_factory.making.trial import Refused
 from katgym_plugin_swe_factory.mutation.wrong_variants import (
     find_changed_lines,
     wrong_variants,
 )
 from katgym_plugin_swe_factory.pull_requests.generated_tests import place_tests
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig
-from katgym_plugin_swe_factory.pull_requests.pull_filters import refuse_text
+from katgym_plugin_swe_factory.pull_requests.pull_filters import check_text
 from katgym_plugin_swe_factory.pull_requests.repeated_runs import sort_tests
 
 
@@ -118,10 +121,9 @@ def test_generated_modules_are_put_beside_the_changed_tests_and_replace_nothing(
 
 
 def test_a_text_that_names_a_test_is_refused() -> None:
-    assert refuse_text("It fails.", ["return x"], frozenset({"test_a"})) is None
-    found = refuse_text("See test_a.", [], frozenset({"test_a"}))
-    assert found is not None
-    assert found.filter == "test_in_text"
+    check_text("It fails.", ["return x"], frozenset({"test_a"}))
+    with pytest.raises(Refused, match="test_in_text: the issue names a hidden test"):
+        check_text("See test_a.", [], frozenset({"test_a"}))
 
 
 def test_the_docs_name_every_key_of_the_filters() -> None:

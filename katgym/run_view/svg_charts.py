@@ -147,16 +147,13 @@ def _axes(at: At, xs: tuple[float, float], ys: tuple[float, float]) -> list[str]
 def _curve(series: Series, at: At, place: int) -> str:
     """Return a series' interval, line and points."""
     color = f"c{place % NUM_COLORS}"
-    is_smoothed = len(series.points) >= _MIN_SMOOTHED
     points, bands = list(series.points), list(series.bands)
-    drawn = []
-    if is_smoothed:
-        faint = _text([at(x, y) for x, y in points])
-        drawn.append(f'<polyline class="faint {color}" points="{faint}"/>')
+    faint = band = dots = ""
+    if len(points) >= _MIN_SMOOTHED:
+        faint = f'<polyline class="faint {color}" points="{_text([at(*p) for p in points])}"/>'
         span = max(4.0, len(points) / 20)
-        points = list(
-            zip([x for x, _ in points], smoothed([y for _, y in points], span), strict=True)
-        )
+        means = smoothed([y for _, y in points], span)
+        points = [(x, y) for (x, _), y in zip(points, means, strict=True)]
         lows = smoothed([b.low for b in bands], span)
         highs = smoothed([b.high for b in bands], span)
         bands = [
@@ -164,23 +161,17 @@ def _curve(series: Series, at: At, place: int) -> str:
         ]
     if len(bands) > 1:
         edge = [at(b.x, b.high) for b in bands] + [at(b.x, b.low) for b in bands[::-1]]
-        drawn.insert(0, f'<polygon class="band {color}" points="{_text(edge)}"/>')
+        band = f'<polygon class="band {color}" points="{_text(edge)}"/>'
     elif bands:
         (x, low), (_, high) = at(bands[0].x, bands[0].low), at(bands[0].x, bands[0].high)
-        drawn.insert(
-            0,
-            f'<line class="whisker {color}" x1="{x:.1f}" x2="{x:.1f}"'
-            f' y1="{low:.1f}" y2="{high:.1f}"/>',
-        )
-    drawn.append(
-        f'<polyline class="line {color}" points="{_text([at(x, y) for x, y in points])}"/>'
-    )
+        ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{low:.1f}" y2="{high:.1f}"'
+        band = f'<line class="whisker {color}" {ends}/>'
+    drawn = [at(*point) for point in points]
     if len(points) <= 24:
-        drawn += [
-            f'<circle class="point {color}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
-            for x, y in (at(*point) for point in points)
-        ]
-    return "".join(drawn)
+        dots = "".join(
+            f'<circle class="point {color}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in drawn
+        )
+    return f'{band}{faint}<polyline class="line {color}" points="{_text(drawn)}"/>{dots}'
 
 
 def smoothed(values: Sequence[float], span: float) -> list[float]:

@@ -35,7 +35,7 @@ from katgym.evaluation.statistics.intervals import (
     success_interval,
     t_interval,
 )
-from katgym.evaluation.statistics.number_text import NONE, count_text, estimate_text
+from katgym.evaluation.statistics.number_text import NONE, count_text, estimate_text, number_text
 from katgym.evaluation.statistics.pass_k import mean_pass_k
 from katgym.play.rollout import Rollout
 
@@ -244,8 +244,8 @@ def summary_table(summary: RunSummary) -> Table:
             count_text(env.num_tasks),
             count_text(env.num_rollouts),
             count_text(env.num_invalid),
-            NONE if env.mean_turns is None else f"{env.mean_turns:.1f}",
-            NONE if env.parallel_calls_per_turn is None else f"{env.parallel_calls_per_turn:.1f}",
+            number_text(env.mean_turns, 1),
+            number_text(env.parallel_calls_per_turn, 1),
             count_text(env.num_completion_tokens),
         )
     return table

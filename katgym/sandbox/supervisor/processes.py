@@ -68,14 +68,10 @@ def uses_more(root: int, max_bytes: int) -> bool:
     """
     pids = _below(_table(), root) | {root}
     # Resident sizes are quick to read but count what is shared again and again.
-    if sum(_resident(pid) for pid in pids) <= max_bytes:
+    sizes = (_read(pid, "statm").split() for pid in pids)
+    if sum(int(fields[1]) * _PAGE_BYTES for fields in sizes if fields) <= max_bytes:
         return False
     return sum(_share(pid) for pid in pids) > max_bytes
-
-
-def _resident(pid: int) -> int:
-    fields = _read(pid, "statm").split()
-    return int(fields[1]) * _PAGE_BYTES if fields else 0
 
 
 def _share(pid: int) -> int:

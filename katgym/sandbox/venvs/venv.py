@@ -9,7 +9,6 @@ hold neither katgym nor pip. Not here: what is copied instead of downloaded
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -20,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -75,7 +74,9 @@ def ensure_venv(
     if (folder / _MARKER).is_file() and python.exists():
         return str(python)
     try:
-        with _lock(root, folder.name):
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / f"{folder.name}.lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however that ends
             if not ((folder / _MARKER).is_file() and python.exists()):
                 _make(folder, wanted, timeout_s)
     except OSError as e:
@@ -95,15 +96,6 @@ def site_packages(folder: Path) -> Path:
     """Return the folder a venv of the running Python keeps packages in."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return folder / "lib" / name / "site-packages"
-
-
-@contextlib.contextmanager
-def _lock(root: Path, name: str) -> Iterator[None]:
-    """Hold the venv's lock; it is gone with the process, however that ends."""
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{name}.lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _make(folder: Path, requirements: tuple[str, ...], timeout_s: float) -> None:

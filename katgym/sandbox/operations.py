@@ -1,8 +1,8 @@
 """The operations of a live sandbox as data, and the link that carries them to where it lives.
 
 A `Sandbox` makes one `Operation` of each call; a `Link` answers it: over a supervisor's channel
-(`supervised_link.py`), over a hop to another thread (`shared.py`), or over HTTP (`remote/`). Not
-here: the methods that callers use (`sandbox.py`).
+(`supervised/supervised_link.py`), over a hop to another thread (`shared.py`), or over HTTP
+(`remote/`). Not here: the methods that callers use (`sandbox.py`).
 """
 
 from __future__ import annotations

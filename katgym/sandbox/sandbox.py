@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from katgym.errors import UsageError
@@ -140,12 +139,7 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.kill()
 
 

@@ -7,7 +7,7 @@
         asyncio.run(run_check(check, backend))
 
 A check raises `AssertionError` with what was seen. Sandboxes need bash, coreutils and python3
-inside. Not here: the interface (`katgym.sandbox.base`).
+inside. Not here: the interface (`katgym.sandbox.sandbox`).
 """
 
 from katgym.sandbox.conformance.check import (

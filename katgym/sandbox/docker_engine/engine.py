@@ -156,7 +156,7 @@ class Engine:
             if type(raw) is not socket.socket:
                 raise SandboxUnavailableError(
                     f"the engine at {self.url} is reached over TLS or ssh, which sandboxes cannot"
-                    " use; run `katgym sandboxd` beside it and use backend 'remote'"
+                    " use; run `katgym sandboxd` beside it and use backend 'sandboxd:URL'"
                 )
             # A descriptor of our own: the SDK's may be closed with the response it belongs to.
             sock = raw.dup()

@@ -2,7 +2,7 @@
 
 What comes from the other side is never trusted to be small or well-formed: every reply has a limit
 that its request set, and a frame that breaks the rules ends the channel. Not here: the frames'
-meaning (`program.py`), where the stream comes from (the backends).
+meaning (`katgym.sandbox.supervisor.program`), where the stream comes from (the backends).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The process that is PID 1 of a sandbox, and the host's side of talking to it.
+"""The process that is PID 1 of a sandbox.
 
-`syscalls`, `files`, `processes`, `guardian` and `program` use nothing but Python's standard library
-and run inside; `bundle` makes one text of them. `channel` runs on the host. Not here: what makes
-the sandbox around them (`katgym.sandbox.local`, `katgym.sandbox.docker_engine`).
+Its modules run inside and use nothing but Python's standard library. Not here: the host's side
+(`katgym.sandbox.supervised`), what makes the sandbox around them (`katgym.sandbox.local`,
+`katgym.sandbox.docker_engine`).
 """

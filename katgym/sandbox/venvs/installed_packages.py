@@ -1,7 +1,7 @@
 """Copies packages that are installed beside katgym into a new venv, so that it needs no network.
 
 Only what pip recorded file by file is copied, and only if everything that is needed is there in a
-version that fits. Not here: the venv (`venvs.py`).
+version that fits. Not here: the venv (`venv.py`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _CHANNEL_FD = 10
 
 
 class PlainUpper:
-    """A folder that holds one workspace; see `overlay.Upper`."""
+    """A folder that holds one workspace; see `upper.Upper`."""
 
     def __init__(self, path: str) -> None:
         self.path = path

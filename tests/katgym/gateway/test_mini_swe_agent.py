@@ -99,7 +99,7 @@ def test_the_agent_repairs_a_repository_and_every_token_is_kept(guarded, server)
     assert told["ended"]["exit_status"] == "Submitted"
     assert report.is_resolved, report.reason
     record = guarded.store.session("swe")
-    assert (record.status, record.reward) == ("finished", 1.0)
+    assert (record.status, record.reward.value) == ("finished", 1.0)
     rollout = rollouts(guarded.store, "swe")
     assert (rollout.reward.value, rollout.reward.is_valid) == (1.0, True)
     assert (rollout.env_id, rollout.task_id) == ("katgym/SWE-v0", TASK)

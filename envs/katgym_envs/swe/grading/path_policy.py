@@ -80,7 +80,7 @@ def judge_paths(
         if reason:
             rejected[path] = reason
             continue
-        why = "" if path in rules.allowed else _infrastructure(path, entry, base, rules)
+        why = "" if path in rules.allowed else _infrastructure(path, entry, rules)
         if not why:
             why = _shadow(path, rules, base_modules)
         if why:
@@ -132,9 +132,7 @@ def _refusal(path: str, entry: FileEntry | None) -> str:
     return ""
 
 
-def _infrastructure(
-    path: str, entry: FileEntry | None, base: Mapping[str, bytes], rules: PathRules
-) -> str:
+def _infrastructure(path: str, entry: FileEntry | None, rules: PathRules) -> str:
     """Return why a change is test infrastructure, or nothing."""
     parts = path.split("/")
     name = parts[-1].casefold()

@@ -45,7 +45,7 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
     problems += _duplicates(reports)
     problems += _exit_problems(execution, reports, results)
     if is_finished:
-        problems += _junit_problems(junit, reports, results)
+        problems += _junit_problems(junit, results)
     durations = [r.duration_s for r in results]
     return TestRun(
         results=results,
@@ -188,9 +188,7 @@ def _exit_problems(
     return []
 
 
-def _junit_problems(
-    document: bytes | None, reports: _Reports, results: tuple[TestResult, ...]
-) -> list[str]:
+def _junit_problems(document: bytes | None, results: tuple[TestResult, ...]) -> list[str]:
     if document is None:
         return ["pytest came to its end without writing its junit report"]
     try:
@@ -230,12 +228,6 @@ def _junit_cases(document: bytes) -> Counter[tuple[str, str]]:
         kinds = {child.tag for child in case}
         key = (case.get("classname", ""), name)
         seen[key] += 1
-        kind = (
-            "failed"
-            if kinds & {"failure", "error"}
-            else "skipped"
-            if "skipped" in kinds
-            else "passed"
-        )
-        cases[(*key, seen[key])] = kind
+        kind = "skipped" if "skipped" in kinds else "passed"
+        cases[(*key, seen[key])] = "failed" if kinds & {"failure", "error"} else kind
     return Counter((name.split("[", 1)[0], kind) for (_, name, _), kind in cases.items())

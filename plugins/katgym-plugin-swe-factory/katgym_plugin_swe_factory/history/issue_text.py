@@ -21,7 +21,11 @@ _DIFF = re.compile(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+|```\s*(?:diff|patch)
 
 def problem_statement(issues: Sequence[Issue]) -> str:
     """Return titles and bodies, without the comments of templates."""
-    return "\n\n".join(part for issue in issues for part in _parts(issue)) + "\n"
+    parts = []
+    for issue in issues:
+        body = _COMMENT.sub("", issue.body or "").replace("\r\n", "\n").strip()
+        parts += [part for part in (issue.title.strip(), body) if part]
+    return "\n\n".join(parts) + "\n"
 
 
 def hints(
@@ -65,8 +69,3 @@ def find_added_lines(patch: str) -> list[str]:
         for line in patch.splitlines()
         if line.startswith("+") and not line.startswith("+++")
     ]
-
-
-def _parts(issue: Issue) -> list[str]:
-    body = _COMMENT.sub("", issue.body or "").replace("\r\n", "\n").strip()
-    return [part for part in (issue.title.strip(), body) if part]

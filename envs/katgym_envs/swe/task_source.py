@@ -6,13 +6,16 @@ Not here: making tasks (`katgym_plugin_swe_factory`).
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from katgym.errors import UnknownNameError, unknown_name
+import msgspec
+
+from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.sandbox import Layer, LayerStore, layer_store
 from katgym.sandbox.layer import FileEntry
+from katgym.system import read_lines
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.swe_task import SweTask, Workspace
@@ -61,3 +64,24 @@ class TaskSource(abc.ABC):
 
     def _add_layer(self, files: Mapping[str, bytes | FileEntry]) -> Layer:
         return (self._layers or layer_store()).add_files(files)
+
+
+def read_by_id(path: Path, read: Callable[[Mapping[str, Any]], _T], *, key: str) -> dict[str, _T]:
+    """Return the items of a file of lines by their ids, in its order.
+
+    key: of the id. `UsageError` names line and field of a broken one.
+    """
+    found: dict[str, _T] = {}
+    for number, data in read_lines(path):
+        name = data.get(key)
+        try:
+            item = read(data)
+        except (UsageError, msgspec.ValidationError) as e:
+            raise UsageError(
+                f"{str(path)!r} line {number} ({name!r}): {e}. Hint: a set of another version of"
+                " katgym has to be made again"
+            ) from e
+        if name in found:
+            raise UsageError(f"{str(path)!r} line {number}: id {name!r} occurs twice")
+        found[str(name)] = item
+    return found

@@ -22,7 +22,6 @@ from katgym.errors import UsageError, unknown_name
 from katgym.sandbox import LayerStore
 from katgym.sandbox.layer import tree_digest
 from katgym.sandbox.venvs import ensure_venv
-from katgym.system import read_lines
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.packages import SourceTree, open_package
 from katgym_envs.swe.patching import make_diff
@@ -30,7 +29,7 @@ from katgym_envs.swe.row import EnvironmentRecipe, KatgymPart, Origin, SweRow
 from katgym_envs.swe.sources.package_files import base_tree, select_graded_files
 from katgym_envs.swe.sources.spec_format import FileEdit, PackageSpec, TaskSpec, apply_edits
 from katgym_envs.swe.swe_task import Workspace
-from katgym_envs.swe.task_source import TaskSource
+from katgym_envs.swe.task_source import TaskSource, read_by_id
 
 SPECS_FILE = "specs.jsonl"
 PACKAGES_FOLDER = "packages"
@@ -81,19 +80,7 @@ class MutationSet(TaskSource):
     def specs(self) -> dict[str, TaskSpec]:
         """Return the specs by id; `UsageError` names line and field of a broken one."""
         path = self.folder / SPECS_FILE
-        found: dict[str, TaskSpec] = {}
-        for number, data in read_lines(path):
-            try:
-                spec = msgspec.convert(data, TaskSpec)
-            except msgspec.ValidationError as e:
-                raise UsageError(
-                    f"{str(path)!r} line {number} ({data.get('id')!r}): {e}. Hint: a set of another"
-                    " version of katgym has to be made again, with `katgym swe make`"
-                ) from e
-            if spec.id in found:
-                raise UsageError(f"{str(path)!r} line {number}: id {spec.id!r} occurs twice")
-            found[spec.id] = spec
-        return found
+        return read_by_id(path, lambda data: msgspec.convert(data, TaskSpec), key="id")
 
     def spec(self, instance_id: str) -> TaskSpec:
         """Return a spec; `UnknownNameError` names the nearest ids."""

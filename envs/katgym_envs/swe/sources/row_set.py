@@ -23,11 +23,11 @@ from katgym.errors import UsageError
 from katgym.sandbox import LayerStore
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
-from katgym.system import make_private, read_lines, to_lines, write_atomically
+from katgym.system import make_private, to_lines, write_atomically
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import Origin, SweRow
 from katgym_envs.swe.swe_task import Workspace
-from katgym_envs.swe.task_source import TaskSource
+from katgym_envs.swe.task_source import TaskSource, read_by_id
 
 TASKS_FILE = "tasks.jsonl"
 HIDDEN_FOLDER = "hidden"
@@ -193,13 +193,4 @@ class RowSet(TaskSource):
 
 def read_rows(path: Path) -> dict[str, SweRow]:
     """Return a file's rows by id; `UsageError` names line and field of a broken one."""
-    rows: dict[str, SweRow] = {}
-    for number, data in read_lines(path):
-        try:
-            row = SweRow.from_json(data)
-        except UsageError as e:
-            raise UsageError(f"{str(path)!r} line {number}: {e}") from e
-        if row.instance_id in rows:
-            raise UsageError(f"{str(path)!r} line {number}: id {row.instance_id!r} occurs twice")
-        rows[row.instance_id] = row
-    return rows
+    return read_by_id(path, SweRow.from_json, key="instance_id")

@@ -69,5 +69,5 @@ def test_edits_that_do_not_fit_and_files_that_are_not_there_are_refused(folder: 
 
 def test_a_set_of_another_version_is_to_be_made_again(folder: Path) -> None:
     change(folder, mutations=[])
-    with pytest.raises(UsageError, match=r"line 1 .*mutations.* made again, with `katgym swe"):
+    with pytest.raises(UsageError, match=r"line 1 .*mutations.* has to be made again"):
         MutationSet(folder).tasks()

@@ -164,7 +164,7 @@ def test_the_command_line_shows_chosen_attacks():
         [sys.executable, str(script), "--only", "comments-only"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["comments-only", "False", "False", "failed"]

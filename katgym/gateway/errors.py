@@ -6,6 +6,7 @@ Not here: how an API writes an error (`wire/`).
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 
 from katgym.errors import KatgymError
 
@@ -91,8 +92,5 @@ class GatewayError(KatgymError):
         return _STATUS[self.kind]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.kind, self.message, self.retry_after_s))
-
-
-def _rebuild(kind: ErrorKind, message: str, retry_after_s: float | None) -> GatewayError:
-    return GatewayError(kind, message, retry_after_s=retry_after_s)
+        made = partial(type(self), retry_after_s=self.retry_after_s)
+        return made, (self.kind, self.message)

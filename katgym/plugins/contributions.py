@@ -6,6 +6,7 @@ Not here: who contributes (`plugins.py`); making an env from its spec (`registry
 from __future__ import annotations
 
 import importlib
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -237,10 +238,7 @@ def load_entry_point(entry_point: EntryPoint) -> Any:
     if not isinstance(entry_point, str):
         return entry_point
     module, _, attributes = entry_point.partition(":")
-    found: Any = importlib.import_module(module)
-    for attribute in attributes.split("."):
-        found = getattr(found, attribute)
-    return found
+    return operator.attrgetter(attributes)(importlib.import_module(module))
 
 
 def _check_entry_point(name: str, entry_point: object) -> None:

@@ -115,20 +115,21 @@ def _attempt(call: ParsedToolCall) -> tuple[str, str, str]:
     return call.name or "", raw, _explain(call)
 
 
+_WRONG = {
+    "invalid_json": "its arguments are not valid JSON",
+    "unclosed_block": "it was not closed before the answer ended",
+    "missing_name": "it names no tool",
+}
+
+
 def _explain(call: ParsedToolCall) -> str:
-    match str(call.status):
-        case "invalid_json":
-            try:
-                json.loads(call.raw)
-            except (ValueError, RecursionError) as e:
-                return f"it is not valid JSON ({e}). Text: {call.raw!r:.200}"
-            return f"its arguments are not valid JSON. Text: {call.raw!r:.200}"
-        case "unclosed_block":
-            return f"it was not closed before the answer ended. Text: {call.raw!r:.200}"
-        case "missing_name":
-            return f"it names no tool. Text: {call.raw!r:.200}"
-        case _:
-            return f"it does not have the form of a tool call. Text: {call.raw!r:.200}"
+    what = _WRONG.get(str(call.status), "it does not have the form of a tool call")
+    if call.status == "invalid_json":
+        try:
+            json.loads(call.raw)
+        except (ValueError, RecursionError) as e:
+            what = f"it is not valid JSON ({e})"
+    return f"{what}. Text: {call.raw!r:.200}"
 
 
 def _dumps(value: object) -> str:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = ["time_limit"]
 
 if not Path("/dev/nvidiactl").exists():
@@ -14,3 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     num_workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))
+
+# How fast examples are made and tried is the machine's doing, not the code's.
+settings.register_profile("katgym", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("katgym")

@@ -53,13 +53,13 @@ def check(plan: TreePlan, block_m: int, block_n: int) -> None:
 
 
 @given(end=ends(), block_m=BLOCKS, block_n=BLOCKS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_rules_equal_brute_force(end: list[int], block_m: int, block_n: int) -> None:
     check(TreePlan.build(end), block_m, block_n)
 
 
 @given(end=ends(), block_m=BLOCKS, block_n=BLOCKS, window=st.integers(1, 20))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_with_a_window_nothing_visible_is_skipped_and_nothing_hidden_is_full(
     end: list[int], block_m: int, block_n: int, window: int
 ) -> None:
@@ -72,7 +72,7 @@ def test_awkward_forests(name: str) -> None:
 
 
 @given(end=ends(), block=BLOCKS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_queries_of_a_key_tile_are_one_range(end: list[int], block: int) -> None:
     plan = TreePlan.build(end)
     tiles = plan.tiles(block, block)

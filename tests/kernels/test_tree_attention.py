@@ -88,7 +88,7 @@ def check(backend: str, plan: TreePlan, inputs: Inputs, **options: Any) -> None:
 
 @pytest.mark.parametrize("backend", EXACT)
 @given(end=ends(), heads=st.sampled_from([(1, 1), (4, 2), (4, 1), (3, 3)]), seed=st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_random_forests(backend: str, end: list[int], heads: tuple[int, int], seed: int) -> None:
     for above in (0, seed % len(end)):
         inputs = draw(len(end), heads=heads[0], key_heads=heads[1], seed=seed, above=above)
@@ -96,7 +96,7 @@ def test_random_forests(backend: str, end: list[int], heads: tuple[int, int], se
 
 
 @given(end=ends(), window=st.none() | st.integers(1, 9), share=st.floats(0, 0.99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tokens_above_are_keys_for_which_nothing_is_asked(
     end: list[int], window: int | None, share: float
 ) -> None:

@@ -19,7 +19,7 @@ def pairs_of(plan: TreePlan) -> set[tuple[int, int]]:
 
 
 @given(end=ends(), window=st.none() | st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_mask_depth_parents_and_pairs_are_those_of_a_walk(
     end: list[int], window: int | None
 ) -> None:
@@ -34,7 +34,7 @@ def test_mask_depth_parents_and_pairs_are_those_of_a_walk(
 
 
 @given(end=ends())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_segments_are_the_runs_without_a_branch(end: list[int]) -> None:
     plan = TreePlan.build(end)
     starts = plan.segment_starts.tolist()

@@ -93,7 +93,7 @@ def check(
     sinks=st.booleans(),
     share=st.sampled_from([0.0, 0.3, 0.7]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_random_forests_with_every_option(
     end: list[int],
     heads: tuple[int, int],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from katgym_trainer import ForestStats
@@ -74,7 +74,6 @@ measurements = st.lists(
 
 
 @given(measured=measurements)
-@settings(deadline=None)
 def test_no_other_costs_are_nearer_and_none_is_negative(
     measured: list[tuple[ForestStats, float]],
 ) -> None:

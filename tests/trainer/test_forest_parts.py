@@ -33,7 +33,6 @@ def owners(forest: PackedForest) -> list[list[int]]:
 
 
 @given(rows=row_lists(), budget=st.integers(1, 12))
-@settings(deadline=None)
 def test_parts_hold_every_token_and_edge_once_within_the_budget(
     rows: list[Row], budget: int
 ) -> None:
@@ -58,7 +57,7 @@ def test_parts_hold_every_token_and_edge_once_within_the_budget(
 
 
 @given(rows=row_lists(max_rows=3), budget=st.integers(1, 6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_there_are_no_more_parts_than_any_cutting_needs(rows: list[Row], budget: int) -> None:
     """Against all ways to cut edges of the tree such that no piece is beyond the budget."""
     rows = [Row([9, *row.token_ids[:5]], [0, *row.loss_mask[:5]]) for row in rows]

@@ -178,7 +178,7 @@ def steps(draw: st.DrawFn) -> tuple[bool, Row, str]:
 
 
 @given(todo=st.lists(steps(), max_size=25), max_blocks=st.integers(1, 4))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_every_cache_finds_what_the_rule_says(
     todo: list[tuple[bool, Row, str]], max_blocks: int
 ) -> None:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from drawn_batches import paths, row_lists
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from time_limit import slowness
 
@@ -59,7 +59,6 @@ def check_forest(rows: list[Row], forest: PackedForest) -> None:
 
 
 @given(rows=row_lists(), budget=st.integers(8, 40))
-@settings(deadline=None)
 def test_every_row_is_packed_once_and_its_prefixes_are_kept_once(
     rows: list[Row], budget: int
 ) -> None:
@@ -71,7 +70,6 @@ def test_every_row_is_packed_once_and_its_prefixes_are_kept_once(
 
 
 @given(rows=row_lists(), budget=st.integers(36, 60), trained=st.integers(8, 12))
-@settings(deadline=None)
 def test_pairs_and_trained_tokens_are_bounded_too(
     rows: list[Row], budget: int, trained: int
 ) -> None:
@@ -149,7 +147,6 @@ def best_of_all(rows: list[Row], budget: int) -> int:
 
 
 @given(rows=row_lists(), budget=st.integers(8, 20))
-@settings(deadline=None)
 def test_no_other_cuts_leave_fewer_tokens(rows: list[Row], budget: int) -> None:
     packed = sum(f.stats.num_tree for f in pack(rows, max_tokens=budget))
     assert packed <= best_of_all(rows, budget)
@@ -229,7 +226,6 @@ def test_what_is_not_trained_may_be_unknown() -> None:
 
 
 @given(rows=row_lists(), budget=st.integers(1, 7))
-@settings(deadline=None)
 def test_rows_beyond_the_budget_are_packed_in_parts_if_asked_for(
     rows: list[Row], budget: int
 ) -> None:

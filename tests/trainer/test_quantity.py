@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drawn_rows import counted, row_lists
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from katgym_trainer import Row
@@ -12,7 +12,6 @@ from katgym_trainer.packing.token_trie import TokenTrie
 
 
 @given(rows=row_lists(is_plain=False))
-@settings(deadline=None)
 def test_runs_hold_what_their_prefixes_do(rows: list[Row]) -> None:
     trie = TokenTrie.build(rows)
     ordered = [rows[place] for place in trie.order_R]
@@ -27,7 +26,6 @@ def test_runs_hold_what_their_prefixes_do(rows: list[Row]) -> None:
 
 
 @given(rows=row_lists(), drawn=st.data())
-@settings(deadline=None)
 def test_runs_apart_share_what_lies_between_them(rows: list[Row], drawn: st.DataObject) -> None:
     trie = TokenTrie.build(rows)
     chosen = drawn.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from drawn_rows import counted, row_lists
 from families import FAMILIES
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rank_process import COST, MAX_TOKENS, gradient, num_held, unlike_rows
 from steps import make_rows
@@ -53,7 +53,6 @@ def numbers(forests: list[PackedForest]) -> dict[int, tuple[int, int]]:
     max_tokens=st.integers(8, 40),
     cost=costs,
 )
-@settings(deadline=None)
 def test_every_row_is_on_one_rank_with_its_own_numbers(
     rows: list[Row], num_ranks: int, max_tokens: int, cost: CostModel
 ) -> None:
@@ -71,7 +70,6 @@ def test_every_row_is_on_one_rank_with_its_own_numbers(
 
 
 @given(rows=row_lists(), num_ranks=st.integers(1, 3))
-@settings(deadline=None)
 def test_forests_keep_every_budget(rows: list[Row], num_ranks: int) -> None:
     cost = CostModel(forest_s=0, token_s=1, pair_s=0, edge_s=0)
     ranks = pack_ranks(
@@ -93,7 +91,6 @@ def least_of_all(rows: list[Row], num_ranks: int, cost: CostModel) -> float:
 
 
 @given(rows=row_lists(max_rows=7), num_ranks=st.integers(1, 4), cost=costs)
-@settings(deadline=None)
 def test_no_other_cuts_have_a_cheaper_dearest_rank(
     rows: list[Row], num_ranks: int, cost: CostModel
 ) -> None:

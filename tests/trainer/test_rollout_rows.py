@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
 
@@ -172,7 +172,6 @@ ERRORS = st.frozensets(st.sampled_from(TurnError))
 
 
 @given(rollouts(), ERRORS, ERRORS)
-@settings(deadline=None)
 def test_every_sampled_token_is_trained_once_unless_its_turn_is_masked(
     rollout: Rollout, loss: frozenset[TurnError], advantage: frozenset[TurnError]
 ) -> None:

@@ -191,7 +191,6 @@ def hull(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 @given(batch=batches())
-@settings(deadline=None)
 def test_no_choice_beats_the_best_where_the_last_one_ended(
     batch: tuple[list[Row], list[list[float]]],
 ) -> None:
@@ -204,7 +203,6 @@ def test_no_choice_beats_the_best_where_the_last_one_ended(
 
 
 @given(batch=batches(), max_tokens=st.integers(1, 20))
-@settings(deadline=None)
 def test_any_budget_is_kept_and_filled(
     batch: tuple[list[Row], list[list[float]]], max_tokens: int
 ) -> None:
@@ -229,7 +227,7 @@ def test_any_budget_is_kept_and_filled(
 
 
 @given(batch=batches(), max_tokens=st.integers(1, 12))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_draws_have_the_chances_that_their_weights_say(
     batch: tuple[list[Row], list[list[float]]], max_tokens: int
 ) -> None:

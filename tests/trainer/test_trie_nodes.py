@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nodes_by_prefix import nodes_of
 
@@ -61,7 +61,6 @@ TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
 @given(token_lists=st.lists(TOKENS, min_size=1, max_size=9))
-@settings(deadline=None)
 def test_nodes_are_where_the_rows_through_a_prefix_change(token_lists: list[list[int]]) -> None:
     trie, nodes = build(*token_lists)
     through: list[set[int]] = [set() for _ in nodes.parent_K]
@@ -86,7 +85,6 @@ def test_nodes_are_where_the_rows_through_a_prefix_change(token_lists: list[list
 
 
 @given(token_lists=st.lists(TOKENS, min_size=1, max_size=9))
-@settings(deadline=None)
 def test_rows_share_the_numbers_of_the_tokens_they_share(token_lists: list[list[int]]) -> None:
     trie, nodes = build(*token_lists)
     prefix_of: dict[int, tuple[int, ...]] = {}

@@ -47,7 +47,7 @@ expressions = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(expressions)
 def test_calculator_agrees_with_the_tree_it_was_rendered_from(tree):
     text = render(tree)
@@ -65,7 +65,7 @@ def test_calculator_agrees_with_the_tree_it_was_rendered_from(tree):
     assert value == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(expressions)
 def test_rendered_text_means_to_python_what_it_means_to_the_calculator(tree):
     text = render(tree)
@@ -103,7 +103,7 @@ def _with_fractions(text):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="0123456789+-*/%(). e_٣,^", max_size=60) | st.text(max_size=60))
 def test_any_text_gives_a_fraction_or_a_tool_error(text):
     try:

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from katgym_envs.math.verifier import Verifier
 
-SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+SETTINGS = settings(max_examples=150, derandomize=True)
 rationals = st.fractions(min_value=-40, max_value=40, max_denominator=30)
 
 

@@ -152,7 +152,8 @@ def expected_stages(kinds: list[str]) -> list[int]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(KINDS, IDS, st.integers(1, 8))
 def test_any_mix_gets_one_result_per_call_in_order(

@@ -256,7 +256,7 @@ def test_plain_completions_know_their_own_prompt():
 WORDS = st.sampled_from(["a", "b", "c"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 5), WORDS, WORDS, st.booleans()), max_size=14))
 def test_every_prompt_comes_back_whole_and_a_restart_changes_nothing(steps):
     """Random trees: each step goes on from some earlier point, or rewrites it."""

@@ -148,7 +148,7 @@ def test_any_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
         assert Rollout.from_json(plain_json(rollout)).to_json() == plain_json(rollout)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rollout=rollouts_of_loop())
 def test_any_rollout_comes_back_out_of_both_kinds_of_files(rollout: Rollout) -> None:
     with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:

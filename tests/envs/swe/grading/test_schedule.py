@@ -60,7 +60,7 @@ def roles(schedule: Schedule, name: str) -> str:
     return "".join(letters)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 6), st.integers(0, 12))
 def test_every_test_is_itself_and_fail_to_pass_tests_are_canaries(data, num_f2p, num_p2p):
     total = num_f2p + num_p2p

@@ -197,7 +197,7 @@ trees = st.dictionaries(names, files, max_size=5)
 
 
 @given(before=trees, after=trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_made_diff_applies_to_what_it_was_made_from(
     before: dict[str, FileEntry], after: dict[str, FileEntry]
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_made_diff_applies_to_what_it_was_made_from(
 
 
 @given(text=st.text(st.sampled_from("ab \n+-@,/1\\"), max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     start = "--- a/a\n+++ b/a\n@@ -1 +1 @@\n"
     for candidate in (text, start + text):

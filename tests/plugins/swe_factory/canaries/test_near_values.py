@@ -68,7 +68,7 @@ def test_some_values_have_none_near_them(base: object, right: object) -> None:
     assert near_values(base, right) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(VALUES, VALUES)
 def test_values_equal_neither_side_and_are_the_same_each_time(base: object, right: object) -> None:
     found = near_values(base, right)
@@ -78,7 +78,7 @@ def test_values_equal_neither_side_and_are_the_same_each_time(base: object, righ
         assert value != base and value != right and type(value) is type(right)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text("abcdXY 12_", max_size=9), st.text("abcdXY 12_", max_size=9))
 def test_texts_are_no_farther_than_the_right_one(base: str, right: str) -> None:
     for _, value in near_values(base, right):
@@ -135,7 +135,7 @@ def test_a_literal_keeps_its_form(source: str, new: object, expected: str | None
     assert changed(source, new) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(VALUES, VALUES, VALUES)
 def test_what_is_written_is_read_back(old: object, base: object, new: object) -> None:
     assume(repr(old) != repr(new))

@@ -66,7 +66,7 @@ def is_valid(source: bytes) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(LINES, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_every_site_gives_valid_code_that_differs(
     lines: list[str], newline: str, has_last_newline: bool

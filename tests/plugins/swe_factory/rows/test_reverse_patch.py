@@ -1,6 +1,6 @@
 """A patch turned around undoes it, for anything that our own diffs can say."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from katgym_envs.swe.patching import apply_patches, make_diff, parse_diff
@@ -13,7 +13,6 @@ CONTENTS = st.lists(st.sampled_from([b"a\n", b"b\n", b"\n", b"- c\n", b"+ d\n"])
 TREES = st.dictionaries(st.sampled_from(["x.py", "a/b c.py", "d"]), CONTENTS, max_size=3)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TREES, TREES)
 def test_a_reversed_diff_leads_back(before: dict[str, bytes], after: dict[str, bytes]) -> None:
     patch = make_diff(before, after)

@@ -1,14 +1,14 @@
 """What each part of `katgym train rl` changes: the demo's reinforcement, part by part.
 
     make demo-train   # once: the model that all variants start from
-    python trainer/benchmarks/rl_ablations.py --out trainer/benchmarks/rl_ablations.csv
+    python trainer/benchmarks/rl/ablations.py --out trainer/benchmarks/rl/ablations.csv
 
 Every variant is the demo's configuration (demo/train/rl.toml) with some keys replaced, played for
 the same number of steps with the same seeds. Told are the success on held-out tasks before and
 after (those of the last step, not the best), the mean success while training, tokens, and times;
 `summary` prints means over seeds and the 95 % t interval of the difference to the first variant,
 paired by seed. Each process has one thread and one core; seeds run side by side. A second run goes
-on where the first was stopped. Not here: parts of the learner alone (`ablation.py`).
+on where the first was stopped. Not here: parts of the learner alone (`../ablation.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from rl_runs import journal, num_sampled, play, values
+from runs import journal, num_sampled, play, values
 
 from katgym.console import stdout
 from katgym.evaluation.statistics.intervals import t_interval
@@ -55,7 +55,7 @@ def run() -> int:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--out", type=Path, default=Path("rl_ablations.csv"))
+    parser.add_argument("--out", type=Path, default=Path("ablations.csv"))
     args = parser.parse_args()
     jobs = [(name, seed) for seed in range(args.seeds) for name in args.variants]
     cores: Queue[int] = Queue()

@@ -1,7 +1,7 @@
 """What a step of `katgym train rl` costs as the work grows, and what sampling ahead saves.
 
     make demo-train   # once: the model that plays
-    python trainer/benchmarks/rl_scaling.py --out trainer/benchmarks/rl_scaling.csv
+    python trainer/benchmarks/rl/scaling.py --out trainer/benchmarks/rl/scaling.csv
 
 The demo's configuration (demo/train/rl.toml) with group sizes, concurrency, lengths of episodes and
 numbers of envs in place of its own, a few steps each; and, for 16 steps, sampling and training in
@@ -9,7 +9,7 @@ turn or at the same time (`max_staleness`). Each row is the median over steps, t
 seconds of waiting for groups, of the optimizer's step and of the sync, the whole step, tokens, the
 share of packed tokens that sharing saved, and how long who was idle.
 `to_success_s` is the time until the mean success of three steps was 0.4, without evaluations. All
-cores are one process's. Not here: what changes learning (`rl_ablations.py`).
+cores are one process's. Not here: what changes learning (`ablations.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_runs import journal, num_sampled, play, values
+from runs import journal, num_sampled, play, values
 
 from katgym.console import stdout
 
@@ -60,7 +60,7 @@ COLUMNS = ("work", "value", "steps", "wait_s", "step_s", "sync_s", "total_s", "s
 def run() -> int:
     """Play what is missing, write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("rl_scaling.csv"))
+    parser.add_argument("--out", type=Path, default=Path("scaling.csv"))
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     rows = []

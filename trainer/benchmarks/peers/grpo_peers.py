@@ -1,12 +1,12 @@
 """Wall time to a fixed reward beside TRL's GRPOTrainer: same task, model, batch, budget, machine.
 
     python -m venv ~/trl && ~/trl/bin/pip install trl==1.16.0 datasets  # torch of the same version
-    python trainer/benchmarks/grpo_peers.py --trl ~/trl/bin/python --out trainer/benchmarks/grpo_peers.csv
+    python trainer/benchmarks/peers/grpo_peers.py --trl ~/trl/bin/python --out trainer/benchmarks/peers/grpo_peers.csv
 
 All sides are processes of their own that take turns, seed by seed, with all cores: katgym and TRL
 with the same optimizer and learning rate, and katgym with Muon, which TRL has no option for. The
 clock of each starts with its first step, after imports and loading; `process_s` has those too. The
-reward is that of `peers/sum_task.py`, the mean of three steps. Then a few steps of both with the
+reward is that of `sum_task.py`, the mean of three steps. Then a few steps of both with the
 same worked examples before each question, as agents have instructions and tools before theirs. Not
 here: tools, several turns.
 """  # noqa: E501 - a command
@@ -29,7 +29,7 @@ from typing import Any
 
 from katgym.console import stdout
 
-PEERS = Path(__file__).parent / "peers"
+PEERS = Path(__file__).parent
 COLUMNS = ("side", "examples", "seed", "steps", "reward_first", "reward_last", "wanted",
            "to_wanted_s", "to_wanted_steps", "step_s", "process_s", "threads")  # fmt: skip
 

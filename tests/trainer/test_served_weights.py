@@ -12,13 +12,13 @@ from tiny_qwen import tiny_qwen
 
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.weight_sync.folder_sync import remove_versions, version_folder
 from katgym_trainer.weight_sync.served_weights import (
     scores,
     served_weights,
     tied_head,
     write_weights,
 )
-from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
 
 
 def test_a_tied_head_is_sent_beside_the_embeddings(tmp_path):

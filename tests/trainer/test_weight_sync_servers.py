@@ -183,8 +183,8 @@ def test_a_server_that_sleeps_takes_all_weights_and_goes_on(server, model_folder
 
 def test_weights_other_than_the_trainers_are_noticed_and_refused(server, model_folder, tmp_path):
     class Wrong(ReloadSync):
-        def _write(self, model, version):
-            super()._write(tiny_model(seed=5), version)
+        def write(self, model, folder):
+            super().write(tiny_model(seed=5), folder)
 
     async def run():
         sync = Wrong([server.url], "tiny", folder=tmp_path / "wrong")
@@ -209,7 +209,7 @@ def test_weights_other_than_the_trainers_are_noticed_and_refused(server, model_f
 
 def test_an_update_that_fails_leaves_the_server_sampling(server, tmp_path):
     class Missing(ReloadSync):
-        def _write(self, model, version):
+        async def prepare(self, model, version):
             """Nothing is written."""
 
     async def run():

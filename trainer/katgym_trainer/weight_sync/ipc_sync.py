@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from katgym.errors import UsageError
 from katgym.vllm_server.control import VllmControl
-from katgym_trainer.weight_sync.probe import ProbeConfig
 from katgym_trainer.weight_sync.served_weights import served_weights
 from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 
@@ -27,16 +25,7 @@ from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 class IpcSync(WeightSync):
     """All weights, for servers on the trainer's GPU started with `--set weight_transfer=ipc`."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        served_name: str,
-        *,
-        probe: ProbeConfig | None = None,
-        timeout_s: float = 600.0,
-    ) -> None:
-        super().__init__(urls, served_name, probe=probe, timeout_s=timeout_s)
-        self._is_ready = False
+    _is_ready = False
 
     async def prepare(self, model: Any, version: int) -> None:
         if next(model.parameters()).device.type != "cuda":

@@ -10,25 +10,22 @@ Not here: all weights (`reload_sync.py`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from katgym.vllm_server.control import VllmControl
-from katgym_trainer.saving.atomic_folders import new_folder
-from katgym_trainer.weight_sync.probe import ProbeConfig, WeightSyncError
+from katgym_trainer.weight_sync.folder_sync import FolderSync, version_folder
+from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.served_weights import write_adapter
-from katgym_trainer.weight_sync.version_folders import remove_versions, version_folder
-from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
+from katgym_trainer.weight_sync.weight_sync import SyncOptions, all_of
 
 
-class LoraSync(WeightSync):
+class LoraSync(FolderSync):
     """Adapters, for servers started with `--lora --rl`.
 
-    adapter: its name there; clients sample from it as from a model. folder: for its versions;
-    this sync's own, and on every server's machine at the same path. link_name: of the link in it;
-    syncs that share a folder each have one.
+    adapter: its name there; clients sample from it as from a model. link_name: of the link in the
+    folder; syncs that share a folder each have one.
     """
 
     def __init__(
@@ -38,19 +35,13 @@ class LoraSync(WeightSync):
         *,
         folder: Path,
         link_name: str = "current",
-        probe: ProbeConfig | None = None,
-        timeout_s: float = 600.0,
+        **options: Unpack[SyncOptions],
     ) -> None:
-        super().__init__(urls, adapter, probe=probe, timeout_s=timeout_s)
-        self.folder = folder.absolute()
+        super().__init__(urls, adapter, folder=folder, **options)
         self.link = self.folder / link_name
 
-    async def prepare(self, model: Any, version: int) -> None:
-        def write() -> None:
-            with new_folder(version_folder(self.folder, version)) as fresh:
-                write_adapter(model, fresh)
-
-        await asyncio.to_thread(write)
+    def write(self, model: Any, folder: Path) -> None:
+        write_adapter(model, folder)
 
     async def update(self, model: Any, version: int) -> None:
         new = self.folder / f"{self.link.name}.new"
@@ -72,6 +63,3 @@ class LoraSync(WeightSync):
                 )
 
         await all_of(map(exchange_adapter, self.controls))
-
-    async def clean_up(self, version: int) -> None:
-        await asyncio.to_thread(remove_versions, self.folder, but=version)

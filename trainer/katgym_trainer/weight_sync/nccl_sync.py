@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
 from katgym.errors import MissingDependencyError
-from katgym_trainer.weight_sync.probe import ProbeConfig
 from katgym_trainer.weight_sync.served_weights import served_weights
-from katgym_trainer.weight_sync.weight_sync import WeightSync
+from katgym_trainer.weight_sync.weight_sync import SyncOptions, WeightSync
 
 try:
     from vllm.distributed.weight_transfer.base import ParamMeta
@@ -60,12 +59,10 @@ class NcclSync(WeightSync):
         served_name: str,
         *,
         master_address: str = "127.0.0.1",
-        probe: ProbeConfig | None = None,
-        timeout_s: float = 600.0,
+        **options: Unpack[SyncOptions],
     ) -> None:
-        super().__init__(urls, served_name, probe=probe, timeout_s=timeout_s)
+        super().__init__(urls, served_name, **options)
         self.master_address = master_address
-        self.timeout_s = timeout_s
         self._engines: list[Any] = []
 
     async def prepare(self, model: Any, version: int) -> None:

@@ -4,7 +4,7 @@ A server of vLLM 0.32 with tied embeddings takes new embeddings and keeps its ol
 made a copy of its own when it started. It does take a head that is written beside them.
 TODO(vllm>=0.33): see whether its reload ties again, and drop `tied_head`.
 
-Not here: getting them there (`lora_sync.py`, `reload_sync.py`, `transfer_sync.py`).
+Not here: getting them there (`folder_sync.py`, `ipc_sync.py`, `nccl_sync.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 from katgym.errors import KatgymError, UsageError
 from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
@@ -81,6 +81,13 @@ class SyncTimes:
     """Largest difference of a log-probability on any server."""
 
 
+class SyncOptions(TypedDict, total=False):
+    """What may be told to every `WeightSync`."""
+
+    probe: ProbeConfig | None
+    timeout_s: float
+
+
 class WeightSync(abc.ABC):
     """One way for weights to get into servers, which all serve the same model.
 
@@ -102,6 +109,7 @@ class WeightSync(abc.ABC):
             raise UsageError("a weight sync needs at least one server's URL")
         self.served_name = served_name
         self.probe = probe or ProbeConfig()
+        self.timeout_s = timeout_s
         # What fails twice is not mended by asking on: servers are frozen meanwhile.
         retry = RetryConfig(timeout_s=timeout_s, max_retries=1)
         self.controls = [

@@ -1,0 +1,64 @@
+"""`FolderSync`: ways of weights through folders `v1`, `v2`, ... that trainer and servers see.
+
+Not here: writing folders whole (`katgym_trainer.saving.atomic_folders`), what is in them
+(`lora_sync.py`, `reload_sync.py`).
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from katgym_trainer.saving.atomic_folders import new_folder
+from katgym_trainer.weight_sync.weight_sync import SyncOptions, WeightSync
+
+
+class FolderSync(WeightSync):
+    """Writes weights before the servers are paused; they read them while they are.
+
+    folder: for the versions; this sync's own, and on every server's machine at the same path.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        served_name: str,
+        *,
+        folder: Path,
+        **options: Unpack[SyncOptions],
+    ) -> None:
+        super().__init__(urls, served_name, **options)
+        self.folder = folder.absolute()
+
+    @abc.abstractmethod
+    def write(self, model: Any, folder: Path) -> None:
+        """Write what servers read of a model into an empty folder."""
+
+    async def prepare(self, model: Any, version: int) -> None:
+        def write() -> None:
+            with new_folder(version_folder(self.folder, version)) as fresh:
+                self.write(model, fresh)
+
+        await asyncio.to_thread(write)
+
+    async def clean_up(self, version: int) -> None:
+        await asyncio.to_thread(remove_versions, self.folder, but=version)
+
+
+def version_folder(folder: Path, version: int) -> Path:
+    """Return where a version's weights are."""
+    return folder / f"v{version}"
+
+
+def remove_versions(folder: Path, *, but: int) -> None:
+    """Delete all versions but one, and what killed writers left."""
+    keep = version_folder(folder, but).name
+    for path in folder.iterdir():
+        is_version = re.fullmatch(r"v\d+(\.replaced)?|\.unfinished-v\d+-.*", path.name)
+        if is_version and path.name != keep and path.is_dir():
+            shutil.rmtree(path)

@@ -15,7 +15,7 @@ from tiny_qwen import tiny_qwen
 from katgym.cli.main import main
 from katgym.errors import DiskFullError
 from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
-from katgym_trainer.runs.train_run import train_run
+from katgym_trainer.runs.train_run import TrainRun
 
 CONFIG = """
 [model]
@@ -74,7 +74,7 @@ def test_a_run_whose_disk_was_full_goes_on_to_the_same_losses(tmp_path: Path) ->
     with small_disk(tmp_path / "disk", size="32m") as disk:
         run = disk / "run"
         with pytest.raises(DiskFullError) as caught:
-            train_run(config, run, config_text=path.read_text(), observer=Filling(disk, 4))
+            TrainRun.execute(config, run, config_text=path.read_text(), observer=Filling(disk, 4))
         assert caught.value.path == str(run / "checkpoints" / "step-000004")
         assert f"'{run}/checkpoints/step-000002' (step 2), is whole" in str(caught.value)
         (disk / "filler").unlink()

@@ -20,7 +20,7 @@ from katgym import Reward
 from katgym.cli.main import main
 from katgym.rollout_store import RolloutStore
 from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
-from katgym_trainer.runs.train_run import train_run
+from katgym_trainer.runs.train_run import TrainRun
 
 CONFIG = """
 [model]
@@ -140,7 +140,7 @@ def test_ctrl_c_finishes_the_step_and_the_run_goes_on_from_it(
     whole_run: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    result = train_run(
+    result = TrainRun.execute(
         TrainRunConfig.read(config, kind=TrainKind.SFT),
         run,
         config_text=config.read_text(),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 
-from katgym_trainer.cli.run_arguments import add_run_arguments, run_kind
+from katgym_trainer.cli.run_arguments import add_run_arguments, run_recorded
 
 add_arguments = add_run_arguments
-run = functools.partial(run_kind, "rft")
+run = functools.partial(run_recorded, "rft")

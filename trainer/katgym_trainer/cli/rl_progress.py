@@ -25,7 +25,7 @@ _SPLIT_WIDTH = 40
 
 
 class RlProgress(LiveProgress):
-    """Context manager and `train_run.Observer`."""
+    """Context manager and `training_run.Observer`."""
 
     def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
         super().__init__(console, line_every_s=line_every_s, views_per_s=2)

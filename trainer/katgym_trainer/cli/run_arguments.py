@@ -1,4 +1,4 @@
-"""Arguments of training runs, and the runs of `katgym train sft` and `rft`.
+"""Arguments of training runs, and what is printed of a run.
 
 Not here: the subcommands.
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.errors import UsageError
 
 if TYPE_CHECKING:
-    pass
+    from katgym_trainer.cli.rl_progress import RlProgress
+    from katgym_trainer.cli.train_progress import TrainProgress
+    from katgym_trainer.config.run_config import RunConfig
+    from katgym_trainer.runs.pipeline_run import PipelineResult
+    from katgym_trainer.runs.training_run import RunResult, TrainingRun
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,53 +34,68 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "json")
 
 
-def run_kind(kind: str, args: argparse.Namespace) -> int:
-    """Train and print what came of it; return the exit code."""
-    from katgym.config.toml_files import kept_text
-    from katgym_trainer.cli.train_progress import TrainProgress
-    from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
-    from katgym_trainer.runs.train_run import train_run
-
+def run_folder(args: argparse.Namespace) -> Path:
+    """Return the run's folder; `UsageError` for options that no run can have."""
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps is an int >= 1, got {args.steps!r}")
+    folder: Path | None = args.out
+    return folder or Path("runs") / str(args.config.stem)
+
+
+def run_recorded(kind: str, args: argparse.Namespace) -> int:
+    """Train on recorded rollouts, as `sft` and `rft` do; see `run_one`."""
+    from katgym_trainer.cli.train_progress import TrainProgress
+    from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
+    from katgym_trainer.runs.train_run import TrainRun
+
+    folder = run_folder(args)
     config = TrainRunConfig.read(
         args.config, kind=TrainKind(kind), num_steps=args.steps, settings=args.settings
     )
-    folder = args.out or Path("runs") / args.config.stem
-    with TrainProgress(console.stderr) as progress:
-        result = train_run(
+    return run_one(TrainRun, config, folder, args, TrainProgress(console.stderr))
+
+
+def run_one(
+    run: type[TrainingRun[Any, Any]],
+    config: RunConfig,
+    folder: Path,
+    args: argparse.Namespace,
+    progress: RlProgress | TrainProgress,
+) -> int:
+    """Train and print what came of it; return the exit code."""
+    from katgym.config.toml_files import kept_text
+
+    with progress:
+        result: RunResult = run.execute(
             config,
             folder,
             config_text=kept_text(args.config, args.settings),
             observer=progress,
             is_resume=args.resume,
         )
-    if args.json:
-        console.print_json(result.to_json())
-    else:
-        loss = result.metrics.get("train/loss")
-        loss_text = "" if loss is None else f", loss {loss:.4f}"
-        left_out = "".join(f", {n} left out ({why})" for why, n in result.num_left_out.items())
-        console.stdout.print(
-            f"{result.step} of {result.num_steps} steps{loss_text}, {result.num_rollouts}"
-            f" rollouts{left_out}, {result.wall_s:.1f} s",
-            markup=False,
-        )
-        console.stdout.print(f"{result.model or folder}", markup=False, soft_wrap=True)
+    print_result(result, [result.describe()], args)
     if result.model is None:
-        print_how_to_go_on(result.kind, result.step, args, folder)
+        print_how_to_go_on(result.kind, result.step, args)
     return result.exit_code
 
 
-def print_how_to_go_on(kind: str, step: int, args: argparse.Namespace, folder: Path) -> None:
+def print_result(
+    result: RunResult | PipelineResult, lines: Sequence[str], args: argparse.Namespace
+) -> None:
+    """Print lines about a run and where its model lies, or all of it as JSON."""
+    if args.json:
+        console.print_json(result.to_json())
+        return
+    for line in (*lines, result.model or str(run_folder(args))):
+        console.stdout.print(line, markup=False, soft_wrap=True)
+
+
+def print_how_to_go_on(kind: str, step: int, args: argparse.Namespace) -> None:
     """Tell the command that goes on with a run that was stopped."""
-    command = ["katgym", "train", kind, str(args.config), "--out", str(folder)]
+    command = ["katgym", "train", kind, str(args.config), "--out", str(run_folder(args))]
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
     for setting in args.settings:
         command += ["--set", setting]
-    console.stderr.print(
-        f"stopped after step {step}; go on with: {shlex.join(command)}",
-        markup=False,
-        soft_wrap=True,
-    )
+    text = f"stopped after step {step}; go on with: {shlex.join(command)}"
+    console.stderr.print(text, markup=False, soft_wrap=True)

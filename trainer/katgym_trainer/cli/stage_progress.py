@@ -14,7 +14,7 @@ from katgym_trainer.cli.train_progress import TrainProgress
 
 
 class StageProgress:
-    """Context manager and `train_run.Observer`."""
+    """Context manager and `training_run.Observer`."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -20,7 +20,7 @@ _DECAY = 0.9
 
 
 class TrainProgress(LiveProgress):
-    """Context manager and `train_run.Observer`."""
+    """Context manager and `training_run.Observer`."""
 
     def __init__(self, console: Console, *, line_every_s: float = LINE_EVERY_S) -> None:
         super().__init__(console, line_every_s=line_every_s)

@@ -12,13 +12,12 @@ import functools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from katgym.errors import UsageError
 from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
@@ -34,7 +33,7 @@ from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
-from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun, execute
+from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun
 from katgym_trainer.saving.best_model import BestModel
 from katgym_trainer.trackers.tracker import Tracker
 
@@ -56,32 +55,19 @@ class RlResult(RunResult):
     best: Mapping[str, float] | None
     """Step and success rate of the best evaluated weights; None: nothing was evaluated."""
 
-
-def rl_run(
-    config: RlConfig,
-    path: Path,
-    *,
-    config_text: str,
-    observer: Observer,
-    is_resume: bool = False,
-) -> RlResult:
-    """Train by reinforcement in folder `path`; see `execute`.
-
-    Raises also `RlRunError` (`learning_watch.py`) when the policy learns nothing, and `PolicyError`
-    when it only fails.
-    """
-    return execute(
-        lambda folder: RlRun(config, folder, observer),
-        config,
-        path,
-        kind="rl",
-        config_text=config_text,
-        is_resume=is_resume,
-    )
+    def outcome(self) -> Iterator[str]:
+        if "rollout/success" in self.metrics:
+            yield f"success {self.metrics['rollout/success']:.3f}"
+        if self.best is not None:
+            yield f"held-out {self.best['success']:.3f} at best (step {self.best['step']:.0f})"
 
 
 class RlRun(TrainingRun[RlConfig, RlResult]):
-    """What one process of a run holds."""
+    """What one process of a run holds.
+
+    It raises also `RlRunError` (`learning_watch.py`) when the policy learns nothing, and
+    `PolicyError` when it only fails.
+    """
 
     def __init__(self, config: RlConfig, folder: RunFolder, observer: Observer) -> None:
         """Make envs, model and trainer, and load the newest checkpoint if there is one."""
@@ -113,7 +99,6 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
         self.kept = KeptRollouts(folder.path, advantage=self.trainer.algorithm.advantage)
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
-        """See `TrainingRun.train`."""
         return asyncio.run(self._train(trackers, stop))
 
     async def _train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
@@ -147,7 +132,9 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
 
                     # 2. Advantages, pruning, packing, the optimizer.
                     async with host.training():
-                        metrics |= await self._in_thread(self._step, taken)
+                        groups = [found.group for found in taken.groups if found.group.rewards]
+                        step_on = self.trainer.step if groups else self.trainer.step_rows
+                        metrics |= await self._in_thread(self.take_step, step_on, groups)
 
                     # 3. New weights for the policy, which goes on with them.
                     step = self.trainer.num_steps
@@ -175,7 +162,6 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
             super().write_model(folder)
 
     def result(self, **common: Any) -> RlResult:
-        """See `TrainingRun.result`."""
         return RlResult(**common, best=self.best.found)
 
     def close(self) -> None:
@@ -194,10 +180,9 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
         feed: GroupFeed
         rollouts, known = self.config.rollouts, self.kept.after(self.first)
         if self.source is None:
-            temperature = self.config.policy.temperature
             feed = StoreStream(
                 rollouts,
-                temperature=temperature,
+                temperature=self.config.policy.temperature,
                 replace_sessions=host.replace_sessions,
                 known=known,
             )
@@ -224,13 +209,6 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
             )
         is_shared = self.config.rollouts.max_staleness == 0
         return InProcessHost(self.trainer, self.loaded.tokenizer, self.config, is_shared=is_shared)
-
-    def _step(self, taken: Taken) -> dict[str, float]:
-        groups = [played.group for played in taken.groups if played.group.rewards]
-        try:
-            return self.trainer.step(groups) if groups else self.trainer.step_rows([])
-        except ValueError as e:  # a row that is beyond the trainer's budget, for one
-            raise UsageError(f"step {self.trainer.num_steps + 1} cannot be taken: {e}") from e
 
     async def _evaluate(self, host: PolicyHost, *, is_first: bool = False) -> dict[str, float]:
         """Play the held-out tasks if it is time, and keep the best weights."""

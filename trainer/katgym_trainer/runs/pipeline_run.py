@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,20 @@ from katgym.errors import UsageError
 from katgym.system import FolderGuard, write_atomically
 from katgym_trainer.config.pipeline_config import PipelineConfig
 from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.train_run_config import TrainRunConfig
 from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.rl_checks import check_prompts
-from katgym_trainer.rl.rl_run import RlResult, rl_run
+from katgym_trainer.rl.rl_run import RlResult, RlRun
 from katgym_trainer.runs.model_loading import load_renderer
-from katgym_trainer.runs.train_run import TrainResult, train_run
+from katgym_trainer.runs.train_run import TrainResult, TrainRun
 from katgym_trainer.runs.training_data import check_sources
-from katgym_trainer.runs.training_run import Observer
+from katgym_trainer.runs.training_run import Observer, TrainingRun
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 2
+_RUNS: Mapping[type, type[TrainingRun[Any, Any]]] = {RlConfig: RlRun, TrainRunConfig: TrainRun}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +99,10 @@ def pipeline_run(
                 continue
             done.begin(folder, before)
             observer.say(f"stage {number} of {len(config.stages)}: {stage.name}")
-            if isinstance(stage_config, RlConfig):
-                results.append(
-                    rl_run(stage_config, folder, config_text=config_text, observer=observer)
-                )
-            else:
-                results.append(
-                    train_run(stage_config, folder, config_text=config_text, observer=observer)
-                )
+            run = _RUNS[type(stage_config)]
+            results.append(
+                run.execute(stage_config, folder, config_text=config_text, observer=observer)
+            )
             if results[-1].model is None:
                 break
             done.add(folder.name, key)

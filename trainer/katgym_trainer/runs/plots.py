@@ -32,6 +32,7 @@ except ImportError as e:
         "plots need the package 'matplotlib'. Install: pip install matplotlib"
     ) from e
 
+from katgym_trainer.config.rules import AtLeastOne, check_value
 from katgym_trainer.row import Floats
 from katgym_trainer.runs.curves import CURVES, Curve, metric_lines, points_of
 
@@ -145,8 +146,7 @@ def smooth(values_T: Floats, span: float) -> Floats:
 
     span: values to either side that weigh most; 1 returns the values. `ValueError` for less.
     """
-    if not span >= 1:
-        raise ValueError(f"span is a number >= 1, got {span!r}")
+    check_value("span", span, AtLeastOne)
     decay = 1 - 1 / span
     ones_T = np.ones(len(values_T))
     both = [_decay(x_T, decay) + _decay(x_T[::-1], decay)[::-1] - x_T

@@ -6,9 +6,8 @@ Not here: what all runs share (`training_run.py`), an optimizer step (`trainer.p
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
@@ -17,7 +16,7 @@ from katgym_trainer.runs.data_order import DataOrder
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.training_data import TrainingData, sources_of
-from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun, execute
+from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun
 from katgym_trainer.trackers.tracker import Tracker
 
 logger = logging.getLogger(__name__)
@@ -37,24 +36,11 @@ class TrainResult(RunResult):
     num_left_out: Mapping[str, int]
     """Rollouts that were not trained on, by reason."""
 
-
-def train_run(
-    config: TrainRunConfig,
-    path: Path,
-    *,
-    config_text: str,
-    observer: Observer,
-    is_resume: bool = False,
-) -> TrainResult:
-    """Train on recorded rollouts in folder `path`; see `execute`."""
-    return execute(
-        lambda folder: TrainRun(config, folder, observer),
-        config,
-        path,
-        kind=config.kind,
-        config_text=config_text,
-        is_resume=is_resume,
-    )
+    def outcome(self) -> Iterator[str]:
+        if "train/loss" in self.metrics:
+            yield f"loss {self.metrics['train/loss']:.4f}"
+        yield f"{self.num_rollouts} rollouts"
+        yield from (f"{num} left out ({why})" for why, num in self.num_left_out.items())
 
 
 class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
@@ -86,17 +72,13 @@ class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
         observer.say(f"{len(tasks)} rollouts, {self.order.steps_per_epoch} steps an epoch")
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
-        """See `TrainingRun.train`."""
         metrics: dict[str, float] = {}
         saved = self.first
         for step in range(self.first + 1, self.num_steps + 1):
             if stop.received is not None:
                 break
             places = self.order.batch(step - 1)
-            try:
-                metrics = self.trainer.step_rows(self.data.rows(places))
-            except ValueError as e:  # a row that is beyond the trainer's budget, for one
-                raise UsageError(f"step {step} cannot be taken: {e}") from e
+            metrics = self.take_step(self.trainer.step_rows, self.data.rows(places))
             metrics["rollout/reward"] = self.data.mean_reward(places)
             metrics["data/epoch"] = step / self.order.steps_per_epoch
             self.report(metrics, trackers)
@@ -108,7 +90,6 @@ class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
         return metrics
 
     def result(self, **common: Any) -> TrainResult:
-        """See `TrainingRun.result`."""
         return TrainResult(
             **common,
             num_rollouts=len(self.data.examples),

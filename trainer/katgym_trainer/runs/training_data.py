@@ -210,20 +210,16 @@ def sources_of(config: TrainRunConfig, folder: Path) -> list[Source]:
 
 
 def _make_sources(config: TrainRunConfig) -> list[Source]:
-    return [
-        *_add_names("rollouts", config.data.rollouts, is_teacher=False),
-        *_add_names("teachers", config.data.teachers, is_teacher=True),
-    ]
-
-
-def _add_names(key: str, paths: Sequence[str], *, is_teacher: bool) -> Iterator[Source]:
-    for path in paths:
-        if not Path(path).exists():
-            raise UsageError(
-                f"[data] {key}: there is no file or folder {path!r}; `katgym eval` makes run"
-                " folders, `katgym rollouts collect` stores"
-            )
-        yield Source(path=Path(path), name=path, is_teacher=is_teacher)
+    found = []
+    for key, paths in (("rollouts", config.data.rollouts), ("teachers", config.data.teachers)):
+        for path in paths:
+            if not Path(path).exists():
+                raise UsageError(
+                    f"[data] {key}: there is no file or folder {path!r}; `katgym eval` makes run"
+                    " folders, `katgym rollouts collect` stores"
+                )
+            found.append(Source(path=Path(path), name=path, is_teacher=key == "teachers"))
+    return found
 
 
 def _read(sources: Sequence[Source]) -> Iterator[tuple[Source, Rollout]]:

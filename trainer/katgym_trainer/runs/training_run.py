@@ -10,7 +10,7 @@ import abc
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -44,7 +44,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
+class RunResult(abc.ABC):
     """What a run left behind."""
 
     folder: str
@@ -67,9 +67,19 @@ class RunResult:
         """Return plain JSON values."""
         return asdict(self)
 
+    def describe(self) -> str:
+        """Return what came of the run in a line."""
+        parts = [f"{self.step} of {self.num_steps} steps", *self.outcome()]
+        return f"{', '.join(parts)}, {self.wall_s:.1f} s"
+
+    @abc.abstractmethod
+    def outcome(self) -> Iterator[str]:
+        """Yield what matters of a run of this kind, in words."""
+
 
 C = TypeVar("C", bound=RunConfig)
 R = TypeVar("R", bound=RunResult)
+T = TypeVar("T")
 
 
 class TrainingRun(abc.ABC, Generic[C, R]):
@@ -82,7 +92,54 @@ class TrainingRun(abc.ABC, Generic[C, R]):
     """Steps that were taken before."""
 
     def __init__(self, config: C, folder: RunFolder, observer: Observer) -> None:
+        """Load what is trained, and the newest checkpoint if there is one."""
         self.config, self.folder, self.observer = config, folder, observer
+
+    @classmethod
+    def execute(
+        cls,
+        config: C,
+        path: Path,
+        *,
+        config_text: str,
+        observer: Observer,
+        is_resume: bool = False,
+    ) -> R:
+        """Train in folder `path` until the last step or a signal; a run that was begun goes on.
+
+        config_text: the file that `config` was read from, kept in the folder. is_resume: refuse a
+        folder without a run to continue.
+
+        Raises `UsageError` for what cannot be trained and a folder that cannot be used, and
+        `DiskFullError`, after which the same call goes on.
+        """
+        began_s = time.perf_counter()
+        keep_freed_memory()
+        trackers = [make_tracker(track, path) for track in config.track]
+        identity = config.identity()
+        with (
+            explain_full_disk(path),
+            RunFolder.open(
+                path, config_text=config_text, identity=identity, is_resume=is_resume
+            ) as folder,
+            log_to(path / "train.log"),
+        ):
+            run = cls(config, folder, observer)
+            with contextlib.closing(run), StopSignals() as stop:
+                with tracking(trackers, folder.lock):
+                    metrics = run.train(trackers, stop)
+                is_finished = run.finish()
+            return run.result(
+                folder=str(path),
+                kind=str(identity["kind"]),
+                step=run.trainer.num_steps,
+                num_steps=run.num_steps,
+                resumed_from=run.first,
+                metrics=metrics,
+                model=str(folder.model) if is_finished else None,
+                wall_s=time.perf_counter() - began_s,
+                exit_code=0 if is_finished else stop.exit_code,
+            )
 
     @abc.abstractmethod
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
@@ -130,6 +187,15 @@ class TrainingRun(abc.ABC, Generic[C, R]):
             )
         return cursor
 
+    def take_step(
+        self, step: Callable[[list[T]], dict[str, float]], data: list[T]
+    ) -> dict[str, float]:
+        """Return the metrics of a step of the trainer; `UsageError` for data that it refuses."""
+        try:
+            return step(data)
+        except ValueError as e:  # a row that is beyond the trainer's budget, for one
+            raise UsageError(f"step {self.trainer.num_steps + 1} cannot be taken: {e}") from e
+
     def report(self, metrics: Mapping[str, float], trackers: Sequence[Tracker]) -> None:
         """Write a step's metrics, and pass them on."""
         step = self.trainer.num_steps
@@ -167,48 +233,3 @@ class TrainingRun(abc.ABC, Generic[C, R]):
             else:
                 plot_run(self.folder.path)
         return is_finished
-
-
-def execute(
-    make_run: Callable[[RunFolder], TrainingRun[C, R]],
-    config: C,
-    path: Path,
-    *,
-    kind: str,
-    config_text: str,
-    is_resume: bool,
-) -> R:
-    """Train in folder `path` until the last step or a signal; a run that was begun goes on.
-
-    config_text: the file that `config` was read from, kept in the folder. is_resume: refuse a
-    folder without a run to continue.
-
-    Raises `UsageError` for what cannot be trained and a folder that cannot be used, and
-    `DiskFullError`, after which the same call goes on.
-    """
-    began_s = time.perf_counter()
-    keep_freed_memory()
-    trackers = [make_tracker(track, path) for track in config.track]
-    with (
-        explain_full_disk(path),
-        RunFolder.open(
-            path, config_text=config_text, identity=config.identity(), is_resume=is_resume
-        ) as folder,
-        log_to(path / "train.log"),
-    ):
-        run = make_run(folder)
-        with contextlib.closing(run), StopSignals() as stop:
-            with tracking(trackers, folder.lock):
-                metrics = run.train(trackers, stop)
-            is_finished = run.finish()
-        return run.result(
-            folder=str(path),
-            kind=kind,
-            step=run.trainer.num_steps,
-            num_steps=run.num_steps,
-            resumed_from=run.first,
-            metrics=metrics,
-            model=str(folder.model) if is_finished else None,
-            wall_s=time.perf_counter() - began_s,
-            exit_code=0 if is_finished else stop.exit_code,
-        )

@@ -2,7 +2,7 @@
 
 Groups are drawn in waves of a step's size, tasks of a wave differ. Everything a draw depends on is
 in `state_dict`, so that a continued run draws what would have come next. Not here: playing
-(`group_player.py`), how open a task's outcome is (`task_sampler.py`).
+(`group_stream.py`), how open a task's outcome is (`task_sampler.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -135,15 +135,6 @@ class Curriculum:
         self._wave = deque(GroupDraw(**draw) for draw in state["wave"])
 
 
-class _Tasks(Protocol):
-    """A way to choose among tasks."""
-
-    def sample(self, num: int) -> list[str]: ...
-    def update(self, task_id: str, num_passed: int, num_valid: int) -> None: ...
-    def state_dict(self) -> Any: ...
-    def load_state_dict(self, state: Any) -> None: ...
-
-
 class _Lesson:
     """One set of env arguments with the tasks that were chosen of it."""
 
@@ -161,7 +152,7 @@ class _Lesson:
         rng = np.random.default_rng(seed)
         chosen = rng.choice(len(tasks), size=min(env.num_tasks, len(tasks)), replace=False)
         self.task_ids = [tasks[int(place)].task_id for place in sorted(chosen)]
-        self.tasks: _Tasks
+        self.tasks: TaskSampler | _UniformTasks
         if config.choice is TaskChoice.DIFFICULTY:
             self.tasks = TaskSampler(
                 self.task_ids, floor=config.floor, decay=config.decay, seed=seed

@@ -12,14 +12,15 @@ here: what is played (`curriculum.py`), one rollout (`katgym.play.engine`).
 
 from __future__ import annotations
 
+import abc
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from katgym.play.engine import RolloutEngine, RolloutRequest
 from katgym.play.rollout import Rollout, RolloutGroup
@@ -68,37 +69,45 @@ class Taken:
     wait_s: float = 0.0
 
 
-class GroupFeed(Protocol):
+class GroupFeed(abc.ABC):
     """Where a run's groups come from; an async context manager."""
 
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    async def __aenter__(self) -> Self:
+        return self
 
+    @abc.abstractmethod
+    async def __aexit__(self, *_: object) -> None:
+        """Let go of what it holds."""
+
+    @abc.abstractmethod
     def advance(self, version: int) -> None:
         """Take note that the policy samples from new weights."""
 
+    @abc.abstractmethod
     async def take(self, should_stop: Callable[[], bool]) -> Taken:
         """Wait for the groups of a step; none once `should_stop`."""
 
     def idle_s(self) -> float:
-        """Return the wall seconds in which no rollout was played, since this was asked before."""
+        """Return the wall seconds in which no rollout was played, since this was asked before.
 
+        Always 0 where others play, who know how busy they are.
+        """
+        return 0.0
+
+    @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return what a continued run goes on from, as JSON values."""
 
+    @abc.abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state, before anything was played."""
 
+    @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
         """Return what it has to say of a step."""
 
 
-class GroupStream:
+class GroupStream(GroupFeed):
     """Plays groups in the background of one event loop; an async context manager."""
 
     def __init__(
@@ -126,15 +135,7 @@ class GroupStream:
         self._idle = _IdleClock()
         self._failed = FailedGroups()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -147,7 +148,6 @@ class GroupStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, before anything was played."""
         self._source.load_state_dict(state["source"])
         self._again = deque(GroupDraw(**draw) for draw in state["pending"])
 
@@ -227,7 +227,6 @@ class GroupStream:
         )
 
     def idle_s(self) -> float:
-        """Return the wall seconds in which no rollout was played, since this was asked before."""
         return self._idle.since_last()
 
     def _fill(self) -> None:
@@ -266,45 +265,32 @@ class GroupStream:
                 return await self._engine.play(request)
 
 
-@dataclass(slots=True)
 class _IdleClock:
     """Measures the time in which nothing is busy."""
 
-    _num_busy: int = 0
-    _idle_s: float = 0.0
-    _idle_from: float | None = field(default_factory=time.perf_counter)
+    def __init__(self) -> None:
+        self._num_busy, self._idle_s = 0, 0.0
+        self._idle_from = time.perf_counter()
+        """Nothing has been busy since; of no meaning while something is."""
 
-    def busy(self) -> _Busy:
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
         """Return a context in which something is."""
-        return _Busy(self)
-
-    def enter(self) -> None:
-        if self._num_busy == 0 and self._idle_from is not None:
-            self._idle_s += time.perf_counter() - self._idle_from
-            self._idle_from = None
-        self._num_busy += 1
-
-    def leave(self) -> None:
-        self._num_busy -= 1
         if self._num_busy == 0:
-            self._idle_from = time.perf_counter()
+            self._idle_s += time.perf_counter() - self._idle_from
+        self._num_busy += 1
+        try:
+            yield
+        finally:
+            self._num_busy -= 1
+            if self._num_busy == 0:
+                self._idle_from = time.perf_counter()
 
     def since_last(self) -> float:
         """Return the idle seconds since this was called before."""
-        if self._idle_from is not None:
+        if self._num_busy == 0:
             at = time.perf_counter()
             self._idle_s += at - self._idle_from
             self._idle_from = at
         found, self._idle_s = self._idle_s, 0.0
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Busy:
-    clock: _IdleClock
-
-    def __enter__(self) -> None:
-        self.clock.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self.clock.leave()

@@ -1,6 +1,6 @@
 """Checks of a run's model, envs and budgets, made before anything is played.
 
-Not here: what a file's text shows (`rl_config_file.py`).
+Not here: what a file's text shows (`config/rl_config.py`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from katgym.play.rollout import Rollout
 from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
@@ -22,7 +21,7 @@ from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.curriculum import SUCCESS, GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
-from katgym_trainer.rl.group_stream import PlayedGroup, Taken
+from katgym_trainer.rl.group_stream import GroupFeed, PlayedGroup, Taken
 from katgym_trainer.rl.stored_group_checks import reason_against, waiting_text
 
 logger = logging.getLogger(__name__)
@@ -44,8 +43,8 @@ async def _replace_none(num_sessions: int, *, group_id: str) -> None:
     """Leave it to whoever plays how much is played."""
 
 
-class StoreStream:
-    """The complete groups of a store, oldest first, each once; a `GroupFeed`."""
+class StoreStream(GroupFeed):
+    """The complete groups of a store, oldest first, each once."""
 
     def __init__(
         self,
@@ -79,19 +78,10 @@ class StoreStream:
         self._there_before = {record.group_id for record in self._store.sessions()}
         """Groups that nobody plays for this process."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._store.close()
 
     def advance(self, version: int) -> None:
-        """See `GroupFeed`."""
         self._version = version
 
     async def take(self, should_stop: Callable[[], bool] = lambda: False) -> Taken:
@@ -153,12 +143,7 @@ class StoreStream:
             wait_s=time.perf_counter() - began,
         )
 
-    def idle_s(self) -> float:
-        """Return 0: others play, and know how busy they are."""
-        return 0.0
-
     def state_dict(self) -> dict[str, Any]:
-        """See `GroupFeed`."""
         return {
             "seen": sorted(self._seen),
             "seen_held_out": sorted(self._seen_held_out),
@@ -166,7 +151,6 @@ class StoreStream:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `GroupFeed`."""
         self._seen = set(state["seen"])
         self._seen_held_out = set(state["seen_held_out"])
         self._num_taken = int(state["num_taken"])

@@ -52,8 +52,7 @@ class GatewayLink:
                 f" {self._server_url} --store {self._store} --port {urlsplit(self.url).port or 80}"
             )
         status = await self._ask(self._client.status())
-        self._check_servers(status)
-        self._check_store(status)
+        self._check(status)
         self._version = int(status["version"])
         if self._version > last_step:
             raise UsageError(
@@ -113,7 +112,8 @@ class GatewayLink:
                 " on with the run", kind=e.kind,
             ) from e  # fmt: skip
 
-    def _check_servers(self, status: Mapping[str, Any]) -> None:
+    def _check(self, status: Mapping[str, Any]) -> None:
+        """Raise for several servers; warn of one, or of a store, that is not the run's."""
         urls = [upstream["url"] for upstream in status["upstreams"]]
         if len(urls) != 1:
             raise UsageError(
@@ -125,8 +125,6 @@ class GatewayLink:
                 "the gateway at %s asks %s, and the weights go to %s: this has to be the same"
                 " server", self.url, urls[0], self._server_url,
             )  # fmt: skip
-
-    def _check_store(self, status: Mapping[str, Any]) -> None:
         if Path(status["store"]).resolve() != Path(self._store).resolve():
             logger.warning(
                 "the gateway at %s writes to %r, and the run reads %r: this has to be the same"

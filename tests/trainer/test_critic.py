@@ -49,8 +49,8 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_rows() ->
 @pytest.mark.parametrize(
     ("values", "rewards", "options", "words"),
     [
-        ([[0, 0, 0]], [1.0], {"gamma": 1.5}, r"gamma is 0 to 1, got 1\.5"),
-        ([[0, 0, 0]], [1.0], {"lam": -1}, "lam is 0 to 1, got -1"),
+        ([[0, 0, 0]], [1.0], {"gamma": 1.5}, r"gamma is a number from 0 to 1, got 1\.5"),
+        ([[0, 0, 0]], [1.0], {"lam": -1}, "lam is a number from 0 to 1, got -1"),
         ([[0, 0, 0]], [], {}, "1 rows, 1 values, 0 rewards"),
         ([[0, 0, 0]], [float("nan")], {}, "the reward of row 0 is nan"),
         ([[0, 0]], [1.0], {}, r"3 tokens are trained, got shape \(2,\)"),
@@ -163,7 +163,7 @@ def test_rows_that_know_no_returns_are_refused() -> None:
     with pytest.raises(ValueError, match="row 0 has no values"):
         critic.forward_backward([forest])
     critic.forward_backward([forest], clip=None)
-    with pytest.raises(ValueError, match="clip is above 0, got 0"):
+    with pytest.raises(ValueError, match="clip is a number > 0, or infinity, or None, got 0"):
         critic.forward_backward([forest], clip=0)
     with pytest.raises(ValueError, match="there are no forests"):
         critic.forward_backward([])

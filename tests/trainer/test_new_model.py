@@ -171,7 +171,7 @@ def test_what_cannot_be_played_or_does_not_fit_is_said(tmp_path: Path) -> None:
     [
         ({"hidden": 0}, "hidden is an int >= 1, got 0"),
         ({"seed": -1}, "seed is an int >= 0, got -1"),
-        ({"intermediate": 0}, "intermediate is an int >= 1, got 0"),
+        ({"intermediate": 0}, "intermediate is an int >= 1, or None, got 0"),
         ({"heads": 4, "kv_heads": 3}, "heads is a multiple of kv_heads, got 4 and 3"),
         ({"head_dim": 7}, "head_dim is an even int, got 7"),
         ({"init_std": 0.0}, "init_std is a number between 0 and 1, got 0.0"),

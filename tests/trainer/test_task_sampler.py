@@ -141,10 +141,10 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(changes, words) -
     [
         ({"task_ids": []}, "there are no tasks to sample from"),
         ({"task_ids": ["a", "b", "a"]}, "task 'a' is there more than once"),
-        ({"floor": -0.1}, r"floor is a finite number >= 0, got -0\.1"),
+        ({"floor": -0.1}, r"floor is a number >= 0, got -0\.1"),
         ({"prior": (0.0, 1.0)}, r"prior is two finite numbers > 0, got \(0\.0, 1\.0\)"),
-        ({"decay": 0.0}, r"decay is above 0 and at most 1, got 0\.0"),
-        ({"decay": 1.1}, r"decay is above 0 and at most 1, got 1\.1"),
+        ({"decay": 0.0}, r"decay is a number > 0 and <= 1, got 0\.0"),
+        ({"decay": 1.1}, r"decay is a number > 0 and <= 1, got 1\.1"),
         ({"seed": None}, "seed is an int >= 0, got None"),
         ({"seed": -1}, "seed is an int >= 0, got -1"),
     ],

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from katgym_trainer.config.rules import PositiveOrInf, check_value
 from katgym_trainer.gradients.forest_runner import ForestRunner, Outputs
 from katgym_trainer.gradients.forward_backward import as_tree_model, check_vocabulary
 from katgym_trainer.losses.objective import Mean
@@ -70,8 +71,7 @@ class Critic(torch.nn.Module):
         """
         if not forests:
             raise ValueError("there are no forests to train on")
-        if clip is not None and not clip > 0:
-            raise ValueError(f"clip is above 0, got {clip!r}")
+        check_value("clip", clip, PositiveOrInf | None)
         for forest in forests:
             for name, known_M in (("returns", forest.occ_return), ("values", forest.occ_value)):
                 place = forest.first_row(known_M.isnan())

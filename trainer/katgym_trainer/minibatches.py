@@ -36,15 +36,15 @@ def busy_places(rows: Sequence[Row]) -> list[int]:
     names = [_group(row, place) for place, row in enumerate(rows)]
     busy = set()
     for name, row in zip(names, rows, strict=True):
-        trained = row.loss_mask[1:] & (row.weight[1:] > 0)
-        if row.advantages[1:][trained].any():
+        at = row.trained
+        if row.advantages[at][row.weight[at] > 0].any():
             busy.add(name)
     return [place for place, name in enumerate(names) if name in busy]
 
 
 def is_trained(rows: Sequence[Row]) -> bool:
     """Return whether some token is trained, with a weight above 0."""
-    return any(bool(row.weight[1:][row.loss_mask[1:]].any()) for row in rows)
+    return any(bool(row.weight[row.trained].any()) for row in rows)
 
 
 def share(some: Sequence[Row], rows: Sequence[Row], normaliser: Normaliser) -> float:
@@ -61,7 +61,7 @@ def _count(rows: Sequence[Row], normaliser: Normaliser) -> float:
     """Return the sum that `Scope` divides by: of weights, or of mean weights."""
     sums: dict[Hashable, list[float]] = {}
     for place, row in enumerate(rows):
-        weight = row.weight[1:][row.loss_mask[1:]]
+        weight = row.weight[row.trained]
         name = row.group if normaliser is Normaliser.GROUPS else row.rollout
         counted = sums.setdefault(("own", place) if name is None else name, [0.0, 0])
         counted[0] += float(weight.sum())

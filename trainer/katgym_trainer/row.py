@@ -87,22 +87,22 @@ class Row:
         num = len(tokens)
         mask = _mask("loss_mask", loss_mask, num)
         trained = np.flatnonzero(mask[1:]) + 1
-        arrays: dict[str, Ints | Floats | Bools | None] = {
+        numbers = {"advantages": advantages, "weight": weight, "values": values, "returns": returns}
+        numbers |= {
+            "policy_logprobs": policy_logprobs,
+            "proximal_logprobs": proximal_logprobs,
+            "ref_logprobs": ref_logprobs,
+        }
+        arrays: dict[str, Any] = {
+            **{name: _numbers(name, each, num, trained) for name, each in numbers.items()},
             "token_ids": tokens,
             "loss_mask": mask,
-            "policy_logprobs": _logprobs("policy_logprobs", policy_logprobs, num, trained),
-            "advantages": _per_token("advantages", advantages, num, trained),
-            "weight": _weight(weight, num, trained),
-            "extras": None if extras is None else _extras(extras, num),
-            "proximal_logprobs": _logprobs("proximal_logprobs", proximal_logprobs, num, trained),
-            "ref_logprobs": _logprobs("ref_logprobs", ref_logprobs, num, trained),
-            "values": None if values is None else _per_token("values", values, num, trained),
-            "returns": None if returns is None else _per_token("returns", returns, num, trained),
+            "extras": None if extras is None else _integers("extras", extras, num),
             "is_kept": None if is_kept is None else _mask("is_kept", is_kept, num),
         }
         others = {"group": group, "rollout": rollout, "context": context}
         for name, value in {**arrays, **others}.items():
-            if isinstance(value, np.ndarray):
+            if name in arrays and value is not None:
                 value.flags.writeable = False
             object.__setattr__(self, name, value)
 
@@ -126,15 +126,20 @@ class Row:
         if numbers.shape != (self.num_trained,):
             raise ValueError(f"{self.num_trained} tokens are trained, got shape {numbers.shape}")
         found = np.zeros(len(self))
-        found[1:][self.loss_mask[1:]] = numbers
+        found[self.trained] = numbers
         return found
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
+    def trained(self) -> Ints:
+        """Places of the trained tokens; the first never is."""
+        return np.flatnonzero(self.loss_mask[1:]) + 1
+
+    @property
     def num_trained(self) -> int:
-        """Trained tokens; the first never is."""
+        """How many tokens are trained."""
         return int(self.loss_mask[1:].sum())
 
 
@@ -143,14 +148,17 @@ _MAX_LOGPROB = 1e-3
 """Samplers round; a log-prob of a hair above 0 is no mistake of the caller's."""
 
 
-def _integers(name: str, values: Sequence[int] | Ints) -> Ints:
+def _integers(name: str, values: Any, num: int | None = None) -> Ints:
+    """Return integers, as many as there are tokens."""
     array = np.array(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError(f"{name} is a list of integers, got shape {array.shape} of {array.dtype}")
+    if num is not None and len(array) != num:
+        raise ValueError(f"{name} has {len(array)} entries, token_ids has {num}")
     return array.astype(np.int64)
 
 
-def _tokens(values: Sequence[int] | Ints) -> Ints:
+def _tokens(values: Any) -> Ints:
     tokens = _integers("token_ids", values)
     if not len(tokens):
         raise ValueError("token_ids is empty; a row has at least one token")
@@ -158,45 +166,6 @@ def _tokens(values: Sequence[int] | Ints) -> Ints:
     if len(bad):
         raise ValueError(f"token_ids holds {bad[0]}, allowed is 0 to {_MAX_TOKEN_ID}")
     return tokens
-
-
-def _extras(values: Sequence[int] | Ints, num: int) -> Ints:
-    extras = _integers("extras", values)
-    if len(extras) != num:
-        raise ValueError(f"extras has {len(extras)} entries, token_ids has {num}")
-    return extras
-
-
-def _logprobs(
-    name: str, values: Sequence[float] | Floats | None, num: int, trained: Ints
-) -> Floats | None:
-    if values is None:
-        return None
-    logprobs = _numbers(name, values, num)
-    _check_finite(name, logprobs, trained)
-    over = trained[logprobs[trained] > _MAX_LOGPROB]
-    if len(over):
-        t = int(over[0])
-        raise ValueError(f"{name}[{t}] is {logprobs[t]}, a log-prob is at most 0")
-    return logprobs
-
-
-def _per_token(name: str, values: Any, num: int, trained: Ints) -> Floats:
-    """Return a number for each token, of one for all or one for each."""
-    if isinstance(values, (int, float, np.number)):
-        values = np.full(num, float(values))
-    numbers = _numbers(name, values, num)
-    _check_finite(name, numbers, trained)
-    return numbers
-
-
-def _weight(values: Any, num: int, trained: Ints) -> Floats:
-    weight = _per_token("weight", values, num, trained)
-    under = trained[weight[trained] < 0]
-    if len(under):
-        t = int(under[0])
-        raise ValueError(f"weight[{t}] is {weight[t]}, a weight is at least 0")
-    return weight
 
 
 def _mask(name: str, values: Any, num: int) -> Bools:
@@ -208,18 +177,29 @@ def _mask(name: str, values: Any, num: int) -> Bools:
     return array.astype(np.bool_)
 
 
-def _numbers(name: str, values: Any, num: int) -> Floats:
+def _numbers(name: str, values: Any, num: int, trained: Ints) -> Floats | None:
+    """Return a number for each token, of one for each or, unless they are log-probs, for all.
+
+    None stays None where a row need not know it.
+    """
+    if values is None and name not in ("advantages", "weight"):
+        return None
+    is_logprob = name.endswith("_logprobs")
+    if isinstance(values, (int, float, np.number)) and not is_logprob:
+        values = np.full(num, float(values))
     try:
         array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
         raise ValueError(f"{name} is a list of numbers, one for each token: {e}") from e
     if array.shape != (num,):
         raise ValueError(f"{name} has shape {array.shape}, token_ids has {num} entries")
+    looked_at = array[trained]
+    for is_bad, why in (
+        (~np.isfinite(looked_at), "and the token is trained"),
+        (is_logprob & (looked_at > _MAX_LOGPROB), "a log-prob is at most 0"),
+        ((name == "weight") & (looked_at < 0), "a weight is at least 0"),
+    ):
+        if is_bad.any():
+            t = int(trained[is_bad][0])
+            raise ValueError(f"{name}[{t}] is {array[t]}, {why}")
     return array
-
-
-def _check_finite(name: str, values: Floats, trained: Ints) -> None:
-    bad = trained[~np.isfinite(values[trained])]
-    if len(bad):
-        t = int(bad[0])
-        raise ValueError(f"{name}[{t}] is {values[t]}, and the token is trained")

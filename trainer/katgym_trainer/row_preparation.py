@@ -183,7 +183,7 @@ def scale_by_pass_rate(
 
 def _mean_size(rows: Sequence[Row]) -> float:
     """Return the mean of |advantage| over the rows' trained tokens."""
-    sizes = [np.abs(row.advantages[1:][row.loss_mask[1:]]) for row in rows]
+    sizes = [np.abs(row.advantages[row.trained]) for row in rows]
     return float(np.concatenate(sizes).mean())
 
 

@@ -18,6 +18,7 @@ from typing import TypedDict
 import numpy as np
 
 from katgym_trainer.advantages.group_advantages import Advantage, group_advantages
+from katgym_trainer.config.rules import Count, CountOrZero, Decay, NotNegative, check_value
 from katgym_trainer.row import Bools, Floats
 
 
@@ -67,14 +68,11 @@ class TaskSampler:
         if len(self._places) < len(task_ids):
             twice = next(t for place, t in enumerate(task_ids) if self._places[t] != place)
             raise ValueError(f"task {twice!r} is there more than once")
-        if not 0 <= floor < math.inf:
-            raise ValueError(f"floor is a finite number >= 0, got {floor!r}")
+        check_value("floor", floor, NotNegative)
         if len(prior) != 2 or not all(0 < count < math.inf for count in prior):
             raise ValueError(f"prior is two finite numbers > 0, got {prior!r}")
-        if not 0 < decay <= 1:
-            raise ValueError(f"decay is above 0 and at most 1, got {decay!r}")
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"seed is an int >= 0, got {seed!r}")
+        check_value("decay", decay, Decay)
+        check_value("seed", seed, CountOrZero)
         self._floor, self._prior, self._decay = floor, prior, decay
         self._passed = np.zeros(len(self._places))
         self._failed = np.zeros(len(self._places))
@@ -82,8 +80,7 @@ class TaskSampler:
 
     def sample(self, num: int) -> list[str]:
         """Return different tasks, drawn one after the other by the weights of those left."""
-        if not isinstance(num, int) or num < 1:
-            raise ValueError(f"num is an int >= 1, got {num!r}")
+        check_value("num", num, Count)
         if num > len(self._places):
             raise ValueError(f"cannot sample {num} different tasks, there are {len(self._places)}")
         a, b = self._posterior()
@@ -168,8 +165,7 @@ class GroupFilter:
 
     def __init__(self, num_groups: int, max_offered: int) -> None:
         """Wait for so many groups, among at most `max_offered`."""
-        if not isinstance(num_groups, int) or num_groups < 1:
-            raise ValueError(f"num_groups is an int >= 1, got {num_groups!r}")
+        check_value("num_groups", num_groups, Count)
         if not isinstance(max_offered, int) or max_offered < num_groups:
             raise ValueError(
                 f"max_offered is an int >= num_groups={num_groups}, got {max_offered!r}"

@@ -40,6 +40,11 @@ class Call:
     softcap: float | None
     sinks_H: Tensor | None
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, TreePlan]:
+        """Queries, keys, values and who sees whom."""
+        return self.q_HND, self.k_KND, self.v_KND, self.plan
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
@@ -55,13 +60,7 @@ class Backend:
 
 def _reference(call: Call) -> Tensor:
     return reference_attention(
-        call.q_HND,
-        call.k_KND,
-        call.v_KND,
-        call.plan,
-        scale=call.scale,
-        softcap=call.softcap,
-        sinks_H=call.sinks_H,
+        *call.inputs, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
     )[0]
 
 
@@ -82,20 +81,17 @@ def _cascade(call: Call) -> Tensor:
         raise ValueError(
             f"backend 'cascade' takes {_HALF} on CUDA, got {call.q_HND.dtype}; see 'triton'"
         )
-    return cascade_attention(
-        call.q_HND, call.k_KND, call.v_KND, call.plan, scale=call.scale, sinks_H=call.sinks_H
-    )
+    return cascade_attention(*call.inputs, scale=call.scale, sinks_H=call.sinks_H)
 
 
 def _flex(call: Call) -> Tensor:
     from katgym_kernels.attention.flex import flex_tree_attention  # imports the compiler: seconds
 
-    inputs = (call.q_HND, call.k_KND, call.v_KND)
-    is_on_cpu = not call.q_HND.is_cuda
-    if is_on_cpu and torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+    needs_grad = any(t.requires_grad for t in (call.q_HND, call.k_KND, call.v_KND))
+    if needs_grad and torch.is_grad_enabled() and not call.q_HND.is_cuda:
         raise ValueError("backend 'flex' has no backward on the CPU; see 'cascade'")
     return flex_tree_attention(
-        *inputs, call.plan, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
+        *call.inputs, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
     )
 
 
@@ -107,13 +103,7 @@ def _triton(call: Call) -> Tensor:
     from katgym_kernels.attention.triton_attention import triton_attention
 
     return triton_attention(
-        call.q_HND,
-        call.k_KND,
-        call.v_KND,
-        call.plan,
-        scale=call.scale,
-        softcap=call.softcap,
-        sinks_H=call.sinks_H,
+        *call.inputs, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
     )
 
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from katgym_trainer.row import Bools, Floats, Row
+from katgym_trainer.config.rules import AtLeastOne, NotNegative, check_value
+from katgym_trainer.row import Bools, Floats, Ints, Row
 
 _LEAST_ENTROPY = -1e-3
 """Entropies of nearly certain tokens round to a hair below 0; they count as 0."""
@@ -43,9 +44,8 @@ def entropy_scaled(
     Advantages that are all 0 stay so. Entropies that are all 0 tell nothing apart: the advantages
     come back as they were. So do those of a single valid rollout.
     """
-    if not 0 <= power < math.inf:
-        raise ValueError(f"power is a finite number >= 0, got {power!r}")
-    _check_max_scale(max_scale)
+    check_value("power", power, NotNegative)
+    check_value("max_scale", max_scale, AtLeastOne)
     advantages, entropies, valid = _check_group(advantages_G, entropies_G, is_valid_G)
     found = np.zeros(len(advantages))
     if valid.any():
@@ -74,7 +74,7 @@ def pass_rate_scaled(
 
     Where no group's outcome varies, or no advantage differs from 0, all come back as they were.
     """
-    _check_max_scale(max_scale)
+    check_value("max_scale", max_scale, AtLeastOne)
     groups = [np.array(group, dtype=np.float64) for group in advantages_by_group]
     if not groups:
         raise ValueError("there are no groups to scale")
@@ -86,7 +86,7 @@ def pass_rate_scaled(
             raise ValueError(f"pass_rates[{g}] is {rate!r}, allowed is 0 to 1")
         if group.ndim != 1 or not len(group):
             raise ValueError(f"group {g} has advantages of shape {group.shape}, not one a rollout")
-        _check(f"advantages_by_group[{g}]", group, np.ones(len(group), bool), least=-math.inf)
+        _check(f"advantages_by_group[{g}]", group, np.arange(len(group)), least=-math.inf)
     scale = np.clip(_relative(4 * rates * (1 - rates)), 1 / max_scale, max_scale)
     sizes = [len(group) for group in groups]
     scaled = _scale(np.concatenate(groups), np.repeat(scale, sizes))
@@ -104,7 +104,7 @@ def entropy_of_rollout(rows: Sequence[Row], entropies: Sequence[Sequence[float] 
     out of the valid ones.
     """
     known = entropies_of_trained(rows, entropies)
-    return _mean([found[_take_trained(row)] for row, found in zip(rows, known, strict=True)])
+    return _mean([found[row.trained] for row, found in zip(rows, known, strict=True)])
 
 
 def estimate_entropy_of_rollout(rows: Sequence[Row]) -> float:
@@ -121,7 +121,7 @@ def estimate_entropy_of_rollout(rows: Sequence[Row]) -> float:
     for place, row in enumerate(rows):
         if row.policy_logprobs is None:
             raise ValueError(f"rows[{place}] has no policy_logprobs to estimate an entropy from")
-        found.append(-row.policy_logprobs[_take_trained(row)])
+        found.append(-row.policy_logprobs[row.trained])
     return _mean(found)
 
 
@@ -141,9 +141,8 @@ def entropies_of_trained(
             raise ValueError(
                 f"entropies[{place}] has shape {array.shape}, its row has {len(row)} tokens"
             )
-        trained = _take_trained(row)
-        _check(f"entropies[{place}]", array, trained, least=_LEAST_ENTROPY)
-        found.append(np.where(trained, np.maximum(array, 0.0), 0.0))
+        _check(f"entropies[{place}]", array, row.trained, least=_LEAST_ENTROPY)
+        found.append(row.spread(np.maximum(array[row.trained], 0.0)))
     return found
 
 
@@ -161,16 +160,9 @@ def _check_group(
     for name, array in (("entropies_G", entropies), ("is_valid_G", valid)):
         if array.shape != (num,):
             raise ValueError(f"{name} has shape {array.shape}, there are {num} advantages")
-    _check("advantages_G", advantages, valid, least=-math.inf)
-    _check("entropies_G", entropies, valid, least=_LEAST_ENTROPY)
+    _check("advantages_G", advantages, np.flatnonzero(valid), least=-math.inf)
+    _check("entropies_G", entropies, np.flatnonzero(valid), least=_LEAST_ENTROPY)
     return advantages, entropies, valid
-
-
-def _take_trained(row: Row) -> Bools:
-    """Return which tokens are trained, [T]; the first never is."""
-    trained = row.loss_mask.copy()
-    trained[0] = False
-    return trained
 
 
 def _mean(values: Sequence[Floats]) -> float:
@@ -199,15 +191,10 @@ def _scale(advantages: Floats, scale: Floats) -> Floats:
     return scaled
 
 
-def _check(name: str, values: Floats, chosen: Bools, *, least: float) -> None:
-    """Raise for a chosen value that is no number or too small."""
-    bad = np.flatnonzero(chosen & ~(np.isfinite(values) & (values >= least)))
+def _check(name: str, values: Floats, chosen: Ints, *, least: float) -> None:
+    """Raise for a value at one of some places that is no number or too small."""
+    bad = chosen[~(np.isfinite(values[chosen]) & (values[chosen] >= least))]
     if len(bad):
         i = int(bad[0])
         allowed = "finite numbers" if least == -math.inf else "finite numbers >= 0"
         raise ValueError(f"{name}[{i}] is {values[i].item()!r}, allowed are {allowed}")
-
-
-def _check_max_scale(max_scale: float) -> None:
-    if not 1 <= max_scale < math.inf:
-        raise ValueError(f"max_scale is a finite number >= 1, got {max_scale!r}")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from katgym_trainer.config.rules import Share, check_value
 from katgym_trainer.row import Floats, Row
 
 
@@ -40,9 +41,8 @@ def with_gae(
     arXiv 1506.02438, eq. 16. Raises `ValueError` for lists of different lengths or numbers that are
     not finite.
     """
-    for name, factor in (("gamma", gamma), ("lam", lam)):
-        if not 0 <= factor <= 1:
-            raise ValueError(f"{name} is 0 to 1, got {factor!r}")
+    check_value("gamma", gamma, Share)
+    check_value("lam", lam, Share)
     if not len(rows) == len(values) == len(rewards):
         raise ValueError(f"{len(rows)} rows, {len(values)} values, {len(rewards)} rewards")
     found: list[Row] = []
@@ -51,25 +51,17 @@ def with_gae(
             raise ValueError(f"the reward of row {len(found)} is {reward!r}")
         value_T, advantage_T = row.spread(value), np.zeros(len(row))
         own, following, next_value = float(reward), 0.0, 0.0  # the reward is the last token's
-        for t in reversed(_is_trained_on(row)):
+        for t in reversed(row.trained.tolist()):
             following = own + gamma * next_value - value_T[t] + gamma * lam * following
             own, next_value, advantage_T[t] = 0.0, value_T[t], following
         found.append(
             row.replace(values=value_T, advantages=advantage_T, returns=advantage_T + value_T)
         )
-    trained = [_is_trained_on(row) for row in found]
-    pairs = list(zip(found, trained, strict=True))
-    all_advantages = np.concatenate([np.zeros(0), *(row.advantages[at] for row, at in pairs)])
+    all_advantages = np.concatenate([np.zeros(0), *(row.advantages[row.trained] for row in found)])
     spread = all_advantages.std(ddof=1) if len(all_advantages) > 1 else 0.0
     if not is_whitened or not spread:
         return found
-    for place, (row, at) in enumerate(pairs):
-        advantage_T = np.zeros(len(row))
-        advantage_T[at] = (row.advantages[at] - all_advantages.mean()) / spread
-        found[place] = row.replace(advantages=advantage_T)
+    for place, row in enumerate(found):
+        whitened = (row.advantages[row.trained] - all_advantages.mean()) / spread
+        found[place] = row.replace(advantages=row.spread(whitened))
     return found
-
-
-def _is_trained_on(row: Row) -> list[int]:
-    places: list[int] = (np.flatnonzero(row.loss_mask[1:]) + 1).tolist()
-    return places

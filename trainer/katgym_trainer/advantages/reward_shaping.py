@@ -5,7 +5,7 @@ Not here: rewards of tasks (`katgym.Rubric`), advantages (`group_advantages.py`)
 
 from __future__ import annotations
 
-import math
+from katgym_trainer.config.rules import Count, CountOrZero, NotNegative, check_value
 
 
 def overlong_penalty(
@@ -21,16 +21,11 @@ def overlong_penalty(
     max_tokens: from here on the penalty is whole.
     buffer_tokens: the last tokens before `max_tokens`, over which it grows.
     """
-    for name, value, least in (
-        ("num_tokens", num_tokens, 0),
-        ("max_tokens", max_tokens, 1),
-        ("buffer_tokens", buffer_tokens, 1),
-    ):
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} is an int >= {least}, got {value!r}")
+    check_value("num_tokens", num_tokens, CountOrZero)
+    check_value("max_tokens", max_tokens, Count)
+    check_value("buffer_tokens", buffer_tokens, Count)
     if buffer_tokens > max_tokens:
         raise ValueError(f"buffer_tokens is {buffer_tokens!r}, at most max_tokens={max_tokens!r}")
-    if not 0 <= factor < math.inf:
-        raise ValueError(f"factor is a finite number >= 0, got {factor!r}")
+    check_value("factor", factor, NotNegative)
     over = min(num_tokens - (max_tokens - buffer_tokens), buffer_tokens)
     return -factor * over / buffer_tokens if over > 0 else 0.0

@@ -6,6 +6,8 @@
     def __post_init__(self) -> None:
         check_fields(self)
 
+    check_value("num_ranks", num_ranks, Count)      # of an argument
+
 The same annotations become keywords of JSON Schemas (`json_schema.py`). Imports nothing but the
 standard library: the options of losses have rules too.
 """
@@ -36,6 +38,8 @@ class Bounds:
     """Signs of comparisons, and what is compared with."""
     text: str
     """In words, behind "is"."""
+    can_be_infinite: bool = False
+    """Whether infinity is inside as well: a limit that then holds nothing back."""
 
     def allow(self, value: Any) -> bool:
         """Return whether a value of the right type is inside."""
@@ -48,7 +52,9 @@ CountOrZero = Annotated[int, Bounds(((">=", 0),), "an int >= 0")]
 Pair = Annotated[int, Bounds(((">=", 2),), "an int >= 2")]
 """Where one alone could not be compared with anything."""
 Positive = Annotated[float, Bounds(((">", 0),), "a number > 0")]
+PositiveOrInf = Annotated[float, Bounds(((">", 0),), "a number > 0, or infinity", True)]
 NotNegative = Annotated[float, Bounds(((">=", 0),), "a number >= 0")]
+NotNegativeOrInf = Annotated[float, Bounds(((">=", 0),), "a number >= 0, or infinity", True)]
 AtLeastOne = Annotated[float, Bounds(((">=", 1),), "a number >= 1")]
 BelowOne = Annotated[float, Bounds(((">=", 0), ("<", 1)), "a number >= 0 and < 1")]
 Share = Annotated[float, Bounds(((">=", 0), ("<=", 1)), "a number from 0 to 1")]
@@ -63,9 +69,13 @@ def check_fields(config: Any, error: type[ValueError] = ValueError) -> None:
     config: a dataclass. Numbers are finite; a bool is no number.
     """
     for name, hint in field_rules(type(config)).items():
-        value = getattr(config, name)
-        if not _allow(hint, value):
-            raise error(f"{name} is {_describe(hint)}, got {value!r}")
+        check_value(name, getattr(config, name), hint, error)
+
+
+def check_value(name: str, value: object, rule: Any, error: type[ValueError] = ValueError) -> None:
+    """Raise `error` for a value that a rule, such as `Count`, does not allow."""
+    if not _allow(rule, value):
+        raise error(f"{name} is {_describe(rule)}, got {value!r}")
 
 
 def changed_fields(config: Any, names: Sequence[str]) -> list[str]:
@@ -83,7 +93,10 @@ def field_rules(cls: type) -> Mapping[str, Any]:
 def _allow(hint: Any, value: Any) -> bool:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _allow(args[0], value) and all(bounds.allow(value) for bounds in args[1:])
+        bounds: Bounds = args[1]
+        if bounds.can_be_infinite and value == math.inf:
+            return True
+        return _allow(args[0], value) and bounds.allow(value)
     if origin in (typing.Union, types.UnionType):
         return any(_allow(part, value) for part in args)
     if origin is Literal:

@@ -93,7 +93,6 @@ class PartContext(TreeContext):
         layer: int | None = None,
         **options: Any,
     ) -> Tensor:
-        """See `TreeContext.attend`."""
         if layer is None:
             raise ValueError(
                 "a row longer than the budget needs a model whose layers say their number:"

@@ -5,6 +5,7 @@ Not here: the cache (`logprob_cache.py`), losses.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 from collections.abc import Sequence
@@ -74,15 +75,11 @@ class KnownLogprobs:
                     "the loss compares with a reference model: give Trainer(reference=...), train"
                     " adapters (lora_rank), or rows that have ref_logprobs"
                 )
-            if self._reference is not None:
-                found = self._fill(
-                    found, "ref_logprobs", self._reference, version=self._reference_version
-                )
-            else:
-                with self._without_adapters():
-                    found = self._fill(
-                        found, "ref_logprobs", self._tree_model, version=self._reference_version
-                    )
+            model, alone = self._reference, contextlib.nullcontext()
+            if model is None:
+                model, alone = self._tree_model, self._without_adapters()
+            with alone:
+                found = self._fill(found, "ref_logprobs", model, version=self._reference_version)
         if self._needs_proximal and any(row.proximal_logprobs is None for row in rows):
             version = f"trainer {self._run} {num_steps}"
             if self._own_version not in ("", version):

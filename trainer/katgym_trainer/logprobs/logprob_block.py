@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from katgym_trainer.config.rules import Positive, check_value
 from katgym_trainer.row import Bools, Floats, Row
 
 BLOCK_SIZE = 64
@@ -52,8 +53,7 @@ def logprob_blocks(row: Row, *, version: str, temperature: float) -> Iterator[Tr
     Raises `ValueError` for a version, temperature or context that cannot be part of a name.
     """
     check_version(version)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is above 0, got {temperature!r}")
+    check_value("temperature", temperature, Positive)
     if not _is_plain(row.context):
         raise ValueError(
             f"context {row.context!r} has no name that outlives the process; allowed for cached"

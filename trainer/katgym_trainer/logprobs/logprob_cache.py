@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -134,7 +133,7 @@ class LogprobCache:
         given_T = np.asarray(logprobs_T, dtype=np.float64)
         if given_T.shape != (len(row),):
             raise ValueError(f"logprobs has shape {given_T.shape}, the row has {len(row)} tokens")
-        bad = np.flatnonzero(row.loss_mask[1:] & ~np.isfinite(given_T[1:])) + 1
+        bad = row.trained[~np.isfinite(given_T[row.trained])]
         if len(bad):
             raise ValueError(f"logprobs[{bad[0]}] is {given_T[bad[0]]}, and the token is trained")
         kept_T = np.zeros(len(row))
@@ -191,12 +190,7 @@ class LogprobCache:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _find(self, key: BlockKey) -> Floats | None:

@@ -8,11 +8,12 @@ Letters: M occurrences.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from katgym_trainer.config.rules import Bounds, NotNegativeOrInf, Share
 from katgym_trainer.losses.kl_and_corrections import PolicyLoss
 from katgym_trainer.losses.objective import Coupling, Mean, Occurrences, Terms
 from katgym_trainer.losses.scope import Normaliser
@@ -24,35 +25,26 @@ RatioTo = Literal["policy", "proximal"]
 class Clipped(PolicyLoss):
     """A loss whose ratio is bounded to [1 - clip_low, 1 + clip_high]."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: Share = 0.2
+    clip_high: NotNegativeOrInf = 0.2
     ratio_to: RatioTo = "policy"
     """"policy": what sampled the tokens. "proximal": the trainer before the step; then what the
     sampler differs by is not clipped but weighed by `importance`: with "token" and no maximum this
     is decoupled PPO (arXiv 2110.00641), with a maximum truncated importance sampling."""
-    dual_clip: float | None = None
-    """Bounds the term of a negative advantage to dual_clip |A| (arXiv 1912.09729, eq. 5); above 1.
+    dual_clip: Annotated[float, Bounds(((">", 1),), "a number > 1")] | None = None
+    """Bounds the term of a negative advantage to dual_clip |A| (arXiv 1912.09729, eq. 5).
     None: not bounded."""
 
     def __post_init__(self) -> None:
         PolicyLoss.__post_init__(self)
-        if not 0 <= self.clip_low <= 1:
-            raise ValueError(f"clip_low is 0 to 1, got {self.clip_low!r}")
-        if not self.clip_high >= 0:
-            raise ValueError(f"clip_high is at least 0, got {self.clip_high!r}")
-        if self.ratio_to not in ("policy", "proximal"):
-            raise ValueError(f"ratio_to is policy or proximal, got {self.ratio_to!r}")
         if self.ratio_to == "policy" and self.importance != "none":
             raise ValueError(
                 "importance weighs what the ratio does not hold; the ratio to the policy holds it:"
                 " use ratio_to='proximal' with rows that have proximal_logprobs"
             )
-        if self.dual_clip is not None and not self.dual_clip > 1:
-            raise ValueError(f"dual_clip is above 1, got {self.dual_clip!r}")
 
     @property
     def ratio_needs(self) -> tuple[str, ...]:
-        """See `PolicyLoss.ratio_needs`."""
         return (f"{self.ratio_to}_logprobs",)
 
     def log_ratio(self, occurrences: Occurrences) -> Tensor:
@@ -62,7 +54,6 @@ class Clipped(PolicyLoss):
         return occurrences.trainer_logprobs - occurrences.policy_logprobs
 
     def mismatch(self, occurrences: Occurrences) -> Tensor:
-        """See `PolicyLoss.mismatch`."""
         if self.ratio_to == "proximal":
             return occurrences.proximal_logprobs - occurrences.policy_logprobs
         return self.log_ratio(occurrences).detach()
@@ -92,7 +83,6 @@ class Grpo(Clipped):
     normaliser = Normaliser.ROLLOUT_TOKENS
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        """See `PolicyLoss.policy_terms`."""
         return self.clipped(torch.exp(self.log_ratio(occurrences)), occurrences.advantages)
 
 
@@ -118,7 +108,6 @@ class DrGrpo(Grpo):
             )
 
     def terms(self, occurrences: Occurrences) -> Terms:
-        """See `Loss.terms`."""
         found = PolicyLoss.terms(self, occurrences)
         return Terms(terms=found.terms / self.max_completion_tokens, metrics=found.metrics)
 
@@ -130,7 +119,7 @@ class Dapo(Grpo):
     arXiv 2503.14476, eq. 8.
     """
 
-    clip_high: float = 0.28
+    clip_high: NotNegativeOrInf = 0.28
 
     name = "dapo"
     normaliser = Normaliser.TOKENS
@@ -157,19 +146,17 @@ class Gspo(Clipped):
     in a rollout weighs by its share of the rollout's tokens.
     """
 
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
+    clip_low: Share = 3e-4
+    clip_high: NotNegativeOrInf = 4e-4
 
     name = "gspo"
     normaliser = Normaliser.ROLLOUT_TOKENS
 
     @property
     def coupling(self) -> Coupling:
-        """See `Loss.coupling`."""
         return Coupling.ROW
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        """See `PolicyLoss.policy_terms`."""
         ratio = torch.exp(occurrences.row_mean(self.log_ratio(occurrences)))
         return self.clipped(ratio, occurrences.advantages)
 
@@ -182,8 +169,8 @@ class Cispo(Clipped):
     By default nothing is bounded below (clip_low = 1), and 5 is the bound above (arXiv 2510.13786).
     """
 
-    clip_low: float = 1.0
-    clip_high: float = 4.0
+    clip_low: Share = 1.0
+    clip_high: NotNegativeOrInf = 4.0
 
     name = "cispo"
     normaliser = Normaliser.TOKENS
@@ -194,7 +181,6 @@ class Cispo(Clipped):
             raise ValueError("loss 'cispo' bounds a weight, not an objective: it has no dual_clip")
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        """See `PolicyLoss.policy_terms`."""
         ratio = torch.exp(self.log_ratio(occurrences).detach())
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         terms = -weight * occurrences.advantages * occurrences.trainer_logprobs

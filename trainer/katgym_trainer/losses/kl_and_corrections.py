@@ -12,17 +12,17 @@ Letters: M occurrences.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from katgym_trainer.losses.kl import Estimator, kl_of
+from katgym_trainer.config.rules import NotNegative, PositiveOrInf, check_fields
 from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
 
+Estimator = Literal["k1", "k2", "k3"]
 Importance = Literal["none", "token", "sequence"]
 MismatchMask = Literal["none", "token", "sequence", "geometric"]
 _MAX_LOG = 20.0
@@ -33,51 +33,40 @@ _MAX_LOG = 20.0
 class PolicyLoss(Loss):
     """A policy gradient with what may be added to any."""
 
-    kl_coef: float = 0.0
+    kl_coef: NotNegative = 0.0
     """Of the KL from the reference model; 0: none, and rows need no ref_logprobs."""
     kl_estimator: Estimator = "k3"
     """"k1", "k2" or "k3"; see `kl_of`."""
     is_kl_weighted: bool = False
     """Whether the KL is weighed by pi / pi_sampler, gradient and all: unbiased off-policy too."""
-    entropy_coef: float = 0.0
+    entropy_coef: NotNegative = 0.0
     """Of the entropy that is rewarded (arXiv 1602.01783, section 4.3)."""
     importance: Importance = "none"
     """"token": min(rho_t, max) (truncated importance sampling); "sequence": min(prod rho, max)."""
-    importance_max: float | None = None
+    importance_max: PositiveOrInf | None = None
     """2 if None; infinity for none."""
     mismatch_mask: MismatchMask = "none"
     """What must lie in the bounds: "token": rho_t; "sequence": prod rho; "geometric": its
     geometric mean. The last two leave out all of a row's tokens."""
-    mismatch_low: float | None = None
+    mismatch_low: NotNegative | None = None
     """0.5 if None, for "geometric" 0.99."""
-    mismatch_high: float | None = None
+    mismatch_high: PositiveOrInf | None = None
     """2 if None, for "geometric" 1.01."""
 
     def __post_init__(self) -> None:
-        _check_choice("kl_estimator", self.kl_estimator, get_args(Estimator))
-        _check_choice("importance", self.importance, get_args(Importance))
-        _check_choice("mismatch_mask", self.mismatch_mask, get_args(MismatchMask))
-        for name in ("kl_coef", "entropy_coef"):
-            value = getattr(self, name)
-            if not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{name} is a number of at least 0, got {value!r}")
+        check_fields(self)
         if self.is_kl_weighted and not self.kl_coef:
             raise ValueError("is_kl_weighted does nothing without kl_coef")
         if self.importance == "none" and self.importance_max is not None:
             raise ValueError("importance_max does nothing without importance")
-        if self.importance_max is not None and not self.importance_max > 0:
-            raise ValueError(f"importance_max is above 0, got {self.importance_max!r}")
         if self.mismatch_mask == "none" and (self.mismatch_low, self.mismatch_high) != (None, None):
             raise ValueError("mismatch_low and mismatch_high do nothing without mismatch_mask")
         low, high = self._mask_bounds()
-        if not 0 <= low < high:
-            raise ValueError(
-                f"mismatch_low is at least 0 and below mismatch_high, got {low}, {high}"
-            )
+        if low >= high:
+            raise ValueError(f"mismatch_low is below mismatch_high, got {low}, {high}")
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """See `Loss.needs`."""
         is_compared = (
             self.importance != "none" or self.mismatch_mask != "none" or self.is_kl_weighted
         )
@@ -95,17 +84,14 @@ class PolicyLoss(Loss):
 
     @property
     def has_entropy_gradient(self) -> bool:
-        """See `Loss.has_entropy_gradient`."""
         return self.entropy_coef > 0
 
     @property
     def has_other_terms(self) -> bool:
-        """See `Loss.has_other_terms`."""
         return bool(self.kl_coef or self.entropy_coef)
 
     @property
     def coupling(self) -> Coupling:
-        """See `Loss.coupling`."""
         is_by_row = self.importance == "sequence" or self.mismatch_mask in ("sequence", "geometric")
         return Coupling.ROW if is_by_row else Coupling.TOKEN
 
@@ -118,7 +104,6 @@ class PolicyLoss(Loss):
         """Return log rho, [M], without a gradient."""
 
     def terms(self, occurrences: Occurrences) -> Terms:
-        """See `Loss.terms`."""
         found = self.policy_terms(occurrences)
         terms, metrics = found.terms, dict(found.metrics)
         if self.importance != "none" or self.mismatch_mask != "none":
@@ -160,6 +145,19 @@ class PolicyLoss(Loss):
         )
 
 
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is one of {', '.join(allowed)}, got {value!r}")
+def kl_of(trainer_logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator) -> Tensor:
+    """Return an estimate of KL(pi || pi_ref) from each token; with d = log pi - log pi_ref:
+
+        k1 = d                  unbiased, its gradient has mean zero on policy: to be measured, or
+                                weighed by the ratio, which gives the gradient of the KL
+        k2 = d^2 / 2            biased, its gradient is that of the KL on policy
+        k3 = exp(-d) - 1 + d    unbiased, never negative
+
+    Source: http://joschu.net/blog/kl-approx.html; the gradients: arXiv 2506.09477.
+    """
+    difference = trainer_logprobs - ref_logprobs
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference**2 / 2
+    return torch.expm1(-difference) + difference

@@ -22,7 +22,6 @@ class Sft(Loss):
     normaliser = Normaliser.TOKENS
 
     def terms(self, occurrences: Occurrences) -> Terms:
-        """See `Loss.terms`."""
         return Terms(terms=-occurrences.trainer_logprobs)
 
 
@@ -42,7 +41,6 @@ class Reinforce(PolicyLoss):
         return occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        """See `PolicyLoss.policy_terms`."""
         return Terms(terms=-occurrences.advantages * occurrences.trainer_logprobs)
 
 

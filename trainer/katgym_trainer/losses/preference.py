@@ -8,11 +8,13 @@ Letters: M occurrences, P pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from katgym_trainer.config.rules import Bounds, Positive, check_fields
 from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
 from katgym_trainer.losses.scope import Normaliser
 from katgym_trainer.packing.packed_forest import PackedForest
@@ -28,30 +30,26 @@ class Dpo(Loss):
     other below. label_smoothing is the share of pairs that are taken to be the wrong way round.
     """
 
-    beta: float = 0.1
-    label_smoothing: float = 0.0
+    beta: Positive = 0.1
+    label_smoothing: Annotated[
+        float, Bounds(((">=", 0), ("<", 0.5)), "a number >= 0 and < 0.5")
+    ] = 0.0
 
     name = "dpo"
     normaliser = Normaliser.GROUPS
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ValueError(f"beta is above 0, got {self.beta!r}")
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ValueError(f"label_smoothing is 0 to below 0.5, got {self.label_smoothing!r}")
+        check_fields(self)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """See `Loss.needs`."""
         return ("ref_logprobs",)
 
     @property
     def coupling(self) -> Coupling:
-        """See `Loss.coupling`."""
         return Coupling.GROUP
 
     def check(self, forest: PackedForest) -> None:
-        """See `Loss.check`."""
         Loss.check(self, forest)
         place = forest.first_row(forest.occ_advantage == 0)
         if place is not None:
@@ -61,7 +59,7 @@ class Dpo(Loss):
             )
 
     def terms(self, occurrences: Occurrences) -> Terms:
-        """See `Loss.terms`; a pair's loss is spread over the tokens of either side."""
+        """Return the terms; a pair's loss is spread over the tokens of either side."""
         pair_M = torch.unique(occurrences.group, return_inverse=True)[1]
         is_chosen_M = occurrences.advantages > 0
         num_pairs = int(pair_M.max()) + 1 if len(pair_M) else 0

@@ -1,7 +1,7 @@
 """The forest that attention layers run on, as all of them need to know it.
 
 Not here: the attention (`katgym_kernels`), how layers are reached (`hugging_face.py`), forests in
-parts (`gateway.py`).
+parts (`split_backward.py`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from katgym_trainer.config.rules import CountOrZero, check_value
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -159,8 +160,7 @@ def schedule_factor(step: int, config: TrainerConfig) -> float:
         f + (1 - f) (1 - x)                   linear, x = (step - w) / (n - w), at most 1
         f + (1 - f) (1 + cos(pi x)) / 2       cosine (arXiv 1608.03983, eq. 5)
     """
-    if step < 0:
-        raise ValueError(f"step is an int >= 0, got {step!r}")
+    check_value("step", step, CountOrZero)
     if step < config.num_warmup_steps:
         return (step + 1) / config.num_warmup_steps
     if config.num_steps is None:

@@ -22,6 +22,14 @@ from pathlib import Path
 
 import numpy as np
 
+from katgym_trainer.config.rules import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Positive,
+    check_fields,
+    check_value,
+)
 from katgym_trainer.packing.packed_forest import ForestStats
 from katgym_trainer.row import Floats, Ints
 
@@ -38,22 +46,17 @@ class CostModel:
         CostModel(forest_s=0.004, token_s=1.2e-4, pair_s=5e-9, edge_s=2e-5)
     """
 
-    forest_s: float
+    forest_s: NotNegative
     """For each forest, whatever it holds."""
-    token_s: float
+    token_s: NotNegative
     """For each packed token."""
-    pair_s: float
+    pair_s: NotNegative
     """For each visible (query, key) pair."""
-    edge_s: float
+    edge_s: NotNegative
     """For each unique trained token."""
 
     def __post_init__(self) -> None:
-        for name in _NAMES:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"{name} is a number of seconds, got {value!r}")
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} is seconds, finite and at least 0, got {value!r}")
+        check_fields(self)
         if not any(getattr(self, name) for name in _NAMES):
             raise ValueError("all costs are 0, which tells no forests apart; one is above 0")
 
@@ -91,12 +94,9 @@ class CostModel:
             "head_size": head_size,
         }
         for name, value in shape.items():
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is an int >= 1, got {value!r}")
-        if not isinstance(num_head_parameters, int) or num_head_parameters < 0:
-            raise ValueError(f"num_head_parameters is an int >= 0, got {num_head_parameters!r}")
-        if not (isinstance(flops_per_s, (int, float)) and 0 < flops_per_s < math.inf):
-            raise ValueError(f"flops_per_s is finite and above 0, got {flops_per_s!r}")
+            check_value(name, value, Count)
+        check_value("num_head_parameters", num_head_parameters, CountOrZero)
+        check_value("flops_per_s", flops_per_s, Positive)
         return cls(
             forest_s=0.0,
             token_s=6 * num_parameters / flops_per_s,

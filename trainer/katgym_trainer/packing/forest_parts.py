@@ -1,8 +1,8 @@
 """A forest cut into parts that fit a budget, each a piece of the tree that hangs off one token.
 
 Parts hold every token once. What a part needs of the tokens above it are their keys and values,
-layer by layer (`gateway.py`). Cut from the leaves up, so that parts are as full as they can be:
-where what hangs off a token does not fit, the largest piece is cut off first, which gives the
+layer by layer (`split_backward.py`). Cut from the leaves up, so that parts are as full as they can
+be: where what hangs off a token does not fit, the largest piece is cut off first, which gives the
 fewest cuts (Kundu and Misra 1977, doi 10.1137/0206012). Pieces cut off the same token are put
 together where they fit. Not here: running them.
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from katgym_trainer.config.rules import Count, check_value
 from katgym_trainer.row import Ints
 
 
@@ -58,8 +59,7 @@ def split_forest(
 
     The tensors are those of a `PackedForest`.
     """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens is an int >= 1, got {max_tokens!r}")
+    check_value("max_tokens", max_tokens, Count)
     nodes = _Nodes.of(position_ids.numpy())
     groups = _together(nodes, _cut(nodes, max_tokens), max_tokens)
     # The part of each token, and each part's first token.

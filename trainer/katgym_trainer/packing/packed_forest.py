@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from katgym_trainer.packing.forest_parts import ForestPart, split_forest
 from katgym_trainer.packing.token_trie import TokenTrie
-from katgym_trainer.row import Floats
+from katgym_trainer.row import Ints, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class PackedForest:
     """What runs at a time where the whole is beyond the budget; empty: the whole."""
 
     def in_parts(self, max_tokens: int) -> PackedForest:
-        """Return the same forest in parts of at most so many tokens (`gateway.py`)."""
+        """Return the same forest in parts of at most so many tokens (`split_backward.py`)."""
         return dataclasses.replace(
             self,
             parts=split_forest(
@@ -140,116 +141,82 @@ class PackedForest:
     @classmethod
     def build(cls, trie: TokenTrie, leaves: Sequence[int]) -> PackedForest:
         """Return the forest of some leaves of a trie, in depth-first order."""
-        packer = _Packer(trie)
-        for leaf in leaves:
-            packer.add(leaf)
-        return packer.forest()
-
-
-class _Packer:
-    """Appends leaf after leaf; knows the packed place of every token on the last one's path."""
-
-    def __init__(self, trie: TokenTrie) -> None:
-        self._trie = trie
-        self._path = np.empty(int(trie.length_R.max()), dtype=np.int64)
-        self._num_tokens = 0
-        self._last_leaf: int | None = None
-        self._last_length = 0
-        self._tokens: list[np.ndarray] = []
-        self._depths: list[np.ndarray] = []
-        self._closed: list[tuple[np.ndarray, int]] = []
-        self._paths: list[np.ndarray] = []
-        self._occurrences: list[dict[str, np.ndarray]] = []
-        self._leaves: list[int] = []
-
-    def add(self, leaf: int) -> None:
-        """Append a leaf, which comes after the last one in depth-first order."""
-        trie = self._trie
-        row = trie.rows[trie.order_R[leaf]]
-        shared = 0
-        if self._last_leaf is not None:
-            shared = int(trie.lcp_R[self._last_leaf + 1 : leaf + 1].min())
-        self._close(shared)
-        num_new = len(row) - shared
-        start = self._num_tokens
-        self._path[shared : len(row)] = np.arange(start, start + num_new)
-        self._tokens.append(row.token_ids[shared:])
-        self._depths.append(np.arange(shared, len(row)))
-        self._num_tokens += num_new
-        path = self._path[: len(row)].copy()
-        self._paths.append(path)
-        at = np.flatnonzero(row.loss_mask[1:]) + 1
-        unknown = np.full(len(row), np.nan)
-
-        def known(values: Floats | None) -> Floats:
-            found: Floats = (unknown if values is None else values)[at]
-            return found
-
-        self._occurrences.append(
-            {
-                "token": path[at],
-                "pred": path[at - 1],
-                "row": np.full(len(at), len(self._leaves)),
-                "position": at,
-                "policy_logprob": known(row.policy_logprobs),
-                "advantage": row.advantages[at],
-                "weight": row.weight[at],
-                "proximal_logprob": known(row.proximal_logprobs),
-                "ref_logprob": known(row.ref_logprobs),
-                "value": known(row.values),
-                "return": known(row.returns),
-            }
-        )
-        self._leaves.append(leaf)
-        self._last_leaf, self._last_length = leaf, len(row)
-
-    def _close(self, depth: int) -> None:
-        """End every token of the last path that lies deeper."""
-        self._closed.append((self._path[depth : self._last_length].copy(), self._num_tokens))
-
-    def forest(self) -> PackedForest:
-        """Return everything as tensors."""
-        self._close(0)
-        num = self._num_tokens
+        # The packed place of every token of the last row.
+        path = np.empty(int(trie.length_R.max()), dtype=np.int64)
+        num, before, length = 0, -1, 0
+        tokens, depths, through, closed = [], [], [], []
+        occurrences: list[dict[str, Any]] = []
+        for number, leaf in enumerate(leaves):
+            row = trie.rows[trie.order_R[leaf]]
+            shared = int(trie.lcp_R[before + 1 : leaf + 1].min()) if number else 0
+            closed.append((path[shared:length].copy(), num))  # what lies deeper has no other leaf
+            before, length = leaf, len(row)
+            path[shared:length] = np.arange(num, num + length - shared)
+            num += length - shared
+            tokens.append(row.token_ids[shared:])
+            depths.append(np.arange(shared, length))
+            through.append(path[:length].copy())
+            occurrences.append(_occurrences(row, path, number))
+        closed.append((path[:length], num))
         end = np.empty(num, dtype=np.int64)
-        for tokens, stop in self._closed:
-            end[tokens] = stop
-        multiplicity = np.bincount(np.concatenate(self._paths), minlength=num)
+        for places, stop in closed:
+            end[places] = stop
         occ = {
-            name: np.concatenate([part[name] for part in self._occurrences])
-            for name in self._occurrences[0]
+            name: np.concatenate([each[name] for each in occurrences]) for name in occurrences[0]
         }
         trained, first, occ_edge = np.unique(occ["token"], return_index=True, return_inverse=True)
-        input_ids = np.concatenate(self._tokens)
-        depths = np.concatenate(self._depths)
-        places = self._trie.order_R[self._leaves]
-        return PackedForest(
-            input_ids=torch.from_numpy(input_ids),
-            position_ids=torch.from_numpy(depths),
-            end=torch.from_numpy(end),
-            multiplicity=torch.from_numpy(multiplicity),
-            edge_pred=torch.from_numpy(occ["pred"][first]),
-            edge_target=torch.from_numpy(input_ids[trained]),
-            occ_edge=torch.from_numpy(occ_edge),
-            occ_row=torch.from_numpy(occ["row"]),
-            occ_position=torch.from_numpy(occ["position"]),
-            occ_policy_logprob=torch.from_numpy(occ["policy_logprob"]),
-            occ_advantage=torch.from_numpy(occ["advantage"]),
-            occ_weight=torch.from_numpy(occ["weight"]),
-            occ_proximal_logprob=torch.from_numpy(occ["proximal_logprob"]),
-            occ_ref_logprob=torch.from_numpy(occ["ref_logprob"]),
-            occ_value=torch.from_numpy(occ["value"]),
-            occ_return=torch.from_numpy(occ["return"]),
-            rows=torch.from_numpy(places),
-            pack_number=self._trie.number,
-            row_group=torch.from_numpy(self._trie.group_R[self._leaves]),
-            row_rollout=torch.from_numpy(self._trie.rollout_R[self._leaves]),
-            stats=ForestStats(
-                num_rows=len(places),
-                num_flat=int(self._trie.length_R[self._leaves].sum()),
-                num_tree=num,
-                num_pairs=int((depths + 1).sum()),
-                num_trained=len(occ_edge),
-                num_edges=len(trained),
-            ),
+        input_ids, position_ids = np.concatenate(tokens), np.concatenate(depths)
+        chosen = list(leaves)
+        arrays = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "end": end,
+            "multiplicity": np.bincount(np.concatenate(through), minlength=num),
+            "edge_pred": occ["pred"][first],
+            "edge_target": input_ids[trained],
+            "occ_edge": occ_edge,
+            **{f"occ_{name}": occ[name] for name in ("row", "position", *_OF_ROW)},
+            "rows": trie.order_R[chosen],
+            "row_group": trie.group_R[chosen],
+            "row_rollout": trie.rollout_R[chosen],
+        }
+        stats = ForestStats(
+            num_rows=len(chosen),
+            num_flat=int(trie.length_R[chosen].sum()),
+            num_tree=num,
+            num_pairs=int((position_ids + 1).sum()),
+            num_trained=len(occ_edge),
+            num_edges=len(trained),
         )
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(**tensors, pack_number=trie.number, stats=stats, parts=())
+
+
+_OF_ROW = {
+    "policy_logprob": "policy_logprobs",
+    "advantage": "advantages",
+    "weight": "weight",
+    "proximal_logprob": "proximal_logprobs",
+    "ref_logprob": "ref_logprobs",
+    "value": "values",
+    "return": "returns",
+}
+"""What an occurrence keeps of its row -> the row's name for it."""
+
+
+def _occurrences(row: Row, path: Ints, number: int) -> dict[str, Any]:
+    """Return what is known of each trained token of a row, by names.
+
+    path: the packed places of its tokens. number: the row's among those of the forest.
+    """
+    at = row.trained
+    found: dict[str, Any] = {
+        "token": path[at],
+        "pred": path[at - 1],
+        "row": np.full(len(at), number),
+        "position": at,
+    }
+    for name, each in _OF_ROW.items():
+        values = getattr(row, each)
+        found[name] = np.full(len(at), np.nan) if values is None else values[at]
+    return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from katgym_trainer.config.rules import Count, check_fields
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.packing.quantity import Quantity, Run
 from katgym_trainer.packing.token_trie import TokenTrie
@@ -40,9 +41,9 @@ def pack(
     max_pairs: (query, key) pairs that attention sees in a forest.
     max_trained: trained tokens of a forest's rows.
     should_split: a row of more than max_tokens becomes, with the rows that share more than half
-        of that with it, a forest that runs in parts of at most max_tokens (`gateway.py`); no token
-        of it is computed for two rows, but parts that others hang off run forward twice. The other
-        limits are not kept within such a forest.
+        of that with it, a forest that runs in parts of at most max_tokens (`split_backward.py`): no
+        token of it is computed for two rows, but parts that others hang off run forward twice. The
+        other limits are not kept within such a forest.
 
     Raises `ValueError` for a row that does not fit the budget by itself.
     """
@@ -95,17 +96,14 @@ class Budget:
         Budget(max_tokens=32_768)
     """
 
-    max_tokens: int
-    max_pairs: int | None = None
-    max_trained: int | None = None
+    max_tokens: Count
+    max_pairs: Count | None = None
+    max_trained: Count | None = None
     should_split: bool = False
     """Whether rows of more tokens are run in parts."""
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_pairs", "max_trained"):
-            limit = getattr(self, name)
-            if limit is not None and (not isinstance(limit, int) or limit < 1):
-                raise ValueError(f"{name} is an int >= 1, got {limit!r}")
+        check_fields(self)
 
     def limits(self, trie: TokenTrie) -> Limits:
         """Return the limits of a trie's quantities; `ValueError` for a row that is beyond one."""

@@ -131,7 +131,7 @@ class Edges:
         trained_by = np.full(int(trie.length_R.max()), -1)
         for leaf, place in enumerate(trie.order_R):
             trained_by[trie.lcp_R[leaf] :] = -1
-            at = np.flatnonzero(trie.rows[place].loss_mask[1:]) + 1
+            at = trie.rows[place].trained
             before, num = np.unique(trained_by[at], return_counts=True)
             found.append(np.stack([np.full(len(before), leaf), before, num]))
             trained_by[at] = leaf

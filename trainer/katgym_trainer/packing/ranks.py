@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from katgym_trainer.config.rules import Count, check_value
 from katgym_trainer.packing.cost_model import CostModel
 from katgym_trainer.packing.cuts import best_cuts
 from katgym_trainer.packing.packed_forest import PackedForest
@@ -46,8 +47,7 @@ def pack_ranks(
 
     Raises `ValueError` for a row that does not fit the budget by itself.
     """
-    if not isinstance(num_ranks, int) or num_ranks < 1:
-        raise ValueError(f"num_ranks is an int >= 1, got {num_ranks!r}")
+    check_value("num_ranks", num_ranks, Count)
     budget = Budget(max_tokens=max_tokens, max_pairs=max_pairs, max_trained=max_trained)
     trie = TokenTrie.build(rows)
     limits = budget.limits(trie)

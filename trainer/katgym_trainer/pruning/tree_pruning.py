@@ -20,6 +20,7 @@ from enum import StrEnum
 import numpy as np
 
 from katgym_trainer.advantages.entropy_scaling import entropies_of_trained
+from katgym_trainer.config.rules import Count, check_value
 from katgym_trainer.packing.token_trie import TokenTrie
 from katgym_trainer.pruning.node_choice import best_nodes, draw_nodes, inclusion_probabilities
 from katgym_trainer.pruning.node_values import NodeValues
@@ -135,8 +136,7 @@ def prune(
 def _check_options(mode: str, max_tokens: int, seed: int | None) -> None:
     if mode not in list(Pruning):
         raise ValueError(f"unknown mode {mode!r}; allowed: {', '.join(Pruning)}")
-    if not isinstance(max_tokens, int) or max_tokens < 1:
-        raise ValueError(f"max_tokens is an int >= 1, got {max_tokens!r}")
+    check_value("max_tokens", max_tokens, Count)
     if mode == Pruning.BEST and seed is not None:
         raise ValueError(f"seed is for mode 'sample' alone, got {seed!r} for mode 'best'")
     if mode == Pruning.SAMPLE and (not isinstance(seed, int) or seed < 0):
@@ -193,6 +193,6 @@ def _signal(rows: dict[int, Row], entropies: Sequence[Floats]) -> float:
     """Return sum(abs(advantage) * entropy) over trained tokens."""
     total = 0.0
     for place, row in rows.items():
-        trained = np.flatnonzero(row.loss_mask[1:]) + 1
-        total += float(np.abs(row.advantages[trained]) @ entropies[place][trained])
+        at = row.trained
+        total += float(np.abs(row.advantages[at]) @ entropies[place][at])
     return total

@@ -38,10 +38,35 @@ class TrieNodes:
     @classmethod
     def build(cls, trie: TokenTrie) -> TrieNodes:
         """Return the nodes of a trie."""
-        builder = _Builder()
-        for length, shared in zip(trie.length_R.tolist(), trie.lcp_R.tolist(), strict=True):
-            builder.add(length, shared)
-        return builder.nodes()
+        found: list[_Node] = []
+        path: list[int] = []  # the nodes of the last row
+        ends_in = []
+        for leaf, (length, shared) in enumerate(
+            zip(trie.length_R.tolist(), trie.lcp_R.tolist(), strict=True)
+        ):
+            while path and found[path[-1]].start >= shared:
+                path.pop()
+            if path and (node := found[path[-1]]).end > shared:
+                # A new node above keeps the tokens to there; the old one keeps its children.
+                found.append(_Node(node.parent, node.start, shared, node.leaf))
+                node.start, node.parent = shared, len(found) - 1
+                path[-1] = len(found) - 1
+            if length > shared:
+                found.append(_Node(path[-1] if path else -1, shared, length, leaf))
+                path.append(len(found) - 1)
+            ends_in.append(path[-1])
+        # Sorted: the nodes of one first leaf lie on one path.
+        parent, start, end, leaves = np.array([(n.parent, n.start, n.end, n.leaf) for n in found]).T
+        order = np.lexsort((start, leaves))
+        rank = np.empty(len(order) + 1, dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        rank[-1] = -1  # of no node
+        return cls(
+            parent_K=rank[parent[order]],
+            start_K=start[order],
+            end_K=end[order],
+            node_R=rank[np.array(ends_in)],
+        )
 
     @property
     def length_K(self) -> Ints:
@@ -77,49 +102,10 @@ def unique_tokens(trie: TokenTrie) -> Iterator[Ints]:
         yield path[:length]
 
 
-class _Builder:
-    """Appends leaf after leaf; knows the nodes on the last one's path."""
-
-    def __init__(self) -> None:
-        self._parent: list[int] = []
-        self._start: list[int] = []
-        self._end: list[int] = []
-        self._leaf: list[int] = []  # the first through the node
-        self._path: list[int] = []
-        self._ends_in: list[int] = []
-
-    def add(self, length: int, shared: int) -> None:
-        """Append a leaf that shares so many tokens with the last one."""
-        path = self._path
-        while path and self._start[path[-1]] >= shared:
-            path.pop()
-        if path and self._end[path[-1]] > shared:
-            # A new node above the last keeps its tokens to there; the last keeps its children.
-            node = path.pop()
-            above = self._new(self._start[node], shared, self._parent[node], self._leaf[node])
-            self._start[node], self._parent[node] = shared, above
-            path.append(above)
-        if length > shared:
-            parent = path[-1] if path else -1
-            path.append(self._new(shared, length, parent, len(self._ends_in)))
-        self._ends_in.append(path[-1])
-
-    def _new(self, start: int, end: int, parent: int, leaf: int) -> int:
-        self._start.append(start)
-        self._end.append(end)
-        self._parent.append(parent)
-        self._leaf.append(leaf)
-        return len(self._start) - 1
-
-    def nodes(self) -> TrieNodes:
-        """Return all nodes, sorted: those of one first leaf lie on one path."""
-        order = np.lexsort((self._start, self._leaf))
-        rank = np.empty(len(order) + 1, dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        rank[-1] = -1  # of no node
-        return TrieNodes(
-            parent_K=rank[np.array(self._parent)[order]],
-            start_K=np.array(self._start)[order],
-            end_K=np.array(self._end)[order],
-            node_R=rank[np.array(self._ends_in)],
-        )
+@dataclass(slots=True)
+class _Node:
+    parent: int
+    start: int
+    end: int
+    leaf: int
+    """The first that goes through it."""

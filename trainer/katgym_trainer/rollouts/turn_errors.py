@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from katgym.environment.scheduler import ToolErrorKind
 from katgym.play.rollout import Rollout
+from katgym_trainer.config.rules import Pair, check_value
 from katgym_trainer.rollouts.rollout_checks import answer_of
 
 LOOP_LENGTH = 3
@@ -43,11 +44,6 @@ _UNPARSABLE = frozenset(
 )
 
 
-def _check_loop_length(length: int) -> None:
-    if not isinstance(length, int) or length < 2:
-        raise ValueError(f"loop_length is an int >= 2, got {length!r}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorMasks:
     """Which errors keep a turn's sampled tokens from being trained, or from their advantage.
@@ -70,7 +66,7 @@ class ErrorMasks:
             errors = getattr(self, name)
             if not isinstance(errors, frozenset) or not errors <= set(TurnError):
                 raise ValueError(f"{name} is a frozenset of {allowed}; got {errors!r}")
-        _check_loop_length(self.loop_length)
+        check_value("loop_length", self.loop_length, Pair)
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +84,7 @@ def turn_errors(rollout: Rollout, *, loop_length: int = LOOP_LENGTH) -> list[fro
 
     Raises `ValueError` if a turn's answer is not among the rollout's messages.
     """
-    _check_loop_length(loop_length)
+    check_value("loop_length", loop_length, Pair)
     found = []
     before: list[tuple[str, str]] = []
     num_same = 0

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from katgym.errors import UsageError
+from katgym_trainer.config.rules import Count, check_value
 from katgym_trainer.saving.atomic_folders import REPLACED, new_folder, remove_unfinished
 
 _FORMAT = 1
@@ -60,8 +61,7 @@ def save(checkpoint: Checkpoint, folder: Path, *, max_checkpoints: int | None = 
     Raises `UsageError` for a state that JSON cannot hold, `InfrastructureError` if the disk fails.
     Not for two processes at once.
     """
-    if max_checkpoints is not None and max_checkpoints < 1:
-        raise UsageError(f"max_checkpoints is an int >= 1, or None, got {max_checkpoints!r}")
+    check_value("max_checkpoints", max_checkpoints, Count | None, UsageError)
     try:
         text = json.dumps(checkpoint.state, indent=1, allow_nan=False)
     except (TypeError, ValueError) as e:

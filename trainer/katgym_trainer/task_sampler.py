@@ -171,7 +171,10 @@ class GroupFilter:
                 f"max_offered is an int >= num_groups={num_groups}, got {max_offered!r}"
             )
         self._num_groups, self._max_offered = num_groups, max_offered
-        self._num_taken = self._num_refused = 0
+        self.num_missing = num_groups
+        """Groups still to be taken."""
+        self.num_refused = 0
+        """Groups that taught nothing."""
 
     def offer(
         self, rewards_G: Sequence[float] | Floats, is_valid_G: Sequence[bool] | Bools | None = None
@@ -187,14 +190,12 @@ class GroupFilter:
         """
         if self.is_full:
             raise ValueError(f"all {self._num_groups} groups are there; start another GroupFilter")
-        if self._num_taken + self._num_refused == self._max_offered:
-            raise self._give_up()
+        self._check_offered()
         advantages_G = group_advantages(rewards_G, Advantage.DR_GRPO, is_valid_G=is_valid_G)
         is_taken = bool(advantages_G.any())
-        self._num_taken += is_taken
-        self._num_refused += not is_taken
-        if not self.is_full and self._num_taken + self._num_refused == self._max_offered:
-            raise self._give_up()
+        self.num_missing -= is_taken
+        self.num_refused += not is_taken
+        self._check_offered()
         return is_taken
 
     @property
@@ -202,19 +203,13 @@ class GroupFilter:
         """Whether all groups are there."""
         return self.num_missing == 0
 
-    @property
-    def num_missing(self) -> int:
-        """Groups still to be taken."""
-        return self._num_groups - self._num_taken
-
-    @property
-    def num_refused(self) -> int:
-        """Groups that taught nothing."""
-        return self._num_refused
-
-    def _give_up(self) -> RuntimeError:
-        return RuntimeError(
-            f"{self.num_missing} of {self._num_groups} groups are missing after {self._max_offered}"
-            f" were offered: {self._num_refused} had no two valid rewards that differ. Raise"
-            " max_offered, or sample tasks that are neither always solved nor never"
-        )
+    def _check_offered(self) -> None:
+        """Raise when groups are missing and no more may be offered."""
+        num_offered = self._num_groups - self.num_missing + self.num_refused
+        if self.num_missing and num_offered == self._max_offered:
+            raise RuntimeError(
+                f"{self.num_missing} of {self._num_groups} groups are missing after"
+                f" {self._max_offered} were offered: {self.num_refused} had no two valid rewards"
+                " that differ. Raise max_offered, or sample tasks that are neither always solved"
+                " nor never"
+            )

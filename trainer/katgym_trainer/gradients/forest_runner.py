@@ -7,6 +7,7 @@ Letters: N packed tokens, U edges, D model.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -34,6 +35,7 @@ class ForestRunner:
         self._model = model
         self._readout = readout
         self._backend = backend
+        self._context = functools.partial(PartContext, device=model.device, backend=backend)
 
     def outputs(self, forest: PackedForest) -> Outputs:
         """Return what is read out at each edge, without a gradient."""
@@ -48,7 +50,7 @@ class ForestRunner:
                     del live[number]
                     continue
                 own = live.setdefault(number, Exported()) if is_export else None
-                context = self._context(part, live, own, should_export=True)
+                context = self._context(part, live, own=own, should_export=True)
                 found[number] = self._read(part, self._model.hidden(part, context))
             order = torch.cat([forest.parts[number].edges for number in found]).argsort()
             pieces = zip(*found.values(), strict=True)
@@ -82,10 +84,10 @@ class ForestRunner:
             if is_export:
                 live[number] = Exported()
                 with torch.no_grad():
-                    context = self._context(part, live, live[number], should_export=True)
+                    context = self._context(part, live, own=live[number], should_export=True)
                     self._model.hidden(part, context)
                 continue
-            context = self._context(part, live, live.get(number), should_export=False)
+            context = self._context(part, live, own=live.get(number), should_export=False)
             hidden_ND = self._model.hidden(part, context)
             self._backward(forest, part, part.edges, hidden_ND, objective)
             context.relay()
@@ -113,19 +115,6 @@ class ForestRunner:
             forest.end, forest.position_ids, device=self._model.device, backend=self._backend
         )
         return self._model.hidden(forest, context)
-
-    def _context(
-        self,
-        part: ForestPart,
-        live: dict[int, Exported],
-        own: Exported | None,
-        *,
-        should_export: bool,
-    ) -> PartContext:
-        return PartContext(
-            part, live, own=own, should_export=should_export,
-            device=self._model.device, backend=self._backend,
-        )  # fmt: skip
 
     def _read(self, part: PackedForest | ForestPart, hidden_ND: Tensor) -> Outputs:
         device = hidden_ND.device

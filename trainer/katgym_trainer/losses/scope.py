@@ -69,10 +69,10 @@ class Scope:
             mine = [f for f in forests if f.pack_number == number and len(f.rows)]
             num_rollouts += 1 + max((int(f.row_rollout.max()) for f in mine), default=-1)
             num_groups += 1 + max((int(f.row_group.max()) for f in mine), default=-1)
+        weight_M = torch.cat([forest.occ_weight for forest in forests])
+        rollouts = _Weights.of([_occ_rollout(f, offsets) for f in forests], weight_M)
         groups_M = [_occ_group(forest, offsets) for forest in forests]
-        rollouts = _weights([(_occ_rollout(f, offsets), f.occ_weight) for f in forests])
-        weights_M = [forest.occ_weight for forest in forests]
-        groups = _weights(list(zip(groups_M, weights_M, strict=True)))
+        groups = _Weights.of(groups_M, weight_M)
         own = [set(each.tolist()) for each in groups_M]
         total = float(rollouts.weighted.sum())
         if not total > 0:
@@ -122,15 +122,14 @@ class _Weights(NamedTuple):
     tokens: Tensor
     weighted: Tensor
 
+    @classmethod
+    def of(cls, numbers_M: Sequence[Tensor], weight_M: Tensor) -> _Weights:
+        """Count tokens by the number of their rollout, or group, forest by forest."""
+        number_M = torch.cat(list(numbers_M))
+        num = int(number_M.max()) + 1 if len(number_M) else 1
+        tokens = torch.bincount(number_M, minlength=num).double()
+        return cls(tokens, torch.zeros_like(tokens).index_add_(0, number_M, weight_M))
+
     def mean_sum(self) -> float:
         """Return the sum over them of the mean weight of their tokens."""
         return float((self.weighted / self.tokens.clamp(min=1)).sum())
-
-
-def _weights(occurrences: Sequence[tuple[Tensor, Tensor]]) -> _Weights:
-    """Count tokens by number, of (number, weight) of the occurrences of each forest."""
-    number_M = torch.cat([numbers for numbers, _ in occurrences])
-    weight_M = torch.cat([weights for _, weights in occurrences])
-    num = int(number_M.max()) + 1 if len(number_M) else 1
-    tokens = torch.bincount(number_M, minlength=num).double()
-    return _Weights(tokens, torch.zeros_like(tokens).index_add_(0, number_M, weight_M))

@@ -58,20 +58,22 @@ def new_model(path: Path, envs: Sequence[str], config: NewModelConfig | None = N
     check_is_free(path)
     if not envs:
         raise UsageError("a new model needs the env ids that its vocabulary is made for")
-    episodes = [episode for env in envs for episode in asyncio.run(_episodes(env, config))]
-    # The lines that a policy reads in most episodes of an env; it wrote none of them.
+    episodes: list[tuple[str, str]] = []
     lines: set[str] = set()
     for env in envs:
-        turns = [episode.text.split("<|im_start|>") for episode in episodes if episode.env == env]
+        played = asyncio.run(_episodes(env, config))
+        # The lines that a policy reads in most episodes of an env; it wrote none of them.
+        turns = (text.split("<|im_start|>") for _, text in played)
         lines |= set(
             common_lines(
                 "".join(turn for turn in of_episode if not turn.startswith("assistant\n"))
                 for of_episode in turns
             )
         )
-    texts = [episode.text for episode in episodes]
+        episodes += played
+    texts = [text for _, text in episodes]
     tokenizer = train_tokenizer(texts, lines, vocab_size=config.vocab_size)
-    solved = [episode.text for episode in episodes if episode.player == "oracle"]
+    solved = [text for player, text in episodes if player == "oracle"]
     longest = max(len(tokenizer.encode(text)) for text in solved)
     if longest > config.max_positions:
         raise UsageError(
@@ -111,18 +113,8 @@ def _model(config: NewModelConfig, tokenizer: Any) -> Any:
         return Qwen3ForCausalLM(shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Episode:
-    """A rendered conversation."""
-
-    env: str
-    """As it was named."""
-    player: str
-    text: str
-
-
-async def _episodes(text: str, config: NewModelConfig) -> list[_Episode]:
-    """Play an env's train tasks with every player."""
+async def _episodes(text: str, config: NewModelConfig) -> list[tuple[str, str]]:
+    """Play an env's train tasks with every player; return players and rendered conversations."""
     env_id, arguments = parse_env(text)
     env = katgym.make(env_id, **arguments)
     plain = plain_tokenizer()
@@ -137,7 +129,7 @@ async def _episodes(text: str, config: NewModelConfig) -> list[_Episode]:
                     tools=list(rollout.tools) or None,
                     tokenize=False,
                 )
-                found.append(_Episode(env=text, player=player, text=said))
+                found.append((player, said))
     except NotImplementedError as e:
         raise UsageError(f"env {text!r}: {e}") from e
     finally:

@@ -7,6 +7,7 @@ update of a weight or one forest's gradient in the sum of many. Not here: optimi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -42,7 +43,7 @@ class MasterWeights:
                     " be trained"
                 )
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(_Move(master))  # type: ignore[no-untyped-call]  # torch has no annotation
+            parameter.register_post_accumulate_grad_hook(functools.partial(_move, master))  # type: ignore[no-untyped-call]  # torch has no annotation
             for parameter, master in self._copies
         ]
 
@@ -83,21 +84,16 @@ class MasterWeights:
         self._hooks = []
 
 
-class _Move:
-    """Adds a parameter's gradient to its master's, and frees it."""
-
-    def __init__(self, master: Tensor) -> None:
-        self._master = master
-
-    def __call__(self, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None:
-            raise RuntimeError(
-                "a parameter's gradient was taken by other master weights: close the trainer that"
-                " the model had before"
-            )
-        parameter.grad = None
-        if self._master.grad is None:
-            self._master.grad = gradient.float()
-        else:
-            self._master.grad.add_(gradient)
+def _move(master: Tensor, parameter: Tensor) -> None:
+    """Add a parameter's gradient to its master's, and free it."""
+    gradient = parameter.grad
+    if gradient is None:
+        raise RuntimeError(
+            "a parameter's gradient was taken by other master weights: close the trainer that the"
+            " model had before"
+        )
+    parameter.grad = None
+    if master.grad is None:
+        master.grad = gradient.float()
+    else:
+        master.grad.add_(gradient)

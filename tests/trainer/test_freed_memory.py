@@ -50,6 +50,7 @@ def told(*args: str, **env: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.parametrize("where", ["main", "thread"])
 def test_freed_blocks_are_not_asked_for_again(where: str) -> None:

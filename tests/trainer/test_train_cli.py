@@ -136,6 +136,7 @@ class Interrupter:
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_step_and_the_run_goes_on_from_it(
     whole_run: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_ctrl_c_finishes_the_step_and_the_run_goes_on_from_it(
     assert metrics(run) == metrics(whole_run)
 
 
+@pytest.mark.slow
 def test_a_finished_run_does_nothing_more_unless_steps_are_added(
     whole_run: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +257,7 @@ def test_settings_take_the_place_of_the_files_and_are_kept(
     assert "Did you mean 'learning_rate'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_small_is_told_at_the_start_or_kept_in_parts(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

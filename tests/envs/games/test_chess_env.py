@@ -117,6 +117,7 @@ def test_the_generator_writes_the_committed_puzzles():
 # ---- mate mode
 
 
+@pytest.mark.slow
 def test_the_oracle_solves_every_puzzle_in_its_number_of_moves():
     env = ChessEnv()
     num_played = 0

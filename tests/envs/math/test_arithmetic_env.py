@@ -30,6 +30,7 @@ def test_gold_answers_are_what_the_calculator_computes(level):
             assert calculate(task.data["expression"]) == Fraction(task.answer)
 
 
+@pytest.mark.slow
 def test_splits_share_no_expression():
     seen = {}
     for split, num_tasks in (("train", 2_000), ("validation", 500), ("test", 500)):

@@ -74,12 +74,17 @@ def wait_for_lines(run: Path, num: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("rollouts", ["", "max_staleness = 1"])
-def test_a_random_model_learns_what_is_paid_for(rollouts: str, model: Path, tmp_path: Path) -> None:
-    config = write(tmp_path, model, steps=14, rollouts=rollouts)
+@pytest.mark.parametrize(
+    ("rollouts", "steps"),
+    [("", 14), pytest.param("max_staleness = 1", 28, marks=pytest.mark.slow)],  # on older groups
+)
+def test_a_random_model_learns_what_is_paid_for(
+    rollouts: str, steps: int, model: Path, tmp_path: Path
+) -> None:
+    config = write(tmp_path, model, steps=steps, rollouts=rollouts)
     assert train(config, tmp_path / "run") == 0
     lines = metrics(tmp_path / "run")
-    assert [line["step"] for line in lines] == list(range(1, 15))
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
     rewards = [line["rollout/reward"] for line in lines]
     assert sum(rewards[-3:]) / 3 > 0.1 + sum(rewards[:3]) / 3
     assert {line["rollout/num_rollouts"] for line in lines} == {16}
@@ -143,6 +148,7 @@ def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(
     assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(1, num + 3))
 
 
+@pytest.mark.slow
 def test_another_configuration_is_kept_out_of_the_folder(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +163,7 @@ def test_another_configuration_is_kept_out_of_the_folder(
     assert train(write(tmp_path, model, steps=1), tmp_path / "new", "--resume") == 2
 
 
+@pytest.mark.slow
 def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
     model: Path, tmp_path: Path
 ) -> None:

@@ -312,6 +312,7 @@ def test_there_has_to_be_a_store_and_nothing_else_that_plays(tmp_path: Path) -> 
         RolloutsConfig(store="x", max_turns=3)
 
 
+@pytest.mark.slow
 def test_what_was_collected_is_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What became of a candidate, whatever it was: a bug put into a package, or a pull request.
+"""The result of one candidate, a bug put into a package or a pull request: a task, or why none.
 
 Not here: trying one (`mutant_trial.py`, `pull_requests/pull_trial.py`).
 """

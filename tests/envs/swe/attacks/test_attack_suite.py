@@ -98,6 +98,7 @@ def test_attacks_of_every_family_are_not_resolved():
     check(chosen)
 
 
+@pytest.mark.slow
 def test_honest_patches_are_resolved():
     check(honest())
 

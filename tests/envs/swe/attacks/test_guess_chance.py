@@ -18,6 +18,7 @@ def studied() -> tuple[HiddenTests, HiddenTests]:
     return asyncio.run(guess_chance.studied())
 
 
+@pytest.mark.slow
 def test_beliefs_about_words_seldom_win(studied):
     found = guess_chance.word_chances(studied[0], NUM_SCHEDULES)
     passing = {name: chance for name, chance in found.items() if chance is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
 from small_lab import in_lab
 
 from katgym_envs.swe.hidden import ValidCanary
@@ -38,6 +39,7 @@ def play(work: Callable[[CanaryStudy], Awaitable[None]]) -> None:
     in_lab("doubling", PRODUCT, {PATH: TESTS}, lambda lab, study: work(CanaryStudy(lab, study)))
 
 
+@pytest.mark.slow
 def test_a_canary_that_passes_beside_another_test_is_unsteady() -> None:
     async def work(study: CanaryStudy) -> None:
         await study.study([(PATH, "test_lenient"), (PATH, "test_strict")])

@@ -80,6 +80,7 @@ def test_near_canaries_fail_where_the_test_does_and_beside_all_others() -> None:
     play(work)
 
 
+@pytest.mark.slow
 def test_equal_canaries_of_two_tasks_are_one() -> None:
     async def work(lab: PackageLab, study: PackageStudy) -> None:
         base = await lab.run(

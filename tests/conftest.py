@@ -11,11 +11,13 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is first imported
 
 # Threads of torch that wait for each other actively make processes that share processors many times
-# slower: each worker has its part of the processors, and its threads sleep while they wait.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# slower: each worker has its part of the processors, and its threads sleep while they wait. As
+# `katgym.system.openmp` does it, which is not imported where only the kernels are tested.
+settled = {"OMP_WAIT_POLICY": "PASSIVE"}
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     num_workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))
+    settled["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))
+os.environ.update(settled, KATGYM_OPENMP=",".join(settled))
 
 # How fast examples are made and tried is the machine's doing, not the code's.
 settings.register_profile("katgym", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Variables that say how a thread without work waits, of all OpenMP, GNU's and Intel's."""
+SETTLED = "KATGYM_OPENMP"
+"""Variable with the names of those that `settle_openmp` has set."""
 
 
 def settle_openmp(environ: MutableMapping[str, str], num_cpus: int | None = None) -> None:
@@ -22,10 +24,20 @@ def settle_openmp(environ: MutableMapping[str, str], num_cpus: int | None = None
     on two cores then take ten times as long as one after the other. What the user has set stays.
     num_cpus: processors this process may use; None asks the system.
     """
+    ours: dict[str, str] = {}
     if not any(name in environ for name in WAITING):
-        environ.update({"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"})
+        ours.update({"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"})
     if "OMP_NUM_THREADS" not in environ:
-        environ["OMP_NUM_THREADS"] = str(usable_cpus() if num_cpus is None else num_cpus)
+        ours["OMP_NUM_THREADS"] = str(usable_cpus() if num_cpus is None else num_cpus)
+    if ours:
+        before = [environ[SETTLED]] if SETTLED in environ else []
+        environ.update({**ours, SETTLED: ",".join([*before, *ours])})
+
+
+def without_settled(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those of `settle_openmp`, for a program that has its own way."""
+    ours = {SETTLED, *environ.get(SETTLED, "").split(",")}
+    return {name: value for name, value in environ.items() if name not in ours}
 
 
 def usable_cpus(root: Path = Path("/")) -> int:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from katgym.errors import UsageError
+from katgym.system.openmp import without_settled
 
 
 class Device(StrEnum):
@@ -148,7 +149,7 @@ def server_environment(
     config: VllmServerConfig, python: Path, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the variables a server is started with; what the caller has set stays."""
-    found = dict(environ)
+    found = without_settled(environ)  # vLLM binds threads to processors, and decides how they wait
     # katgym's own path would put its packages before those of the server's environment.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         found.pop(name, None)

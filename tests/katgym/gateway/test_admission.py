@@ -120,7 +120,7 @@ def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
             return await asyncio.wait_for(second, 60)
 
     async def give_up(url):
-        async with GatewayClient(url, OWNER, admission_s=0.1) as client:
+        async with GatewayClient(url, OWNER, admission_s=3.0) as client:
             await client.create_session("c")
 
     with running(tmp_path / "s", server.url, **options) as gateway:

@@ -33,12 +33,12 @@ class Sums(Env):
         self.calls_seen = 0
         return "Add up."
 
-    @tool(parallel=True)
+    @tool(parallel=True, timeout_s=600.0)
     async def digit(self, place: int) -> int:
         await asyncio.sleep(0.001 * (place % 3))
         return int(self.task.data["digits"][place])
 
-    @tool
+    @tool(timeout_s=600.0)
     async def offset(self) -> int:
         self.calls_seen += 1
         return self.calls_seen

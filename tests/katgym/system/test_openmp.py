@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from katgym.system.openmp import WAITING, settle_openmp, usable_cpus
+from katgym.system.openmp import SETTLED, WAITING, settle_openmp, usable_cpus, without_settled
 
 
 def test_threads_sleep_and_are_as_many_as_processors():
@@ -19,14 +19,18 @@ def test_threads_sleep_and_are_as_many_as_processors():
         "GOMP_SPINCOUNT": "0",
         "KMP_BLOCKTIME": "0",
         "OMP_NUM_THREADS": "3",
+        SETTLED: "OMP_WAIT_POLICY,GOMP_SPINCOUNT,KMP_BLOCKTIME,OMP_NUM_THREADS",
     }
+    settle_openmp(environ, 5)  # in a process that this one starts
+    assert environ["OMP_NUM_THREADS"] == "3"
+    assert without_settled({"PATH": "/bin", **environ}) == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize("name", WAITING)
 def test_what_the_user_set_stays(name: str):
     environ = {name: "7", "OMP_NUM_THREADS": "5"}
     settle_openmp(environ, 3)
-    assert environ == {name: "7", "OMP_NUM_THREADS": "5"}
+    assert environ == without_settled(environ) == {name: "7", "OMP_NUM_THREADS": "5"}
 
 
 @pytest.mark.parametrize(

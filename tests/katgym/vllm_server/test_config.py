@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from katgym.errors import UsageError
+from katgym.system.openmp import settle_openmp
 from katgym.vllm_server import VllmServerConfig
 from katgym.vllm_server.config import server_command, server_environment
 from katgym.vllm_server.failure_hints import find_errors, hint
@@ -78,7 +79,9 @@ def test_everything_at_once_on_a_cpu(tmp_path):
     openmp = tmp_path / "lib" / "libiomp5.so"
     openmp.parent.mkdir()
     openmp.touch()
-    found = server_environment(config, python, {"VLLM_CPU_KVCACHE_SPACE": "4"})
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "4"}
+    settle_openmp(environ)  # vLLM has its own way
+    found = server_environment(config, python, environ)
     assert found == {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",

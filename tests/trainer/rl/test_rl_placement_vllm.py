@@ -101,11 +101,14 @@ def run(tmp_path: Path) -> Iterator[Run]:
     # never does, and Linux then leaves the one that starts on the same processor next to nothing.
     ours = {"OMP_WAIT_POLICY", "KATGYM_OPENMP"}
     environ = {name: value for name, value in os.environ.items() if name not in ours}
+    environ.update(
+        GOMP_SPINCOUNT="300000",
+        PYTHONPATH=os.pathsep.join(sys.path),
+        KATGYM_TEST_RUN=str(folder),
+    )
     process = subprocess.Popen(
         [*command, "--out", str(folder)],
-        env={
-            **environ, "GOMP_SPINCOUNT": "300000", "PYTHONPATH": os.pathsep.join(sys.path), "KATGYM_TEST_RUN": str(folder),
-        },
+        env=environ,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip

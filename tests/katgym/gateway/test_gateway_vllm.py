@@ -196,14 +196,22 @@ def processes(served):
     return found["server"], found[found["server"]]
 
 
+def cpu_s(process):
+    """Return how long a process has computed."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
 def frozen_in_the_middle(served, ask):
-    """Ask in a thread, and stop the server's sampling after a while for as long as a block runs."""
+    """Ask in a thread, and stop the server's sampling, once it has begun, while a block runs."""
     _, engine = processes(served)
     answers = []
     asked = threading.Thread(target=lambda: answers.append(ask()))
+    idle_s = cpu_s(engine)
     asked.start()
-    time.sleep(1.0)
+    while asked.is_alive() and cpu_s(engine) < idle_s + 0.1:  # of a second or more for all tokens
+        time.sleep(0.005)
     os.kill(engine, signal.SIGSTOP)
     try:
         time.sleep(0.5)

@@ -42,11 +42,11 @@ class Aftermath:
     left: list[str]
 
 
-def put_through(attacks: Iterable[Attack]) -> Aftermath:
+def put_through(attacks: Iterable[Attack], timeout_s: float) -> Aftermath:
     async def go() -> dict[str, GradeReport]:
         sandboxes = backend("local")
         try:
-            task = await toy.studied_task(sandboxes, timeout_s=5.0)
+            task = await toy.studied_task(sandboxes, timeout_s=timeout_s)
             return {a.name: await grade_attack(a, task, sandboxes, _coins(a)) for a in attacks}
         finally:
             await sandboxes.aclose()
@@ -79,8 +79,9 @@ def traces() -> set[str]:
     return found
 
 
-def check(attacks: list[Attack]) -> None:
-    aftermath = put_through(attacks)
+def check(attacks: list[Attack], *, timeout_s: float = 5.0) -> None:
+    """timeout_s: what some attacks let pass; others need it on a slow machine alone."""
+    aftermath = put_through(attacks, timeout_s)
     wrong = {
         a.name: f"{aftermath.reports[a.name].outcome}: {aftermath.reports[a.name].reason}"
         for a in attacks
@@ -100,7 +101,7 @@ def test_attacks_of_every_family_are_not_resolved():
 
 @pytest.mark.slow
 def test_honest_patches_are_resolved():
-    check(honest())
+    check(honest(), timeout_s=60.0)
 
 
 @pytest.mark.slow

@@ -92,20 +92,16 @@ async def inflection_case(sandboxes: SandboxBackend) -> Case:
 
     right, wrong = await run(source, gold), await run(source, base)
     failing = {r.node_id: r.place for r in wrong.results if r.status is TestStatus.FAILED}
+    before = {r.key: r.node_id for r in right.results}
     canaries = []
     for candidate in find_canaries(source, per_test=3):
         done = await run(render(source, [candidate.spec]), gold)
-        before = {r.key: r.node_id for r in right.results}
-        failed = {
-            before[r.key]: r.place
-            for r in done.results
-            if r.status is TestStatus.FAILED and r.key in before
-        }
-        if failed:
+        failed = [r for r in done.results if r.status is TestStatus.FAILED and r.key in before]
+        places = {before[r.key]: r.place for r in failed}
+        if places:
+            names = frozenset(places)
             canaries.append(
-                ValidCanary(
-                    path=test_path, spec=candidate.spec, fails=frozenset(failed), places=failed
-                )
+                ValidCanary(path=test_path, spec=candidate.spec, fails=names, places=places)
             )
     cases: dict[str, list[str]] = {}
     for result in right.results:

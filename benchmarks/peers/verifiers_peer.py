@@ -182,13 +182,11 @@ def proportional_kib(pids) -> int:
     return total
 
 
-async def measure(args: argparse.Namespace, url: str) -> dict[str, object]:
-    """Play the episodes and return the row."""
+def load(url: str, episodes: int) -> tuple[object, object]:
+    """Return the environment, and the model behind `url`."""
     from verifiers.v1.clients import EvalClientConfig, ModelContext
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-    is_memory = args.probe == "memory"
-    episodes = args.concurrency if is_memory else max(args.episodes, args.concurrency)
     name = Path(__file__).stem
     config = resolve_env_config(
         {
@@ -196,9 +194,15 @@ async def measure(args: argparse.Namespace, url: str) -> dict[str, object]:
             "agent": {"harness": {"id": name}, "runtime": {"type": "subprocess"}},
         }
     )
-    env = load_environment(config)
     client = EvalClientConfig(base_url=f"{url}/v1", api_key_var="SCRIPT_KEY")
-    context = ModelContext(client=client, model="script")
+    return load_environment(config), ModelContext(client=client, model="script")
+
+
+async def measure(args: argparse.Namespace, url: str) -> dict[str, object]:
+    """Play the episodes and return the row."""
+    is_memory = args.probe == "memory"
+    episodes = args.concurrency if is_memory else max(args.episodes, args.concurrency)
+    env, context = load(url, episodes)
     limit = asyncio.Semaphore(args.concurrency)
     held = 0
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import csv
 import os
 import platform
@@ -32,7 +33,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 import katgym
 from katgym.policies.base import Sampling
@@ -143,7 +149,28 @@ def transformers_target(model: Qwen3ForCausalLM) -> Burst:
     return burst
 
 
-TARGETS = {"katgym": katgym_target, "transformers.generate": transformers_target}
+def continuous_target(model: Qwen3ForCausalLM) -> Burst:
+    """Return a burst through transformers' continuous batching, which tells log-probabilities."""
+    model = copy.deepcopy(model)  # its manager changes the model's attention
+    config = ContinuousBatchingConfig(return_logprobs=True, page_size=32, max_memory_percent=0.1)
+    sampling = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, max_new_tokens=NUM_NEW)
+
+    def burst(prompts: Prompts, seed: int) -> None:
+        config.seed = seed
+        made = model.generate_batch(
+            prompts, sampling, config, persistent_manager=True, warmup=False
+        ).values()
+        assert len(made) == len(prompts)
+        assert all(len(one.logprobs) == NUM_NEW for one in made)
+
+    return burst
+
+
+TARGETS = {
+    "katgym": katgym_target,
+    "transformers.generate": transformers_target,
+    "transformers.generate_batch": continuous_target,
+}
 
 
 def busy_s() -> float:

@@ -1,8 +1,10 @@
 """What has to be so before anything is imported."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["time_limit"]
@@ -22,3 +24,17 @@ os.environ.update(settled, KATGYM_OPENMP=",".join(settled))
 # How fast examples are made and tried is the machine's doing, not the code's.
 settings.register_profile("katgym", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("katgym")
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Iterator[str]:
+    """The Python of an environment with vLLM, whose servers and trainers have one thread each.
+
+    Two servers and a trainer share two cores here, and their models are tiny.
+    """
+    found = os.environ.get("KATGYM_VLLM_PYTHON")
+    if not found:
+        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield found

@@ -166,6 +166,10 @@ def server_environment(
         found["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if config.resolved_device is Device.CPU:
         found.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        # Model and scheduler in one process: two would keep a processor busy with waiting for each
+        # other, in a way (`sched_yield`) that lets other programs on it stand still for seconds.
+        found.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        found.setdefault("KMP_USE_YIELD", "0")
         openmp = python.parent.parent / "lib" / "libiomp5.so"
         if openmp.exists():
             found.setdefault("LD_PRELOAD", str(openmp))

@@ -39,10 +39,11 @@ def model_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(model_folder, tmp_path_factory):
+def server(model_folder, tmp_path_factory, vllm_python):
     """A server of it that takes adapters and new weights."""
     log = tmp_path_factory.mktemp("vllm") / "server.log"
-    with server_of(model_folder, log, has_lora=True, max_lora_rank=16) as running:
+    options = {"has_lora": True, "max_lora_rank": 16}
+    with server_of(model_folder, log, vllm_python, **options) as running:
         yield running
 
 

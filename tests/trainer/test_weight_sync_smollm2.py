@@ -8,7 +8,6 @@ Not here: adapters, and what is sampled meanwhile (`test_weight_sync_servers.py`
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 import torch
@@ -24,15 +23,12 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.model]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory, vllm_python):
     """A server of the model in float32."""
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
     config = VllmServerConfig(
         model=str(model_directory()),
         served_name="smollm2",
-        python=python,
+        python=vllm_python,
         dtype="float32",
         max_model_len=512,
         has_rl_routes=True,

@@ -5,11 +5,9 @@ Not here: the tests.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from byte_tokenizer import byte_tokenizer
 from tiny_qwen import tiny_qwen
 
@@ -27,11 +25,8 @@ def tiny_model(seed: int = 0, *, is_tied: bool = False) -> Any:
     return tiny_qwen(seed, **SHAPE, tie_word_embeddings=is_tied).eval()
 
 
-def server_of(folder: Path, log: Path, **options: Any) -> VllmServer:
-    """Return a server of a model's folder, not started; skips where there is no vLLM."""
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
+def server_of(folder: Path, log: Path, python: str, **options: Any) -> VllmServer:
+    """Return a server of a model's folder, not started."""
     return VllmServer(
         VllmServerConfig(
             model=str(folder),

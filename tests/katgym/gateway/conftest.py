@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,15 +20,6 @@ from katgym.gateway import AgentSession, GatewayClient
 
 from .scripted_server import ScriptedServer
 from .served_gateway import OWNER, Running, running
-
-
-@pytest.fixture(scope="session")
-def vllm_python() -> str:
-    """The Python of an environment with vLLM."""
-    found = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not found:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
-    return found
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -61,15 +60,12 @@ def still_running(pids, within_s):
 
 
 @pytest.fixture(scope="module", params=list(ENDS))
-def served(request, model_directory, tmp_path_factory):
+def served(request, model_directory, tmp_path_factory, vllm_python):
     """URL of a server of the tiny model, and its logprobs mode; started by the command."""
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
     log = tmp_path_factory.mktemp("vllm") / "server.log"
     command = [sys.executable, "-m", "katgym", "vllm", "serve", str(model_directory)]
     command += ["--name", "tiny", "--port", "0", "--dtype", "float32", "--max-model-len", "1024"]
-    command += ["--set", f"logprobs_mode={request.param}", "--python", python]
+    command += ["--set", f"logprobs_mode={request.param}", "--python", vllm_python]
     command += ["--set", f"log_file={log}"]
     command += ["--", "--max-num-seqs", "32"]
     # A shell starts what it runs in the background with SIGINT ignored, and that is inherited.

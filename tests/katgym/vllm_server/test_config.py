@@ -88,6 +88,8 @@ def test_everything_at_once_on_a_cpu(tmp_path):
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "VLLM_CPU_KVCACHE_SPACE": "4",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "KMP_USE_YIELD": "0",
         "LD_PRELOAD": str(openmp),
     }
 

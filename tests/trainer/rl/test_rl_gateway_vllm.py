@@ -50,11 +50,12 @@ every_steps = 2
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def played(tmp_path_factory: pytest.TempPathFactory, vllm_python: str) -> Iterator[Any]:
     """Train for 4 steps, then for 2 more; yield the run's folder, the store and the gateway."""
     folder = tmp_path_factory.mktemp("played")
     model, store, run = save(tiny_model(), folder / "tiny"), folder / "store", folder / "run"
-    with pytest.MonkeyPatch.context() as patch, server_of(model, folder / "log") as server:
+    server_of_it = server_of(model, folder / "log", vllm_python)
+    with pytest.MonkeyPatch.context() as patch, server_of_it as server:
         patch.setenv("KATGYM_GATEWAY_KEY", KEY)
         limits = ["--max-staleness", str(MAX_STALENESS)]
         limits += ["--sessions-per-version", str(NUM_GROUPS * GROUP_SIZE + 1)]

@@ -86,29 +86,18 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path, vllm_python: str) -> Iterator[Run]:
     """Begin a run that goes on until it is told to stop."""
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
     model = save(tiny_model(), tmp_path / "tiny")
     text = config_text(model, steps=9999, rollouts="max_staleness = 1", train="lora_rank = 4")
-    text = text.replace("max_context_tokens = 400\n", SERVERS.format(python=python))
+    text = text.replace("max_context_tokens = 400\n", SERVERS.format(python=vllm_python))
     (tmp_path / "rl.toml").write_text(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"))
     folder = tmp_path / "run"
     command = [sys.executable, "-c", _PROGRAM, "train", "rl", str(tmp_path / "rl.toml")]
-    # With threads that spin, OpenMP's default. While a run's threads sleep the server that goes on
-    # never does, and Linux then leaves the one that starts on the same processor next to nothing.
-    ours = {"OMP_WAIT_POLICY", "KATGYM_OPENMP"}
-    environ = {name: value for name, value in os.environ.items() if name not in ours}
-    environ.update(
-        GOMP_SPINCOUNT="300000",
-        PYTHONPATH=os.pathsep.join(sys.path),
-        KATGYM_TEST_RUN=str(folder),
-    )
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path), "KATGYM_TEST_RUN": str(folder)}
     process = subprocess.Popen(
         [*command, "--out", str(folder)],
-        env=environ,
+        env={**os.environ, **environ},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip

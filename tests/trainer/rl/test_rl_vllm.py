@@ -58,10 +58,11 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("train", ["", "lora_rank = 4"])
 def test_a_server_that_is_there_gets_the_weights_after_every_step(
-    train: str, model: Path, tmp_path: Path
+    train: str, model: Path, tmp_path: Path, vllm_python: str
 ) -> None:
     register_env()
-    with server_of(model, tmp_path / "log", has_lora=True, max_lora_rank=16) as server:
+    options: dict[str, Any] = {"has_lora": True, "max_lora_rank": 16}
+    with server_of(model, tmp_path / "log", vllm_python, **options) as server:
         name = "ours" if train else "tiny"
         uri = f'uri = "vllm:{server.url}#{name}"'
         config = tmp_path / "rl.toml"
@@ -76,13 +77,10 @@ def test_a_server_that_is_there_gets_the_weights_after_every_step(
 
 
 def test_a_server_that_dies_is_started_again_with_the_weights_it_had(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, vllm_python: str
 ) -> None:
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
     config = tmp_path / "rl.toml"
-    policy = f'uri = "vllm"\nserver_python = "{python}"'
+    policy = f'uri = "vllm"\nserver_python = "{vllm_python}"'
     text = text_of(model, policy, steps=10, rollouts="max_staleness = 1")
     config.write_text(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"))
     run = tmp_path / "run"

@@ -6,7 +6,6 @@ Not here: servers that start (`tests/katgym/policies/test_vllm_server.py`).
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -15,26 +14,13 @@ from katgym.cli.main import main
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
-def test_serve_shows_the_log_of_a_server_that_fails(tmp_path, capsys):
-    python = os.environ.get("KATGYM_VLLM_PYTHON")
-    if not python:
-        pytest.skip("KATGYM_VLLM_PYTHON is unset: it names the python of a venv with vLLM")
+def test_serve_shows_the_log_of_a_server_that_fails(tmp_path, capsys, vllm_python):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "no_such_type"}))
     log = tmp_path / "server.log"
-    arguments = [
-        "vllm",
-        "serve",
-        str(model),
-        "--port",
-        "0",
-        "--set",
-        f"log_file={log}",
-        "--device",
-        "cpu",
-    ]
-    assert main([*arguments, "--python", python]) == 1
+    command = ["vllm", "serve", str(model), "--port", "0", "--device", "cpu"]
+    assert main([*command, "--set", f"log_file={log}", "--python", vllm_python]) == 1
     told = capsys.readouterr().err
     assert "error: vLLM ended with exit code 1 after" in told
     assert "of a type that this version of vLLM does not know" in told

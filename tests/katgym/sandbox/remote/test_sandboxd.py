@@ -237,8 +237,9 @@ def test_a_server_that_dies_fails_what_runs_and_leaves_nothing(tmp_path: Path) -
         box = await made.create(SandboxSpec())
         mark = f"7{os.getpid()}"
         running = asyncio.create_task(box.exec(f"setsid sleep {mark} & sleep {mark}"))
-        await asyncio.sleep(0.5)
-        assert len(_sleeping(mark)) == 2
+        while len(_sleeping(mark)) < 2:
+            assert not running.done()
+            await asyncio.sleep(0.02)
         server.process.send_signal(number)
         began = time.monotonic()
         with pytest.raises(SandboxError):

@@ -49,6 +49,8 @@ Reply = str | Sequence[Message] | None
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 RESET_OPTIONS = ("task_id", "split", "max_turns")
 
+_SCHEDULER = SchedulerConfig()
+
 
 class Env(gymnasium.Env[Observation, Action]):
     """Base class of every katgym environment; one instance plays one episode at a time.
@@ -109,7 +111,7 @@ class Env(gymnasium.Env[Observation, Action]):
         self.max_turns = self._check_max_turns(
             self.default_max_turns if max_turns is None else max_turns
         )
-        self.scheduler = scheduler or SchedulerConfig()
+        self.scheduler = scheduler or _SCHEDULER
         self.rubric = self.class_rubric
         self.tools: Mapping[str, Tool] = self.class_tools
         self.observation_space = Messages()

@@ -73,8 +73,7 @@ class SchedulerConfig:
             raise UsageError(f"max_output_bytes is >= 64, got {self.max_output_bytes!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The one answer to one call.
 
     Times are `time.perf_counter()` seconds on the machine that ran the call; `stage` counts the

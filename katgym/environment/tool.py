@@ -143,7 +143,11 @@ class Tool:
         }
 
     def to_openai(self) -> dict[str, Any]:
-        """Return the OpenAI function-tool object."""
+        """Return the OpenAI function-tool object, the same one for all episodes."""
+        return self._openai
+
+    @cached_property
+    def _openai(self) -> dict[str, Any]:
         function = {
             "name": self.name,
             "description": self.description,

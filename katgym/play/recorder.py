@@ -44,8 +44,6 @@ class Recorder:
     _completed_s: float = 0.0
     _pending: Completion | None = None
     _tools: Sequence[Mapping[str, Any]] = ()
-    _num_seen: list[int] = field(default_factory=list)
-    """Messages that each turn saw."""
 
     def begin_turn(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """Note the time and the tools that are offered; a model call follows."""
@@ -80,7 +78,7 @@ class Recorder:
         index, seen = len(self.turns), len(self.messages) - 1
         tokens = completion.tokens
         parent = tokens.parent if tokens is not None else index - 1 if index else None
-        num_shared = 0 if parent is None else self._num_seen[parent] + 1
+        num_shared = 0 if parent is None else _num_seen(self.turns[parent]) + 1
         self.turns.append(
             Turn(
                 messages=self.messages[num_shared:seen],
@@ -100,7 +98,6 @@ class Recorder:
                 ended_s=self._elapsed(),
             )
         )
-        self._num_seen.append(seen)
         self._pending = None
 
     def rollout(
@@ -131,7 +128,7 @@ class Recorder:
             reward=reward,
             turns=list(self.turns),
             # Copies: an env that was left to itself may still add to them.
-            final_messages=self.messages[self._num_seen[-1] + 1 if self._num_seen else 0 :],
+            final_messages=self.messages[_num_seen(self.turns[-1]) + 1 if self.turns else 0 :],
             sampling=context.sampling,
             sampling_seed=context.seed,
             failure_kind=kind if kind is not None else reward.failure_kind,
@@ -151,6 +148,11 @@ class Recorder:
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._began_s
+
+
+def _num_seen(turn: Turn) -> int:
+    """Return how many messages the turn's prompt has."""
+    return turn.num_shared_messages + len(turn.messages)
 
 
 def classify(error: BaseException, *, default: FailureKind) -> FailureKind:

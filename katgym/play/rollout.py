@@ -32,7 +32,7 @@ _COUNTS = (
 )
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One model call, its answer and the env's reply: a node of the rollout's tree.
 
     It is a delta to an earlier turn, its parent (`parent_of`): the messages of its prompt are the
@@ -304,7 +304,7 @@ class Rollout:
             _check_names(data["sampling"] or {}, _names(Sampling))
             for turn in turns:
                 _check_names(turn, Turn.__struct_fields__)
-                _check_names(turn["tokens"] or {}, _names(TokenRecord))
+                _check_names(turn["tokens"] or {}, TokenRecord.__struct_fields__)
             return msgspec.convert({**data, "turns": turns}, cls)
         except (KeyError, TypeError, ValueError) as e:
             why = f"it has no {e}" if isinstance(e, KeyError) else e

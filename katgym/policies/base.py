@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from katgym.environment.messages import Message
 from katgym.environment.tool import Tool
 from katgym.errors import UsageError
@@ -62,8 +64,7 @@ class BranchReason(StrEnum):
     SUB_AGENT = "sub_agent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRecord:
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The tokens of one model call, as a delta to an earlier call of the same rollout.
 
     The prompt is the first `num_shared` tokens of call `parent` (its prompt followed by its

@@ -136,7 +136,7 @@ def check_as_recorded(tokenizer: Any, renderer: str, answers: Sequence[str]) -> 
     for turn_sampled, turn_rendered in zip(sampled.turns, rendered.turns, strict=True):
         assert turn_sampled.tokens is not None
         wanted = msgspec.structs.replace(
-            turn_sampled, tokens=replace(turn_sampled.tokens, policy_logprobs=())
+            turn_sampled, tokens=msgspec.structs.replace(turn_sampled.tokens, policy_logprobs=())
         )
         assert turn_rendered == wanted
     return rendered

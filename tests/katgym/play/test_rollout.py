@@ -194,7 +194,7 @@ def test_every_sampled_token_is_trained_exactly_once(records: list[TokenRecord])
 
 
 def test_log_probs_that_are_not_known_are_nan_on_sampled_tokens() -> None:
-    teacher = replace(LINEAR[1], policy_logprobs=())
+    teacher = msgspec.structs.replace(LINEAR[1], policy_logprobs=())
     (path,) = rollout_of(LINEAR[0], teacher, LINEAR[2]).trajectories()
     assert [t for t, value in enumerate(path.policy_logprobs) if math.isnan(value)] == [4, 5]
     known = [path.policy_logprobs[t] for t in (0, 1, 2, 3, 6, 7, 8)]
@@ -245,10 +245,10 @@ def test_counts() -> None:
 
 
 def test_json_round_trip_loses_nothing() -> None:
-    branched = replace(
+    branched = msgspec.structs.replace(
         LINEAR[2], num_shared=4, branch=BranchReason.COMPACTION, version_spans=one_span(9, 1)
     )
-    changed = replace(
+    changed = msgspec.structs.replace(
         LINEAR[1],
         version_spans=(
             VersionSpan(version=3, start=0, end=1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,8 @@ def folder(store: RolloutStore) -> Path:
     store.seal()
     first = TWO_ANSWERS[0]
     assert first.tokens is not None
-    wide = [msgspec.structs.replace(first, tokens=replace(first.tokens, policy_logprobs=[-0.1]))]
+    tokens = msgspec.structs.replace(first.tokens, policy_logprobs=[-0.1])
+    wide = [msgspec.structs.replace(first, tokens=tokens)]
     reward = Reward(value=0.25, components={"tests": Component(score=0.1)})
     add(store, "s2", wide, reward=reward)
     store.seal()

@@ -194,8 +194,8 @@ def fill_more(store: RolloutStore, num_sessions: int) -> None:
     calls = [maker.call(index) for index in range(CALLS)]
     for number in range(num_sessions):
         store.create_session(SessionRecord(session_id=f"m{number}"))
-        for call in calls:
-            store.append(f"m{number}", [call])
+        for index, call in enumerate(calls):
+            store.append(f"m{number}", [call], first=index)
 
 
 PARTS: dict[str, tuple[Callable[[], dict[str, tuple[float, str]]], int]] = {

@@ -1,7 +1,7 @@
 """A benchmark of several checkouts, interleaved: whether a change made something slower.
 
     git worktree add --detach ../before REVISION
-    python benchmarks/compare.py ../before . -- benchmarks/sandbox.py > sandbox.csv
+    python benchmarks/compare.py ../before . -- benchmarks/sandbox.py >> compare.csv
     python benchmarks/compare.py ../before . --rounds 5 -- trainer/benchmarks/steps.py --prefix
 
 Each round runs the benchmark once in every checkout, with that checkout's packages, the order
@@ -30,6 +30,7 @@ FIGURES = ("p50", "p50_ms", "value")
 MEASURED = ("p20", "p80", "p99", "p20_ms", "p80_ms", "load", "foreign_cpus", "commit", "version")
 MEASURED += ("tokens_per_s", "speedup", "of_ceiling", "peak_mib", "throughput")
 """Columns that differ from run to run and are not compared."""
+COLUMNS = ("benchmark", "first", "other", "figure", "first_p50", "other_p50", "p20", "ratio", "p80")
 
 
 def run_once(checkout: Path, script: str, options: list[str]) -> dict[str, float]:
@@ -78,7 +79,7 @@ def main() -> None:
             print(f"round {number}: {checkout.name} measured", file=sys.stderr)
     first, *others = checkouts
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["first", "other", "figure", "first_p50", "other_p50", "p20", "ratio", "p80"])
+    writer.writerow(COLUMNS)
     for other in others:
         for words in (words for words in found[first][0] if words in found[other][0]):
             before = [row[words] for row in found[first]]
@@ -86,7 +87,7 @@ def main() -> None:
             ratios = [b / a for a, b in zip(before, after, strict=True) if a]
             if ratios:
                 cells = [statistics.median(before), statistics.median(after), *quantiles(ratios)]
-                names = [describe(first), describe(other), words]
+                names = [Path(script).stem, describe(first), describe(other), words]
                 writer.writerow([*names, *(f"{cell:.4g}" for cell in cells)])
 
 

@@ -17,7 +17,7 @@ help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
-	@echo "make test      the unmarked tests (about 6 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 5 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers, the figures of the house"
 	@echo "make docs      generate docs/reference from the docstrings"

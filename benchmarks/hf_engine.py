@@ -155,7 +155,13 @@ def continuous_target(model: Qwen3ForCausalLM) -> Burst:
     config = ContinuousBatchingConfig(return_logprobs=True, page_size=32, max_memory_percent=0.1)
     sampling = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, max_new_tokens=NUM_NEW)
 
+    sized_for = 0
+
     def burst(prompts: Prompts, seed: int) -> None:
+        nonlocal sized_for
+        if len(prompts) != sized_for:  # the manager that stays is as large as its first burst
+            model.destroy_cached_continuous_batching_manager()
+            sized_for = len(prompts)
         config.seed = seed
         made = model.generate_batch(
             prompts, sampling, config, persistent_manager=True, warmup=False

@@ -1,4 +1,4 @@
-"""What has to be so before anything is imported."""
+"""What has to be so before anything is imported; where tests of servers find vLLM."""
 
 import os
 from collections.abc import Iterator

@@ -143,7 +143,7 @@ class Tool:
         }
 
     def to_openai(self) -> dict[str, Any]:
-        """Return the OpenAI function-tool object, the same one for all episodes."""
+        """Return the OpenAI function-tool object, one for all episodes: not to be changed."""
         return self._openai
 
     @cached_property

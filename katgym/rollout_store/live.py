@@ -110,7 +110,7 @@ def append(connection: sqlite3.Connection, encoded: Encoded, *, is_whole: bool =
     session_id = encoded.session_id
     session = _writable(connection, session_id, is_added_to=not is_whole)
     first = session * MAX_TURNS
-    # Of a parent it is asked below whether it is there.
+    # Where the turn before is the parent (`values[1]`), the look at its length finds it missing.
     if encoded.turns and encoded.first and encoded.turns[0].values[1] != encoded.first - 1:
         before = connection.execute(
             "SELECT 1 FROM turns WHERE id = ?", (first + encoded.first - 1,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Sequence
@@ -319,3 +320,11 @@ def test_group_rewards_leave_out_invalid_ones() -> None:
     failed = replace(valid, reward=Reward.invalid(FailureKind.ENV_ERROR, "x"))
     zero = replace(valid, reward=Reward(value=0.0))
     assert RolloutGroup(rollouts=[valid, failed, zero]).rewards == [0.5, 0.0]
+
+
+def test_the_garbage_collector_does_not_follow_records() -> None:
+    """A thousand rollouts at once hold so many that each of its passes would take long."""
+    played = rollout_of(*LINEAR, results=[result("a", 0)])
+    for turn in played.turns:
+        assert not gc.is_tracked(turn) and not gc.is_tracked(turn.tokens)
+        assert not any(map(gc.is_tracked, turn.tool_results))

@@ -28,6 +28,11 @@ def parse_source(source: str | bytes, *, mode: str = "exec") -> ast.Module | ast
     """Return the syntax tree; raises what `ast.parse` raises."""
     with parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd escapes, say: the source is not ours
-        tree = ast.parse(source, mode=mode)
+        try:
+            tree = ast.parse(source, mode=mode)
+        except SystemError:
+            # A traceback was formatted meanwhile, here by a finalizer or in another thread: that
+            # builds trees, too, and holds no lock.
+            tree = ast.parse(source, mode=mode)
     assert isinstance(tree, (ast.Module, ast.Expression))
     return tree

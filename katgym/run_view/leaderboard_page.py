@@ -66,7 +66,9 @@ def leaderboard_page(board: Leaderboard) -> str:
 def _section(board: Leaderboard, section: LeaderboardSection, index: int) -> str:
     status = f'<p class="status">{escape(comparability_text(section))}</p>'
     if section.warnings:
-        status = notes(["Not all runs are comparable.", *section.warnings])
+        status = notes(["Not all runs are comparable.", *section.notes])
+    elif section.notes:
+        status += notes(section.notes)
     scale = _scale(section, board.measure)
     groups = "\n".join(_group(board, section, group, scale) for group in section.groups)
     return f"""<section aria-labelledby="section-{index}">

@@ -45,8 +45,9 @@ class SandboxLimits:
             value = getattr(self, item.name)
             if value is None:
                 continue
-            if not isinstance(value, (int, float)) or not value > 0 or math.isnan(value):
-                raise UsageError(f"{item.name} is > 0 or None, got {value!r}")
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not value > 0 or not math.isfinite(value):
+                raise UsageError(f"{item.name} is a finite number > 0 or None, got {value!r}")
         if self.output_bytes is None or self.output_bytes < 2:
             raise UsageError(f"output_bytes is at least 2, got {self.output_bytes!r}")
 

@@ -30,6 +30,14 @@ class Operation(Generic[T]):
     reply: ClassVar[Any] = type(None)
 
 
+def check_sizes(operation: Operation[Any], *names: str) -> None:
+    """Raise `UsageError` for a size that is negative or no whole number."""
+    for name in names:
+        value = getattr(operation, name)
+        if not isinstance(value, int) or value < 0:
+            raise UsageError(f"{name} is a whole number, at least 0; got {value!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Operation[ExecResult]):
     """Run a command; see `Sandbox.exec`.
@@ -86,6 +94,9 @@ class Read(Operation[bytes]):
     path: str
     max_bytes: int = MAX_READ_BYTES
 
+    def __post_init__(self) -> None:
+        check_sizes(self, "max_bytes")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write(Operation[None]):
@@ -105,6 +116,9 @@ class Diff(Operation[WorkspaceDiff]):
     reply: ClassVar[Any] = WorkspaceDiff
     max_file_bytes: int = MAX_READ_BYTES
     max_changes: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "max_file_bytes", "max_changes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,11 @@ class LeaderboardRow:
         """Rollouts without a valid reward."""
         return sum(env.num_invalid for env in self.envs)
 
+    @property
+    def success_rate_of_all(self) -> float:
+        """Success rate with invalid rollouts as failures; over envs that weigh the same."""
+        return math.fsum(env.success_rate_of_all for env in self.envs) / len(self.envs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderboardGroup:
@@ -79,6 +84,16 @@ class LeaderboardSection:
     groups: tuple[LeaderboardGroup, ...]
     warnings: tuple[str, ...]
     """Empty exactly when all runs of the section are comparable."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The warnings, and whose rollouts are invalid."""
+        rows = [row for group in self.groups for row in group.rows if row.num_invalid]
+        return self.warnings + tuple(
+            f"{row.entry.run_name}: {row.num_invalid} of its {row.num_rollouts} rollouts are"
+            ' invalid, and in no rate but "of all".'
+            for row in rows
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +125,9 @@ class Leaderboard:
             text += f" A rollout succeeds when its reward is at least {success}."
         text += (
             " Invalid rollouts (infrastructure faults) are counted, and excluded from every rate"
-            " and mean. Runs are ordered by value; the rank is the range that the intervals leave"
-            " open, so 1–2 means that another run may be as good. Two runs are told apart more"
-            " sharply by a comparison paired by task."
+            ' and mean; "of all" counts them as failures. Runs are ordered by value; the rank is'
+            " the range that the intervals leave open, so 1–2 means that another run may be as"
+            " good. Two runs are told apart more sharply by a comparison paired by task."
         )
         if self.overall is not None:
             text += " The overall value weighs every env the same; its interval is by MOVER."

@@ -69,6 +69,9 @@ def detail_columns(board: Leaderboard, group: LeaderboardGroup) -> dict[str, lis
         columns["Success"] = [value_text(env.success_rate, Measure.SUCCESS_RATE) for env in single]
     elif is_graded:
         columns["Mean reward"] = [number_text(env.mean_reward) for env in single]
+    if any(row.num_invalid for row in rows):
+        of_all = [value_text(row.success_rate_of_all, Measure.SUCCESS_RATE) for row in rows]
+        columns["Success of all"] = of_all
     k = min((max(env.pass_hat_k) for env in single if env.pass_hat_k), default=0)
     if k > 1:
         columns[f"pass@{k}"] = [number_text(env.pass_at_k.get(k)) for env in single]
@@ -126,7 +129,7 @@ def leaderboard_table(board: Leaderboard) -> RenderableType:
     parts: list[RenderableType] = [Text(board.title, style="bold"), Text("")]
     for section in all_sections(board):
         parts.append(Text(section.title, style="bold"))
-        parts += [Text(f"warning: {warning}", style="yellow") for warning in section.warnings]
+        parts += [Text(f"warning: {note}", style="yellow") for note in section.notes]
         if not section.warnings:
             parts.append(Text(comparability_text(section), style="dim"))
         for group in section.groups:
@@ -146,8 +149,8 @@ def leaderboard_markdown(board: Leaderboard) -> str:
     lines = [f"# {_escape(board.title)}", ""]
     for section in all_sections(board):
         lines += [f"## {_escape(section.title)}", ""]
-        for warning in section.warnings:
-            lines += [f"> **Warning:** {_escape(warning)}", ""]
+        for note in section.notes:
+            lines += [f"> **Warning:** {_escape(note)}", ""]
         if not section.warnings:
             lines += [comparability_text(section), ""]
         for group in section.groups:

@@ -1,8 +1,9 @@
 """The summary of a run, per env: reward, success, pass@k, turns, tools, tokens, with intervals.
 
 Invalid rollouts (infrastructure faults, scorer errors) are counted and shown, and enter no mean:
-failed is not zero. Not here: two runs against each other (`compare.py`), several runs
-(`leaderboard.py`).
+failed is not zero. Where there are any, the success rate stands beside the one that counts them as
+failures: a policy gains nothing by making unscorable what it cannot solve. Not here: two runs
+against each other (`compare.py`), several runs (`leaderboard.py`).
 """
 
 from __future__ import annotations
@@ -100,6 +101,11 @@ class EnvSummary:
     """Of the pairs of task id and env seed: equal for runs of the same episodes."""
     components: dict[str, ComponentSummary] = field(default_factory=dict)
     """Reward components and metrics by name; empty in summaries of katgym < 0.2."""
+
+    @property
+    def success_rate_of_all(self) -> float:
+        """Share of all rollouts that succeeded: an invalid one counts as a failure."""
+        return (self.success_rate or 0.0) * (1 - self.num_invalid / self.num_rollouts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +233,12 @@ def summary_table(summary: RunSummary) -> Table:
         box=None,
         pad_edge=False,
         caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
-        "parallel: calls a turn that overlapped",
+        "of all: with invalid ones as failures; parallel: calls a turn that overlapped",
         caption_justify="left",
     )
     columns = "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
+    if has_invalid := any(env.num_invalid for env in summary.envs.values()):
+        columns = columns.replace("success", "success,of all")
     for name in columns.split(","):
         is_env = name == "env"
         table.add_column(name, justify="left" if is_env else "right", no_wrap=is_env)
@@ -240,6 +248,7 @@ def summary_table(summary: RunSummary) -> Table:
             env.env_id,
             estimate_text(env.mean_reward, env.t_interval),
             estimate_text(env.success_rate, env.success_interval),
+            *([number_text(env.success_rate_of_all)] if has_invalid else []),
             f"{env.pass_hat_k[k]:.3f} (k={k})" if k else NONE,
             count_text(env.num_tasks),
             count_text(env.num_rollouts),

@@ -244,18 +244,20 @@ def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:
         return [], foreign_packages()
     code = (
         "import sys, sysconfig; print(sys.prefix); print(sys.base_prefix);"
-        "print(sysconfig.get_path('purelib', vars={'base': sys.base_prefix,"
-        " 'platbase': sys.base_prefix}))"
+        "at = {'base': sys.base_prefix, 'platbase': sys.base_prefix};"
+        "print(*(sysconfig.get_path(kind, vars=at) for kind in ('purelib', 'platlib')), sep='\\n')"
     )
     run = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True)
     if run.returncode != 0:
         raise SandboxUnavailableError(f"the interpreter {python!r} does not run: {run.stderr!r}")
-    prefix, base, packages = run.stdout.splitlines()
+    prefix, base, *packages = run.stdout.splitlines()
     venv = str(Path(python).absolute().parents[1])
     is_venv = Path(venv, "pyvenv.cfg").exists()
     binds = list(dict.fromkeys([base, *([venv] if is_venv else [prefix])]))
-    # What is installed beside the base interpreter is none of the sandbox's business.
-    own = {packages} if is_venv else set()
-    kept = [venv] if is_venv else [packages]
+    # What is installed beside the base interpreter is none of the sandbox's business; conda keeps
+    # copies of it in `pkgs`, and other environments.
+    others = [*packages, f"{base}/pkgs", f"{base}/envs"]
+    own = {p for p in others if is_venv and not venv.startswith(f"{p}/")}
+    kept = [venv] if is_venv else packages
     foreign = {p for p in foreign_packages() if not any(k.startswith(p) for k in kept)}
     return binds, sorted(own | foreign)

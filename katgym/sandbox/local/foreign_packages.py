@@ -21,7 +21,7 @@ def foreign_packages() -> list[str]:
     a folder of foreign sources near its top, all is left out.
     """
     found: list[str] = []
-    for root in ("/usr/lib", "/usr/local/lib"):
+    for root in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"):
         for path in _folders(Path(root)):
             inner = _foreign_folders(path, _DEPTH)
             if inner:

@@ -77,7 +77,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Return the typed value; `UsageError` says what does not fit."""
     try:
         return msgspec.convert(_map_text(msgspec.msgpack.decode(data), _unescape), kind)
-    except (msgspec.MsgspecError, UnicodeError) as e:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as e:
         raise UsageError(f"not a {kind.__name__}: {e}") from e
 
 

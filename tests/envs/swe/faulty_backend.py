@@ -1,10 +1,14 @@
-"""The local backend, some of whose sandboxes cannot be made."""
+"""The local backend, some of whose sandboxes cannot be made, or break."""
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable
+from typing import Any
 
 from katgym.sandbox import Enforcement, Sandbox, SandboxBackend, SandboxError, SandboxSpec
+from katgym.sandbox.operations import Operation, PreloadedCall
 
 
 class FaultyBackend(SandboxBackend):
@@ -31,3 +35,25 @@ class FaultyBackend(SandboxBackend):
 
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+class BreakingBackend(FaultyBackend):
+    """Another backend, whose sandboxes break once a test run puts a text into a file."""
+
+    def __init__(self, inner: SandboxBackend, text: bytes) -> None:
+        super().__init__(inner, lambda n: False)
+        self.text = text
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await super().create(spec)
+        request = sandbox.link.request
+
+        async def breaking(operation: Operation[Any]) -> Any:
+            if isinstance(operation, PreloadedCall):
+                plan = json.loads(operation.argument[operation.argument.index(b'{"files"') :])
+                if any(self.text in base64.b64decode(content) for _, content, _ in plan["put"]):
+                    raise SandboxError("the supervisor is gone")
+            return await request(operation)
+
+        sandbox.link.request = breaking  # type: ignore[assignment]
+        return sandbox

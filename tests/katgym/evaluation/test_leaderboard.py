@@ -163,6 +163,24 @@ def test_run_without_valid_rollouts_comes_last_and_unranked(make_line: Make) -> 
     assert "40" in _table(board)
 
 
+def test_a_policy_that_voids_what_it_cannot_solve_is_shown_to(make_line: Make) -> None:
+    solved = [make_line(f"t{i}", 1.0) for i in range(30)]
+    honest = [*solved, *(make_line(f"t{i}", 0.0) for i in range(30, 40))]
+    voiding = [*solved, *(make_line(f"t{i}", None) for i in range(30, 40))]
+    plain = _entry(make_line, "honest", 0)
+    entries = [
+        replace(plain, run_name="honest", summary=summarize(honest)),
+        replace(plain, run_name="voiding", summary=summarize(voiding)),
+    ]
+    board = build_leaderboard(entries)
+    assert _names(board.sections[0]) == [[("voiding", "1"), ("honest", "2")]]
+    columns = detail_columns(board, board.sections[0].groups[0])
+    assert columns["Success of all"] == ["75.0%", "75.0%"]
+    assert "voiding: 10 of its 40 rollouts are invalid" in board.sections[0].notes[0]
+    only = build_leaderboard(entries[:1])
+    assert "Success of all" not in detail_columns(only, only.sections[0].groups[0])
+
+
 def test_measure_mean_reward_ranks_by_t_intervals(make_line: Make) -> None:
     board = build_leaderboard([_entry(make_line, "a", 30)], measure=Measure.MEAN_REWARD)
     (row,) = board.sections[0].groups[0].rows

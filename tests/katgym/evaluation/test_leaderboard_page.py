@@ -91,10 +91,13 @@ def test_bars_stay_inside_their_axis(make_line: Make) -> None:
             assert 0 <= float(number) <= 100
 
 
-def test_comparable_runs_show_counts_and_no_warning(make_line: Make) -> None:
+def test_comparable_runs_show_counts_and_no_warning_but_of_invalid_rollouts(
+    make_line: Make,
+) -> None:
     page = Page(leaderboard_page(_board(make_line)))
     assert "All 2 runs played the same 10 tasks with the same env seeds." in page.text
-    assert not [a for a in page.all("ul") if a.get("class") == "notes"]
+    assert "Not all runs are comparable." not in page.text
+    assert "rollouts are invalid, and in no rate but" in page.text
     assert "Wilson score intervals" in page.text
     assert {"title": "sandbox_error 1"}.items() <= next(
         a

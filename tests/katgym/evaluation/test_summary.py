@@ -42,6 +42,7 @@ def test_numbers_by_hand(make_line: Make) -> None:
     assert (env.num_invalid, env.invalid_kinds) == (1, {"sandbox_error": 1})
     assert env.mean_reward == pytest.approx(3.5 / 5)
     assert env.success_rate == pytest.approx(3 / 5)
+    assert env.success_rate_of_all == pytest.approx(3 / 6)
     assert env.pass_at_k == pytest.approx({1: (1 + 1 / 3) / 2, 2: (1 + 2 / 3) / 2})
     assert env.pass_hat_k == pytest.approx({1: (1 + 1 / 3) / 2, 2: (1 + 0) / 2})
     assert env.mean_turns == pytest.approx((1 + 3 + 2 + 2 + 2) / 5)
@@ -149,7 +150,14 @@ def test_table_shows_intervals_and_invalid_counts(make_line: Make) -> None:
     assert env.t_interval is not None
     assert f"0.700 [{env.t_interval.low:.3f}".replace("-", "−") in text
     assert "0.500 (k=2)" in text
+    assert "of all" in text.splitlines()[0]
     assert "level 0.95, clustered by task" in text
+
+
+def test_a_run_without_invalid_rollouts_has_one_rate(make_line: Make) -> None:
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(summary_table(summarize([make_line("a"), make_line("b", 0.0)])))
+    assert "of all" not in console.export_text().splitlines()[0]
 
 
 def test_summary_is_plain_data(make_line: Make) -> None:

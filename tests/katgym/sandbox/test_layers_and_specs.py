@@ -92,9 +92,9 @@ def test_a_file_that_is_also_a_directory_and_special_files_are_refused(tmp_path:
 
 
 @pytest.mark.parametrize("field", ["wall_s", "memory_bytes", "max_files"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), "7"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "7", True])
 def test_limits_are_positive_or_none(field: str, value: object) -> None:
-    with pytest.raises(UsageError, match=rf"{field} is > 0 or None, got {value!r}"):
+    with pytest.raises(UsageError, match=rf"{field} is a finite number > 0 or None, got {value!r}"):
         SandboxLimits(**{field: value})  # type: ignore[arg-type]
 
 

@@ -5,10 +5,9 @@ Not here: problems and verification (`problems/`, `verifier/`), the sandbox (`ka
 
 from __future__ import annotations
 
+import asyncio
 import random
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import katgym
@@ -51,11 +50,10 @@ class MathCodeEnv(MathProblemsEnv):
         """Start the episode's sandbox."""
         backend = shared_backend(self.sandbox_name)
         has_python = "python" in (await backend.enforcement()).capabilities
-        python = ensure_venv(self.packages) if self.packages else _plain_interpreter()
+        # Of a venv the base's packages are hidden: katgym and its gold answers may be among them.
+        python = await asyncio.to_thread(ensure_venv, self.packages) if has_python else None
         self.num_programs = 0
-        self._sandbox = await backend.create(
-            SandboxSpec(limits=_LIMITS, python=str(python) if has_python else None)
-        )
+        self._sandbox = await backend.create(SandboxSpec(limits=_LIMITS, python=python))
 
     async def teardown(self) -> None:
         """End the sandbox with everything in it."""
@@ -107,9 +105,3 @@ class MathCodeEnv(MathProblemsEnv):
             code = f"print({rng.randint(-10, 100)} + {rng.randint(-10, 100)})"
             return katgym.assistant("", [("python", {"code": code})])
         return rf"\boxed{{{rng.randint(-10, 100)}}}"
-
-
-def _plain_interpreter() -> Path:
-    """Return this Python's base interpreter: no installed package, so no gold answers either."""
-    base = Path(sys.base_exec_prefix) / "bin" / f"python3.{sys.version_info.minor}"
-    return base if base.exists() else Path(sys.executable)

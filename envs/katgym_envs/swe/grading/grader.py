@@ -20,7 +20,7 @@ from katgym.sandbox import SandboxBackend, SandboxLimits, WorkspaceDiff
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
-from katgym_envs.swe.grading.rounds import RoundResult, Rounds
+from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds
 from katgym_envs.swe.grading.schedule import draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 
@@ -50,9 +50,10 @@ async def grade(
 ) -> GradeReport:
     """Return the report on a unified diff, or on the changes of a workspace.
 
-    Never raises for anything a patch does. After a fault of the sandboxes it tries once more, then
-    the outcome is `infra_error`; a failing test is never tried again. Cancelled, it leaves nothing
-    running.
+    Never raises for anything a patch does. After a fault of the sandboxes it tries once more. If
+    that fails too, gold is graded: if it fails alike the outcome is `infra_error`, which is no
+    verdict; else the patch broke its sandboxes, `failed`. A failing test is never tried again.
+    Cancelled, it leaves nothing running.
     """
     config = config or GraderConfig()
     started = time.perf_counter()
@@ -65,19 +66,34 @@ async def grade(
         text = "every change was dropped" if candidate.dropped else "nothing is changed"
         report = _report(task, candidate, Outcome.PATCH_EMPTY, text)
     else:
-        try:
-            try:
-                report = await _grade_once(task, candidate, backend, config)
-            except _Fault as e:
-                _log.warning("grading %s: %s; trying once more", task.instance_id, e)
-                report = await _grade_once(task, candidate, backend, config)
-        except _Fault as e:
-            report = _report(task, candidate, Outcome.INFRA_ERROR, str(e))
+        report = await _grade_despite_faults(task, candidate, backend, config)
     return replace(report, wall_s=time.perf_counter() - started, sandbox=dict(backend.provenance()))
 
 
 class _Fault(Exception):
     """The machinery failed, so nothing is known about the patch."""
+
+
+async def _grade_despite_faults(
+    task: GradedTask, candidate: CandidatePatch, backend: SandboxBackend, config: GraderConfig
+) -> GradeReport:
+    try:
+        return await _grade_once(task, candidate, backend, config)
+    except _Fault as e:
+        _log.warning("grading %s: %s; trying once more", task.instance_id, e)
+    try:
+        return await _grade_once(task, candidate, backend, config)
+    except _Fault as e:
+        fault = e
+    if isinstance(fault.__cause__, BrokenRound):
+        try:
+            await _grade_once(task, read_candidate(task.hidden.gold_patch, task), backend, config)
+        except _Fault:
+            _log.warning("grading %s: gold fails alike", task.instance_id)
+        else:
+            text = f"its code breaks the sandbox, gold does not: {fault}"
+            return _report(task, candidate, Outcome.FAILED, text)
+    return _report(task, candidate, Outcome.INFRA_ERROR, str(fault))
 
 
 async def _grade_once(
@@ -97,7 +113,8 @@ async def _grade_once(
             pending = pending[size:]
             await asyncio.sleep(0)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
-        raise _Fault(f"{type(e).__name__}: {e}") from e
+        is_told = isinstance(e, BrokenRound)
+        raise _Fault(str(e) if is_told else f"{type(e).__name__}: {e}") from e
     if not all(r.run.was_started for r in results):
         text = next(r.run.execution.text() for r in results if not r.run.was_started)
         raise _Fault(f"the test program did not start: {text[-300:]}")

@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
 from katgym.system.concurrency import run_all
@@ -50,6 +51,10 @@ class RoundResult:
         return TestStatus.MISSING if found is None else found.status
 
 
+class BrokenRound(KatgymError):
+    """The sandbox failed after the patch's code was in it, so that code may have done it."""
+
+
 class Rounds:
     """The rounds of one grading."""
 
@@ -85,7 +90,10 @@ class Rounds:
         rendered = render_round(self._task.hidden, chosen, self._rng)
         spec = test_spec(self._task.workspace, self._task.env, limits=self._limits, is_warm=is_warm)
         async with await self._backend.create(spec) as sandbox:
-            run = await run_tests(sandbox, self._plan(rendered))
+            try:
+                run = await run_tests(sandbox, self._plan(rendered))
+            except KatgymError as e:
+                raise BrokenRound(f"{type(e).__name__}: {e}") from e
         nodes = {n for f in rendered.functions.values() for n in f.node_ids()}
         return RoundResult(
             round=chosen, run=run, results=_by_node(run, rendered), nodes=frozenset(nodes)

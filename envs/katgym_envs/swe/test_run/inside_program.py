@@ -35,7 +35,8 @@ def main(argument: bytes, report: Callable[[bytes], None]) -> int:
     prepare_process(plan)
 
     def send(kind: str, **fields: Any) -> None:
-        report(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        line = json.dumps({"kind": kind, **fields}, ensure_ascii=False)
+        report(line.encode("utf-8", "replace") + b"\n")  # half a surrogate pair is no UTF-8
 
     send("hello")
     place_files(plan)

@@ -6,12 +6,13 @@ before it is used. Not here: what a disagreement means (`katgym_envs.swe.grading
 
 from __future__ import annotations
 
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Literal
+
+import msgspec
 
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
@@ -23,23 +24,75 @@ _MAX_TEXT = 4000
 _BAD = (TestStatus.FAILED, TestStatus.ERROR)
 
 
+class _Line(msgspec.Struct, tag_field="kind", tag=str.lower):
+    """A line of the channel; the tag is the class's name."""
+
+
+class Hello(_Line):
+    """Our own program began."""
+
+
+class Collected(_Line):
+    """The cases: path, qualname, ordinal, node id."""
+
+    tests: list[tuple[str, str, int, str]]
+
+
+class TestPhase(msgspec.Struct):
+    """Set-up, call or tear-down of a case, or a subtest of its call."""
+
+    when: Literal["setup", "call", "teardown"]
+    outcome: Literal["passed", "failed", "skipped"]
+    xfail: bool = False
+    duration: float = 0.0
+    subtest: bool = False
+    message: str = ""
+
+
+class Test(_Line):
+    """A case that came to its end."""
+
+    index: int
+    phases: list[TestPhase]
+    exception: str = ""
+    is_assertion: bool = False
+    place: str = ""
+    compared: tuple[str, str] | None = None
+
+
+class Uncollected(_Line):
+    """A module that could not be imported."""
+
+    node: str
+    text: str
+
+
+class End(_Line):
+    """Pytest came to its end."""
+
+    exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+
+
+_LINE = msgspec.json.Decoder(Hello | Collected | Test | Uncollected | End)
+
+
 @dataclass
 class _Reports:
     """The channel's lines, sorted by kind."""
 
     num_hello: int = 0
-    collected: list[list[Any]] = field(default_factory=list)
+    collected: list[tuple[str, str, int, str]] = field(default_factory=list)
     num_collected: int = 0
-    tests: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    tests: dict[int, list[Test]] = field(default_factory=dict)
     uncollected: list[str] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) -> TestRun:
-    """Return what a run amounts to."""
+    """Return what a run amounts to; never raises, whatever it reports."""
     reports = _sort_reports(reported)
-    results = tuple(_result(reports, i, test) for i, test in enumerate(reports.collected))
+    results = tuple(_result(reports, i, case) for i, case in enumerate(reports.collected))
     is_finished = len(reports.ends) == 1
     problems = list(reports.problems)
     problems += _duplicates(reports)
@@ -61,98 +114,74 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
 
 def _sort_reports(reported: bytes) -> _Reports:
     reports = _Reports()
-    for line in reported.splitlines():
+    for text in reported.splitlines():
         try:
-            data = json.loads(line)
-            kind = data["kind"]
-            if kind == "hello":
-                reports.num_hello += 1
-            elif kind == "collected":
-                reports.num_collected += 1
-                for path, qualname, ordinal, node_id in data["tests"]:
-                    names = (path, qualname, node_id)
-                    if not all(isinstance(n, str) for n in names) or not isinstance(ordinal, int):
-                        raise TypeError("a collected test is three texts and a number")
-                    reports.collected.append([path, qualname, ordinal, node_id])
-            elif kind == "test":
-                if not isinstance(data["phases"], list) or not isinstance(data["index"], int):
-                    raise TypeError("a test is an index and a list of phases")
-                reports.tests.setdefault(data["index"], []).append(data)
-            elif kind == "uncollected":
-                reports.uncollected.append(f"{data['node']}\n{data['text']}".strip()[-_MAX_TEXT:])
-            elif kind == "end":
-                reports.ends.append(int(data["exit_code"]))
-            else:
-                raise ValueError(kind)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            line = _LINE.decode(text)
+        except (msgspec.DecodeError, ValueError, RecursionError):
             reports.problems.append("the channel holds a line that is no report")
             break
+        match line:
+            case Hello():
+                reports.num_hello += 1
+            case Collected(tests):
+                reports.num_collected += 1
+                reports.collected += tests
+            case Test(index):
+                reports.tests.setdefault(index, []).append(line)
+            case Uncollected(node, why):
+                reports.uncollected.append(f"{node}\n{why}".strip()[-_MAX_TEXT:])
+            case End(exit_code):
+                reports.ends.append(exit_code)
     return reports
 
 
-def _result(reports: _Reports, index: int, test: list[Any]) -> TestResult:
-    path, qualname, ordinal, node_id = test
+def _result(reports: _Reports, index: int, case: tuple[str, str, int, str]) -> TestResult:
+    path, qualname, ordinal, node_id = case
     missing = TestResult(
         path=path, qualname=qualname, ordinal=ordinal, node_id=node_id, status=TestStatus.MISSING
     )
     told = reports.tests.get(index, [])
     if len(told) != 1:
         return missing
-    data = told[0]
-    status, phase = _status(data["phases"])
-    place = str(data.get("place", ""))[:_MAX_TEXT]
-    failing = [p for p in data["phases"] if p.get("outcome") == "failed"]
-    is_bad = status in _BAD
-    return replace(
+    [test] = told
+    status, phase = _status(test.phases)
+    done = replace(
         missing,
         status=status,
-        duration_s=sum(_seconds(p.get("duration")) for p in data["phases"]),
+        duration_s=sum(p.duration for p in test.phases if 0 <= p.duration < 1e6),
         phase=phase,
-        exception=str(data.get("exception", ""))[:200] if is_bad else "",
-        is_assertion=is_bad and data.get("is_assertion") is True,
-        message=str(failing[0].get("message", ""))[-_MAX_TEXT:] if failing else "",
-        place=place if is_bad and _PLACE.fullmatch(place) else "",
-        compared=_read_comparison(data.get("compared")) if is_bad else None,
+        message=next((p.message for p in test.phases if p.outcome == "failed"), "")[-_MAX_TEXT:],
+    )
+    if status not in _BAD:
+        return done
+    place = test.place[:_MAX_TEXT]
+    sides = test.compared
+    return replace(
+        done,
+        exception=test.exception[:200],
+        is_assertion=test.is_assertion,
+        place=place if _PLACE.fullmatch(place) else "",
+        compared=sides if sides and max(map(len, sides)) <= _MAX_TEXT else None,
     )
 
 
-def _read_comparison(told: object) -> tuple[str, str] | None:
-    if not isinstance(told, list) or len(told) != 2:
-        return None
-    left, right = told
-    if not isinstance(left, str) or not isinstance(right, str):
-        return None
-    return None if max(len(left), len(right)) > _MAX_TEXT else (left, right)
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e6 else 0.0
-
-
-def _status(phases: list[dict[str, Any]]) -> tuple[TestStatus, str]:
+def _status(phases: list[TestPhase]) -> tuple[TestStatus, str]:
     """Return the status of a test and the phase that decided it, from its phases."""
-    main = [p for p in phases if p.get("subtest") is not True]
-    names = [p.get("when") for p in main]
+    main = {p.when: p for p in phases if not p.subtest}
+    names = [p.when for p in phases if not p.subtest]
     if names not in (["setup", "call", "teardown"], ["setup", "teardown"]):
         return TestStatus.MISSING, ""
-    by_name = {p["when"]: p for p in main}
-    for name, on_failure in (
-        ("setup", TestStatus.ERROR),
-        ("call", TestStatus.FAILED),
-        ("teardown", TestStatus.ERROR),
-    ):
-        phase = by_name.get(name, {})
-        if phase.get("outcome") == "failed":
-            return on_failure, name
-        if phase.get("xfail") is True:
-            is_pass = phase.get("outcome") == "passed"
+    for name, phase in main.items():
+        if phase.outcome == "failed":
+            return (TestStatus.FAILED if name == "call" else TestStatus.ERROR), name
+        if phase.xfail:
+            is_pass = phase.outcome == "passed"
             return (TestStatus.XPASSED if is_pass else TestStatus.XFAILED), name
-        if phase.get("outcome") == "skipped":
+        if phase.outcome == "skipped":
             return TestStatus.SKIPPED, name
-    if any(p.get("outcome") == "failed" for p in phases):
+    if any(p.outcome == "failed" for p in phases):
         return TestStatus.FAILED, "call"
-    is_passed = len(main) == 3 and all(p.get("outcome") == "passed" for p in main)
-    return (TestStatus.PASSED if is_passed else TestStatus.MISSING), ""
+    return (TestStatus.PASSED if len(main) == 3 else TestStatus.MISSING), ""
 
 
 def _duplicates(reports: _Reports) -> list[str]:
@@ -218,16 +247,31 @@ _JUNIT_KINDS = {
 }
 
 
+class _JunitCases:
+    """Counts a junit report's cases by name and kind as it is parsed: a tree could be huge."""
+
+    def __init__(self) -> None:
+        self.cases: Counter[tuple[str, str]] = Counter()
+        self.name, self.kinds = "", set[str]()
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self.kinds.add(tag)
+        if tag == "testcase":
+            self.name, self.kinds = attributes.get("name", "").split("[", 1)[0], set()
+
+    def end(self, tag: str) -> None:
+        if tag == "testcase":
+            kind = "skipped" if "skipped" in self.kinds else "passed"
+            self.cases[self.name, "failed" if self.kinds & {"failure", "error"} else kind] += 1
+
+    def close(self) -> None:
+        """Called by the parser at the end."""
+
+
 def _junit_cases(document: bytes) -> Counter[tuple[str, str]]:
-    if b"<!DOCTYPE" in document or b"<!ENTITY" in document:
+    text = document.decode("utf-8")  # given as text, the encoding that it declares is not looked up
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError("a junit report declares no entities")
-    cases: dict[tuple[str, str, int], str] = {}
-    seen: Counter[tuple[str, str]] = Counter()
-    for case in ElementTree.fromstring(document).iter("testcase"):
-        name = case.get("name", "")
-        kinds = {child.tag for child in case}
-        key = (case.get("classname", ""), name)
-        seen[key] += 1
-        kind = "skipped" if "skipped" in kinds else "passed"
-        cases[(*key, seen[key])] = "failed" if kinds & {"failure", "error"} else kind
-    return Counter((name.split("[", 1)[0], kind) for (_, name, _), kind in cases.items())
+    counted = _JunitCases()
+    ElementTree.XML(text, ElementTree.XMLParser(target=counted))
+    return counted.cases

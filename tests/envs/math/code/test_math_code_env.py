@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +68,15 @@ def test_no_gold_answer_is_within_reach_of_a_program() -> None:
         *(walk + f"print(list(walk({part!r}, [])))" for part in parts),
     )
     assert texts == ["None None\n", "[]\n", "[]\n", "[]\n"]
+
+
+def test_what_is_installed_beside_the_base_interpreter_is_hidden() -> None:
+    """Katgym may be installed there, with its problems."""
+    at = {"base": sys.base_prefix, "platbase": sys.base_prefix}
+    packages = Path(sysconfig.get_path("purelib", vars=at))
+    assert any(packages.iterdir()), "nothing there to hide"
+    code = f"import os, sys; print(os.listdir({str(packages)!r}), sys.prefix != sys.base_prefix)"
+    assert _play(code) == ["[] True\n"]
 
 
 def test_a_program_reaches_no_network_and_hides_no_escape() -> None:

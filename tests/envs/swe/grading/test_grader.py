@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attacks import toy_repository as toy
 from attacks.attack_run import patch_of
-from faulty_backend import FaultyBackend
+from faulty_backend import BreakingBackend, FaultyBackend
 
 from katgym.sandbox import (
     SandboxBackend,
@@ -116,6 +116,29 @@ def test_a_fault_of_the_sandboxes_is_tried_once_more(num_faults, outcome):
         assert report.reason == "SandboxError: no sandbox today"
         assert num_created == 2
         assert report.fail_to_pass_fraction == 0.0
+
+
+def test_a_patch_that_breaks_its_sandboxes_is_failed():
+    """What gold does not break is the patch's doing; else a policy could void what it fails."""
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
+        bomb = toy.SOURCE + "\n# breaks the sandbox\n"
+        faulty = BreakingBackend(sandboxes, b"breaks the sandbox")
+        return await grade(task, patch_of({toy.SOURCE_PATH: bomb.encode()}), backend=faulty)
+
+    report = with_backend(work)
+    assert isinstance(report, GradeReport)
+    assert report.outcome is Outcome.FAILED
+    assert report.reason.startswith("its code breaks the sandbox, gold does not: SandboxError")
+
+
+def test_sandboxes_that_gold_breaks_too_are_an_infrastructure_fault():
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
+        return await grade(task, patch_of(GOLD), backend=BreakingBackend(sandboxes, b""))
+
+    report = with_backend(work)
+    assert isinstance(report, GradeReport)
+    assert report.outcome is Outcome.INFRA_ERROR
 
 
 def test_an_interpreter_that_is_not_there_is_an_infrastructure_fault():

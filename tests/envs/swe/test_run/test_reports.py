@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from attacks.fuzz_reports import fuzz
 
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
@@ -25,6 +24,7 @@ END = {"kind": "end", "exit_code": 0}
 JUNIT = b'<testsuites><testsuite><testcase classname="t" name="test_a"/></testsuite></testsuites>'
 
 
+ROT13 = b'<?xml version="1.0" encoding="rot13"?>'
 FAILED_JUNIT = JUNIT.replace(b'"/>', b'"><failure/></testcase>')
 
 
@@ -65,6 +65,13 @@ def test_an_honest_run_agrees():
         ([HELLO, COLLECTED, test(phases=phases("failed")), END], 0, JUNIT, "did not pass"),
         ([HELLO, {"kind": "other"}, END], 0, JUNIT, "no report"),
         ([HELLO, {"kind": "collected", "tests": [[1, 2, 3]]}, END], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(phases=[1]), END], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(index=0.5), END], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(phases=phases("odd")), END], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(), {**END, "exit_code": float("inf")}], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(), {**END, "exit_code": 10**4000}], 0, JUNIT, "no report"),
+        ([HELLO, COLLECTED, test(), END], 0, ROT13 + FAILED_JUNIT, "disagree"),
+        ([HELLO, COLLECTED, test(), END], 0, JUNIT.decode().encode("utf-16"), "unreadable"),
     ],
 )  # fmt: skip
 def test_reports_that_contradict_each_other(lines, code, junit, text):
@@ -94,31 +101,11 @@ def test_statuses_of_phases():
     assert status(good[0], good[2]) is TestStatus.MISSING
     assert status(good[1]) is TestStatus.MISSING
     assert status(*good, {**good[1], "subtest": True, "outcome": "failed"}) is TestStatus.FAILED
-    assert status({**good[0], "outcome": "odd"}, good[1], good[2]) is TestStatus.MISSING
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=6,
-)  # fmt: skip
-LINE = st.fixed_dictionaries(
-    {"kind": st.sampled_from(["hello", "collected", "test", "end", "uncollected", "x"])},
-    optional={"index": JSON, "phases": JSON, "tests": JSON, "exit_code": JSON, "node": JSON,
-              "text": JSON, "place": JSON, "exception": JSON},
-)  # fmt: skip
-
-
-@given(st.lists(LINE | JSON, max_size=6), st.sampled_from([0, 1, 2, None]), st.binary(max_size=60))
-def test_nothing_that_is_reported_breaks_the_reader(lines, code, junit):
-    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    run = read_reports(ExecResult(exit_code=code), data, junit)
-    assert not run.all_passed
-
-
-@given(st.binary(max_size=200))
-def test_nor_does_any_other_text(data):
-    assert not read_reports(ExecResult(exit_code=0), data, None).all_passed
+def test_no_mutated_report_breaks_the_reader():
+    """Of the fuzzer's reports some; `fuzz_reports.py` reads a million."""
+    assert fuzz(4_000, seed=7) > 1_000
 
 
 def test_nor_does_deep_nesting():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from katgym.cli.main import main
@@ -34,6 +36,7 @@ from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.operations import Read
 from katgym.sandbox.remote import wire
 from katgym.sandbox.remote.client import RemoteBackend
+from katgym.sandbox.remote.config import SandboxdConfig
 from katgym.sandbox.venvs import ensure_venv
 
 TOKEN = "a token of sixteen characters or more"
@@ -304,6 +307,44 @@ def test_odd_names_survive_the_wire() -> None:
     odd = os.fsdecode(b"\xff\xfe\n")
     value = Read(path=odd)
     assert wire.decode(wire.encode(value), Read) == value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x91" * 200_000 + b"\xc0",  # lists in lists
+        b"\x81\xa4path" * 5_000 + b"\xc0",
+        b"\x81\x80\x01",  # a map as a key
+        b"\x81\xa4path\xa7\x00raw\x00\xc4\x80",  # marked as Latin-1, and none
+        msgspec.msgpack.encode({"path": "a", "max_bytes": -1}),
+        msgspec.msgpack.encode({"path": "a", "max_bytes": float("inf")}),
+        msgspec.msgpack.encode({"path": "a", "max_bytes": 10**17}) + b"more",
+    ],
+)
+def test_a_body_that_makes_no_sense_is_a_usage_error(body: bytes) -> None:
+    with pytest.raises(UsageError, match="not a Read"):
+        wire.decode(body, Read)
+
+
+@pytest.mark.parametrize("limits", [{"wall_s": -1.0}, {"wall_s": math.inf}, {"cpu_s": math.nan}])
+def test_a_time_that_is_none_is_refused(server: Server, limits: dict[str, float]) -> None:
+    async def run() -> None:
+        made = _backend(server)
+        try:
+            async with await made.create(SandboxSpec()) as sandbox:
+                body = {"argv": ["true"], "limits": limits}
+                await made.ask(f"/sandboxes/{sandbox.id}/exec", bool, body)
+        finally:
+            await made.aclose()
+
+    with pytest.raises(UsageError, match="finite number"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("settings", [{"lease_s": math.nan}, {"lease_s": 0}, {"max_sandboxes": 0}])
+def test_a_server_that_could_not_serve_is_not_configured(settings: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        SandboxdConfig(**settings)  # type: ignore[arg-type]
 
 
 def test_listening_to_others_needs_a_token_of_ones_own(

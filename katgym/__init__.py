@@ -13,7 +13,15 @@ from katgym.environment.checks import check_env
 from katgym.environment.env import Env
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import Action, Message, assistant, system, user
-from katgym.environment.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
+from katgym.environment.reward import (
+    Component,
+    Reward,
+    Rubric,
+    Scorer,
+    ScoringFailure,
+    Success,
+    scorer,
+)
 from katgym.environment.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
 from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
 from katgym.environment.tool import Tool, tool
@@ -70,6 +78,7 @@ __all__ = [
     "SchedulerConfig",
     "Scorer",
     "ScoringFailure",
+    "Success",
     "Task",
     "TaskSet",
     "TokenRecord",

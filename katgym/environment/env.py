@@ -34,7 +34,7 @@ from katgym.environment.messages import (
     system,
     user,
 )
-from katgym.environment.reward import Reward, Rubric
+from katgym.environment.reward import Reward, Rubric, Success
 from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.environment.spaces import AssistantMessage, Messages
 from katgym.environment.task import SPLITS, Task, TaskSet
@@ -69,6 +69,8 @@ class Env(gymnasium.Env[Observation, Action]):
     """System message put before the opening; empty for none."""
     default_max_turns: ClassVar[int] = 8
     """Assistant messages an episode may have; the last one allowed is still answered."""
+    success: Success = Success()
+    """What counts as success, and which figure heads the results; `__init__` may set it, too."""
     seats: tuple[str, ...] = ("player",)
     """Who acts in this env; more than one needs `katgym.run_match`."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares it on the instance
@@ -220,6 +222,9 @@ class Env(gymnasium.Env[Observation, Action]):
         for key in options:
             if key not in RESET_OPTIONS:
                 raise UnknownNameError(unknown_name("reset option", key, RESET_OPTIONS))
+        component, names = self.success.component, [item.name for item in self.rubric.scorers]
+        if component and component not in names:
+            raise UnknownNameError(unknown_name("component of success", component, names))
         if self.is_running:
             await self._end_episode()
         gymnasium.Env.reset(self, seed=seed)

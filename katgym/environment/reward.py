@@ -1,4 +1,4 @@
-"""Rewards with named components, and the rubric that computes them.
+"""Rewards with named components, the rubric that computes them, and what counts as success.
 
 value = gate_1 * ... * gate_m * (weight_1 * score_1 + ... + weight_n * score_n)
 
@@ -12,12 +12,13 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar
 
 import msgspec
 
 from katgym.environment.failure import FAILURE_TABLE, FailureKind, failure_kind
-from katgym.errors import InfrastructureError, UsageError
+from katgym.errors import InfrastructureError, UnknownNameError, UsageError, unknown_name
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,50 @@ class Reward:
         """Return plain JSON values, which `msgspec.convert` reads."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         return data
+
+
+class Headline(StrEnum):
+    """The figure that heads an env's results."""
+
+    SUCCESS_RATE = "success_rate"
+    MEAN_REWARD = "mean_reward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Success:
+    """What an env calls a success, and whether its rate or the mean reward heads the results.
+
+    Where a reward below the best says how well the task was done, as in a game that nobody can
+    always win, that is the mean reward.
+
+    Example:
+        Success(component="win", headline=Headline.MEAN_REWARD)
+    """
+
+    threshold: float = 1.0
+    """Least value that is a success."""
+    component: str = ""
+    """Of which component; "" for the reward itself."""
+    headline: Headline = Headline.SUCCESS_RATE
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise UsageError(f"the threshold of success is a finite number, got {self.threshold!r}")
+        if self.headline not in list(Headline):
+            raise UnknownNameError(unknown_name("headline", str(self.headline), list(Headline)))
+        object.__setattr__(self, "headline", Headline(self.headline))
+
+    def __str__(self) -> str:
+        return f"{self.component or 'reward'} at least {self.threshold:g}"
+
+    def is_met(self, reward: Reward) -> bool:
+        """Return whether a reward is a success; without a value, or the component, it is none."""
+        if reward.value is None:
+            return False
+        if not self.component:
+            return reward.value >= self.threshold
+        found = reward.components.get(self.component)
+        return found is not None and found.score >= self.threshold
 
 
 class ScoringFailure(InfrastructureError):

@@ -126,6 +126,7 @@ class Recorder:
             seat=context.seat,
             status=status if reward.is_valid else RolloutStatus.FAILED,
             reward=reward,
+            success=env.success,
             turns=list(self.turns),
             # Copies: an env that was left to itself may still add to them.
             final_messages=self.messages[_num_seen(self.turns[-1]) + 1 if self.turns else 0 :],

@@ -18,7 +18,7 @@ import msgspec
 
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import Message
-from katgym.environment.reward import Reward
+from katgym.environment.reward import Reward, Success
 from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError, unknown_name
 from katgym.policies.base import Sampling, TokenRecord
@@ -144,6 +144,8 @@ class Rollout:
     seat: str
     status: RolloutStatus
     reward: Reward
+    success: Success = field(default_factory=Success)
+    """What the env calls a success: those who read the record need not have the env."""
     turns: Sequence[Turn] = ()
     final_messages: Sequence[Message] = ()
     """Those after the last answer, which no model saw; all of them without a turn."""
@@ -166,6 +168,11 @@ class Rollout:
         """
         before = self.conversation(len(self.turns) - 1) if self.turns else []
         return [*before, *self.final_messages]
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the reward is valid and what the env calls a success."""
+        return self.success.is_met(self.reward)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -336,3 +343,9 @@ class RolloutGroup:
     def rewards(self) -> list[float]:
         """Values of the valid rollouts."""
         return [r.reward.value for r in self.rollouts if r.reward.value is not None]
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether all valid rollouts succeeded, and there is one."""
+        valid = [rollout for rollout in self.rollouts if rollout.reward.is_valid]
+        return bool(valid) and all(rollout.is_success for rollout in valid)

@@ -61,8 +61,9 @@ def rollout_to_column(rollout: Rollout | None) -> str | None:
     values = {name: value for name, value in values.items() if name not in ("turns", "reward")}
     for name in ("env_kwargs", "artifacts"):
         values[name] = dict(values.get(name, {}))
-    if rollout.sampling is not None:
-        values["sampling"] = _changed(rollout.sampling)
+    for name in ("success", "sampling"):
+        if values.get(name) is not None:
+            values[name] = _changed(values[name])
     return to_json("rollout", {**values, "final_messages": list(rollout.final_messages)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from katgym.environment.reward import Headline
 from katgym.evaluation.statistics.number_text import NONE, count_text, number_text
 from katgym.run_view.page_frame import facts, notes, page, plural, shade, short
 from katgym.run_view.run_view import Checkpoint, GroupView, RunKind, RunView
@@ -99,14 +100,22 @@ def _checkpoint(one: Checkpoint, *, is_training: bool) -> str:
         NONE if count is None else count_text(count)
         for count in (one.num_rollouts, one.num_invalid)
     ]
-    label = f"success {100 * one.success:.1f}%"
-    if (ends := one.interval) is not None:
+    is_rate, ends = one.headline is Headline.SUCCESS_RATE, one.interval
+    told = [f"{100 * one.success:.1f}%", number_text(one.mean_reward, 3)]
+    value = one.success if is_rate else one.mean_reward or 0.0
+    label = f"success {told[0]}" if is_rate else f"mean reward {told[1]}"
+    scale = (0.0, 1.0)
+    if ends is not None and is_rate:
         label += f", interval {100 * ends.low:.1f} to {100 * ends.high:.1f}%"
-    bar = interval_bar(one.success, ends, label=label)
+    elif ends is not None:
+        label += f", interval {ends.low:.3g} to {ends.high:.3g}"
+        scale = (min(0.0, ends.low), max(1.0, ends.high))
+    bar = interval_bar(value, ends, label=label, scale=scale)
+    heads = ("strong", "") if is_rate else ("", "strong")
     return (
         f'<tr>{step}<th scope="row">{escape(one.env_id)}</th>'
-        f'<td class="n strong">{100 * one.success:.1f}%</td><td class="bar">{bar}</td>'
-        f'<td class="n">{number_text(one.mean_reward, 3)}</td><td class="n">{counts[0]}</td>'
+        f'<td class="n {heads[0]}">{told[0]}</td><td class="bar">{bar}</td>'
+        f'<td class="n {heads[1]}">{told[1]}</td><td class="n">{counts[0]}</td>'
         f'<td class="n">{counts[1]}</td></tr>'
     )
 

@@ -69,7 +69,7 @@ def _section(board: Leaderboard, section: LeaderboardSection, index: int) -> str
         status = notes(["Not all runs are comparable.", *section.notes])
     elif section.notes:
         status += notes(section.notes)
-    scale = _scale(section, board.measure)
+    scale = _scale(section)
     groups = "\n".join(_group(board, section, group, scale) for group in section.groups)
     return f"""<section aria-labelledby="section-{index}">
 <h2 id="section-{index}">{escape(section.title)}</h2>
@@ -85,23 +85,23 @@ def _group(
     scale: tuple[float, float],
 ) -> str:
     """Return the table of one set of comparable runs, and its metrics folded away."""
-    columns = detail_columns(board, group)
+    columns = detail_columns(section.measure, group)
     # The axis' numbers are hidden from screen readers, which get every bar's.
     middle = (scale[0] + scale[1]) / 2
     ends = ["0", "50", "100%"]
-    if board.measure is Measure.MEAN_REWARD:
+    if section.measure is not Measure.SUCCESS_RATE:
         ends = [number_text(x, 2) for x in (scale[0], middle, scale[1])]
     spans = "".join(f"<span>{escape(text)}</span>" for text in ends)
     axis = f'<span class="axis" aria-hidden="true">{spans}</span>'
     head = [
         ("rank", "Rank"),
         ("run", "Run"),
-        ("value", MEASURE_NAMES[board.measure]),
+        ("value", MEASURE_NAMES[section.measure]),
         ("interval", f"{board.level * 100:g}% interval{axis}"),
         *((_css(title), escape(title)) for title in columns),
     ]
     rows = [
-        _row(board, row, {title: cells[index] for title, cells in columns.items()}, scale)
+        _row(board.level, section.measure, row, {t: c[index] for t, c in columns.items()}, scale)
         for index, row in enumerate(group.rows)
     ]
     label = f"{section.title}, {group.label}" if group.label else section.title
@@ -127,17 +127,21 @@ def _group(
 
 
 def _row(
-    board: Leaderboard, row: LeaderboardRow, cells: dict[str, str], scale: tuple[float, float]
+    level: float,
+    measure: Measure,
+    row: LeaderboardRow,
+    cells: dict[str, str],
+    scale: tuple[float, float],
 ) -> list[Cell]:
     # A URI may break after its separators.
     policy = escape(row.entry.policy).replace("/", "/<wbr>").replace("#", "#<wbr>")
-    value = escape(value_text(row.value, board.measure))
-    bounds = escape(row_interval_text(row, board.measure))
+    value = escape(value_text(row.value, measure))
+    bounds = escape(row_interval_text(row, measure))
     bar = '<svg class="interval" role="img" aria-label="no valid rollouts"></svg>'
     if row.value is not None:
-        label = f"{MEASURE_NAMES[board.measure]} {value}"
+        label = f"{MEASURE_NAMES[measure]} {value}"
         if row.interval is not None:
-            label += f", {board.level * 100:g}% interval {bounds}"
+            label += f", {level * 100:g}% interval {bounds}"
         bar = interval_bar(row.value, row.interval, label=label, scale=scale)
     numbers = [_number(title, cell, _css(title)) for title, cell in cells.items()]
     if row.num_invalid:
@@ -196,10 +200,10 @@ def _table(
 </table>"""
 
 
-def _scale(section: LeaderboardSection, measure: Measure) -> tuple[float, float]:
+def _scale(section: LeaderboardSection) -> tuple[float, float]:
     """Return the ends of the bars' common axis: 0 to 1, wider if a reward needs it."""
     low, high = 0.0, 1.0
-    if measure is Measure.MEAN_REWARD:
+    if section.measure is not Measure.SUCCESS_RATE:
         ends = [
             end
             for group in section.groups

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from katgym.environment.reward import Headline
 from katgym.evaluation.statistics.intervals import Interval
 from katgym.play.rollout import Rollout
 from katgym.run_view.token_texts import TokenTexts
-
-SUCCESS_THRESHOLD = 1.0
-"""A reward of at least this is a success, as in summaries and leaderboards."""
 
 
 class RunKind(StrEnum):
@@ -47,8 +45,8 @@ class RolloutView:
 
     @property
     def is_success(self) -> bool:
-        """Whether the reward reaches `SUCCESS_THRESHOLD`."""
-        return self.reward is not None and self.reward >= SUCCESS_THRESHOLD
+        """Whether it is what its env calls a success."""
+        return self.rollout.is_success
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +151,8 @@ class Checkpoint:
     env_id: str
     success: float
     interval: Interval | None = None
+    """Of the headline."""
+    headline: Headline = Headline.SUCCESS_RATE
     step: int | None = None
     """Training step; None for an evaluation of its own."""
     mean_reward: float | None = None

@@ -129,7 +129,8 @@ def _result(env: EnvSummary) -> Checkpoint:
     return Checkpoint(
         env_id=env.env_id,
         success=env.success_rate or 0.0,
-        interval=env.success_interval,
+        headline=env.success.headline,
+        interval=env.headline[1],
         mean_reward=env.mean_reward,
         num_rollouts=env.num_rollouts,
         num_invalid=env.num_invalid,

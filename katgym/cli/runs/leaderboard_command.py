@@ -44,16 +44,16 @@ logger = logging.getLogger(__name__)
 class LeaderboardConfig:
     """How runs are ranked and published."""
 
-    by: Measure = Measure.SUCCESS_RATE
-    """What runs are ranked by."""
+    by: Measure = Measure.HEADLINE
+    """What runs are ranked by; headline is what each env says."""
     organization: str = "unspecified"
     """Who ran the evaluation, for Every Eval Ever."""
     model_ids: tuple[str, ...] = ()
     """RUN=DEVELOPER/MODEL: what a run's model is called in Every Eval Ever."""
     title: str = "katgym leaderboard"
     """Heading of the pages."""
-    success_threshold: float = 1.0
-    """Reward that counts as success."""
+    success_threshold: float | None = None
+    """Reward that counts as success, in place of what the envs say."""
     relationship: Relationship = "other"
     """Of who ran it to the model's developer: first_party, third_party, collaborative or other."""
 

@@ -95,6 +95,8 @@ def _print_transcripts(args: argparse.Namespace) -> int:
         return int(not found)
     for rollout in found[:limit]:
         value = "invalid" if rollout.reward.value is None else f"{rollout.reward.value:g}"
+        verdict = "success" if rollout.is_success else f"no success ({rollout.success})"
+        value += f", {verdict}" if rollout.reward.is_valid else ""
         title = f"{rollout.env_id} {rollout.task_id} attempt {rollout.attempt}: reward {value}"
         console.stdout.print(Rule(title, align="left"))
         for message in rollout.messages:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from katgym.environment.reward import Headline
 from katgym.errors import UsageError
 from katgym.evaluation.leaderboard.every_eval_ever_samples import SCHEMA_VERSION, sample
 from katgym.evaluation.statistics.attempts import attempts_by_env
@@ -29,7 +30,6 @@ from katgym.evaluation.statistics.summary import EnvSummary, RunSummary
 from katgym.play.rollout import Rollout
 
 _PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+@=-]*(?<![. ])")
-_MAIN_METRIC = "mean_reward"
 
 
 Relationship = Literal["first_party", "third_party", "collaborative", "other"]
@@ -104,9 +104,9 @@ def _export(
         sample(
             line,
             evaluation_id=log["evaluation_id"],
-            result_id=_result_id(env, info, _MAIN_METRIC),
+            result_id=_result_id(env, info, str(Headline.MEAN_REWARD)),
             model_id=info.model_id,
-            success_threshold=env.success_threshold,
+            success=env.success,
         )
         for line in lines
         if line.reward.is_valid
@@ -163,7 +163,7 @@ def evaluation_log(env: EnvSummary, info: ExportInfo) -> dict[str, Any]:
 
 
 def _reward_result(env: EnvSummary, info: ExportInfo, mean_reward: float) -> dict[str, Any]:
-    result = _result(env, info, _MAIN_METRIC, mean_reward)
+    result = _result(env, info, str(Headline.MEAN_REWARD), mean_reward)
     result["metric_config"] |= {
         "metric_name": "Mean reward",
         "metric_kind": "reward",
@@ -185,11 +185,11 @@ def _reward_result(env: EnvSummary, info: ExportInfo, mean_reward: float) -> dic
 
 
 def _success_result(env: EnvSummary, info: ExportInfo, success_rate: float) -> dict[str, Any]:
-    result = _result(env, info, "success_rate", success_rate)
+    result = _result(env, info, str(Headline.SUCCESS_RATE), success_rate)
     result["metric_config"] |= {
         "metric_name": "Success rate",
         "metric_kind": "pass_rate",
-        "metric_parameters": {"success_threshold": env.success_threshold},
+        "metric_parameters": _success(env),
     }
     result["score_details"]["uncertainty"] = _uncertainty(
         env, env.success_interval, "Wilson, effective sample size under clustering by task"
@@ -207,9 +207,15 @@ def _pass_k_results(env: EnvSummary, info: ExportInfo) -> Iterator[dict[str, Any
             result["metric_config"] |= {
                 "metric_name": f"pass{sign}{k}",
                 "metric_kind": kind,
-                "metric_parameters": {"k": k, "success_threshold": env.success_threshold},
+                "metric_parameters": {"k": k, **_success(env)},
             }
             yield result
+
+
+def _success(env: EnvSummary) -> dict[str, Any]:
+    """Return what counts as success; without a component it is the reward's value."""
+    named = {"success_component": env.success.component} if env.success.component else {}
+    return {"success_threshold": env.success.threshold, **named}
 
 
 def _evaluation_id(env: EnvSummary, info: ExportInfo) -> str:

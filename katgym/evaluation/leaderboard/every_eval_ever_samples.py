@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from katgym.environment.reward import Success
 from katgym.play.rollout import Rollout
 
 SCHEMA_VERSION = "0.3.0"
@@ -23,7 +24,7 @@ def sample(
     evaluation_id: str,
     result_id: str,
     model_id: str,
-    success_threshold: float,
+    success: Success,
 ) -> dict[str, Any]:
     """Return the record of one scored rollout, which holds its messages.
 
@@ -49,7 +50,7 @@ def sample(
         "answer_attribution": [],
         "evaluation": {
             "score": line.reward.value,
-            "is_correct": line.reward.value >= success_threshold,
+            "is_correct": success.is_met(line.reward),
             "num_turns": line.num_turns or None,
             "tool_calls_count": line.num_tool_calls,
         },

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from katgym.environment.reward import Headline
 from katgym.errors import UsageError
 from katgym.evaluation.leaderboard.leaderboard_entry import LeaderboardEntry
 from katgym.evaluation.statistics.intervals import Interval
-from katgym.evaluation.statistics.summary import EnvSummary
+from katgym.evaluation.statistics.summary import EnvSummary, success_text
 
 OVERALL = "Overall"
 
 
 class Measure(StrEnum):
-    """What a leaderboard ranks by."""
+    """What a leaderboard ranks by; `HEADLINE` is what each env says."""
 
+    HEADLINE = "headline"
     SUCCESS_RATE = "success_rate"
     MEAN_REWARD = "mean_reward"
 
@@ -81,6 +83,8 @@ class LeaderboardSection:
     """One env, or all of them."""
 
     title: str
+    measure: Measure
+    """`HEADLINE` only over several envs whose headlines differ."""
     groups: tuple[LeaderboardGroup, ...]
     warnings: tuple[str, ...]
     """Empty exactly when all runs of the section are comparable."""
@@ -101,7 +105,6 @@ class Leaderboard:
     """Sections to render, with what the numbers mean."""
 
     title: str
-    measure: Measure
     level: float
     entries: tuple[LeaderboardEntry, ...]
     overall: LeaderboardSection | None
@@ -111,19 +114,19 @@ class Leaderboard:
     @property
     def method(self) -> str:
         """Say how values, intervals and ranks came about, in plain sentences."""
-        intervals = {
+        kinds = {
             Measure.SUCCESS_RATE: "Wilson score intervals with the effective sample size under"
             " clustering by task",
             Measure.MEAN_REWARD: "t intervals with standard errors clustered by task (CR1)",
-        }[self.measure]
-        thresholds = sorted(
-            {env.success_threshold for e in self.entries for env in e.summary.envs.values()}
-        )
-        success = " or ".join(f"{threshold:g}" for threshold in thresholds)
-        text = f"Intervals are {self.level * 100:g}% {intervals}."
-        if self.measure is Measure.SUCCESS_RATE:
-            text += f" A rollout succeeds when its reward is at least {success}."
+        }
+        used = {section.measure for section in self.sections}
+        intervals = [text for measure, text in kinds.items() if measure in used]
+        if len(intervals) > 1:
+            intervals = [f"{intervals[0]} of success, {intervals[1]} of mean reward"]
+        text = f"Intervals are {self.level * 100:g}% {intervals[0]}."
+        envs = [env for e in self.entries for env in e.summary.envs.values()]
         text += (
+            f" Success: {success_text(envs)}."
             " Invalid rollouts (infrastructure faults) are counted, and excluded from every rate"
             ' and mean; "of all" counts them as failures. Runs are ordered by value; the rank is'
             " the range that the intervals leave open, so 1–2 means that another run may be as"
@@ -138,7 +141,7 @@ def build_leaderboard(
     entries: Iterable[LeaderboardEntry],
     *,
     title: str = "Leaderboard",
-    measure: Measure = Measure.SUCCESS_RATE,
+    measure: Measure = Measure.HEADLINE,
 ) -> Leaderboard:
     """Group runs by the tasks they played, rank them within, and say what does not compare.
 
@@ -161,7 +164,6 @@ def build_leaderboard(
     env_ids = sorted({env_id for run in runs for env_id in run.summary.envs})
     return Leaderboard(
         title=title,
-        measure=measure,
         level=levels[0],
         entries=runs,
         overall=_section(OVERALL, env_ids, runs, measure) if len(env_ids) > 1 else None,
@@ -204,8 +206,10 @@ def _section(
     for members in groups.values():
         warnings += _differences(members, env_ids)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    measure = _section_measure([run.summary.envs for run in runs], env_ids, measure)
     return LeaderboardSection(
         title=title,
+        measure=measure,
         groups=tuple(
             LeaderboardGroup(
                 label=f"Tasks {key[:8]}" if len(groups) > 1 else "",
@@ -237,8 +241,8 @@ def _differences(members: Sequence[LeaderboardEntry], env_ids: Sequence[str]) ->
         summaries = [run.summary.envs[env_id] for run in members]
         if len({s.seeds_sha256 for s in summaries}) > 1:
             found.append(f"Env seeds differ{where} between {names}: the episodes are not the same.")
-        if len({s.success_threshold for s in summaries}) > 1:
-            found.append(f"Success thresholds differ{where} between {names}.")
+        if len({s.success for s in summaries}) > 1:
+            found.append(f"What is a success or heads the results differs{where} between {names}.")
         if len({run.env_locks[env_id].plugin_version for run in members}) > 1:
             found.append(f"Plugin versions differ{where} between {names}.")
     return found
@@ -246,12 +250,7 @@ def _differences(members: Sequence[LeaderboardEntry], env_ids: Sequence[str]) ->
 
 def _row(run: LeaderboardEntry, env_ids: Sequence[str], measure: Measure) -> LeaderboardRow:
     envs = tuple(run.summary.envs[env_id] for env_id in env_ids)
-    pairs = [
-        (env.success_rate, env.success_interval)
-        if measure is Measure.SUCCESS_RATE
-        else (env.mean_reward, env.t_interval)
-        for env in envs
-    ]
+    pairs = [_estimate(env, measure) for env in envs]
     values = [value for value, _ in pairs if value is not None]
     value = math.fsum(values) / len(values) if len(values) == len(envs) else None
     interval = None
@@ -259,6 +258,28 @@ def _row(run: LeaderboardEntry, env_ids: Sequence[str], measure: Measure) -> Lea
     if len(known) == len(envs):
         _, interval = mover_mean(known)
     return LeaderboardRow(ranks=None, entry=run, value=value, interval=interval, envs=envs)
+
+
+def _section_measure(
+    runs: Sequence[Mapping[str, EnvSummary]], env_ids: Sequence[str], measure: Measure
+) -> Measure:
+    """Return what a section ranks by: of one env, the mean reward where its runs disagree."""
+    if measure is not Measure.HEADLINE:
+        return measure
+    wanted = {
+        env_id: {run[env_id].success.headline for run in runs if env_id in run}
+        for env_id in env_ids
+    }
+    found = {h.pop() if len(h) == 1 else Headline.MEAN_REWARD for h in wanted.values()}
+    return Measure(found.pop()) if len(found) == 1 else Measure.HEADLINE
+
+
+def _estimate(env: EnvSummary, measure: Measure) -> tuple[float | None, Interval | None]:
+    if measure is Measure.HEADLINE:
+        return env.headline
+    if measure is Measure.SUCCESS_RATE:
+        return env.success_rate, env.success_interval
+    return env.mean_reward, env.t_interval
 
 
 def _rank(rows: Sequence[LeaderboardRow]) -> tuple[LeaderboardRow, ...]:

@@ -28,7 +28,11 @@ from katgym.evaluation.statistics.number_text import (
     number_text,
 )
 
-MEASURE_NAMES = {Measure.SUCCESS_RATE: "Success", Measure.MEAN_REWARD: "Mean reward"}
+MEASURE_NAMES = {
+    Measure.HEADLINE: "Headline",
+    Measure.SUCCESS_RATE: "Success",
+    Measure.MEAN_REWARD: "Mean reward",
+}
 _SPECIAL = "\\`*_{}[]<>#|~"
 
 
@@ -50,12 +54,12 @@ def value_text(value: float | None, measure: Measure) -> str:
 def row_interval_text(row: LeaderboardRow, measure: Measure) -> str:
     """Return the interval in the unit of `value_text`, without the percent signs."""
     interval = row.interval
-    if interval is None or measure is Measure.MEAN_REWARD:
+    if interval is None or measure is not Measure.SUCCESS_RATE:
         return interval_text(interval)
     return f"[{number_text(100 * interval.low, 1)}, {number_text(100 * interval.high, 1)}]"
 
 
-def detail_columns(board: Leaderboard, group: LeaderboardGroup) -> dict[str, list[str]]:
+def detail_columns(measure: Measure, group: LeaderboardGroup) -> dict[str, list[str]]:
     """Return the columns after the ranked value: title -> one cell per row of the group.
 
     All cells of pass^k have the same k, the largest that every row has. Columns are left out where
@@ -65,7 +69,7 @@ def detail_columns(board: Leaderboard, group: LeaderboardGroup) -> dict[str, lis
     single = [row.envs[0] for row in rows if len(row.envs) == 1]
     columns: dict[str, list[str]] = {}
     is_graded = any(env.mean_reward != env.success_rate for env in single)
-    if board.measure is Measure.MEAN_REWARD:
+    if measure is Measure.MEAN_REWARD:
         columns["Success"] = [value_text(env.success_rate, Measure.SUCCESS_RATE) for env in single]
     elif is_graded:
         columns["Mean reward"] = [number_text(env.mean_reward) for env in single]
@@ -135,7 +139,7 @@ def leaderboard_table(board: Leaderboard) -> RenderableType:
         for group in section.groups:
             if group.label:
                 parts.append(Text(group.label))
-            parts.append(_table(*_cells(board, group), text_column=1))
+            parts.append(_table(*_cells(board, section, group), text_column=1))
             if metrics := metric_rows(group):
                 rows = [[name, *cells] for name, cells in metrics.items()]
                 parts += [Text(""), _table(metric_header(group), rows, text_column=0)]
@@ -156,7 +160,7 @@ def leaderboard_markdown(board: Leaderboard) -> str:
         for group in section.groups:
             if group.label:
                 lines += [f"### {_escape(group.label)}", ""]
-            lines += _markdown_table(*_cells(board, group), text_columns={1})
+            lines += _markdown_table(*_cells(board, section, group), text_columns={1})
             if metrics := metric_rows(group):
                 rows = [[name, *cells] for name, cells in metrics.items()]
                 lines += _markdown_table(metric_header(group), rows, text_columns={0})
@@ -176,17 +180,20 @@ def all_sections(board: Leaderboard) -> list[LeaderboardSection]:
     return [*([board.overall] if board.overall is not None else []), *board.sections]
 
 
-def _cells(board: Leaderboard, group: LeaderboardGroup) -> tuple[list[str], list[list[str]]]:
+def _cells(
+    board: Leaderboard, section: LeaderboardSection, group: LeaderboardGroup
+) -> tuple[list[str], list[list[str]]]:
     """Return column names and rows; the second column holds text, the others numbers."""
-    columns = detail_columns(board, group)
+    measure = section.measure
+    columns = detail_columns(measure, group)
     interval = f"{board.level * 100:g}% interval"
-    names = ["Rank", "Run", MEASURE_NAMES[board.measure], interval, *columns]
+    names = ["Rank", "Run", MEASURE_NAMES[measure], interval, *columns]
     rows = [
         [
             rank_text(row),
             row.entry.run_name,
-            value_text(row.value, board.measure),
-            row_interval_text(row, board.measure),
+            value_text(row.value, measure),
+            row_interval_text(row, measure),
             *(cells[index] for cells in columns.values()),
         ]
         for index, row in enumerate(group.rows)

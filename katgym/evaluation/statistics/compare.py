@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from katgym.environment.reward import Headline
 from katgym.evaluation.statistics.attempts import attempts_by_env
 from katgym.evaluation.statistics.intervals import DEFAULT_LEVEL, DEFAULT_NUM_RESAMPLES, Row
 from katgym.evaluation.statistics.number_text import (
@@ -30,13 +31,14 @@ _MAX_NAMES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvComparison:
-    """Run B against run A in one env.
+    """Run B against run A in one env, by the figure that heads its results.
 
     `paired` is None when there is nothing to pair; `warnings` says why, and everything else that
     makes the two runs less than the same experiment.
     """
 
     env_id: str
+    headline: Headline
     paired: PairedComparison | None
     num_invalid_a: int
     num_invalid_b: int
@@ -69,7 +71,9 @@ def compare_runs(
         rng = np.random.default_rng(seed)
         ours, theirs = a.get(env_id, []), b.get(env_id, [])
         changed = _find_changed_tasks(ours, theirs)
-        rows_a, rows_b = _rows(ours, changed), _rows(theirs, changed)
+        headlines = {line.success.headline for line in (*ours, *theirs)}
+        headline = headlines.pop() if len(headlines) == 1 else Headline.MEAN_REWARD
+        rows_a, rows_b = (_rows(lines, changed, headline) for lines in (ours, theirs))
         paired = None
         if {task_id for task_id, _ in rows_a} & {task_id for task_id, _ in rows_b}:
             paired = compare_paired(
@@ -77,6 +81,7 @@ def compare_runs(
             )
         envs[env_id] = EnvComparison(
             env_id=env_id,
+            headline=headline,
             paired=paired,
             num_invalid_a=sum(not line.reward.is_valid for line in ours),
             num_invalid_b=sum(not line.reward.is_valid for line in theirs),
@@ -85,10 +90,10 @@ def compare_runs(
     return RunComparison(envs=envs)
 
 
-def _rows(lines: Iterable[Rollout], left_out: Iterable[str]) -> list[Row]:
-    skipped = set(left_out)
+def _rows(lines: Iterable[Rollout], left_out: Iterable[str], headline: Headline) -> list[Row]:
+    skipped, is_rate = set(left_out), headline is Headline.SUCCESS_RATE
     return [
-        (line.task_id, line.reward.value)
+        (line.task_id, float(line.is_success) if is_rate else line.reward.value)
         for line in lines
         if line.reward.value is not None and line.task_id not in skipped
     ]
@@ -116,6 +121,10 @@ def _warnings(
             f"{_names(changed)} changed content between the runs and"
             f" {'is' if len(changed) == 1 else 'are'} left out"
         )
+    definitions = {str(line.success) for line in (*a, *b)}
+    if len({line.success for line in (*a, *b)}) > 1:
+        told = " or ".join(sorted(definitions))
+        warnings.append(f"the runs differ in what heads the results or is a success ({told})")
     if paired is None:
         warnings.append("no task has a valid reward in both runs: nothing to compare")
         return warnings
@@ -158,11 +167,11 @@ def comparison_table(
         title=Text(f"{name_b} minus {name_a}, paired by task"), title_justify="left", box=None
     )
     columns = [
-        *("env", "tasks", name_a, name_b, "difference", f"t interval ({shown})"),
+        *("env", "headline", "tasks", name_a, name_b, "difference", f"t interval ({shown})"),
         *("p (t)", "p (sign flip)", "won/tied/lost", "invalid"),
     ]
     for index, name in enumerate(columns):
-        table.add_column(Text(name), justify="left" if index == 0 else "right")
+        table.add_column(Text(name), justify="left" if index < 2 else "right")
     notes = []
     for env in comparison.envs.values():
         table.add_row(Text(env.env_id), *_cells(env))
@@ -173,10 +182,12 @@ def comparison_table(
 def _cells(env: EnvComparison) -> list[str]:
     invalid = f"{env.num_invalid_a} / {env.num_invalid_b}"
     pair = env.paired
+    name = "success" if env.headline is Headline.SUCCESS_RATE else "reward"
     if pair is None:
-        return [*[NONE] * 8, invalid]
+        return [name, *[NONE] * 8, invalid]
     sign = "+" if pair.difference > 0 else ""
     return [
+        name,
         count_text(pair.num_shared),
         number_text(pair.mean_a),
         number_text(pair.mean_b),

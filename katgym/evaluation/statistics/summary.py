@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ import numpy as np
 from rich.table import Table
 
 from katgym.environment.failure import RolloutStatus
+from katgym.environment.reward import Headline, Success
 from katgym.errors import UsageError
 from katgym.evaluation.statistics.attempts import attempts_by_env
 from katgym.evaluation.statistics.component_summary import (
@@ -70,10 +71,11 @@ class EnvSummary:
     t_interval: Interval | None
     bootstrap_interval: Interval | None
     success_rate: float | None
-    """Share of scored rollouts whose reward is at least `success_threshold`."""
+    """Share of scored rollouts that are a `success`."""
     success_interval: Interval | None
     """Wilson, with the effective sample size under clustering by task."""
-    success_threshold: float
+    success: Success
+    """As the env says, and which of the two figures heads its results."""
     pass_at_k: dict[int, float]
     """k -> mean over scored tasks; k up to the smallest number of scored rollouts of a task."""
     pass_hat_k: dict[int, float]
@@ -107,6 +109,13 @@ class EnvSummary:
         """Share of all rollouts that succeeded: an invalid one counts as a failure."""
         return (self.success_rate or 0.0) * (1 - self.num_invalid / self.num_rollouts)
 
+    @property
+    def headline(self) -> tuple[float | None, Interval | None]:
+        """The figure that heads the env's results, and its interval."""
+        if self.success.headline is Headline.MEAN_REWARD:
+            return self.mean_reward, self.t_interval
+        return self.success_rate, self.success_interval
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
@@ -131,51 +140,53 @@ class RunSummary:
 def summarize(
     rollouts: Iterable[Rollout],
     *,
-    success_threshold: float = 1.0,
+    success_threshold: float | None = None,
     level: float = DEFAULT_LEVEL,
     num_resamples: int = DEFAULT_NUM_RESAMPLES,
     bootstrap_seed: int = 0,
 ) -> RunSummary:
     """Summarise a run's rollouts, in any order; none give no envs.
 
+    success_threshold: of the reward, in place of what the envs call a success (None).
+
     `UsageError` (a `ValueError`) names an attempt that occurs twice.
     """
-    by_env = attempts_by_env(rollouts)
-    return RunSummary(
-        envs={
-            env_id: _summarize_env(
-                by_env[env_id],
-                success_threshold=success_threshold,
-                level=level,
-                num_resamples=num_resamples,
-                bootstrap_seed=bootstrap_seed,
-            )
-            for env_id in sorted(by_env)
-        }
-    )
+    envs = {}
+    for env_id, lines in sorted(attempts_by_env(rollouts).items()):
+        success = lines[-1].success
+        if success_threshold is not None:
+            success = replace(success, threshold=success_threshold, component="")
+        envs[env_id] = _summarize_env(
+            lines,
+            success=success,
+            level=level,
+            num_resamples=num_resamples,
+            bootstrap_seed=bootstrap_seed,
+        )
+    return RunSummary(envs=envs)
 
 
 def _summarize_env(
     lines: Sequence[Rollout],
     *,
-    success_threshold: float,
+    success: Success,
     level: float,
     num_resamples: int,
     bootstrap_seed: int,
 ) -> EnvSummary:
     scored = [line for line in lines if line.reward.is_valid]
     rows = [(s.task_id, s.reward.value) for s in scored if s.reward.value is not None]
-    successes = [(task_id, float(value >= success_threshold)) for task_id, value in rows]
+    successes = [(line.task_id, float(success.is_met(line.reward))) for line in scored]
     outcomes: dict[str, list[float]] = {}
-    for task_id, success in successes:
-        outcomes.setdefault(task_id, []).append(success)
+    for task_id, value in successes:
+        outcomes.setdefault(task_id, []).append(value)
     at, hat = mean_pass_k((len(s), round(sum(s))) for s in outcomes.values())
     kinds = Counter(
         str(x.reward.failure_kind or UNSPECIFIED) for x in lines if not x.reward.is_valid
     )
     num_turns = sum(line.num_turns for line in scored)
     num_parallel = sum(line.num_parallel_calls for line in scored)
-    num_successes = round(sum(success for _, success in successes))
+    num_successes = round(sum(value for _, value in successes))
     truncated = sum(line.status == RolloutStatus.TRUNCATED for line in scored)
     rng = np.random.default_rng(bootstrap_seed)
     return EnvSummary(
@@ -195,7 +206,7 @@ def _summarize_env(
         else None,
         success_rate=mean(successes) if rows else None,
         success_interval=success_interval(successes, level=level) if rows else None,
-        success_threshold=success_threshold,
+        success=success,
         pass_at_k=at,
         pass_hat_k=hat,
         mean_turns=_ratio(num_turns, len(scored)),
@@ -225,6 +236,24 @@ def _sha256(items: Iterable[tuple[object, ...]]) -> str:
     return hashlib.sha256(json.dumps(sorted(items, key=repr)).encode()).hexdigest()
 
 
+def success_text(envs: Iterable[EnvSummary]) -> str:
+    """Return what counts as success, with the envs named where they differ.
+
+    Example:
+        "reward at least 1; katgym/OpenSpiel-v0: win at least 1"
+    """
+    found: dict[str, list[str]] = {}
+    for env in envs:
+        found.setdefault(str(env.success), []).append(env.env_id)
+    if len(found) < 2:
+        return "".join(found)
+    most = max(found, key=lambda text: len(found[text]))
+    others = [
+        f"{', '.join(dict.fromkeys(ids))}: {text}" for text, ids in found.items() if text != most
+    ]
+    return "; ".join([most, *others])
+
+
 def summary_table(summary: RunSummary) -> Table:
     """Return a table of a run, one row per env; the caption says what the intervals are."""
     levels = sorted({env.level for env in summary.envs.values()})
@@ -233,19 +262,21 @@ def summary_table(summary: RunSummary) -> Table:
         box=None,
         pad_edge=False,
         caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
-        "of all: with invalid ones as failures; parallel: calls a turn that overlapped",
+        f"of all: with invalid ones as failures; success: {success_text(summary.envs.values())};\n"
+        "parallel: calls a turn that overlapped",
         caption_justify="left",
     )
-    columns = "env,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
+    columns = "env,headline,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
     if has_invalid := any(env.num_invalid for env in summary.envs.values()):
         columns = columns.replace("success", "success,of all")
     for name in columns.split(","):
-        is_env = name == "env"
-        table.add_column(name, justify="left" if is_env else "right", no_wrap=is_env)
+        is_name = name in ("env", "headline")
+        table.add_column(name, justify="left" if is_name else "right", no_wrap=name == "env")
     for env in summary.envs.values():
         k = max(env.pass_hat_k, default=0)
         table.add_row(
             env.env_id,
+            "success" if env.success.headline is Headline.SUCCESS_RATE else "reward",
             estimate_text(env.mean_reward, env.t_interval),
             estimate_text(env.success_rate, env.success_interval),
             *([number_text(env.success_rate_of_all)] if has_invalid else []),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import katgym
 from katgym.environment.failure import FAILURE_TABLE, FailureKind
 from katgym.environment.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
-from katgym.errors import InfrastructureError, UsageError
+from katgym.errors import InfrastructureError, UnknownNameError, UsageError
 from katgym.testing import EchoEnv
 
 ENV = EchoEnv()
@@ -209,3 +209,20 @@ def test_reward_json_shape() -> None:
         "failure_kind": "sandbox_error",
         "reason": "gone",
     }
+
+
+def test_success_is_a_threshold_on_the_reward_or_on_a_component():
+    reward = Reward(value=0.6, components={"win": Component(score=1.0, weight=0.0)})
+    assert not katgym.Success().is_met(reward)
+    assert katgym.Success(threshold=0.6).is_met(reward)
+    assert katgym.Success(component="win").is_met(reward)
+    assert not katgym.Success(component="win").is_met(Reward(value=1.0))
+    assert not katgym.Success(threshold=0.0).is_met(Reward.invalid(FailureKind.SANDBOX_ERROR, ""))
+    assert str(katgym.Success(component="win")) == "win at least 1"
+
+
+def test_success_refuses_what_no_reward_can_reach():
+    with pytest.raises(UsageError, match=r"threshold of success is a finite number, got nan"):
+        katgym.Success(threshold=float("nan"))
+    with pytest.raises(UnknownNameError, match=r"headline 'mean'.*mean_reward"):
+        katgym.Success(headline="mean")

@@ -117,7 +117,7 @@ def test_other_differences_are_warned_about(make_line: Make) -> None:
     section = build_leaderboard(runs).sections[0]
     assert section.warnings == (
         "Env seeds differ between a, b: the episodes are not the same.",
-        "Success thresholds differ between a, b.",
+        "What is a success or heads the results differs between a, b.",
         "Plugin versions differ between a, b.",
     )
 
@@ -186,7 +186,7 @@ def test_measure_mean_reward_ranks_by_t_intervals(make_line: Make) -> None:
     (row,) = board.sections[0].groups[0].rows
     assert row.interval == row.envs[0].t_interval
     assert "t intervals with standard errors clustered by task (CR1)" in board.method
-    assert "Success" in detail_columns(board, board.sections[0].groups[0])
+    assert "Success" in detail_columns(board.sections[0].measure, board.sections[0].groups[0])
 
 
 def test_pass_k_columns_have_one_k_for_all_rows(make_line: Make) -> None:
@@ -203,7 +203,7 @@ def test_pass_k_columns_have_one_k_for_all_rows(make_line: Make) -> None:
         )
 
     board = build_leaderboard([entry("four", 4), entry("two", 2)])
-    columns = detail_columns(board, board.sections[0].groups[0])
+    columns = detail_columns(board.sections[0].measure, board.sections[0].groups[0])
     assert columns["pass@2"] == ["0.500", "0.500"]
     assert "pass^4" not in columns
 

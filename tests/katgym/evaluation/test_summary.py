@@ -69,7 +69,7 @@ def test_success_threshold_moves_success_only(make_line: Make) -> None:
     env = summarize(_run(make_line), success_threshold=0.5).envs["katgym/Toy-v0"]
     assert env.success_rate == pytest.approx(4 / 5)
     assert env.mean_reward == pytest.approx(3.5 / 5)
-    assert env.success_threshold == 0.5
+    assert env.success.threshold == 0.5
 
 
 def test_order_of_lines_does_not_show(make_line: Make) -> None:

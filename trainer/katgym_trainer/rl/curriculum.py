@@ -23,9 +23,6 @@ from katgym.plugins.registry import make
 from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, TaskChoice
 from katgym_trainer.task_sampler import TaskSampler
 
-SUCCESS = 1.0
-"""Reward from which on a rollout has succeeded."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDraw:
@@ -193,7 +190,7 @@ class _Course:
     def update(self, draw: GroupDraw, group: RolloutGroup) -> None:
         """Take in a group; the next lesson begins when this one is known well enough."""
         rewards = group.rewards
-        num_passed = sum(reward >= SUCCESS for reward in rewards)
+        num_passed = sum(rollout.is_success for rollout in group.rollouts)
         self.lessons[draw.lesson].tasks.update(draw.task_id, num_passed, len(rewards))
         if draw.lesson != self.lesson or not rewards:
             return

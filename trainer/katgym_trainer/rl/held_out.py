@@ -17,7 +17,6 @@ from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.play.rollout import Rollout
 from katgym.policies.base import Policy, Sampling
 from katgym_trainer.config.rl_config import RlConfig
-from katgym_trainer.rl.curriculum import SUCCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class HeldOut:
         played: list[Rollout] = []
         for name, plan in self._plans.items():
             rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
-            found = summarize(rollouts, success_threshold=SUCCESS)
+            found = summarize(rollouts)
             (summary,) = found.envs.values()
             interval = summary.success_interval
             lines.append(

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 
 from katgym.errors import KatgymError
-from katgym_trainer.rl.curriculum import SUCCESS
 from katgym_trainer.rl.group_stream import Taken
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def _nothing_to_learn(num_steps: int, taken: Taken) -> str:
             " Begin with an easier level, train it on solutions first (katgym train sft), raise"
             " group_size, or give partial rewards"
         )
-    if low >= SUCCESS:
+    if all(played.group.is_solved for played in taken.groups if played.group.rewards):
         return text + (
             f"All {len(rewards)} rollouts of the last one got {high:g}: there is nothing left to"
             " learn. Take a harder level or a curriculum"

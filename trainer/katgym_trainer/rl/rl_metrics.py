@@ -16,7 +16,6 @@ from katgym.environment.failure import RolloutStatus
 from katgym.evaluation.statistics.intervals import t_interval
 from katgym.play.rollout import Rollout
 from katgym.policies.version_span import one_span
-from katgym_trainer.rl.curriculum import SUCCESS
 from katgym_trainer.rl.group_stream import Taken
 
 RL_METRICS = {
@@ -96,8 +95,7 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
         **{f"rollout/invalid/{kind}": count for kind, count in kinds.items()},
         "rollout/num_retries": sum(rollout.num_retries for rollout in rollouts),
         "rollout/open_groups": sum(len(set(p.group.rewards)) > 1 for p in groups) / num,
-        "rollout/solved_groups": sum(min(p.group.rewards, default=0.0) >= SUCCESS for p in groups)
-        / num,
+        "rollout/solved_groups": sum(p.group.is_solved for p in groups) / num,
         "rollout/num_refused": len(taken.refused),
         "rollout/num_dropped": taken.num_dropped,
         "rollout/staleness": sum(age * count for age, count in ages) / max(1, num_tokens),
@@ -121,7 +119,7 @@ def _valid_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     num = len(rollouts)
     rows = [(f"{r.env_id} {r.task_id}", r.reward.value_or_nan()) for r in rollouts]
     num_turns = max(1, sum(rollout.num_turns for rollout in rollouts))
-    num_passed = sum(value >= SUCCESS for _, value in rows)
+    num_passed = sum(rollout.is_success for rollout in rollouts)
     tokens = [rollout.num_completion_tokens for rollout in rollouts]
     turns = [turn for rollout in rollouts for turn in rollout.turns]
     model_s = sum(turn.completed_s - turn.started_s for turn in turns)

@@ -19,7 +19,7 @@ from katgym.play.rollout import Rollout
 from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.config.rl_config import RolloutsConfig
-from katgym_trainer.rl.curriculum import SUCCESS, GroupDraw
+from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
 from katgym_trainer.rl.group_stream import GroupFeed, PlayedGroup, Taken
 from katgym_trainer.rl.stored_group_checks import reason_against, waiting_text
@@ -160,7 +160,7 @@ class StoreStream(GroupFeed):
         valid = [rollout for rollout in self._held_out if rollout.reward.is_valid]
         if not valid:
             return {}
-        num_passed = sum(rollout.reward.value_or_nan() >= SUCCESS for rollout in valid)
+        num_passed = sum(rollout.is_success for rollout in valid)
         return {
             "eval/store/success": num_passed / len(valid),
             "eval/store/reward": sum(r.reward.value_or_nan() for r in valid) / len(valid),

@@ -18,6 +18,7 @@ import numpy as np
 
 import katgym
 from katgym.environment.messages import Action
+from katgym.environment.reward import Headline
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, ChessPlayer, RandomChessPlayer
 from katgym_envs.games.chess_game.mate import keeps_mate, key_moves, longest_defence
@@ -69,6 +70,8 @@ class ChessEnv(MoveEnv):
             raise UsageError(f"depth={depth!r} is for mode='game', opponent='alphabeta'")
         if depth is not None and depth not in range(1, MAX_DEPTH + 1):
             raise UsageError(f"depth is an int from 1 to {MAX_DEPTH}, got {depth!r}")
+        if mode == "game":
+            self.success = katgym.Success(component="win", headline=Headline.MEAN_REWARD)
         self.mode = mode
         self.mate_in = mate_in
         self.opponent = opponent or "random"
@@ -186,7 +189,7 @@ class ChessEnv(MoveEnv):
 
     @katgym.scorer(weight=0.0)
     def win(self) -> bool:
-        """Whether the policy gave mate."""
+        """Whether the policy gave mate, or won the game."""
         return self.outcome() == 1.0
 
     @katgym.scorer(weight=0.0)

@@ -17,6 +17,7 @@ import pyspiel
 import katgym
 from katgym.environment.env import StepResult
 from katgym.environment.messages import Action, Message
+from katgym.environment.reward import Headline
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
 from katgym_envs.games.openspiel.catalogue import load_game
@@ -57,6 +58,8 @@ class OpenSpielEnv(MoveEnv):
     tool calls, the moves since. The step's reward is that of the first seat; `seat_rewards` has
     all.
     """
+
+    success = katgym.Success(component="win", headline=Headline.MEAN_REWARD)
 
     def __init__(
         self,

@@ -60,7 +60,8 @@ class Env(gymnasium.Env[Observation, Action]):
     assistant message (`content`, `tool_calls`) or a `str`. A message with tool calls is answered
     by one tool message per call; one without goes to `reply`, which by default ends the episode.
     The reward arrives with the last step and is 0.0 before; `last_reward` holds it with its
-    components. An invalid reward is NaN there: it is not a score.
+    components. An invalid reward is NaN there: it is not a score. `copy.deepcopy` in mid-episode
+    plays on independently, with a fork of its sandbox; close the copy, too.
     """
 
     splits: tuple[str, ...] = SPLITS

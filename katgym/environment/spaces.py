@@ -1,19 +1,26 @@
 """Gymnasium spaces over chat messages, for observations and actions.
 
 `gymnasium.spaces.Text` needs a finite charset and rejects most of Unicode, and Gymnasium's
-asynchronous vector env returns garbage for it with shared memory; these do neither (use
-`shared_memory=False` there).
+asynchronous vector env returns garbage for it. These take all text, and in place of shared memory,
+which has a fixed size, such a vector env's workers send observations through queues.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.vector.utils import (
+    create_shared_memory,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
 
 from katgym.environment.messages import Message, assistant
 from katgym.environment.tool import Tool
@@ -80,6 +87,57 @@ class Messages(_MessageSpace):
 
     def __repr__(self) -> str:
         return "Messages()"
+
+
+Mailbox = tuple[Any, Any]
+"""Of one worker: a queue of observations, and how many it has put there."""
+
+
+class ReceivedMessages(Sequence[list[Message]]):
+    """The newest observation of every worker; a deep copy is a tuple of them as they are then."""
+
+    def __init__(self, mailboxes: Sequence[Mailbox]) -> None:
+        self._mailboxes = mailboxes
+        self._num_read = [0] * len(mailboxes)
+        self._newest: list[list[Message]] = [[] for _ in mailboxes]
+
+    def __len__(self) -> int:
+        return len(self._mailboxes)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        queue, num_put = self._mailboxes[index]
+        while self._num_read[index] < num_put.value:
+            self._newest[index] = queue.get()
+            self._num_read[index] += 1
+        return self._newest[index]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[list[Message], ...]:
+        return tuple(list(self[place]) for place in range(len(self)))
+
+
+@create_shared_memory.register(Messages)
+def _make_mailboxes(space: Messages, n: int = 1, ctx: ModuleType | None = None) -> list[Mailbox]:
+    made: Any = ctx or multiprocessing
+    return [(made.Queue(), made.Value("q", 0)) for _ in range(n)]
+
+
+@write_to_shared_memory.register(Messages)
+def _put_messages(
+    space: Messages, index: int, value: list[Message], shared_memory: Sequence[Mailbox]
+) -> None:
+    queue, num_put = shared_memory[index]
+    queue.cancel_join_thread()  # a worker ends, also when nobody reads what it sent
+    queue.put(value)
+    num_put.value += 1
+
+
+@read_from_shared_memory.register(Messages)
+def _receive_messages(
+    space: Messages, shared_memory: Sequence[Mailbox], n: int = 1
+) -> ReceivedMessages:
+    return ReceivedMessages(shared_memory)
 
 
 class AssistantMessage(_MessageSpace):

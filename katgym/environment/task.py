@@ -65,6 +65,9 @@ class TaskSet(Sequence[Task]):
             twice = next(task_id for task_id, count in counts.items() if count > 1)
             raise UsageError(f"task id {twice!r} occurs twice in split {split!r}")
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TaskSet:
+        return self  # it never changes: copies of an env share it
+
     def __len__(self) -> int:
         return len(self._tasks)
 

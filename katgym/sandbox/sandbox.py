@@ -26,6 +26,7 @@ from katgym.sandbox.operations import (
     Write,
 )
 from katgym.sandbox.spec import SandboxSpec
+from katgym.system.sync import run_sync
 
 
 class Sandbox:
@@ -142,6 +143,12 @@ class Sandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sandbox:
+        """Return a fork, which whoever has the copy has to kill."""
+        (copy,) = run_sync(self.fork())
+        memo[id(self)] = copy
+        return copy
+
 
 class SandboxBackend(abc.ABC):
     """Makes sandboxes of one kind; belongs to one event loop at a time, safe to share in it."""
@@ -167,6 +174,9 @@ class SandboxBackend(abc.ABC):
     @abc.abstractmethod
     async def aclose(self) -> None:
         """Kill every sandbox of this backend object and release what it holds."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # it holds processes and connections, which copies of sandboxes share
 
     def provenance(self) -> Mapping[str, Any]:
         """Return what a result should record: backend, level, whether `unsafe` was asked for."""

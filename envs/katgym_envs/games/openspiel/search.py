@@ -6,7 +6,8 @@ Not here: the games (`catalogue.py`).
 from __future__ import annotations
 
 import random
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -43,13 +44,17 @@ class RandomPlayer:
 
 
 class BotPlayer:
-    """Plays what an OpenSpiel bot plays."""
+    """Plays what OpenSpiel's bots play: a new one for each move, as none can be copied.
 
-    def __init__(self, bot: pyspiel.Bot) -> None:
-        self._bot = bot
+    make_bot: a function of the move's seed.
+    """
+
+    def __init__(self, make_bot: Callable[[int], pyspiel.Bot], seed: int) -> None:
+        self._make_bot = make_bot
+        self._rng = random.Random(seed)
 
     def choose(self, state: pyspiel.State) -> int:
-        return int(self._bot.step(state))
+        return int(self._make_bot(self._rng.getrandbits(31)).step(state))
 
 
 class RolloutPlayer:
@@ -91,6 +96,9 @@ class ExactPlayer:
     def choose(self, state: pyspiel.State) -> int:
         player = state.current_player()
         return int(max(state.legal_actions(), key=lambda a: self._total(state.child(a))[player]))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ExactPlayer:
+        return self  # what it keeps is true of the game, whoever plays
 
     def value(self, state: pyspiel.State) -> tuple[float, ...]:
         """Return each player's expected return from here on, rewards so far left out."""
@@ -140,18 +148,8 @@ def search_player(game: pyspiel.Game, simulations: int, seed: int) -> Player:
     """Return a tree search that knows only what the player on move knows."""
     check_search(game)
     if game.get_type().information == pyspiel.GameType.Information.PERFECT_INFORMATION:
-        return _mcts(game, simulations, seed)
-    # OpenSpiel's search in Python: ties in the C++ one hang on the process's hash seed.
-    random_state, rng = np.random.RandomState(seed), random.Random(seed)
-    bot = ismcts.ISMCTSBot(
-        game,
-        mcts.RandomRolloutEvaluator(1, random_state),
-        uct_c=_UCT_C,
-        max_simulations=simulations,
-        random_state=random_state,
-    )
-    bot.set_resampler(lambda state, player: state.resample_from_infostate(player, rng.random))
-    return BotPlayer(bot)
+        return BotPlayer(partial(_mcts, game, simulations), seed)
+    return BotPlayer(partial(_ismcts, game, simulations), seed)
 
 
 def oracle_player(game_text: str, seed: int) -> Player:
@@ -162,7 +160,7 @@ def oracle_player(game_text: str, seed: int) -> Player:
         return exact_player(game_text)
     simulations = oracle_simulations(game)
     if kind.reward_model == pyspiel.GameType.RewardModel.TERMINAL:
-        return _mcts(game, simulations, seed)
+        return BotPlayer(partial(_mcts, game, simulations), seed)
     return RolloutPlayer(min(simulations, 100), seed)
 
 
@@ -183,7 +181,20 @@ def draw_action(state: pyspiel.State, rng: random.Random) -> int:
     return int(rng.choices(actions, weights=probabilities)[0])
 
 
-def _mcts(game: pyspiel.Game, simulations: int, seed: int) -> Player:
+def _mcts(game: pyspiel.Game, simulations: int, seed: int) -> pyspiel.Bot:
     evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
-    bot = pyspiel.MCTSBot(game, evaluator, _UCT_C, simulations, _MEMORY_MB, True, seed, False)
-    return BotPlayer(bot)
+    return pyspiel.MCTSBot(game, evaluator, _UCT_C, simulations, _MEMORY_MB, True, seed, False)
+
+
+def _ismcts(game: pyspiel.Game, simulations: int, seed: int) -> pyspiel.Bot:
+    # OpenSpiel's search in Python: ties in the C++ one hang on the process's hash seed.
+    random_state, rng = np.random.RandomState(seed), random.Random(seed)
+    bot = ismcts.ISMCTSBot(
+        game,
+        mcts.RandomRolloutEvaluator(1, random_state),
+        uct_c=_UCT_C,
+        max_simulations=simulations,
+        random_state=random_state,
+    )
+    bot.set_resampler(lambda state, player: state.resample_from_infostate(player, rng.random))
+    return bot

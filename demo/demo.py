@@ -18,7 +18,7 @@ from katgym.console import stdout
 ENVS = (
     "katgym/Arithmetic-v0?level=1",
     "katgym/MathProblems-v0",
-    "katgym/TreasureHunt-v0?level=1",
+    "katgym/TreasureHunt-v1?level=1",
 )
 REPAIR = "katgym/SWE-v0?tasks=toy"
 """Five repairs of the toy repository: real sandboxes, hidden tests, canaries; no network."""

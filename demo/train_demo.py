@@ -2,12 +2,12 @@
 
 Two games, each with a model of a million random weights. It first imitates the env's solutions,
 most of which make one call a turn: expressions of two parts (`katgym/Arithmetic-v0`), and hunts
-through four places (`katgym/TreasureHunt-v0`). Then it has three turns, which suffice only for
+through four places (`katgym/TreasureHunt-v1`). Then it has three turns, which suffice only for
 those who compute both parts, or look into several places, at the same time, and learns from what
 succeeds. Everything is real: the model samples every token, and test tasks are none that it was
 trained on.
 
-    python demo/train_demo.py           # three seeds; 13 minutes on two cores
+    python demo/train_demo.py           # three seeds; a quarter of an hour on two cores
     python demo/train_demo.py --quick   # a few steps of everything: does it run here?
 
 A second run goes on where the first was stopped. Not here: a model that exists already playing
@@ -55,7 +55,7 @@ class Game:
     """Keys of `rl.toml` that are replaced."""
 
 
-ARITHMETIC, HUNT = "katgym/Arithmetic-v0", "katgym/TreasureHunt-v0"
+ARITHMETIC, HUNT = "katgym/Arithmetic-v0", "katgym/TreasureHunt-v1"
 TIGHT = "max_turns=3"
 GAMES = (
     Game(
@@ -72,8 +72,8 @@ GAMES = (
         name="hunts",
         env=f"{HUNT}?level=1",
         teachers=(
-            ("one-by-one", f"{HUNT}?level=1", "oracle?max_calls=1", 1600, 0),
-            ("parallel", f"{HUNT}?level=1", "oracle", 400, 1),
+            ("one-by-one", f"{HUNT}?level=1", "oracle?max_calls=1", 2000, 0),
+            ("parallel", f"{HUNT}?level=1", "oracle", 500, 1),
         ),
         rl=(
             f'envs=[{{id="{HUNT}?level=1&{TIGHT}", num_tasks=1024}}]',

@@ -31,7 +31,7 @@ from katgym_trainer.models.new_tokenizer import (
     train_tokenizer,
 )
 
-ENVS = ("katgym/TreasureHunt-v0?level=2", "katgym/Arithmetic-v0?level=2")
+ENVS = ("katgym/TreasureHunt-v1?level=2", "katgym/Arithmetic-v0?level=2")
 SMALL = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "num_tasks": 6}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 

@@ -31,7 +31,7 @@ from katgym_trainer.rollouts.supervised_rows import supervised_rows
 from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
 
 END = "<|im_end|>"
-ENVS = ["katgym/Arithmetic-v0", "katgym/MathProblems-v0", "katgym/TreasureHunt-v0"]
+ENVS = ["katgym/Arithmetic-v0", "katgym/MathProblems-v0", "katgym/TreasureHunt-v1"]
 
 
 @pytest.fixture(scope="module")

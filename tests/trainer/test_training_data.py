@@ -215,7 +215,7 @@ def test_the_oracle_plays_once_into_the_folder(tmp_path: Path) -> None:
 
 
 def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) -> None:
-    hunt = "katgym/TreasureHunt-v0"
+    hunt = "katgym/TreasureHunt-v1"
     envs = [f"{hunt}?level=2", "katgym/Arithmetic-v0?level=7", f"{hunt}?level=6&max_turns=25"]
     oracle = {"envs": envs, "num_tasks": 2, "max_calls": 1}
     sources = sources_of(config(TrainKind.SFT, rollouts=[], oracle=oracle), tmp_path)

@@ -2,7 +2,7 @@
 
     python trainer/benchmarks/steps.py --shrink 32 --out trainer/benchmarks/steps_cpu.csv
     python trainer/benchmarks/steps.py --prefix         # 16 answers of 64 tokens to 1,024
-    katgym eval 'katgym/TreasureHunt-v0?level=2' --policy smollm2 --tasks 2 --group-size 8 \
+    katgym eval 'katgym/TreasureHunt-v1?level=2' --policy smollm2 --tasks 2 --group-size 8 \
         --max-tokens 48 --set limits.max_turns=6 --out runs/recorded
     python trainer/benchmarks/steps.py --recorded runs/recorded --vocabulary 49152
     python trainer/benchmarks/steps.py --device cuda --shape 0.6b --dtype bfloat16 --shrink 1 \

@@ -11,7 +11,7 @@ from katgym.hookspecs import hookimpl
 def katgym_register_envs(register: Callable[..., None]) -> None:
     """Register the three games."""
     register(
-        "katgym/TreasureHunt-v0",
+        "katgym/TreasureHunt-v1",
         entry_point="katgym_envs.games.treasure_hunt.env:TreasureHuntEnv",
         description="Read notes in many places at the same time and open the one right chest.",
     )

@@ -4,7 +4,7 @@ What you type is your message. `/tool NAME {"argument": value}` calls a tool; se
 one turn are sent together with a last line `/send`. `/oracle` shows the gold action, `/quit` ends.
 
 example:
-  katgym play 'katgym/TreasureHunt-v0?level=2'
+  katgym play 'katgym/TreasureHunt-v1?level=2'
   katgym play katgym/Chess-v0 --seed 7
 """
 

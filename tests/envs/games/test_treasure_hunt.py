@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
 from env_play import finish
 
@@ -138,6 +139,46 @@ def test_200_hunts_have_one_solution_and_need_every_fact():
         for left_out in range(len(facts)):
             rest = facts[:left_out] + facts[left_out + 1 :]
             assert sum(fits(chest, rest) for chest in data["chests"]) >= 2
+
+
+def chest_lists(level, split, count):
+    """Return what lists show of each chest, standardised (task x chest x number), and treasures."""
+    tasks, shown, treasures = TreasureHuntEnv(level=level).tasks(split), [], []
+    for index in range(count):
+        chests = tasks[index].data["chests"]
+        codes = np.array([[FEATURES[f].index(v) for f, v in chest.items()] for chest in chests])
+        is_same = codes[:, None] == codes[None]
+        num_shared = is_same.sum(2)
+        features = range(codes.shape[1])
+        columns = [(num_shared == n).sum(1) for n in features]  # chests that share n values with it
+        columns += [is_same[..., f].sum(1) for f in features]
+        columns += [(is_same[..., f] & is_same[..., g]).sum(1) for f in features for g in range(f)]
+        columns += [column**2 for column in columns]
+        one_hot = [codes[:, f, None] == np.arange(5) for f in features]
+        shown.append(np.column_stack([*columns, *one_hot, np.eye(len(chests))]))
+        treasures.append(tasks[index].data["treasure"] - 1)
+    shown = np.array(shown)
+    return (shown - shown.mean((0, 1))) / (shown.std((0, 1)) + 1e-9), np.array(treasures)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_trained_guesser_who_sees_the_chest_list_alone_stays_at_chance(level):
+    # A softmax regression over the chests. It opened the right one up to twice as often as chance
+    # where the list was made around the treasure.
+    seen, treasures = chest_lists(level, "train", 500)
+    weights, mean, square = np.zeros((3, seen.shape[2]))
+    for step in range(1, 101):  # Adam
+        logits = seen @ weights
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        shares[np.arange(len(seen)), treasures] -= 1
+        gradient = np.einsum("tc,tcn->n", shares, seen) / len(seen) + 1e-3 * weights
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+        weights -= 0.05 * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.99**step)) + 1e-8)
+    seen, treasures = chest_lists(level, "test", 500)
+    chance = 1 / LEVELS[level].num_chests
+    stderr = np.sqrt(chance * (1 - chance) / len(seen))
+    assert abs(((seen @ weights).argmax(1) == treasures).mean() - chance) <= 2 * stderr
 
 
 def test_chests_and_notes_of_a_hunt_differ():

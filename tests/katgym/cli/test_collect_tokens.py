@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def collect(folder: Path, store: Path, *extra: object) -> int:
     options = ["--policy", f"hf:{folder}", "--tasks", 3, "--group-size", 2, "--max-tokens", 12]
-    env = "katgym/TreasureHunt-v0?level=1"
+    env = "katgym/TreasureHunt-v1?level=1"
     told = ["rollouts", "collect", env, *options, "--store", store, *extra]
     told += ["--set", "limits.max_turns=2"]
     return main(list(map(str, told)))

@@ -39,7 +39,7 @@ def test_envs_lists_the_built_in_domains_as_json(capsys):
         "katgym/Chess-v0",
         "katgym/MathProblems-v0",
         "katgym/OpenSpiel-v0",
-        "katgym/TreasureHunt-v0",
+        "katgym/TreasureHunt-v1",
     } <= set(envs)
     arithmetic = envs["katgym/Arithmetic-v0"]
     assert arithmetic["tools"] == ["calculator"]

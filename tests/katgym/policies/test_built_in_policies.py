@@ -55,7 +55,7 @@ def calls_per_turn(env, player, **kwargs):
 @pytest.mark.parametrize("level", [6, 10])
 @pytest.mark.parametrize("max_calls", [1, 2, 3])
 def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns(level, max_calls):
-    env = katgym.make("katgym/TreasureHunt-v0", level=level, max_turns=60)
+    env = katgym.make("katgym/TreasureHunt-v1", level=level, max_turns=60)
     all_at_once, _ = calls_per_turn(env, "oracle")
     few, rollout = calls_per_turn(env, f"oracle?max_calls={max_calls}")
     assert rollout.reward.value == 1.0

@@ -31,7 +31,7 @@ from katgym import (
 from katgym.policies.base import BranchReason
 from katgym.policies.version_span import VersionSpan, one_span
 
-ENV_ID = "katgym/TreasureHunt-v0"
+ENV_ID = "katgym/TreasureHunt-v1"
 ROOMS = {
     "library": ("library rug", "library shelf", "library cabinet"),
     "kitchen": ("kitchen table", "kitchen basket", "kitchen bench"),

@@ -14,7 +14,7 @@ from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, TaskChoic
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 
 ARITHMETIC = EnvConfig(id="katgym/Arithmetic-v0?level=1", num_tasks=20)
-HUNT = EnvConfig(id="katgym/TreasureHunt-v0", num_tasks=20, weight=3.0)
+HUNT = EnvConfig(id="katgym/TreasureHunt-v1", num_tasks=20, weight=3.0)
 
 
 def source(*envs: EnvConfig, seed: int = 0, **config: Any) -> Curriculum:
@@ -72,14 +72,14 @@ def test_the_same_seed_and_outcomes_draw_the_same_and_another_seed_does_not() ->
 @pytest.mark.parametrize("choice", TaskChoice)
 def test_a_state_goes_on_with_the_draws_that_would_have_come(choice: TaskChoice) -> None:
     course = EnvConfig(
-        id="katgym/TreasureHunt-v0", num_tasks=9, curriculum=({"level": 1}, {"level": 2}), window=2
+        id="katgym/TreasureHunt-v1", num_tasks=9, curriculum=({"level": 1}, {"level": 2}), window=2
     )
     one, other = (source(ARITHMETIC, course, choice=choice) for _ in range(2))
     for draw in draws(one, 13):
         one.update(draw, group_of([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
     state = json.loads(json.dumps(one.state_dict()))
     other.load_state_dict(state)
-    assert other.lesson_names() == {"katgym/TreasureHunt-v0": 1}
+    assert other.lesson_names() == {"katgym/TreasureHunt-v1": 1}
     assert draws(other, 20) == draws(one, 20)
     with pytest.raises(ValueError, match="the state is of 2 envs"):
         source(ARITHMETIC).load_state_dict(state)
@@ -87,7 +87,7 @@ def test_a_state_goes_on_with_the_draws_that_would_have_come(choice: TaskChoice)
 
 def test_a_lesson_ends_when_enough_of_its_last_groups_succeeded() -> None:
     course = EnvConfig(
-        id="katgym/TreasureHunt-v0",
+        id="katgym/TreasureHunt-v1",
         num_tasks=9,
         curriculum=({"level": 1}, {"level": 2}, {"level": 3}),
         advance_at=0.75,
@@ -95,7 +95,7 @@ def test_a_lesson_ends_when_enough_of_its_last_groups_succeeded() -> None:
         review=0.25,
     )
     one = source(course, num_groups=1)
-    name = "katgym/TreasureHunt-v0"
+    name = "katgym/TreasureHunt-v1"
 
     def play(*rewards: float) -> GroupDraw:
         draw = one.draw()
@@ -117,11 +117,11 @@ def test_a_lesson_ends_when_enough_of_its_last_groups_succeeded() -> None:
 
 def test_groups_without_a_valid_reward_say_nothing_about_a_lesson() -> None:
     course = EnvConfig(
-        id="katgym/TreasureHunt-v0", curriculum=({"level": 1}, {"level": 2}), window=1, num_tasks=2
+        id="katgym/TreasureHunt-v1", curriculum=({"level": 1}, {"level": 2}), window=1, num_tasks=2
     )
     one = source(course, num_groups=1)
     one.update(one.draw(), group_of([None, None]))
-    assert one.lesson_names() == {"katgym/TreasureHunt-v0": 0}
+    assert one.lesson_names() == {"katgym/TreasureHunt-v1": 0}
 
 
 def test_what_cannot_be_played_is_told_before_anything_is() -> None:
@@ -130,8 +130,8 @@ def test_what_cannot_be_played_is_told_before_anything_is() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown split 'tran'. Did you mean 'train'"):
         source(EnvConfig(id="katgym/Arithmetic-v0", split="tran"))
     with pytest.raises(UsageError, match="level is an int from 1 to 10"):
-        source(EnvConfig(id="katgym/TreasureHunt-v0", curriculum=({"level": 11},)))
+        source(EnvConfig(id="katgym/TreasureHunt-v1", curriculum=({"level": 11},)))
     with pytest.raises(UsageError, match=r"'level' is in `id` .* and in the curriculum"):
-        EnvConfig(id="katgym/TreasureHunt-v0?level=2", curriculum=({"level": 1},))
+        EnvConfig(id="katgym/TreasureHunt-v1?level=2", curriculum=({"level": 1},))
     with pytest.raises(UsageError, match=r"window changes nothing for .* without a curriculum"):
-        EnvConfig(id="katgym/TreasureHunt-v0", window=3)
+        EnvConfig(id="katgym/TreasureHunt-v1", window=3)

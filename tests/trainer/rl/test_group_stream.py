@@ -16,7 +16,7 @@ from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, StaleGrou
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 from katgym_trainer.rl.group_stream import GroupStream
 
-HUNT = EnvConfig(id="katgym/TreasureHunt-v0?max_turns=1", num_tasks=50)
+HUNT = EnvConfig(id="katgym/TreasureHunt-v1?max_turns=1", num_tasks=50)
 
 
 def stream_of(

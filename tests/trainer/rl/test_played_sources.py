@@ -15,7 +15,7 @@ from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.config.train_run_config import CollectConfig, DataConfig
 from katgym_trainer.runs.played_sources import play_model, relative_reward
 
-HUNT = "katgym/TreasureHunt-v0?level=1"
+HUNT = "katgym/TreasureHunt-v1?level=1"
 
 
 @pytest.fixture(scope="module")

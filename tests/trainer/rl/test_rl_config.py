@@ -35,7 +35,7 @@ def test_every_section_is_read() -> None:
 weight = 2.0
 curriculum = [{ level = 1 }, { level = 2 }]
 [[envs]]
-id = "katgym/TreasureHunt-v0?level=2"
+id = "katgym/TreasureHunt-v1?level=2"
 split = "validation"
 [policy]
 uri = "vllm:http://host:1#adapter"
@@ -63,7 +63,7 @@ name = "tensorboard"
         num_steps=50,
     )
     assert config.envs[0].lessons[1] == ("katgym/Arithmetic-v0", {"level": 2})
-    assert config.envs[1].lessons == [("katgym/TreasureHunt-v0", {"level": 2})]
+    assert config.envs[1].lessons == [("katgym/TreasureHunt-v1", {"level": 2})]
     assert config.rollouts.stale is StaleGroups.DROP
     assert (config.rollouts.limits.max_turns, config.rollouts.limits.timeout_s) == (5, 60.0)
     trainer = config.trainer_config()

@@ -4,7 +4,7 @@ The tokenizer is made of what the envs' own solutions and random play read and w
 format is Qwen3's, with tool calls. `katgym train sft` teaches the model to act.
 
 example:
-  katgym train new-model models/tiny --envs 'katgym/TreasureHunt-v0?level=2'
+  katgym train new-model models/tiny --envs 'katgym/TreasureHunt-v1?level=2'
   katgym train new-model models/tiny --envs katgym/Arithmetic-v0 --set hidden=192 --set layers=6
 """
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Train a model; a run that was stopped goes on where it was.
 
     example:
-      katgym train new-model models/tiny --envs katgym/TreasureHunt-v0
+      katgym train new-model models/tiny --envs katgym/TreasureHunt-v1
       katgym train sft sft.toml --out runs/sft
       katgym train rft rft.toml --out runs/rft
       katgym train rl rl.toml --out runs/rl

@@ -1,1 +1,1 @@
-"""`katgym/TreasureHunt-v0`: find the one chest that all true notes allow."""
+"""`katgym/TreasureHunt-v1`: find the one chest that all true notes allow."""

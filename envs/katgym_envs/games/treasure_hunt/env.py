@@ -1,4 +1,4 @@
-"""`katgym/TreasureHunt-v0`: inspect places at the same time, then open the one right chest.
+"""`katgym/TreasureHunt-v1`: inspect places at the same time, then open the one right chest.
 
 Not here: how hunts are made and what makes them solvable (`hunt.py`).
 """

@@ -2,12 +2,15 @@
 
 A true note carries the owl seal. It holds a fact about the treasure's chest, or sends the reader
 to a numbered locker with the next note of its trail. Every fact is needed: without any one of
-them at least two chests remain. Not here: the env around a hunt (`env.py`).
+them at least two chests remain. The chests are all combinations of a few values a feature, and
+the treasure is one of them, drawn after them: the list tells nothing about which. Not here: the
+env around a hunt (`env.py`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,20 +38,25 @@ Fact = tuple[str, str, bool]
 class HuntLevel:
     """How hard a hunt is.
 
-    `num_features` of the chests' features differ; `num_facts` trails of `depth` notes each lead to
-    one fact; `num_false_trails` carry another seal.
+    `num_facts` trails of `depth` notes lead to one fact each; `num_false_trails` have another seal.
     """
 
     num_rooms: int
     num_places: int
     """Places per room."""
-    num_features: int
-    num_chests: int
+    shape: tuple[int, ...]
+    """Number of values for each feature in which chests differ."""
     num_facts: int
+    """A feature of n values takes one fact (which it is) or n - 1 (which it is not)."""
     depth: int
     num_false_trails: int
     is_tight: bool = False
     """The turns suffice only for several calls per turn."""
+
+    @property
+    def num_chests(self) -> int:
+        """One for every combination of values."""
+        return math.prod(self.shape)
 
     @property
     def max_turns(self) -> int:
@@ -66,24 +74,23 @@ LEVELS: Mapping[int, HuntLevel] = {
     number: HuntLevel(
         num_rooms=rooms,
         num_places=places,
-        num_features=features,
-        num_chests=chests,
+        shape=shape,
         num_facts=facts,
         depth=depth,
         num_false_trails=false,
         is_tight=number >= 6,
     )
-    for number, rooms, places, features, chests, facts, depth, false in (
-        (1, 2, 2, 1, 5, 1, 1, 0),
-        (2, 2, 2, 2, 6, 2, 1, 0),
-        (3, 2, 3, 2, 5, 2, 1, 1),
-        (4, 3, 3, 2, 6, 2, 2, 1),
-        (5, 3, 4, 2, 8, 3, 2, 2),
-        (6, 3, 4, 3, 10, 3, 2, 2),
-        (7, 4, 4, 3, 12, 4, 2, 3),
-        (8, 5, 4, 3, 14, 4, 3, 4),
-        (9, 6, 4, 3, 18, 5, 3, 6),
-        (10, 7, 4, 3, 24, 6, 4, 8),
+    for number, rooms, places, shape, facts, depth, false in (
+        (1, 2, 2, (5,), 1, 1, 0),
+        (2, 2, 2, (2, 3), 2, 1, 0),
+        (3, 2, 3, (2, 3), 2, 1, 1),
+        (4, 3, 3, (2, 4), 2, 2, 1),
+        (5, 3, 4, (3, 3), 3, 2, 2),
+        (6, 3, 4, (2, 2, 3), 3, 2, 2),
+        (7, 4, 4, (2, 2, 3), 4, 2, 3),
+        (8, 5, 4, (2, 3, 3), 4, 3, 4),
+        (9, 6, 4, (2, 3, 3), 5, 3, 6),
+        (10, 7, 4, (2, 3, 4), 6, 4, 8),
     )
 }
 
@@ -95,8 +102,15 @@ def make_hunt(level: HuntLevel, rng: np.random.Generator) -> dict[str, Any]:
     right one; `notes`: place -> text, empty places left out; `trails`: per fact the places to
     inspect, in order; `facts`: the true facts.
     """
-    features = list(FEATURES)[: level.num_features]
-    facts, chests, treasure = _make_chests(level, features, rng)
+    sizes = [int(size) for size in rng.permutation(level.shape)]
+    values = {
+        feature: [str(value) for value in rng.permutation(FEATURES[feature])[:size]]
+        for feature, size in zip(FEATURES, sizes, strict=False)
+    }
+    kinds = [dict(zip(values, kind, strict=True)) for kind in itertools.product(*values.values())]
+    chests = [kinds[i] for i in rng.permutation(len(kinds))]
+    treasure = chests[int(rng.integers(len(chests)))]
+    facts = _draw_facts(level, values, treasure, rng)
     rooms = [str(r) for r in rng.permutation(ROOMS)[: level.num_rooms]]
     places = {
         room: [f"{room} {kind}" for kind in rng.permutation(FURNITURE)[: level.num_places]]
@@ -106,7 +120,7 @@ def make_hunt(level: HuntLevel, rng: np.random.Generator) -> dict[str, Any]:
     lockers = [f"locker {n}" for n in rng.permutation(NUM_LOCKERS)[: 20 * level.depth]]
     notes: dict[str, str] = {}
     trails: list[list[str]] = []
-    false_facts = _false_facts(level, features, treasure, rng)
+    false_facts = _false_facts(level, values, treasure, rng)
     seals = ["owl"] * level.num_facts
     seals += [str(rng.choice(FALSE_SEALS)) for _ in range(level.num_false_trails)]
     for seal, fact in zip(seals, [*facts, *false_facts], strict=True):
@@ -118,7 +132,7 @@ def make_hunt(level: HuntLevel, rng: np.random.Generator) -> dict[str, Any]:
             trails.append(trail)
     return {
         "places": places,
-        "chests": [dict(chest) for chest in chests],
+        "chests": chests,
         "treasure": chests.index(treasure) + 1,
         "notes": dict(sorted(notes.items())),
         "trails": trails,
@@ -126,64 +140,31 @@ def make_hunt(level: HuntLevel, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def _make_chests(
-    level: HuntLevel, features: Sequence[str], rng: np.random.Generator
-) -> tuple[list[Fact], list[Chest], Chest]:
-    """Draw facts, and chests of which one fits all of them and each fact excludes one alone."""
-    kinds: list[Chest] = [
-        dict(zip(features, values, strict=True))
-        for values in itertools.product(*(FEATURES[f] for f in features))
-    ]
-    while True:
-        treasure = kinds[int(rng.integers(len(kinds)))]
-        facts = _draw_facts(level, features, treasure, rng)
-        broken = [[i for i, fact in enumerate(facts) if not fits(kind, [fact])] for kind in kinds]
-        witnesses = [
-            [kind for kind, which in zip(kinds, broken, strict=True) if which == [i]]
-            for i in range(len(facts))
-        ]
-        if all(witnesses):
-            break
-    chests = [treasure] + [options[int(rng.integers(len(options)))] for options in witnesses]
-    others = [k for k, which in zip(kinds, broken, strict=True) if which and k not in chests]
-    others = [others[i] for i in rng.permutation(len(others))]
-    chests += others[: level.num_chests - len(chests)]
-    order = rng.permutation(len(chests))
-    return facts, [chests[i] for i in order], treasure
-
-
 def _draw_facts(
-    level: HuntLevel, features: Sequence[str], treasure: Chest, rng: np.random.Generator
+    level: HuntLevel, values: Mapping[str, list[str]], treasure: Chest, rng: np.random.Generator
 ) -> list[Fact]:
-    """Draw different facts that hold for the treasure, mostly of what it is not."""
-    if level.num_facts == 1:
-        feature = str(rng.choice(list(features)))
-        return [(feature, treasure[feature], True)]
-    options: list[Fact] = [
-        (feature, value, False)
-        for feature in features
-        for value in FEATURES[feature]
-        if value != treasure[feature]
+    """Draw facts that leave the treasure alone, each of which is needed."""
+    told = [  # for each feature: what it is, or all that it is not
+        (
+            [(feature, treasure[feature], True)],
+            [(feature, value, False) for value in options if value != treasure[feature]],
+        )
+        for feature, options in values.items()
     ]
-    if len(features) > 1 and rng.random() < 0.5:
-        feature = str(rng.choice(list(features)))
-        options = [fact for fact in options if fact[0] != feature]
-        chosen: list[Fact] = [(feature, treasure[feature], True)]
-    else:
-        chosen = []
-    order = rng.permutation(len(options))
-    chosen += [options[i] for i in order[: level.num_facts - len(chosen)]]
+    choices = [list(itertools.chain(*choice)) for choice in itertools.product(*told)]
+    choices = [choice for choice in choices if len(choice) == level.num_facts]
+    chosen = choices[int(rng.integers(len(choices)))]
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
 def _false_facts(
-    level: HuntLevel, features: Sequence[str], treasure: Chest, rng: np.random.Generator
+    level: HuntLevel, values: Mapping[str, list[str]], treasure: Chest, rng: np.random.Generator
 ) -> list[Fact]:
     """Draw facts that do not hold for the treasure."""
     facts: list[Fact] = []
     for _ in range(level.num_false_trails):
-        feature = str(rng.choice(list(features)))
-        others = [value for value in FEATURES[feature] if value != treasure[feature]]
+        feature = str(rng.choice(list(values)))
+        others = [value for value in values[feature] if value != treasure[feature]]
         is_positive = bool(rng.random() < 0.5)
         value = str(rng.choice(others)) if is_positive else treasure[feature]
         facts.append((feature, value, is_positive))

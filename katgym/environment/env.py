@@ -351,10 +351,10 @@ class Env(gymnasium.Env[Observation, Action]):
         return {k: v for k, v in self._init_arguments[1].items() if isinstance(v, plain)}
 
     def seat_rewards(self) -> Mapping[str, Reward]:
-        """Return the finished episode's reward per seat; envs with several seats override it."""
-        if self.last_reward is None:
-            raise EpisodeStateError("the episode has no reward yet; play it to its end first")
-        return {self.seats[0]: self.last_reward}
+        """Return each seat's reward, 0.0 in mid-episode; envs with several seats override it."""
+        if self.last_reward is None and not self.is_running:
+            raise EpisodeStateError("there is no episode yet, and no reward; call reset()")
+        return dict.fromkeys(self.seats, self.last_reward or Reward(value=0.0))
 
     def clone(self) -> Self:
         """Return a fresh env made with the same arguments, sharing the loaded tasks."""

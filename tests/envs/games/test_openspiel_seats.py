@@ -8,7 +8,7 @@ from env_play import play
 
 import katgym
 from katgym.errors import EpisodeStateError
-from katgym_envs.games.openspiel.catalogue import load_game
+from katgym_envs.games.openspiel.catalogue import PROBING_GAMES, load_game, playable_games
 from katgym_envs.games.openspiel.env import OpenSpielEnv
 from katgym_envs.games.openspiel.view import state_text
 
@@ -144,8 +144,70 @@ def test_the_last_messages_go_to_the_player_who_ended_the_game():
     assert "The game is over. You lost. Your return is -1 " in observation[0]["content"]
 
 
-def test_there_are_no_seat_rewards_before_the_end():
-    env = OpenSpielEnv(opponent="self")
-    env.reset(seed=0)
-    with pytest.raises(EpisodeStateError):
+def test_seat_rewards_can_be_read_in_mid_game_and_tell_what_was_paid():
+    env = OpenSpielEnv(game="hanabi", opponent="self")
+    with pytest.raises(EpisodeStateError, match="there is no episode yet"):
         env.seat_rewards()
+    env.reset(seed=0)
+    rng, best = random.Random(0), 0.0
+    while env.is_running:
+        rewards = env.seat_rewards()
+        assert [r.value for r in rewards.values()] == [0.0, 0.0]
+        paid = [r.components["return"].score for r in rewards.values()]
+        assert paid == list(env._state.returns())
+        env.step(env.random_action(rng))
+        best = max(best, *paid)
+    assert best > 0
+    assert "outcome" in env.seat_rewards()["player_0"].components
+
+
+@pytest.mark.parametrize("game", playable_games())
+def test_seat_rewards_can_be_read_in_every_game(game):
+    env = OpenSpielEnv(game=game)
+    env.reset(seed=0)
+    assert [reward.value for reward in env.seat_rewards().values()] == [0.0]
+
+
+def test_a_probe_that_fails_is_told_and_one_that_counts_is_not():
+    env = OpenSpielEnv(game="phantom_ttt", opponent="self")
+    env.reset(seed=0)
+    env.step(play("x(0,0)"))
+    observation, *_, info = env.step(play("o(0,0)"))
+    assert info["seat"] == "player_1"
+    assert observation[0]["content"] == (
+        "You tried o(0,0), which failed: what you cannot see does not allow it. Nothing moved; it"
+        " is still your turn."
+    )
+    assert env.num_illegal_moves == 0
+    env.step(play("o(1,1)"))
+    assert env.seat == "player_0"
+    assert "You played o(1,1)." in [m["content"] for m in env.messages]
+
+
+def test_a_failed_probe_may_cost_the_turn():
+    env = OpenSpielEnv(game="dark_hex(board_size=3,gameversion=adh)", opponent="self")
+    env.reset(seed=0)
+    env.step(play("a1"))
+    env.step(play("a1"))
+    assert env.seat == "player_0"
+    assert env.messages[-2]["content"].endswith("Nothing moved; your turn is over.")
+
+
+@pytest.mark.parametrize("game", sorted(PROBING_GAMES))
+def test_what_is_told_of_probes_is_what_openspiel_says(game):
+    env = OpenSpielEnv(game=game, opponent="self")
+    num_failed, rng = 0, random.Random(1)
+    for seed in range(4):
+        env.reset(seed=seed)
+        for _ in range(60):
+            if not env.is_running:
+                break
+            mover = env._state.current_player()
+            env.step(env.random_action(rng))
+            told = next(m["content"] for m in reversed(env.messages) if m["role"] == "tool")
+            is_same = not env._state.is_terminal() and env._state.current_player() == mover
+            assert told.startswith("You tried") == is_same
+            if game == "kriegspiel":
+                assert is_same == ("Illegal move." in env._state.observation_string(mover)[-20:])
+            num_failed += is_same
+    assert num_failed > 0

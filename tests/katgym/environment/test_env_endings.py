@@ -96,9 +96,10 @@ def test_atruncate_grades_the_state_and_ends_the_episode() -> None:
 
 def test_seat_rewards_of_one_seat() -> None:
     env = Lab()
-    env.reset(seed=0)
-    with pytest.raises(EpisodeStateError, match="the episode has no reward yet"):
+    with pytest.raises(EpisodeStateError, match=r"there is no episode yet.*call reset\(\)"):
         env.seat_rewards()
+    env.reset(seed=0)
+    assert env.seat_rewards() == {"player": Reward(value=0.0)}
     env.step("a")
     env.step(str(env.task.answer))
     assert env.seat_rewards() == {"player": env.last_reward}

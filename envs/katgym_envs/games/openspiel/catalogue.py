@@ -19,6 +19,12 @@ RESAMPLING_GAMES = frozenset(
 """Two-player games with hidden information that OpenSpiel can resample: search that does not
 cheat works there."""
 
+PROBING_GAMES = frozenset(
+    {"dark_hex", "dark_hex_ir", "kriegspiel", "phantom_go", "phantom_ttt", "phantom_ttt_ir"}
+)
+"""Games whose legal actions include those that the hidden position may turn down: a try that
+changes nothing on the board, after which its player mostly moves again."""
+
 
 def playable_games() -> list[str]:
     """Return the short names of the games that can be played, sorted."""

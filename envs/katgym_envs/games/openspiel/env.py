@@ -20,7 +20,7 @@ from katgym.environment.messages import Action, Message
 from katgym.environment.reward import Headline
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
-from katgym_envs.games.openspiel.catalogue import load_game
+from katgym_envs.games.openspiel.catalogue import PROBING_GAMES, load_game
 from katgym_envs.games.openspiel.rules import RULES
 from katgym_envs.games.openspiel.search import (
     EXACT_GAMES,
@@ -152,9 +152,14 @@ class OpenSpielEnv(MoveEnv):
                 self._apply(await asyncio.to_thread(self._opponent.choose, state.clone()))
         self.finish("game_over")
 
-    def _apply(self, action: int, *, note: str = "") -> None:
-        """Play an action; the other player hears of it if nothing in the game is hidden."""
+    def _apply(self, action: int, *, note: str = "") -> bool:
+        """Play an action; the other player hears of it if nothing in the game is hidden.
+
+        Returns whether it counted: False for a probe that ran into what its player cannot see.
+        """
         mover = self._state.current_player()
+        can_fail = self.game.get_type().short_name in PROBING_GAMES
+        before = str(self._state) if can_fail else ""
         text = action_text(self._state, action)
         self._state.apply_action(action)
         if note:
@@ -163,15 +168,22 @@ class OpenSpielEnv(MoveEnv):
             for player, news in enumerate(self._news):
                 if player != mover:
                     news.append(f"Player {mover} played {text}.")
+        has_moved = self._state.current_player() != mover
+        return not can_fail or (has_moved and str(self._state) != before)
 
     async def make_move(self, text: str) -> str:
         actions = action_texts(self._state)
         move = match_move(text, actions)
         mover = self.player
-        self._apply(actions[move])
+        shown = f"You played {move}."
+        if not self._apply(actions[move]):
+            has_turn = self._state.current_player() == mover
+            shown = (
+                f"You tried {move}, which failed: what you cannot see does not allow it. Nothing"
+                f" moved; {'it is still your turn.' if has_turn else 'your turn is over.'}"
+            )
         self._is_new_turn = True
         await self._advance()
-        shown = f"You played {move}."
         if not self._state.is_terminal():
             return shown if self.is_self_play else f"{shown} {self._view(mover)}"
         own = self._state.returns()[mover]
@@ -283,10 +295,21 @@ class OpenSpielEnv(MoveEnv):
         return self.num_illegal_moves
 
     def seat_rewards(self) -> Mapping[str, katgym.Reward]:
-        """Return every seat's reward; the last step's counts for the first seat only."""
+        """Return every seat's reward; the last step's counts for the first seat only.
+
+        In mid-game values are 0.0, and component `return` is what the seat has been paid so far.
+        """
         first = self.last_reward
+        if first is None and self.is_running:
+            paid = self._state.returns()
+            players = range(2) if self.is_self_play else (self.player,)
+            so_far = [katgym.Component(score=paid[player], weight=0.0) for player in players]
+            return {
+                seat: katgym.Reward(value=0.0, components={"return": part})
+                for seat, part in zip(self.seats, so_far, strict=True)
+            }
         if not self.is_self_play or first is None or not first.is_valid:
-            return dict.fromkeys(self.seats, first) if first else super().seat_rewards()
+            return super().seat_rewards()
         rewards = {}
         for player, seat in enumerate(self.seats):
             components = {

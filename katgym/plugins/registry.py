@@ -118,7 +118,8 @@ def describe(env_id: str) -> dict[str, Any]:
     Example:
         {"id": "katgym/Arithmetic-v0", "plugin": "katgym.math", "plugin_version": "0.1.0",
          "version": 0, "description": "...", "tools": ["calculator"],
-         "splits": ["train", "validation", "test"], "max_turns": 8, "error": None}
+         "splits": ["train", "validation", "test"], "max_turns": 8,
+         "success": "reward at least 1", "headline": "success_rate", "error": None}
     """
     found = spec(env_id)
     description = {
@@ -133,13 +134,16 @@ def describe(env_id: str) -> dict[str, Any]:
     except Exception as e:  # one env that cannot be made must not hide the others
         is_ours = isinstance(e, MissingDependencyError | UsageError)
         error = str(e) if is_ours else f"{type(e).__name__}: {e}"
-        return {**description, "tools": [], "splits": [], "max_turns": None, "error": error}
+        unknown = {"max_turns": None, "success": None, "headline": None}
+        return {**description, "tools": [], "splits": [], **unknown, "error": error}
     env.close()
     return {
         **description,
         "tools": list(env.tools),
         "splits": list(env.splits),
         "max_turns": env.max_turns,
+        "success": str(env.success),
+        "headline": str(env.success.headline),
         "error": None,
     }
 

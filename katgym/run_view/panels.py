@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from katgym.environment.reward import Headline
 from katgym.evaluation.statistics.intervals import Interval, mean, t_interval
 from katgym.evaluation.statistics.summary import EnvSummary
 from katgym.play.rollout import Rollout
@@ -179,11 +180,12 @@ def _evaluated(checkpoints: Sequence[Checkpoint]) -> list[Series]:
     found = []
     for env_id in dict.fromkeys(c.env_id for c in checkpoints):
         own = [(c.step, c) for c in checkpoints if c.env_id == env_id and c.step is not None]
+        with_ends = [(step, c) for step, c in own if c.headline is Headline.SUCCESS_RATE]
         found.append(
             Series(
                 name=f"{env_id}, held out",
                 points=[(step, c.success) for step, c in own],
-                bands=[_band(step, c.interval) for step, c in own if c.interval is not None],
+                bands=[_band(step, c.interval) for step, c in with_ends if c.interval is not None],
             )
         )
     return found

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from katgym.environment.reward import Headline
 from katgym.errors import UnknownNameError, UsageError
 from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.summary import EnvSummary, summarize
@@ -171,12 +172,16 @@ def _with_training(
 
 def _checkpoint(line: Line) -> Checkpoint | None:
     """Return a line of `eval.jsonl`; None for one without a success rate."""
-    success, low, high = (finite(line.get(name)) for name in ("success", "low", "high"))
+    success = finite(line.get("success"))
     if success is None:
         return None
+    is_reward = line.get("headline") == Headline.MEAN_REWARD
+    ends = ("reward_low", "reward_high") if is_reward else ("low", "high")
+    low, high = (finite(line.get(name)) for name in ends)
     return Checkpoint(
         env_id=str(line.get("env", "")),
         success=success,
+        headline=Headline.MEAN_REWARD if is_reward else Headline.SUCCESS_RATE,
         interval=None if low is None or high is None else Interval(low=low, high=high),
         step=int(line["step"]),
         mean_reward=finite(line.get("reward")),

@@ -300,6 +300,8 @@ def test_describe_is_json_with_tools_and_splits(loud: str) -> None:
         "tools": ["echo", "note"],
         "splits": ["train", "validation", "test"],
         "max_turns": 4,
+        "success": "reward at least 1",
+        "headline": "success_rate",
         "error": None,
     }
 

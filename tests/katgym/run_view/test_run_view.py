@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from made_hunts import ENV_ID, Words, made_group
 from made_runs import add_session, write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError
+from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.store import read_rollouts
 from katgym.rollout_store import RolloutStore, SessionRecord, record_rollout
 from katgym.rollout_store.records import reward_value
-from katgym.run_view import GroupView, RolloutView, RunKind, Selection, read_run
+from katgym.run_view import GroupView, RolloutView, RunKind, Selection, read_run, write_pages
 from katgym.run_view.selection import GroupHead, choose
 
 
@@ -66,6 +68,26 @@ def test_a_training_run_becomes_curves_checkpoints_and_groups(training: Path):
     folded = [panel.title for panel in view.panels if not panel.is_main]
     assert folded == ["time/probe_s", "time/step_s", "train/learning_rate", "train/por"]
     assert [(c.step, round(c.success, 2)) for c in view.checkpoints][:2] == [(0, 0.18), (1, 0.38)]
+
+
+def test_a_checkpoint_of_an_env_headed_by_the_mean_reward_has_its_interval(
+    training: Path, tmp_path: Path
+):
+    shutil.copytree(training, tmp_path / "run")
+    line = {
+        "step": 4, "env": "x/Game-v0", "headline": "mean_reward", "success": 0.25, "low": 0.1,
+        "high": 0.4, "reward": 0.5, "reward_low": 0.45, "reward_high": 0.55,
+    }  # fmt: skip
+    (tmp_path / "run" / "eval.jsonl").write_text(json.dumps(line) + "\n")
+    view = read_run(tmp_path / "run")
+    (found,) = view.checkpoints
+    assert (found.headline, found.mean_reward) == ("mean_reward", 0.5)
+    assert found.interval == Interval(low=0.45, high=0.55)
+    (success,) = [panel for panel in view.panels if panel.title == "Success"]
+    assert success.series[0].points == [(4, 0.25)]
+    assert success.series[0].bands == []
+    page = (write_pages(view, tmp_path / "pages")).read_text()
+    assert 'aria-label="mean reward 0.500, interval 0.45 to 0.55"' in page
 
 
 def test_reward_has_the_interval_of_the_kept_rollouts(training: Path):

@@ -175,7 +175,9 @@ def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
     ]
     assert [line["step"] for line in lines] == [0, 2, 4]
     assert {line["num_rollouts"] for line in lines} == {6}
-    assert {line["env"] for line in lines} == {"rltest/Low-v0"}
+    assert {(line["env"], line["headline"]) for line in lines} == {
+        ("rltest/Low-v0", "success_rate")
+    }
     assert [line.get("eval/success") for line in metrics(tmp_path / "run")] == [None, 0.0] * 2
     known = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", n) for n in
              (*METRICS, *RL_METRICS)}  # fmt: skip

@@ -90,15 +90,18 @@ class HeldOut:
             rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
             found = summarize(rollouts)
             (summary,) = found.envs.values()
-            interval = summary.success_interval
+            interval, of_reward = summary.success_interval, summary.t_interval
             lines.append(
                 {
                     "step": step,
                     "env": name,
+                    "headline": str(summary.success.headline),
                     "success": summary.success_rate,
                     "low": None if interval is None else interval.low,
                     "high": None if interval is None else interval.high,
                     "reward": summary.mean_reward,
+                    "reward_low": None if of_reward is None else of_reward.low,
+                    "reward_high": None if of_reward is None else of_reward.high,
                     "turns": summary.mean_turns,
                     "turns_per_success": summary.turns_per_success,
                     "tool_calls_per_turn": summary.tool_calls_per_turn,

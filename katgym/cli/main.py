@@ -25,6 +25,7 @@ COMMANDS = {
     "play": "play an environment in the terminal",
     "eval": "evaluate a policy; resumes where an earlier run stopped",
     "compare": "compare two runs, paired by task",
+    "verify": "verify a run that somebody else made: grade, step and test it again",
     "leaderboard": "rank runs; write Markdown, HTML and Every Eval Ever JSON",
     "view": "read a run: transcripts, or curves and token trees as static HTML",
     "rollouts": "collect rollouts into a store; look at, export and tidy up what it keeps",
@@ -38,7 +39,7 @@ COMMANDS = {
 
 PLACES = {
     "environments": ("envs", "plugins", "doctor", "play", "check"),
-    "runs": ("eval", "compare", "leaderboard", "view"),
+    "runs": ("eval", "compare", "verify", "leaderboard", "view"),
     "servers": ("sandbox", "gateway", "sandboxd"),
 }
 """Folder here -> its commands, modules `<name>_command`; others are a folder of subcommands."""

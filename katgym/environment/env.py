@@ -74,6 +74,8 @@ class Env(gymnasium.Env[Observation, Action]):
     """What counts as success, and which figure heads the results; `__init__` may set it, too."""
     seats: tuple[str, ...] = ("player",)
     """Who acts in this env; more than one needs `katgym.run_match`."""
+    is_deterministic: ClassVar[bool] = True
+    """Whether equal seeds and actions give equal observations. False where tools run programs."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares it on the instance
 
     plugin_version: str = ""

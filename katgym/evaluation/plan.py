@@ -104,7 +104,7 @@ class Plan:
     @classmethod
     def of(cls, config: EvalConfig) -> Plan:
         """Make the envs and choose their tasks; raises `UsageError` for what cannot be played."""
-        planned = tuple(_plan_env(text, config) for text in config.envs)
+        planned = tuple(plan_env(*parse_env(text), config) for text in config.envs)
         ids = [item.env_id for item in planned]
         for env_id in ids:
             if ids.count(env_id) > 1:
@@ -165,18 +165,18 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def _plan_env(text: str, config: EvalConfig) -> PlannedEnv:
-    env_id, kwargs = parse_env(text)
+def plan_env(env_id: str, kwargs: Mapping[str, Any], config: EvalConfig) -> PlannedEnv:
+    """Make an env and choose its tasks: the same for equal seed, split and number of tasks."""
     env = make(env_id, **kwargs)
     if len(env.seats) > 1:
         raise UsageError(
-            f"env {text!r} has {len(env.seats)} seats; `katgym eval` and `katgym rollouts collect`"
-            " play one. Use katgym.run_match, or another opponent."
+            f"env {env_id!r} has {len(env.seats)} seats; `katgym eval` and `katgym rollouts"
+            " collect` play one. Use katgym.run_match, or another opponent."
         )
     tasks = env.tasks(config.split)
     if len(tasks) < config.num_tasks:
         logger.warning(
-            "%s has %d tasks in split %r: all are played", text, len(tasks), config.split
+            "%s has %d tasks in split %r: all are played", env_id, len(tasks), config.split
         )
     rng = np.random.default_rng(derive_seed("tasks", config.seed, env_id))
     count = min(config.num_tasks, len(tasks))

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,8 @@ async def evaluate(config: EvalConfig, folder: Path, *, watch: Watch = watch_not
                     await play_missing(plan, policy, store, notify)
             finally:
                 summary = summarize(read_rollouts(folder))
+                if store.link is not None:
+                    summary = replace(summary, root=store.link.sha256)
                 write_json(folder / "summary.json", summary.to_json())
             num_failed = len({request.key for request in plan.requests()} - store.done)
             return EvalResult(

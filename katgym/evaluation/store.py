@@ -2,7 +2,7 @@
 
     lock.json        what defines the run; written first, compared on resume
     live.sqlite, finished/    the rollouts (`katgym.rollout_store`), each on disk when it has ended
-    summary.json     written at the end
+    summary.json     written at the end, with the run's root (`chain.py`)
 
 A group's id is a hash of everything that decides how it is played, so that the same command finds
 what it has played, and commands that differ never mix. A rollout that infrastructure broke is kept,
@@ -18,19 +18,22 @@ import json
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import katgym
 from katgym.errors import UsageError
+from katgym.evaluation.chain import CHAIN_FORMAT, LINK, ChainLink, last_link
 from katgym.evaluation.plan import Plan, rollout_key
 from katgym.play.rollout import Rollout
-from katgym.rollout_store import RolloutStore, SessionRecord, record_rollouts
+from katgym.rollout_store import RolloutStore, SessionRecord
 from katgym.rollout_store.groups import GROUP_SIZE, chosen_attempts, stored_attempts
 from katgym.rollout_store.records import has_valid_reward
-from katgym.rollout_store.rollouts import rollout_of
+from katgym.rollout_store.rollouts import as_session, rollout_of
 from katgym.system import FolderGuard, write_atomically
 
 LOCK_FORMAT = 1
@@ -41,9 +44,24 @@ _DIGITS = 12
 class PlanStore:
     """The planned groups of a store: which of their rollouts are there, where new ones go."""
 
-    def __init__(self, store: RolloutStore, plan: Plan, policy: Mapping[str, Any]) -> None:
-        """Look for what is there; policy: what tells it from others (`Policy.describe`)."""
+    def __init__(
+        self,
+        store: RolloutStore,
+        plan: Plan,
+        policy: Mapping[str, Any],
+        lock: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Look for what is there.
+
+        policy: what tells it from others (`Policy.describe`). lock: that of a run's folder, to
+        which one process appends at a time: what is written becomes links of its chain.
+        """
         self.store = store
+        self.link: ChainLink | None = None
+        """The latest of the chain; None where there is none."""
+        if lock is not None and lock.get("chain") == CHAIN_FORMAT:
+            before = last_link(lock, store.sessions())
+            self.link = replace(before, segment=before.segment + (before.number > 0))
         self.plan = plan
         self.group_ids = group_ids(plan, policy)
         self.done = {_key(rollout_of(r)) for r in self.attempts() if has_valid_reward(r)}
@@ -59,13 +77,21 @@ class PlanStore:
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Write rollouts, also those that failed, in one transaction."""
-        record_rollouts(
-            self.store,
-            rollouts,
-            group_id=lambda rollout: self.group_ids[rollout.env_id, rollout.task_id],
-            metadata={GROUP_SIZE: self.plan.config.group_size},
-            is_durable=True,
-        )
+        now_s, link, sessions = time.time(), self.link, []
+        for rollout in rollouts:
+            session = as_session(
+                rollout,
+                group_id=self.group_ids[rollout.env_id, rollout.task_id],
+                metadata={GROUP_SIZE: self.plan.config.group_size},
+                ended_s=now_s,
+            )
+            if link is not None:
+                link = link.extend(session)
+                metadata = {**session.record.metadata, LINK: asdict(link)}
+                session = replace(session, record=replace(session.record, metadata=metadata))
+            sessions.append(session)
+        self.store.add_sessions(sessions, is_durable=True)
+        self.link = link
         self.done |= {_key(rollout) for rollout in rollouts if rollout.reward.is_valid}
 
 
@@ -95,7 +121,7 @@ def open_run(folder: Path, plan: Plan, policy: Mapping[str, Any]) -> Iterator[Pl
         else:
             write_json(path, _lock(identity))
         with RolloutStore.open(folder) as store:
-            yield PlanStore(store, plan, policy)
+            yield PlanStore(store, plan, policy, read_lock(folder))
     finally:
         guard.release()
 
@@ -109,15 +135,23 @@ def group_ids(plan: Plan, policy: Mapping[str, Any]) -> dict[tuple[str, str], st
         {("katgym/Arithmetic-v0", "train-000012"): "katgym/Arithmetic-v0/train-000012/8c2f03b71d5e"}
     """
     shared = {**plan.config.identity(), "policy_details": dict(policy)}
-    found = {}
-    for item in plan.envs:
-        lock = item.lock()
-        told = {name: lock[name] for name in ("kwargs", "plugin_version", "max_turns", "tools")}
-        for task in item.task_sha256.items():
-            text = json.dumps({**shared, "env": told, "task": task}, sort_keys=True)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-            found[item.env_id, task[0]] = f"{item.env_id}/{task[0]}/{digest}"
-    return found
+    return {
+        (item.env_id, task[0]): group_id(shared, lock, task)
+        for item in plan.envs
+        for lock in [item.lock()]
+        for task in item.task_sha256.items()
+    }
+
+
+def group_id(shared: Mapping[str, Any], env: Mapping[str, Any], task: tuple[str, str]) -> str:
+    """Return the id of the group of one task.
+
+    shared: how every rollout is played, with `policy_details`. env: what the lock says of the env.
+    task: its id and content hash.
+    """
+    told = {name: env[name] for name in ("kwargs", "plugin_version", "max_turns", "tools")}
+    text = json.dumps({**shared, "env": told, "task": task}, sort_keys=True)
+    return f"{env['env_id']}/{task[0]}/{hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]}"
 
 
 def _key(rollout: Rollout) -> str:
@@ -162,6 +196,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _lock(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "format": LOCK_FORMAT,
+        "chain": CHAIN_FORMAT,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "katgym_version": katgym.__version__,
         "python": platform.python_version(),

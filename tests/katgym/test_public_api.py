@@ -30,6 +30,7 @@ OPTIONS = {
         " --max-tokens --set --out --json"
     ),
     "compare": "a b --json",
+    "verify": "run_folder --set --json",
     "leaderboard": ("runs --out --json --by --organization --model-id --set"),
     "view": (
         "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"

@@ -58,6 +58,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
     """One repository with one bug per episode; reward 1 if the hidden tests pass."""
 
     default_max_turns: ClassVar[int] = 40
+    is_deterministic: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -218,6 +219,20 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         if self.report.outcome is Outcome.INFRA_ERROR:
             raise ScoringFailure(self.report.reason, kind=FailureKind.VERIFIER_UNAVAILABLE)
         return self.report
+
+    async def regrade(
+        self, task: katgym.Task, messages: Sequence[Message], artifacts: Mapping[str, Any]
+    ) -> float | None:
+        """Grade the diff that an episode left; None where the record has none that can be."""
+        patch = artifacts.get("model_patch")
+        if not isinstance(patch, str) or (
+            not patch and artifacts.get("outcome") != Outcome.PATCH_EMPTY
+        ):
+            return None
+        graded = await asyncio.to_thread(GradedTask.load, self.source, task.task_id)
+        report = await grade(graded, patch, backend=shared_backend(self.sandbox_name))
+        is_known = report.outcome is not Outcome.INFRA_ERROR
+        return float(report.is_resolved) if is_known else None
 
     async def _final_patch(self) -> str | WorkspaceDiff:
         if self.retry is not None:

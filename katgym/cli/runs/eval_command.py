@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
             if (table := metrics_table(f"metrics of {env.env_id}", env.components)) is not None:
                 console.stdout.print(table)
         console.stdout.print(f"\n{result.num_finished} rollouts in {result.folder}")
+        if result.summary.root:
+            console.stdout.print(f"root {result.summary.root}")
     if result.num_failed:
         console.stderr.print(
             f"{result.num_failed} rollouts have no valid reward (see"

@@ -122,6 +122,8 @@ class RunSummary:
     """The summaries of all envs of a run, by env id."""
 
     envs: dict[str, EnvSummary]
+    root: str = ""
+    """Of the run's hash chain when it was summarised; "" without one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: `summary.json`."""

@@ -24,12 +24,15 @@ except ImportError as e:
         f"hf: policies need {e.name!r}. Install: pip install 'katgym[hf]'"
     ) from e
 
+from katgym.play.rollout import Rollout
 from katgym.policies.base import Sampling
 from katgym.policies.hf.hf_engine import BatchEngine, HfEngineConfig
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.sampler import uniforms
+from katgym.policies.hf.token_scoring import score_rollout
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
+from katgym.policies.token_scores import TokenScores, Tolerance
 from katgym.policies.uri_options import parse_options
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -134,6 +137,11 @@ class HfPolicy(TokenPolicy):
 
     def release(self, session_id: str) -> None:
         self.engine.release(session_id)
+
+    def score_rollout(
+        self, rollout: Rollout, tolerance: Tolerance, *, has_draws: bool
+    ) -> TokenScores:
+        return score_rollout(self.model, rollout, tolerance, has_draws=has_draws)
 
     async def aclose(self) -> None:
         self.engine.close()

@@ -71,7 +71,7 @@ def _draw(logprobs_BV: torch.Tensor, sampling: Sampling, numbers: list[float]) -
     """Return the token ids, B x 1, where the rows' cumulated probability passes their numbers."""
     probs_BV = logprobs_BV.double().exp()
     if sampling.top_k or sampling.top_p < 1:
-        probs_BV = _truncate(probs_BV, sampling)
+        probs_BV = truncate(probs_BV, sampling)
     cdf_BV = probs_BV.cumsum(dim=-1)
     uniform_B1 = torch.tensor(numbers, dtype=torch.float64)[:, None].to(cdf_BV.device)
     # right=True skips tokens of probability zero, also for a draw of exactly 0.
@@ -80,7 +80,7 @@ def _draw(logprobs_BV: torch.Tensor, sampling: Sampling, numbers: list[float]) -
     return token_B1.clamp_(max=cdf_BV.shape[1] - 1)
 
 
-def _truncate(probs_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+def truncate(probs_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Zero what lies outside the `top_k` likeliest tokens, and outside the `top_p` nucleus.
 
     The nucleus is the smallest set of likeliest tokens whose probability reaches `top_p`, taken

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import katgym
-from katgym.environment.messages import Action
+from katgym.environment.messages import Action, Message
 from katgym.environment.tool_output import readable_text, shorten
 from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, shared_backend
 from katgym.sandbox.venvs import ensure_venv
@@ -25,6 +25,7 @@ class MathCodeEnv(MathProblemsEnv):
     """One problem per episode; `python` runs programs, a message without calls answers."""
 
     default_max_turns: ClassVar[int] = 8
+    is_deterministic: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -89,6 +90,13 @@ class MathCodeEnv(MathProblemsEnv):
             ended = f"exit code {result.exit_code}" if result.signal is None else "a signal"
             return f"{text}\n[ended with {ended}]"
         return text or "[no output]"
+
+    async def regrade(
+        self, task: katgym.Task, messages: Sequence[Message], artifacts: Mapping[str, Any]
+    ) -> float | None:
+        """Grade the last answer, which needs no sandbox."""
+        self.task, self.messages = task, list(messages)
+        return (await self.rubric.score(self)).value
 
     @katgym.scorer(weight=0.0)
     def programs(self) -> int:

@@ -1,0 +1,1 @@
+"""Verification of a run's folder by somebody who did not make it."""

@@ -1,0 +1,135 @@
+"""The report of a verification: for each check what is verified, not verified, and refuted.
+
+Not here: the checks (`bundle.py`, `restep.py`, `rescore.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rich.table import Table
+
+from katgym.evaluation.statistics.number_text import count_text
+
+_SHOWN = 3
+"""Findings of a check that the table shows; `--json` has all."""
+
+
+class Verdict(StrEnum):
+    """What is to be believed of a run, or of one check."""
+
+    VERIFIED = "verified"
+    INCOMPLETE = "incomplete"
+    """Nothing speaks against it, and something could not be verified."""
+    REFUTED = "refuted"
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyCheck:
+    """One kind of check, as far as it went.
+
+    Example:
+        VerifyCheck(name="episodes", num_verified=9, unverified=["katgym/SWE-v0 t 0: no sandbox"])
+    """
+
+    name: str
+    num_verified: int = 0
+    """Things that hold, mostly rollouts."""
+    unverified: list[str] = field(default_factory=list)
+    """What could not be verified, and why."""
+    refuted: list[str] = field(default_factory=list)
+    """What does not hold."""
+    notes: list[str] = field(default_factory=list)
+    """How it was verified."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what is to be believed of what was checked."""
+        if self.refuted:
+            return Verdict.REFUTED
+        is_whole = self.num_verified and not self.unverified
+        return Verdict.VERIFIED if is_whole else Verdict.INCOMPLETE
+
+
+POLICY = "policy"
+"""The check that the run's policy made its answers; a verified run may lack it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The answer to `katgym verify`."""
+
+    folder: str
+    policy: str
+    root: str
+    """As it was computed here; "" where that could not be done."""
+    num_segments: int
+    """Processes that played the run, one after the other."""
+    checks: Mapping[str, VerifyCheck]
+    """By name, in the order in which they were made."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what is to be believed of the run, whoever its policy is."""
+        verdicts = {name: check.verdict for name, check in self.checks.items()}
+        if Verdict.REFUTED in verdicts.values():
+            return Verdict.REFUTED
+        verdicts.pop(POLICY, None)
+        is_whole = set(verdicts.values()) == {Verdict.VERIFIED}
+        return Verdict.VERIFIED if is_whole else Verdict.INCOMPLETE
+
+    @property
+    def grounds(self) -> str:
+        """Say in a few words what a mark of this run stands on."""
+        if self.verdict is not Verdict.VERIFIED:
+            return str(self.verdict)
+        policy = self.checks.get(POLICY)
+        is_known = policy is not None and policy.verdict is Verdict.VERIFIED
+        return f"rewards; {'policy' if is_known else 'policy not'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "folder": self.folder,
+            "policy": self.policy,
+            "root": self.root,
+            "num_segments": self.num_segments,
+            "verdict": str(self.verdict),
+            "grounds": self.grounds,
+            "checks": {
+                name: {
+                    "verdict": str(check.verdict),
+                    "num_verified": check.num_verified,
+                    "unverified": check.unverified,
+                    "refuted": check.refuted,
+                    "notes": check.notes,
+                }
+                for name, check in self.checks.items()
+            },
+        }
+
+
+def report_table(report: VerifyReport) -> Table:
+    """Return a table of the checks, the first findings of each with it."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("check", "verdict", "verified", "not", "refuted", "what"):
+        is_number = name in ("verified", "not", "refuted")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=name != "what")
+    styles = {Verdict.VERIFIED: "green", Verdict.INCOMPLETE: "yellow", Verdict.REFUTED: "red"}
+    for check in report.checks.values():
+        found = [*check.refuted, *check.unverified]
+        shown = [*check.notes, *found[:_SHOWN]]
+        if len(found) > _SHOWN:
+            shown.append(f"and {len(found) - _SHOWN} more (--json)")
+        table.add_row(
+            check.name,
+            f"[{styles[check.verdict]}]{check.verdict}[/]",
+            count_text(check.num_verified),
+            count_text(len(check.unverified)),
+            count_text(len(check.refuted)),
+            "\n".join(shown).replace("[", r"\["),
+        )
+    return table

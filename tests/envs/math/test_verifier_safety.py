@@ -103,7 +103,10 @@ def test_hard_answer_ends_within_the_limit(verifier: Verifier, answer: str) -> N
         ("", Method.UNPARSABLE),
         (" ", Method.UNPARSABLE),
         ("seven", Method.EXACT),
-        ("7 apples", Method.UNPARSABLE),
+        ("7 apples or so", Method.EXACT),
+        ("7 maybe", Method.EXACT),
+        (r"7\text{ maybe}", Method.UNPARSABLE),
+        ("|" * 500, Method.REJECTED),
         ("7)", Method.UNPARSABLE),
         ("(7", Method.UNPARSABLE),
         (r"\frac{1}{2", Method.UNPARSABLE),
@@ -131,3 +134,20 @@ def test_gold_that_cannot_be_read_is_named_and_matches_its_own_text_only(
     verdict = verifier.verify(r"\frac12", gold)
     assert (verdict.is_correct, verdict.method) == (False, Method.UNSUPPORTED_GOLD)
     assert verdict.reason.startswith(r"cannot read gold '\\int_0^1 x \\, dx': the command \int")
+
+
+@pytest.mark.parametrize("answer", ["", "seven", "9^{9^{9^9}}", "1" * 600, "(", "7"])
+def test_gold_that_cannot_be_read_is_named_whatever_the_answer_is(
+    verifier: Verifier, answer: str
+) -> None:
+    assert verifier.verify(answer, r"\int_0^1 x \, dx").method is Method.UNSUPPORTED_GOLD
+
+
+def test_gold_that_is_not_equal_to_itself_is_named(verifier: Verifier) -> None:
+    """An interval whose ends cannot be ordered, in a union, is read but never compared."""
+    gold = r"[a,b]\cup[c,d]"
+
+    verdict = verifier.verify("[1,2]", gold)
+    assert (verdict.is_correct, verdict.method) == (False, Method.UNSUPPORTED_GOLD)
+    assert verdict.reason.startswith(rf"gold {gold!r} is not equal to itself: cannot order")
+    assert verifier.verify(r"[a, b] \cup [c, d]", gold).is_correct

@@ -126,8 +126,11 @@ def repeating_decimal() -> Iterator[Draft]:
         )
         digits = start + cycle * 40
         assert abs(value - Fraction(int(digits), 10 ** len(digits))) < Fraction(1, 10**40)
-        text = rf"Write $0.{start}\overline{{{cycle}}}$ as a fraction in lowest terms."
-        yield scalar(text, Rational(value))
+        text = (
+            rf"Write $0.{start}\overline{{{cycle}}}$ as a fraction in lowest terms. What is the sum of "
+            "its numerator and its denominator?"
+        )
+        yield scalar(text, value.numerator + value.denominator)
 
 
 @family(FAMILIES, "number_theory", 2)

@@ -1,15 +1,18 @@
-r"""Reads one answer: a value, a set, an interval, a relation, a matrix, words, or a list of them.
+r"""Reads tokens: a value, a set, an interval, a relation, a matrix, or a list of them.
 
-Not here: scalar expressions (`expressions.py`), intervals and inequalities (`real_lines.py`).
+Not here: texts (`texts.py`), scalar expressions (`expressions.py`), intervals and inequalities
+(`real_lines.py`), matrices and cases (`tables.py`).
 """
 
 from __future__ import annotations
 
-import re
+import itertools
 from collections.abc import Sequence as Seq
+from fractions import Fraction
 
-from katgym_envs.math.verifier.exact import rational_value
 from katgym_envs.math.verifier.expressions import read_expression
+from katgym_envs.math.verifier.names import read_name
+from katgym_envs.math.verifier.numerals import read_clock
 from katgym_envs.math.verifier.real_lines import as_real_set, read_inequality
 from katgym_envs.math.verifier.splitting import (
     is_wrapped,
@@ -20,6 +23,8 @@ from katgym_envs.math.verifier.splitting import (
 )
 from katgym_envs.math.verifier.syntax import (
     Answer,
+    Approximation,
+    Cases,
     Collection,
     Expr,
     Infinite,
@@ -27,6 +32,8 @@ from katgym_envs.math.verifier.syntax import (
     Matrix,
     Named,
     Op,
+    Phrase,
+    Ratio,
     RealInterval,
     RealSet,
     Relation,
@@ -34,47 +41,23 @@ from katgym_envs.math.verifier.syntax import (
     Sequence,
     Text,
     free_symbols,
+    number,
+    walk,
 )
+from katgym_envs.math.verifier.tables import read_table
 from katgym_envs.math.verifier.tokens import (
     Token,
-    as_words,
-    clean,
-    plain_words,
-    tokenize,
 )
+from katgym_envs.math.verifier.units import split_unit
 from katgym_envs.math.verifier.verdict import AnswerError, CapError
-from katgym_envs.math.verifier.vocabulary import UNITS
 
 MAX_ITEMS = 64
 """Members of one list, and entries of one matrix."""
-_WHOLE_LINE = RealSet((RealInterval(None, None, True, True),))
+WHOLE_LINE = RealSet((RealInterval(None, None, True, True),))
 
 
-def read_answer(text: str, *, has_thousands: bool = True) -> Answer:
-    """Return the answer a text stands for; raises `AnswerError` or `CapError`.
-
-    Checks the caps of every expression as well, so what is returned is safe to evaluate.
-
-    Example:
-        read_answer("x = 2 or x = 3") == Named("x", Collection((Scalar(two), Scalar(three)), True))
-    """
-    text = clean(text)
-    if not text:
-        raise AnswerError("the answer is empty")
-    if words := as_words(text):
-        return Text(words)
-    tokens = tokenize(text, has_thousands=has_thousands)
-    if len(tokens) == 1 and tokens[0].kind == "text" and (words := plain_words(tokens[0].value)):
-        return Text(words)
-    answer = _read(tokens)
-    for expr in expressions(answer):
-        if _count_signs(expr):
-            raise AnswerError("a plus-minus sign that cannot be read as two values")
-        rational_value(expr)  # evaluates what is rational, which raises over a cap
-    return answer
-
-
-def _read(tokens: Seq[Token]) -> Answer:
+def read_tokens(tokens: Seq[Token]) -> Answer:
+    """Return what the tokens stand for; raises `AnswerError`."""
     parts, connector = split_connectors(tokens)
     if len(parts) > 1:
         return _join([_read_one(part) for part in parts], connector)
@@ -84,29 +67,66 @@ def _read(tokens: Seq[Token]) -> Answer:
 def _read_one(tokens: Seq[Token]) -> Answer:
     if not tokens:
         raise AnswerError("a part of the answer is empty")
-    if line := _read_set(tokens):
-        return line
     parts, relations = split_relations(tokens)
+    is_said_of_one = len(relations) == 1 and relations[0] in ("=", "in", "~")
+    if not is_said_of_one and (line := _read_set(tokens)):
+        return line
     if relations:
         return _read_relation(parts, relations)
-    if is_wrapped(tokens, "([", ")]"):
+    if is_wrapped(tokens, ["(", "["], [")", "]"]):
+        if tokens[1].kind == "begin" and tokens[-2].kind == "end":
+            return read_table(tokens[1:-1], read_tokens)
         items = split_commas(tokens[1:-1])
-        if len(items) > 1:
+        if len(items) > 1 or (tokens[1].is_char("[") and is_wrapped(items[0], ["["], ["]"])):
             _check_count(len(items))
             values = tuple(_read_one(item) for item in items)
-            return Sequence(values, tokens[0].value, tokens[-1].value)
-    if tokens[0].kind == "begin":
-        return _read_matrix(tokens)
+            return _as_matrix(Sequence(values, tokens[0].value, tokens[-1].value))
+    has_table = any(token.kind == "begin" for token in tokens)
+    neighbours = itertools.pairwise(tokens)
+    if has_table and not any(t.is_char("(") and n.kind == "begin" for t, n in neighbours):
+        return read_table(_without_brackets(tokens), read_tokens)
+    if len(tokens) == 1 and tokens[0].kind == "field":
+        return Text(f"the set {tokens[0].value}")
+    if len(tokens) == 1 and tokens[0].kind == "text":
+        return Text(" ".join(tokens[0].value.casefold().split()))
     return _read_scalar(tokens)
 
 
+def _without_brackets(tokens: Seq[Token]) -> list[Token]:
+    r"""Drop the square brackets around an array, as in `2 [\begin{array}{c} ...`."""
+    return [
+        token
+        for i, token in enumerate(tokens)
+        if not (token.is_char("[") and i + 1 < len(tokens) and tokens[i + 1].kind == "begin")
+        and not (token.is_char("]") and i and tokens[i - 1].kind == "end")
+    ]
+
+
+def _as_matrix(answer: Sequence) -> Answer:
+    """Return the matrix that a list of lists of equal length is, or the list."""
+    rows = [row for row in answer.items if isinstance(row, Sequence) and row.opening == "["]
+    cells = [_cells(row) for row in rows]
+    if len(rows) < len(answer.items) or answer.opening != "[" or len({len(c) for c in cells}) != 1:
+        return answer
+    return Matrix(tuple(cells)) if all(cells) else answer
+
+
+def _cells(row: Sequence) -> tuple[Expr, ...]:
+    values = [item.expr for item in row.items if isinstance(item, Scalar) and item.unit is None]
+    return tuple(values) if len(values) == len(row.items) else ()
+
+
 def _read_set(tokens: Seq[Token]) -> Answer | None:
-    pieces = split_on(tokens, lambda token: token.is_command("cup"))
-    if len(pieces) > 1:
-        sets = [as_real_set(_read_one(piece)) for piece in pieces]
-        if any(found is None or found.removed for found in sets):
-            raise AnswerError("a union of things that are not sets of numbers")
-        return RealSet(tuple(part for found in sets if found for part in found.intervals))
+    for command in ("cup", "cap"):
+        pieces = split_on(tokens, lambda token: token.is_command(command))  # noqa: B023 used here
+        if len(pieces) > 1:
+            sets = [as_real_set(_read_one(piece)) for piece in pieces]
+            found = tuple(one for one in sets if one is not None and not one.removed)
+            if len(found) < len(sets):
+                raise AnswerError("a union of things that are not sets of numbers")
+            if command == "cap":
+                return Intersection(found)
+            return RealSet(tuple(part for one in found for part in one.intervals))
     pieces = split_on(tokens, lambda token: token.is_command("setminus"))
     if len(pieces) == 2:
         whole, points = as_real_set(_read_one(pieces[0])), _read_one(pieces[1])
@@ -114,10 +134,14 @@ def _read_set(tokens: Seq[Token]) -> Answer | None:
             raise AnswerError("only points can be taken out of a set")
         return RealSet(whole.intervals, tuple(_expr(item) for item in points.items))
     if len(tokens) == 1 and tokens[0].kind == "reals":
-        return _WHOLE_LINE
+        return WHOLE_LINE
     if len(tokens) == 1 and tokens[0].is_command("emptyset"):
         return Collection(())
     if is_wrapped(tokens, [r"\{"], [r"\}"]):
+        return _read_braces(tokens[1:-1])
+    if is_wrapped(tokens, ["{"], ["}"]) and (
+        len(tokens) == 2 or len(split_on(tokens[1:-1], _is_set_mark)) > 1
+    ):
         return _read_braces(tokens[1:-1])
     if tokens[0].is_command("langle") and tokens[-1].is_command("rangle"):
         items = split_commas(tokens[1:-1])
@@ -125,12 +149,16 @@ def _read_set(tokens: Seq[Token]) -> Answer | None:
     return None
 
 
+def _is_set_mark(token: Token) -> bool:
+    return token.is_char(",", ";", ":", "|") or token.is_command("mid")
+
+
 def _read_braces(tokens: Seq[Token]) -> Answer:
     if not tokens:
         return Collection(())
     halves = split_on(tokens, lambda t: t.is_char(":", "|") or t.is_command("mid"))
     if len(halves) == 2 and not split_relations(halves[0])[1][1:]:
-        condition = _read(halves[1])
+        condition = read_tokens(halves[1])
         if isinstance(condition, Named) and isinstance(condition.value, RealSet | Intersection):
             return condition.value
         raise AnswerError("cannot read the condition of a set")
@@ -141,105 +169,89 @@ def _read_braces(tokens: Seq[Token]) -> Answer:
 
 
 def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
-    name = _name(parts[0])
+    if "~" in relations:
+        return _read_approximation(parts, relations)
+    name = read_name(parts[0])
     if relations == ["in"]:
         if not name:
             raise AnswerError("only a symbol can be in a set")
         return Named(name, _read_one(parts[1]))
     if set(relations) == {"="}:
+        while len(parts) > 2 and (read_name(parts[1]) or "").startswith("label "):
+            parts = parts[:1] + parts[2:]
+        is_label = name is not None and ("(" in name or name.startswith("label "))
         if len(parts) == 2 and name:
             value = _read_one(parts[1])
             if not (isinstance(value, Scalar) and name in free_symbols(value.expr)):
                 return Named(name, value)
-        if name and "(" in name:
+        if is_label:
             parts = parts[1:]
         values = [_read_one(part) for part in parts]
         if len(values) == 1:
             return Named(name or "", values[0])
         return Relation(tuple(_expr(value) for value in values), ("=",) * (len(values) - 1))
+    if relations == ["!="] and name:
+        points = [p for part in split_commas(parts[1]) for p in _both_signs(_read_one(part))]
+        return Named(name, RealSet(WHOLE_LINE.intervals, tuple(_expr(p) for p in points)))
     ends = [_read_one(part) for part in parts]
     return read_inequality([e if isinstance(e, Infinite) else _expr(e) for e in ends], relations)
 
 
-def _read_matrix(tokens: Seq[Token]) -> Answer:
-    if tokens[-1].kind != "end" or any(token.kind in ("begin", "end") for token in tokens[1:-1]):
-        raise AnswerError("something stands beside a matrix")
-    rows = split_on(tokens[1:-1], lambda token: token.kind == "row")
-    if not rows[-1]:
-        rows.pop()
-    cells = [split_on(row, lambda token: token.is_char("&")) for row in rows]
-    if not cells or len({len(row) for row in cells}) != 1:
-        raise AnswerError("the rows of a matrix differ in length")
-    _check_count(len(cells) * len(cells[0]))
-    return Matrix(tuple(tuple(read_expression(cell) for cell in row) for row in cells))
+def _read_approximation(parts: list[list[Token]], relations: list[str]) -> Answer:
+    r"""Read `x = \sqrt2 \approx 1.41`, `x \approx 1.41` and `\approx 1.41`."""
+    if relations[-1] != "~" or set(relations) - {"=", "~"}:
+        raise AnswerError("an approximation inside of a chain of relations")
+    position = relations.index("~")
+    rounded = _read_one(parts[-1])
+    first = parts[: position + 1]
+    name = read_name(first[0]) if first[0] else None
+    exact = None
+    if name:
+        first = first[1:]
+    if first and first[-1]:
+        exact = _read_one(first[-1])
+    value = Approximation(exact, rounded)
+    return Named(name, value) if name else value
 
 
 def _read_scalar(tokens: Seq[Token]) -> Answer:
-    tokens, unit = _split_unit(list(tokens))
+    tokens, unit, power = split_unit(list(tokens))
     if not tokens:
         raise AnswerError("a unit without a value")
     unsigned = tokens[1:] if tokens[0].is_char("+", "-") else tokens
     if len(unsigned) == 1 and unsigned[0].is_command("infty"):
         return Infinite(-1 if tokens[0].is_char("-") else 1)
     ratio = split_on(tokens, lambda token: token.is_char(":"))
-    if len(ratio) == 2:
-        return Scalar(Expr(Op.DIVIDE, tuple(read_expression(part) for part in ratio)))
-    scalar = Scalar(read_expression(tokens), unit)
-    both = _both_signs(scalar)
-    return scalar if len(both) == 1 else Collection(tuple(both), is_bare=True)
-
-
-def _split_unit(tokens: list[Token]) -> tuple[list[Token], str | None]:
-    r"""Take `\$` from the front or `\text{ cm}^2` from the end."""
-    if tokens[0].is_char(r"\$"):
-        return tokens[1:], "$"
-    position = len(tokens)
-    tail = [token.value for token in tokens[-4:]]
-    suffix = ""
-    for power in (["^", "2"], ["^", "3"], ["^", "{", "2", "}"], ["^", "{", "3", "}"]):
-        if tail[-len(power) :] == power and len(tokens) > len(power):
-            if tokens[-len(power) - 1].kind == "text":
-                position -= len(power)
-                suffix = "^" + power[-1 if len(power) == 2 else 2]
-            break
-    if tokens[position - 1].kind != "text":
-        return tokens, None
-    start = position
-    while start and tokens[start - 1].kind == "text":
-        start -= 1
-    unit = " ".join(token.value for token in tokens[start:position]) + suffix
-    words = re.findall(r"[A-Za-z]+", unit)
-    if not words or not all(word in UNITS or word.lower() in UNITS for word in words):
-        raise AnswerError(f"{unit!r} is not a unit")
-    if not re.fullmatch(r"[A-Za-z0-9/^ .]+", unit):
-        raise AnswerError(f"{unit!r} is not a unit")
-    return tokens[:start], _normal_unit(unit)
-
-
-def _normal_unit(unit: str) -> str:
-    words = re.sub(r"\bsq(uare)?\.? (\w+)", r"\2^2", re.sub(r"\bcu(bic)?\.? (\w+)", r"\2^3", unit))
-    short = {
-        "centimeter": "cm",
-        "meter": "m",
-        "kilometer": "km",
-        "feet": "ft",
-        "foot": "ft",
-        "per": "/",
-    }
-    parts = re.findall(r"[A-Za-z]+|\^\d|/", words)
-    parts = [part[:-1] if len(part) > 3 and part.endswith("s") else part for part in parts]
-    return " ".join(short.get(part, part) for part in parts)
+    if len(ratio) > 1:
+        clock = read_clock("".join(token.value for token in tokens))
+        return clock or Ratio(tuple(read_expression(part) for part in ratio))
+    expr = read_expression(tokens)
+    if power:
+        expr = Expr(Op.MULTIPLY, (expr, number(Fraction(10) ** power)))
+    if unit == "degree^1":
+        expr, unit = Expr(Op.DEGREES, (expr,)), None
+    both = _both_signs(Scalar(expr, unit))
+    return Scalar(expr, unit) if len(both) == 1 else Collection(tuple(both), is_bare=True)
 
 
 def _join(items: list[Answer], connector: str) -> Answer:
     _check_count(len(items))
+    items = _drop_parameters(items)
+    if len(items) == 1:
+        return items[0]
+    first, others = items[0], [item.expr for item in items if isinstance(item, Scalar)]
+    if len(others) == len(items) - 1:
+        match first:
+            case Named(name, RealSet(intervals, removed)) if removed:  # `x \ne 1, 2`
+                return Named(name, RealSet(intervals, (*removed, *others)))
     names = {item.name for item in items if isinstance(item, Named)}
     values = [item.value if isinstance(item, Named) else item for item in items]
     stems = {name.split("_")[0] for name in names}
     is_one_unknown = len(stems) == 1 and isinstance(items[0], Named)
     if connector in ("or", "and") and any(isinstance(value, RealSet) for value in values):
         sets = [as_real_set(value) for value in values]
-        if len(stems) > 1 or any(found is None or found.removed for found in sets):
+        is_cut = connector == "or" and any(one is not None and one.removed for one in sets)
+        if len(stems) > 1 or is_cut or None in sets:
             raise AnswerError("a list of conditions that do not belong together")
         found = [one for one in sets if one is not None]
         if connector == "or":
@@ -253,13 +265,23 @@ def _join(items: list[Answer], connector: str) -> Answer:
     return Collection(tuple(p for item in items for p in _both_signs(item)), is_bare=True)
 
 
+def _drop_parameters(items: list[Answer]) -> list[Answer]:
+    r"""Drop `k \in \mathbb{Z}` behind something that has `k` in it."""
+    symbols = {name for item in items for expr in expressions(item) for name in free_symbols(expr)}
+    return [
+        item
+        for item in items
+        if not (isinstance(item, Named) and isinstance(item.value, Text) and item.name in symbols)
+    ]
+
+
 def _both_signs(answer: Answer) -> list[Answer]:
     """Return the two readings of a value with one plus-minus, or the answer alone."""
     if isinstance(answer, Collection) and answer.is_bare:
         return list(answer.items)
     if not isinstance(answer, Scalar):
         return [answer]
-    count = _count_signs(answer.expr)
+    count = count_signs(answer.expr)
     if count == 0:
         return [answer]
     if count > 1:
@@ -267,8 +289,9 @@ def _both_signs(answer: Answer) -> list[Answer]:
     return [Scalar(_choose(answer.expr, sign), answer.unit) for sign in (1, -1)]
 
 
-def _count_signs(expr: Expr) -> int:
-    return (expr.op is Op.PLUS_MINUS) + sum(_count_signs(arg) for arg in expr.args)
+def count_signs(expr: Expr) -> int:
+    """Return the number of plus-minus signs in an expression."""
+    return sum(node.op is Op.PLUS_MINUS for node in walk(expr))
 
 
 def _choose(expr: Expr, sign: int) -> Expr:
@@ -279,19 +302,8 @@ def _choose(expr: Expr, sign: int) -> Expr:
     return args[0] if is_plus else Expr(Op.NEGATE, args)
 
 
-def _name(tokens: Seq[Token]) -> str | None:
-    """Return `x`, `x_1`, `f(x)` or `(x,y)` when the tokens are a bare name."""
-    text = "".join("\\" + t.value if t.kind == "command" else t.value for t in tokens)
-    symbol = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_(?:\w|\{\w+\}))?"
-    if text in ("e", "i", r"\pi", r"\infty"):
-        return None
-    if re.fullmatch(rf"{symbol}(?:\([a-z](?:,[a-z])?\))?|\({symbol}(?:,{symbol})+\)", text):
-        return re.sub(r"[{}]", "", text)
-    return None
-
-
 def _expr(answer: Answer) -> Expr:
-    if isinstance(answer, Scalar) and not _count_signs(answer.expr):
+    if isinstance(answer, Scalar) and not count_signs(answer.expr):
         return answer.expr
     raise AnswerError("expected one value here")
 
@@ -315,8 +327,17 @@ def expressions(answer: Answer) -> list[Expr]:
             return [expr for one in sets for expr in expressions(one)]
         case Relation(parts):
             return list(parts)
+        case Ratio(parts):
+            return list(parts)
         case Matrix(rows):
             return [expr for row in rows for expr in row]
+        case Cases(rows):
+            parts_of = [part for row in rows for part in row if part is not None]
+            return [expr for part in parts_of for expr in expressions(part)]
+        case Phrase(pieces):
+            return [expr for piece in pieces for expr in expressions(piece)]
+        case Approximation(exact, rounded):
+            return [*(expressions(exact) if exact else []), *expressions(rounded)]
         case Named(_, value):
             return expressions(value)
         case _:

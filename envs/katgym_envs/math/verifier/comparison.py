@@ -5,11 +5,22 @@ Not here: reading answers (`answers.py`); scalars themselves (`exact.py`, `symbo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from fractions import Fraction
 
-from katgym_envs.math.verifier.real_lines import Scalars, as_real_set, canonical
+from katgym_envs.math.verifier.exact import rational_value
+from katgym_envs.math.verifier.real_lines import (
+    Scalars,
+    as_real_set,
+    canonical,
+    solve_inequality,
+)
 from katgym_envs.math.verifier.syntax import (
     Answer,
+    Approximation,
+    Cases,
+    Clock,
     Collection,
     Expr,
     Infinite,
@@ -17,12 +28,17 @@ from katgym_envs.math.verifier.syntax import (
     Matrix,
     Named,
     Op,
+    Phrase,
+    Ratio,
     RealSet,
     Relation,
     Scalar,
     Sequence,
     Text,
+    free_symbols,
+    number,
 )
+from katgym_envs.math.verifier.verdict import AnswerError
 
 
 def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
@@ -33,31 +49,43 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     answer, gold, is_named_apart = _unwrap(answer, gold)
     if is_named_apart:
         return _same_equation(answer, gold, scalars)
+    if isinstance(gold, Approximation) or isinstance(answer, Approximation):
+        return _same_approximation(answer, gold, scalars)
     match gold, answer:
-        case Text(), Text():
-            return answer == gold
-        case Infinite(), Infinite():
-            return answer.sign == gold.sign
+        case (Text(), Text()) | (Infinite(), Infinite()) | (Clock(), Clock()):
+            return _clock(answer) == _clock(gold)
         case Scalar(), Scalar():
-            has_same_unit = None in (answer.unit, gold.unit) or answer.unit == gold.unit
-            return has_same_unit and _same_scalar(answer, gold, scalars)
+            return _same_scalar(answer, gold, scalars)
         case Scalar(), Collection(items=(Scalar() as only,), is_bare=False):
             return scalars.equal(only.expr, gold.expr)
+        case (Scalar(), Ratio()) | (Ratio(), Scalar()) | (Ratio(), Ratio()):
+            return _same_ratio(answer, gold, scalars)
         case Scalar(), Relation(parts, ops) if set(ops) == {"="}:
             # `S = 10/4 = 5/2`: behind a leading symbol every part has gold's value.
             values = parts[1:] if parts[0].op is Op.SYMBOL else parts
             return all(scalars.equal(value, gold.expr) for value in values)
+        case Relation(parts, ops), Scalar(expr) if set(ops) == {"="}:
+            return _is_last_part(expr, parts, scalars)
         case ((Relation() | Named()), (Relation() | Named())):
             return _same_equation(answer, gold, scalars)
-        case Matrix(), Matrix():
-            if len(answer.rows) != len(gold.rows) or len(answer.rows[0]) != len(gold.rows[0]):
-                return False
-            pairs = zip(answer.rows, gold.rows, strict=True)
-            return all(scalars.equal(a, g) for rows in pairs for a, g in zip(*rows, strict=True))
+        case (Matrix(), _) | (_, Matrix()):
+            return _same_matrix(answer, gold, scalars)
+        case Phrase(), Phrase():
+            return len(answer.parts) == len(gold.parts) and all(
+                is_same(a, g, scalars) for a, g in zip(answer.parts, gold.parts, strict=True)
+            )
+        case Cases(), Cases():
+            return _same_cases(answer, gold, scalars)
         case Collection(), Collection():
-            return _same_members(answer.items, gold.items, scalars)
+            return _same_members(answer.items, gold.items, scalars) or (
+                answer.is_bare and _same_in_order(answer.items, gold.items, scalars)
+            )
         case Collection(items=(Scalar() as only,)), Scalar():
             return scalars.equal(answer.expr, only.expr)
+        case Collection(items), Sequence(coordinates) if _is_solution(items, coordinates):
+            return _same_solution(items, coordinates, lambda a, g: is_same(a, g, scalars))
+        case Sequence(coordinates), Collection(items) if _is_solution(items, coordinates):
+            return _same_solution(items, coordinates, lambda g, a: is_same(a, g, scalars))
         case Sequence(), Sequence() if len(gold.items) == len(answer.items):
             is_pair = len(gold.items) == 2
             if is_pair and (answer.opening, answer.closing) != (gold.opening, gold.closing):
@@ -71,10 +99,20 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
             return False
 
 
+def _is_last_part(expr: Expr, parts: Seq[Expr], scalars: Scalars) -> bool:
+    r"""Tell whether a value ends a chain `x = A = B` or a true identity such as `\log_2 32 = 5`."""
+    is_chain = len(parts) > 2 and parts[0].op is Op.SYMBOL
+    is_value = is_chain or (not free_symbols(parts[-1]) and _form(expr) != _form(parts[0]))
+    is_true = is_value and scalars.equal(parts[1 if is_chain else 0], parts[-1])
+    return is_true and scalars.equal(expr, parts[-1])
+
+
 def _unwrap(answer: Answer, gold: Answer) -> tuple[Answer, Answer, bool]:
     """Drop names; the flag says that both sides are named, and differently."""
     if isinstance(answer, Named) and isinstance(gold, Named):
-        if answer.name != gold.name:
+        names = {answer.name, gold.name}
+        is_graph = "y" in names and any(name[1:] == "(x)" for name in names)
+        if len(names) > 1 and not is_graph:
             return answer, gold, True
         return answer.value, gold.value, False
     if isinstance(answer, Named) and not isinstance(gold, Relation):
@@ -88,27 +126,183 @@ def _unwrap(answer: Answer, gold: Answer) -> tuple[Answer, Answer, bool]:
 
 
 def _same_scalar(answer: Scalar, gold: Scalar, scalars: Scalars) -> bool:
-    """Compare values; an angle in degrees may also be given as its number of degrees."""
+    """Compare values and units; an angle in degrees may also be given as its number of degrees."""
+    units = {answer.unit, gold.unit} - {None}
+    is_angle = [side.expr.op is Op.DEGREES for side in (answer, gold)]
+    if len(units) > 1 or (units and any(is_angle) and not units <= {"°C^1", "°F^1", "°K^1"}):
+        return False
     a, g = answer.expr, gold.expr
-    if (a.op is Op.DEGREES) != (g.op is Op.DEGREES):
-        bare_a = a.args[0] if a.op is Op.DEGREES else a
-        bare_g = g.args[0] if g.op is Op.DEGREES else g
+    if is_angle[0] != is_angle[1]:
+        bare_a = a.args[0] if is_angle[0] else a
+        bare_g = g.args[0] if is_angle[1] else g
         if scalars.equal(bare_a, bare_g):
             return True
     return scalars.equal(a, g)
 
 
-def _same_equation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
-    """Compare relations by the ratio of their differences, which must be a constant."""
-    a, g = _as_relation(answer), _as_relation(gold)
-    if a is None or g is None or len(a.parts) != 2 or len(g.parts) != 2 or a.ops != g.ops:
+def _same_ratio(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
+    sides = []
+    for side in (answer, gold):
+        if isinstance(side, Ratio):
+            sides.append(side.parts)
+        elif isinstance(side, Scalar) and side.unit is None:
+            sides.append((side.expr, number(1)))
+    if len(sides) < 2 or len(sides[0]) != len(sides[1]):
         return False
-    is_inequality = g.ops != ("=",)
-    return scalars.proportional(_difference(a), _difference(g), is_positive=is_inequality)
+    (first, *rest), (gold_first, *gold_rest) = sides
+    return all(
+        scalars.equal(Expr(Op.DIVIDE, (first, a)), Expr(Op.DIVIDE, (gold_first, g)))
+        for a, g in zip(rest, gold_rest, strict=True)
+    )
+
+
+def _same_matrix(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
+    """Compare entries; a column or a row may be written as a list of its entries."""
+    a, g = _rows(answer), _rows(gold)
+    if a is None or g is None:
+        return False
+    if not isinstance(answer, Matrix) or not isinstance(gold, Matrix):
+        flat = [row[0] if len(row) == 1 else None for row in a], g
+        if len(a) == 1 or len(g) == 1 or None not in flat[0]:
+            a, g = _as_column(a), _as_column(g)
+    if len(a) != len(g) or len(a[0]) != len(g[0]):
+        return False
+    pairs = zip(a, g, strict=True)
+    return all(scalars.equal(x, y) for rows in pairs for x, y in zip(*rows, strict=True))
+
+
+def _rows(answer: Answer) -> tuple[tuple[Expr, ...], ...] | None:
+    if isinstance(answer, Matrix):
+        return answer.rows
+    if not isinstance(answer, Sequence | Collection) or not answer.items:
+        return None
+    if all(isinstance(item, Sequence | Collection) for item in answer.items):
+        nested = [_rows(item) for item in answer.items]
+        rows = tuple(tuple(cell for row in one for cell in row) for one in nested if one)
+        return rows if len(rows) == len(nested) and len({len(r) for r in rows}) == 1 else None
+    is_list = isinstance(answer, Sequence)
+    cells = tuple((i.expr,) for i in answer.items if isinstance(i, Scalar) and i.unit is None)
+    return cells if is_list and len(cells) == len(answer.items) else None
+
+
+def _as_column(rows: tuple[tuple[Expr, ...], ...]) -> tuple[tuple[Expr, ...], ...]:
+    return tuple((cell,) for cell in rows[0]) if len(rows) == 1 else rows
+
+
+def _same_cases(answer: Cases, gold: Cases, scalars: Scalars) -> bool:
+    """Compare rows in any order: values and conditions."""
+
+    def is_same_row(a: tuple[Answer, Answer | None], g: tuple[Answer, Answer | None]) -> bool:
+        if (a[1] is None) != (g[1] is None) or not is_same(a[0], g[0], scalars):
+            return False
+        return a[1] is None or g[1] is None or is_same(a[1], g[1], scalars)
+
+    return len(answer.rows) == len(gold.rows) and all(
+        any(is_same_row(a, g) for a in answer.rows) for g in gold.rows
+    )
+
+
+def _is_solution(items: Seq[Answer], coordinates: Seq[Answer]) -> bool:
+    """Tell whether `x = 1, y = 2` and `(1, 2)` may say the same: single letters, each once."""
+    names = [item.name for item in items if isinstance(item, Named)]
+    is_whole = len(names) == len(items) == len(coordinates) == len(set(names)) > 1
+    return is_whole and all(len(name) == 1 for name in names)
+
+
+def _same_solution(
+    items: Seq[Answer], coordinates: Seq[Answer], is_equal: Callable[[Answer, Answer], bool]
+) -> bool:
+    values = sorted((item.name, item.value) for item in items if isinstance(item, Named))
+    return all(is_equal(c, v[1]) for c, v in zip(coordinates, values, strict=True))
+
+
+def _same_approximation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
+    r"""Compare with a value that is rounded.
+
+    A rounded gold is met by its exact value, and by what rounds to it. An answer is held to its
+    exact part, of which the rounded one has to be a rounding: `7 \approx 8` is no 7.
+    """
+    if isinstance(answer, Approximation):
+        is_rounded_too = isinstance(gold, Approximation)
+        if isinstance(gold, Approximation) and answer.exact and gold.exact:
+            is_equal = is_same(answer.exact, gold.exact, scalars)
+            return is_equal and is_same(answer.rounded, gold.rounded, scalars)
+        if answer.exact is None:
+            return is_rounded_too and is_same(answer.rounded, gold, scalars)
+        is_true = _is_rounding(answer.exact, answer.rounded, number(1), scalars)
+        return is_true and is_same(answer.exact, gold, scalars)
+    assert isinstance(gold, Approximation)
+    if gold.exact is not None and is_same(answer, gold.exact, scalars):
+        return True
+    return is_same(answer, gold.rounded, scalars) or _is_rounding(
+        answer, gold.rounded, number(Fraction(1, 2)), scalars
+    )
+
+
+def _is_rounding(value: Answer, rounded: Answer, units: Expr, scalars: Scalars) -> bool:
+    """Tell whether a value is less than so many units of its last digit from a decimal."""
+    if not isinstance(value, Scalar) or not isinstance(rounded, Scalar):
+        return False
+    decimal = rational_value(rounded.expr)
+    if decimal is None or free_symbols(value.expr) or value.unit not in (None, rounded.unit):
+        return False
+    digits = next((k for k in range(40) if (decimal * 10**k).denominator == 1), None)
+    if digits is None:
+        return False
+    unit = Expr(Op.MULTIPLY, (units, number(Fraction(1, 10**digits))))
+    low = Expr(Op.ADD, (rounded.expr, Expr(Op.NEGATE, (unit,))))
+    high = Expr(Op.ADD, (rounded.expr, unit))
+    return scalars.less(low, value.expr) and scalars.less(value.expr, high)
+
+
+def _same_equation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
+    """Compare relations by the ratio of their differences, which must be a constant.
+
+    A solved gold, `x = 5`, takes no equation that has yet to be solved. A true identity is the
+    same as another only when both sides have the same form.
+    """
+    if isinstance(gold, Relation) and isinstance(answer, Named):
+        if isinstance(answer.value, RealSet) and (solved := solve_inequality(gold)):
+            return is_same(answer, solved, scalars)
+        if isinstance(answer.value, Scalar) and len(gold.parts) > 2:
+            is_it = gold.parts[0] == Expr(Op.SYMBOL, name=answer.name)
+            return is_it and is_same(answer.value, gold, scalars)
+    if isinstance(gold, Named) and isinstance(answer, Relation):
+        is_solved = not isinstance(gold.value, Scalar) or not free_symbols(gold.value.expr)
+        if is_solved:
+            return False
+    a, g = _as_relation(answer), _as_relation(gold)
+    if a is None or g is None or len(a.parts) != len(g.parts) or a.ops != g.ops:
+        return False
+    if len(a.parts) > 2:
+        return all(scalars.equal(x, y) for x, y in zip(a.parts, g.parts, strict=True))
+    if scalars.proportional(_difference(a), _difference(g), is_positive=g.ops != ("=",)):
+        return True
+    forms = [[_form(part) for part in side.parts] for side in (a, g)]
+    return forms[0] == forms[1] or (g.ops == ("=",) and forms[0] == forms[1][::-1])
+
+
+def _form(expr: Expr) -> str:
+    """Write an expression so that sums and products differ only by more than their order."""
+    args = [_form(arg) for arg in expr.args]
+    if expr.op in (Op.ADD, Op.MULTIPLY):
+        args.sort()
+    return f"{expr.op} {expr.name} {expr.number} ({', '.join(args)})"
+
+
+def _clock(answer: Answer) -> Answer:
+    """Return a time of day in 24 hours; anything else as it is."""
+    if not isinstance(answer, Clock):
+        return answer
+    hour, *rest = answer.parts
+    if answer.half and 1 <= hour <= 12:
+        return Clock((hour % 12 + 12 * (answer.half == "pm"), *rest), "day")
+    return Clock(answer.parts, "day") if 12 < hour < 24 and len(rest) == 1 else answer
 
 
 def _as_relation(answer: Answer) -> Relation | None:
-    if isinstance(answer, Named) and isinstance(answer.value, Scalar) and "(" not in answer.name:
+    is_equation = isinstance(answer, Named) and "(" not in answer.name and " " not in answer.name
+    if isinstance(answer, Named) and is_equation and isinstance(answer.value, Scalar):
         return Relation((Expr(Op.SYMBOL, name=answer.name), answer.value.expr), ("=",))
     return answer if isinstance(answer, Relation) else None
 
@@ -123,10 +317,21 @@ def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) ->
 
     `x = 2, y = 3` is no answer to `{2, 3}`: members are named on both sides or on none.
     """
-    if len({isinstance(member, Named) for member in (*answers, *golds)}) > 1:
+    if len({any(isinstance(m, Named | Relation) for m in side) for side in (answers, golds)}) > 1:
         return False
-    return all(any(is_same(a, g, scalars) for g in golds) for a in answers) and all(
-        any(is_same(a, g, scalars) for a in answers) for g in golds
+    matches = [[is_same(a, g, scalars) for g in golds] for a in answers]
+    has_all = all(any(row[i] for row in matches) for i in range(len(golds)))
+    return has_all and all(any(row) for row in matches)
+
+
+def _same_in_order(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) -> bool:
+    """Compare `1, 2` with `x = 1, y = 2`: bare values stand for the names in gold's order."""
+    names = {gold.name for gold in golds if isinstance(gold, Named)}
+    is_bare = not any(isinstance(answer, Named | Relation) for answer in answers)
+    return (
+        len(names) == len(golds) == len(answers)
+        and is_bare
+        and all(is_same(a, g, scalars) for a, g in zip(answers, golds, strict=True))
     )
 
 
@@ -135,7 +340,15 @@ def _same_real_set(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     g = gold if isinstance(gold, Intersection) else as_real_set(gold)
     if a is None or g is None:
         return False
-    left, right = canonical(a, scalars), canonical(g, scalars)
+    try:
+        left, right = canonical(a, scalars), canonical(g, scalars)
+    except AnswerError:
+        # Ends with symbols have no order: one interval is compared as it is written.
+        if isinstance(a, Intersection) or isinstance(g, Intersection) or a.removed or g.removed:
+            raise
+        left, right = list(a.intervals), list(g.intervals)
+        if len(left) != 1 or len(right) != 1:
+            raise
     if len(left) != len(right):
         return False
     for x, y in zip(left, right, strict=True):

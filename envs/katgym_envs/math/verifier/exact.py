@@ -6,17 +6,29 @@ Not here: irrational values (`numeric.py`, `symbolic.py`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from katgym_envs.math.verifier.syntax import Expr, Op
+from katgym_envs.math.verifier.syntax import Expr, Op, free_symbols
 from katgym_envs.math.verifier.verdict import CapError, UndefinedError
 
 MAX_POWER_BITS = 20_000
 """Size of an evaluated power; 10^{6000} is just below it."""
 MAX_SYMBOLIC_EXPONENT = 200
 """Numeric exponent over a base that is not rational."""
-MAX_FACTORIAL = 300
+MAX_FACTORIAL = 3000
 MAX_BINOMIAL = 2000
+
+
+_PLAIN: dict[str, Callable[..., Fraction]] = {
+    "abs": abs,
+    "max": lambda *values: max(values),
+    "min": lambda *values: min(values),
+    "floor": lambda value: Fraction(math.floor(value)),
+    "ceiling": lambda value: Fraction(math.ceil(value)),
+    "gcd": lambda *values: Fraction(math.gcd(*_integers("gcd", values))),
+    "lcm": lambda *values: _check_size(Fraction(math.lcm(*_integers("lcm", values)))),
+}
 
 
 class NotRational(Exception):
@@ -33,7 +45,7 @@ def rational_value(expr: Expr) -> Fraction | None:
     if expr.op is Op.NUMBER:
         return expr.number
     if expr.op is Op.POWER:
-        return _power(values[0], values[1])
+        return _power(values[0], values[1], has_symbols=bool(free_symbols(expr.args[0])))
     if expr.op is Op.ROOT:
         return _root(values[0], values[1])
     if expr.op is Op.FUNCTION and expr.name in ("factorial", "binomial"):
@@ -51,9 +63,8 @@ def rational_value(expr: Expr) -> Fraction | None:
         return _check_size(math.prod(known, start=Fraction(1)))
     if expr.op is Op.DIVIDE:
         return _check_size(known[0] / known[1])
-    if expr.op is Op.FUNCTION and expr.name == "abs":
-        return abs(known[0])
-    return None
+    plain = _PLAIN.get(expr.name) if expr.op is Op.FUNCTION else None
+    return None if plain is None else plain(*known)
 
 
 def rational(expr: Expr) -> Fraction:
@@ -77,11 +88,14 @@ class RationalScalars:
         raise NotRational
 
 
-def _power(base: Fraction | None, exponent: Fraction | None) -> Fraction | None:
+def _power(
+    base: Fraction | None, exponent: Fraction | None, *, has_symbols: bool
+) -> Fraction | None:
     if exponent is None:
         return None
     if base is None or exponent.denominator != 1:
-        if abs(exponent) > MAX_SYMBOLIC_EXPONENT or exponent.denominator > MAX_SYMBOLIC_EXPONENT:
+        max_denominator = MAX_SYMBOLIC_EXPONENT if has_symbols or base is not None else 10_000
+        if abs(exponent) > MAX_SYMBOLIC_EXPONENT or exponent.denominator > max_denominator:
             raise CapError(f"an exponent is over {MAX_SYMBOLIC_EXPONENT}")
         return None
     if base == 0 and exponent <= 0:
@@ -111,10 +125,14 @@ def _count(name: str, values: list[Fraction | None]) -> Fraction | None:
             raise CapError(f"the argument of a {name} is over {cap}")
     if any(value is None for value in values):
         return None
-    integers = [int(value) for value in values if value is not None and value.denominator == 1]
-    if len(integers) < len(values) or min(integers) < 0:
-        raise UndefinedError(f"a {name} takes integers that are not negative")
+    integers = _integers(name, [value for value in values if value is not None])
     return Fraction(math.factorial(*integers) if name == "factorial" else math.comb(*integers))
+
+
+def _integers(name: str, values: Sequence[Fraction]) -> list[int]:
+    if any(value.denominator != 1 or value < 0 for value in values):
+        raise UndefinedError(f"a {name} takes integers that are not negative")
+    return [int(value) for value in values]
 
 
 def _check_size(value: Fraction) -> Fraction:

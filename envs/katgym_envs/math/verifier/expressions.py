@@ -7,16 +7,20 @@ Not here: sets, intervals, relations, matrices (`answers.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from katgym_envs.math.verifier.syntax import Expr, Op, number
+from katgym_envs.math.verifier.cursor import END, Cursor
+from katgym_envs.math.verifier.splitting import split_on
+from katgym_envs.math.verifier.syntax import Expr, Op, number, rename, walk
 from katgym_envs.math.verifier.tokens import Token
 from katgym_envs.math.verifier.verdict import AnswerError
-from katgym_envs.math.verifier.vocabulary import FUNCTIONS, GREEK
+from katgym_envs.math.verifier.vocabulary import DECORATIONS, FUNCTIONS, GREEK
 
-_END = Token("end_of_text", "")
-_INVERSE = {name: "arc" + name for name in ("sin", "cos", "tan")}
+_INVERSE = {name: "arc" + name for name in ("sin", "cos", "tan", "cot", "sec", "csc")}
+_STARTS = FUNCTIONS | GREEK | DECORATIONS | {"frac", "binom", "pi", "lfloor", "lceil", "sum"}
+"""Commands that may follow a factor directly."""
 
 
 def read_expression(tokens: Sequence[Token]) -> Expr:
@@ -24,8 +28,8 @@ def read_expression(tokens: Sequence[Token]) -> Expr:
     if mixed := _plain_mixed_number(tokens):
         return mixed
     parser = _Parser(tokens)
-    expr = parser.sum()
-    if parser.peek() != _END:
+    expr = parser.whole()
+    if parser.peek() != END:
         raise AnswerError(f"cannot read {parser.peek().value!r} after a complete expression")
     return expr
 
@@ -47,30 +51,24 @@ def _read_mixed(whole: str, top: str, bottom: str) -> Expr:
     return number(int(whole) + Fraction(int(top), int(bottom)))
 
 
-class _Parser:
+class _Parser(Cursor):
     """Recursive descent over the tokens of one expression."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self.tokens = list(tokens)
-        self.position = 0
+        super().__init__(tokens)
         self.is_in_bars = False
         self.bare_argument_end = -1
 
-    def peek(self, ahead: int = 0) -> Token:
-        index = self.position + ahead
-        return self.tokens[index] if index < len(self.tokens) else _END
-
-    def take(self) -> Token:
-        token = self.peek()
-        if token == _END:
-            raise AnswerError("the expression ends too early")
-        self.position += 1
-        return token
-
-    def expect(self, *values: str) -> None:
-        token = self.take()
-        if not token.is_char(*values):
-            raise AnswerError(f"expected {values[0]!r}, got {token.value!r}")
+    def whole(self) -> Expr:
+        r"""Read up to the end of a group; `\over` and `\choose` have all before them on top."""
+        top = self.sum()
+        if self.peek().is_command("over", "choose"):
+            name = self.take().value
+            bottom = self.sum()
+            if name == "over":
+                return Expr(Op.DIVIDE, (top, bottom))
+            return Expr(Op.FUNCTION, (top, bottom), name="binomial")
+        return top
 
     def sum(self) -> Expr:
         terms = [self.term_with_sign()]
@@ -106,7 +104,9 @@ class _Parser:
             elif self.starts_factor(token):
                 if is_after_slash:
                     raise AnswerError("ambiguous product after a division, as in 1/2x")
-                if token.kind == "number":
+                is_prime_power = factors[-1].op is Op.POWER and self.peek(1).is_char("^")
+                is_after_bracket = self.tokens[self.position - 1].is_char(")", "]")
+                if token.kind == "number" and not (is_after_bracket or is_prime_power):
                     raise AnswerError("a number directly after another factor")
                 factors.append(self.factor())
             else:
@@ -120,11 +120,10 @@ class _Parser:
     def starts_factor(self, token: Token) -> bool:
         if token.is_char("|"):
             return not self.is_in_bars
-        if token.kind in ("number", "letter"):
+        if token.kind in ("number", "letter", "text", "begin"):
             return True
         if token.kind == "command":
-            name = token.value
-            return name in FUNCTIONS or name in GREEK or name in ("frac", "binom", "pi")
+            return token.value in _STARTS
         return token.is_char("(", "[", "{")
 
     def factor(self) -> Expr:
@@ -134,8 +133,14 @@ class _Parser:
             token = self.peek()
             if token.is_char("^"):
                 self.position += 1
-                if self.take_degree_sign():
-                    base = Expr(Op.DEGREES, (base,))
+                if self.peek().is_command("circ"):
+                    self.position += 1
+                    base = Expr(Op.DEGREES, (self.minutes(base),))
+                    continue
+                if num_primes := self.primes():
+                    if base.op is not Op.SYMBOL:
+                        raise AnswerError("a prime behind something that is not a symbol")
+                    base = Expr(Op.SYMBOL, name=base.name + "'" * num_primes)
                     continue
                 if is_raised:
                     raise AnswerError("two exponents in a row")
@@ -154,15 +159,19 @@ class _Parser:
             else:
                 return base
 
-    def take_degree_sign(self) -> bool:
-        if self.peek().is_command("circ"):
-            self.position += 1
-            return True
-        if self.peek().is_char("{") and self.peek(1).is_command("circ"):
-            self.position += 2
-            self.expect("}")
-            return True
-        return False
+    def minutes(self, degrees: Expr) -> Expr:
+        r"""Add `45^\prime 30^{\prime\prime}` to a number of degrees."""
+        total = degrees
+        for size in (1, 2):
+            start = self.position
+            if self.peek().kind == "number" and self.peek(1).is_char("^"):
+                value = Fraction(self.take().value)
+                self.position += 1
+                if self.primes() == size:
+                    total = Expr(Op.ADD, (total, number(value / 60**size)))
+                    continue
+            self.position = start
+        return total
 
     def exponent(self) -> Expr:
         if self.peek().is_char("-", "+"):
@@ -185,16 +194,14 @@ class _Parser:
                 self.position -= 1
                 self.tokens[self.position] = Token("number", token.value[1:])
             return number(int(token.value[0]))
-        if token.kind == "letter" or token.is_command("pi", *GREEK):
-            return self.base()
-        if token.is_command("frac", "sqrt"):
+        if token.kind == "letter" or token.is_command("pi", "frac", "sqrt", *GREEK | DECORATIONS):
             return self.base()
         raise AnswerError(f"expected a braced argument, got {token.value!r}")
 
     def group(self, opening: str, *closings: str) -> Expr:
         self.expect(opening)
         outer, self.is_in_bars = self.is_in_bars, opening == "|"
-        expr = self.sum()
+        expr = self.whole()
         self.is_in_bars = outer
         self.expect(*closings)
         return expr
@@ -202,6 +209,8 @@ class _Parser:
     def base(self) -> Expr:
         token = self.peek()
         if token.is_char("("):
+            if self.peek(1).kind == "begin":
+                return self.stacked_binomial()
             return self.group("(", ")")
         if token.is_char("["):
             return self.group("[", "]")
@@ -214,6 +223,8 @@ class _Parser:
             return self.number(token.value)
         if token.kind == "letter":
             return self.letter(token.value)
+        if token.kind == "text":
+            return self.upright(token.value)
         if token.kind == "command":
             return self.command(token.value)
         raise AnswerError(f"cannot read {token.value!r} here")
@@ -231,27 +242,72 @@ class _Parser:
     def letter(self, letter: str) -> Expr:
         if letter in ("e", "i") and not self.peek().is_char("_"):
             return Expr(Op.CONSTANT, name=letter)
-        return Expr(Op.SYMBOL, name=letter + self.subscript())
+        name = letter + self.subscript()
+        while self.peek().is_char("'"):
+            self.position += 1
+            name += "'"
+        return Expr(Op.SYMBOL, name=name)
 
-    def subscript(self) -> str:
-        if not self.peek().is_char("_"):
-            return ""
-        self.position += 1
-        token = self.take()
-        if token.kind in ("number", "letter"):
-            return "_" + token.value
-        if not token.is_char("{"):
-            raise AnswerError(f"cannot read the subscript {token.value!r}")
-        name = ""
-        while not (token := self.take()).is_char("}"):
-            if token.kind not in ("number", "letter", "text"):
-                raise AnswerError(f"cannot read the subscript {token.value!r}")
-            name += token.value
-        return "_" + name
+    def upright(self, name: str) -> Expr:
+        r"""Read `\mathrm{gb}` as a product and `\operatorname{Var}(X)` as an unknown function."""
+        if name in FUNCTIONS:
+            return self.function(name)
+        if self.peek().is_char("(") and re.fullmatch("[A-Za-z]{2,8}", name):
+            return Expr(Op.FUNCTION, self.list_of_arguments(), name="unknown " + name)
+        if not re.fullmatch("[A-Za-z]{1,3}", name):
+            raise AnswerError(f"{name!r} is a word, not mathematics")
+        letters = [Expr(Op.SYMBOL, name=letter) for letter in name]
+        letters[-1] = Expr(Op.SYMBOL, name=name[-1] + self.subscript())
+        return _product(letters)
+
+    def stacked_binomial(self) -> Expr:
+        """Read two rows of one cell in round brackets, which are a column when they stand alone."""
+        end = next((i for i, t in enumerate(self.tokens) if t.kind == "end"), -1)
+        rows = split_on(self.tokens[self.position + 2 : end], lambda token: token.kind == "row")
+        if end < self.position or len(rows) != 2 or any(t.is_char("&") for t in rows[0] + rows[1]):
+            raise AnswerError("a matrix inside a formula")
+        self.position = end + 1
+        self.expect(")")
+        return Expr(Op.FUNCTION, tuple(read_expression(row) for row in rows), name="binomial")
+
+    def list_of_arguments(self) -> tuple[Expr, ...]:
+        self.expect("(")
+        found = [self.whole()]
+        while self.peek().is_char(","):
+            self.position += 1
+            found.append(self.whole())
+        self.expect(")")
+        return tuple(found)
+
+    def series(self) -> Expr:
+        r"""Read `\sum_{k=1}^{n} f(k)`; it is kept as it stands, its variable under another name."""
+        self.expect("_")
+        self.expect("{")
+        variable = self.letter(self.take().value)
+        self.expect("=")
+        low = self.sum()
+        self.expect("}")
+        self.expect("^")
+        high = Expr(Op.SYMBOL, name=r"\infty")
+        if self.peek().is_char("{") and self.peek(1).is_command("infty"):
+            self.position += 2
+            self.expect("}")
+        elif self.peek().is_command("infty"):
+            self.position += 1
+        else:
+            high = self.argument()
+        if variable.op is not Op.SYMBOL:
+            raise AnswerError("a sum over something that is not a symbol")
+        body = self.term()
+        depth = sum(node.name == "unknown sum" for node in walk(body))
+        body = rename(body, variable.name, f"index of sum {depth}")
+        return Expr(Op.FUNCTION, (body, low, high), name="unknown sum")
 
     def command(self, name: str) -> Expr:
         if name == "pi":
             return Expr(Op.CONSTANT, name="pi")
+        if name == "dots":
+            return Expr(Op.SYMBOL, name="dots")
         if name in GREEK:
             return Expr(Op.SYMBOL, name="\\" + name + self.subscript())
         if name == "frac":
@@ -260,6 +316,17 @@ class _Parser:
             return Expr(Op.FUNCTION, (self.argument(), self.argument()), name="binomial")
         if name == "sqrt":
             return self.root()
+        if name == "sum":
+            return self.series()
+        if name in DECORATIONS:
+            return self.decorated(name)
+        if name in ("lfloor", "lceil"):
+            inside = self.whole()
+            if not self.take().is_command("r" + name[1:]):
+                raise AnswerError(f"a \\{name} is never closed")
+            return Expr(Op.FUNCTION, (inside,), name="floor" if name == "lfloor" else "ceiling")
+        if name in ("max", "min", "gcd", "lcm"):
+            return Expr(Op.FUNCTION, self.list_of_arguments(), name=name)
         if name in FUNCTIONS:
             return self.function(name)
         raise AnswerError(f"cannot read \\{name} here")
@@ -285,7 +352,7 @@ class _Parser:
             power = self.exponent()
         if power == Expr(Op.NEGATE, (number(1),)) and name in _INVERSE:
             name, power = _INVERSE[name], None
-        if power is not None and not (power.op is Op.NUMBER and power.number in (2, 3, 4, 5, 6)):
+        if power is not None and not (power.op is Op.NUMBER and power.number in range(2, 21)):
             raise AnswerError(f"ambiguous power of {name}")
         args = (self.function_argument(is_log=name in ("ln", "log")),) + (
             (base,) if has_base else ()

@@ -9,6 +9,7 @@ Not here: computer algebra (`symbolic.py`), rational arithmetic (`exact.py`).
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ import mpmath
 from mpmath import mp
 
 from katgym_envs.math.verifier.exact import MAX_BINOMIAL, MAX_FACTORIAL
-from katgym_envs.math.verifier.syntax import Expr, Op, free_symbols
+from katgym_envs.math.verifier.syntax import Expr, Op, free_symbols, walk
 
 DIGITS = 300
 TOLERANCE = mpmath.mpf(10) ** -250
@@ -29,8 +30,10 @@ MIN_POINTS = 4
 
 _PLAIN = {
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "cot": mp.cot, "sec": mp.sec, "csc": mp.csc,
-    "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "sinh": mp.sinh, "cosh": mp.cosh,
-    "tanh": mp.tanh, "abs": abs,
+    "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "arccot": mp.acot, "arcsec": mp.asec,
+    "arccsc": mp.acsc, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth,
+    "sech": mp.sech, "csch": mp.csch, "abs": abs, "floor": mp.floor, "ceiling": mp.ceil,
+    "max": max, "min": min,
 }  # fmt: skip
 
 
@@ -52,12 +55,17 @@ def is_equal(answer: Expr, gold: Expr) -> bool:
     Raises `Undecided` when the values cannot tell.
     """
     names = sorted(free_symbols(answer) | free_symbols(gold))
-    is_complex = _has_imaginary_unit(gold)
+    value: Any
+    other: Any
+    is_complex = any(node == Expr(Op.CONSTANT, name="i") for node in walk(gold))
     num_valid = 0
     with mp.workdps(DIGITS):
         for point in points(names):
             try:
-                value, other = _value_or_none(gold, point), _value_or_none(answer, point)
+                if names:
+                    value, other = _value_or_none(gold, point), _value_or_none(answer, point)
+                else:
+                    value, other = _constant(gold), _constant(answer)
             except Extreme:
                 if names:
                     continue
@@ -102,8 +110,8 @@ def compare_reals(first: Expr, second: Expr) -> int:
     Raises `Extreme` for values that cannot be told apart.
     """
     with mp.workdps(DIGITS):
-        a, b = evaluate(first, {}), evaluate(second, {})
-        if not _is_real(a) or not _is_real(b):
+        a, b = _constant(first), _constant(second)
+        if a is None or b is None or not _is_real(a) or not _is_real(b):
             raise NotDefined
         if (abs(a) < TINY and abs(b) < TINY) or is_close(a, b):
             return 0
@@ -208,9 +216,11 @@ def _root(radicand: Any, index: int) -> Any:
 
 def _function(name: str, args: list[Any]) -> Any:
     value = args[0]
-    if name in ("ln", "log", "exp", "sinh", "cosh", "tanh", "factorial") and not mp.isfinite(value):
+    if name.startswith("unknown "):
+        return _unknown(name, args)
+    if name in (*_GROWING, "ln", "log", "factorial") and not mp.isfinite(value):
         raise NotDefined
-    if name in ("exp", "sinh", "cosh", "tanh") and abs(value) > MAX_EXPONENT:
+    if name in _GROWING and abs(value) > MAX_EXPONENT:
         raise Extreme
     if name == "exp":
         return mp.exp(value)
@@ -227,9 +237,23 @@ def _function(name: str, args: list[Any]) -> Any:
         if max(abs(arg) for arg in args) > MAX_BINOMIAL:
             raise Extreme
         return mp.binomial(*args)
-    return _PLAIN[name](value)
+    if name not in _PLAIN or (name in ("max", "min") and not all(_is_real(arg) for arg in args)):
+        raise NotDefined
+    return _PLAIN[name](*args)
 
 
+def _unknown(name: str, args: list[Any]) -> Any:
+    """Return a value that is the same for the same arguments, and for others is not.
+
+    A sum is linear in its terms, whose index is a free symbol here.
+    """
+    factor, rest = (args[0], args[1:]) if name == "unknown sum" else (mp.mpf(1), args)
+    rng = random.Random(name)
+    phase = mp.fsum(arg * rng.randint(10**8, 10**9) / 10**9 for arg in rest) + rng.random()
+    return factor * (2 + mp.cos(phase) if abs(mp.im(phase)) < 1 else mp.mpc(phase))
+
+
+_GROWING = ("exp", "sinh", "cosh", "tanh", "coth", "sech", "csch")
 _LOG_BASE = mpmath.mpf("1.7320508")
 """Stands for the base of a bare `\\log`, which is 10, 2 or e by context: only what holds for any
 base is equal."""
@@ -249,9 +273,11 @@ def _value_or_none(expr: Expr, point: Mapping[str, Any]) -> Any | None:
     return value if mp.isfinite(value) else None
 
 
+@functools.lru_cache(maxsize=256)
+def _constant(expr: Expr) -> Any | None:
+    """Return the value of an expression without symbols; call it with `DIGITS` digits."""
+    return _value_or_none(expr, {})
+
+
 def _is_real(value: Any) -> bool:
     return bool(abs(mp.im(value)) <= TOLERANCE * max(1, abs(value)))
-
-
-def _has_imaginary_unit(expr: Expr) -> bool:
-    return expr == Expr(Op.CONSTANT, name="i") or any(_has_imaginary_unit(a) for a in expr.args)

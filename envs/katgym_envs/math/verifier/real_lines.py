@@ -5,10 +5,13 @@ Not here: reading the text (`answers.py`), comparing two sets (`comparison.py`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from functools import cmp_to_key
 from typing import Protocol
 
+from katgym_envs.math.verifier.exact import rational_value
 from katgym_envs.math.verifier.syntax import (
     Answer,
     Collection,
@@ -22,6 +25,7 @@ from katgym_envs.math.verifier.syntax import (
     Relation,
     Scalar,
     Sequence,
+    free_symbols,
     number,
 )
 from katgym_envs.math.verifier.verdict import AnswerError
@@ -56,6 +60,12 @@ def as_real_set(answer: Answer) -> RealSet | None:
                     ),
                 )
             )
+        case Collection(items, True) if items and not any(isinstance(i, Scalar) for i in items):
+            sets = [as_real_set(item) for item in items]
+            found = [one for one in sets if one is not None and not one.removed]
+            if len(found) < len(sets):
+                return None
+            return RealSet(tuple(part for one in found for part in one.intervals))
         case Collection(items) if all(isinstance(item, Scalar) for item in items):
             points = [item.expr for item in items if isinstance(item, Scalar)]
             return RealSet(tuple(RealInterval(p, p, False, False) for p in points))
@@ -65,11 +75,8 @@ def as_real_set(answer: Answer) -> RealSet | None:
 
 def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answer:
     """Turn a chain of inequalities into a named set, or a relation when no symbol stands alone."""
-    if relations == ["!="] and isinstance(parts[0], Expr) and isinstance(parts[1], Expr):
-        if parts[0].op is not Op.SYMBOL:
-            raise AnswerError("an inequation that does not name a variable")
-        line = RealSet((RealInterval(None, None, True, True),), (parts[1],))
-        return Named(parts[0].name, line)
+    if "!=" in relations:
+        raise AnswerError("an inequation that does not name a variable")
     if all(sign in (">", ">=") for sign in relations):
         parts = parts[::-1]
         relations = [sign.replace(">", "<") for sign in reversed(relations)]
@@ -89,6 +96,48 @@ def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answe
     if len(parts) == 2 and (bounded := _absolute_value(exprs, relations[0])):
         return bounded
     return Relation(tuple(exprs), tuple(relations))
+
+
+def solve_inequality(relation: Relation) -> Answer | None:
+    """Return the set of `2x + 1 > 5`, linear in its one symbol; None for anything else."""
+    names = {name for part in relation.parts for name in free_symbols(part)}
+    if len(names) != 1 or not set(relation.ops) <= {"<", "<="}:
+        return None
+    name = names.pop()
+    sets: list[RealSet] = []
+    for left, right, sign in zip(relation.parts, relation.parts[1:], relation.ops, strict=False):
+        line = _affine(Expr(Op.ADD, (left, Expr(Op.NEGATE, (right,)))))
+        if line is None or line[0] == 0:
+            return None
+        bound, is_open = number(-line[1] / line[0]), sign == "<"
+        below = RealInterval(None, bound, True, is_open)
+        above = RealInterval(bound, None, is_open, True)
+        sets.append(RealSet((below if line[0] > 0 else above,)))
+    return Named(name, Intersection(tuple(sets)))
+
+
+def _affine(expr: Expr) -> tuple[Fraction, Fraction] | None:
+    """Return (a, b) of `a x + b` with one symbol, None for what is not of that form."""
+    if expr.op is Op.SYMBOL:
+        return Fraction(1), Fraction(0)
+    if not free_symbols(expr):
+        value = rational_value(expr)
+        return None if value is None else (Fraction(0), value)
+    parts = [_affine(arg) for arg in expr.args]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if expr.op is Op.ADD:
+        return sum((a for a, _ in known), Fraction(0)), sum((b for _, b in known), Fraction(0))
+    if expr.op is Op.NEGATE:
+        return -known[0][0], -known[0][1]
+    if expr.op is Op.DIVIDE and known[1][0] == 0:
+        return known[0][0] / known[1][1], known[0][1] / known[1][1]
+    lines = [part for part in known if part[0]]
+    if expr.op is Op.MULTIPLY and len(lines) == 1:
+        factor = math.prod((b for a, b in known if not a), start=Fraction(1))
+        return lines[0][0] * factor, lines[0][1] * factor
+    return None
 
 
 def canonical(found: RealSet | Intersection, scalars: Scalars) -> list[RealInterval]:

@@ -10,16 +10,42 @@ from collections.abc import Callable, Sequence
 from katgym_envs.math.verifier.tokens import Token
 from katgym_envs.math.verifier.verdict import AnswerError
 
-_RELATIONS = {"=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in"}
+_RELATIONS = {
+    "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "ne": "!=", "in": "in", "approx": "~",
+}  # fmt: skip
 
 
 def depth_change(token: Token) -> int:
     """Return 1 for an opening bracket, -1 for a closing one; a matrix counts as a bracket."""
-    if token.is_char("(", "[", "{", r"\{") or token.is_command("langle") or token.kind == "begin":
+    if token.is_char("(", "[", "{", r"\{") or token.kind == "begin":
         return 1
-    if token.is_char(")", "]", "}", r"\}") or token.is_command("rangle") or token.kind == "end":
+    if token.is_char(")", "]", "}", r"\}") or token.kind == "end":
         return -1
-    return 0
+    if token.kind != "command":
+        return 0
+    return (token.value in ("langle", "lfloor", "lceil")) - (
+        token.value in ("rangle", "rfloor", "rceil")
+    )
+
+
+def turn_brackets(tokens: Sequence[Token]) -> list[Token]:
+    """Write `]0, 1[` as `(0, 1)`, in texts whose brackets do not match as they stand."""
+    found = list(tokens)
+    try:
+        split_on(found, lambda token: False)
+    except AnswerError:
+        start, has_comma = None, False
+        for position, token in enumerate(found):
+            if start is not None and has_comma and token.is_char("[", "]", ")"):
+                if found[start].is_char("]"):
+                    found[start] = Token("char", "(")
+                if token.is_char("["):
+                    found[position] = Token("char", ")")
+                start, has_comma = None, False
+            elif start is None and token.is_char("[", "]", "("):
+                start = position
+            has_comma = has_comma or (start is not None and token.is_char(",", ";"))
+    return found
 
 
 def split_on(tokens: Sequence[Token], is_separator: Callable[[Token], bool]) -> list[list[Token]]:
@@ -53,8 +79,8 @@ def split_connectors(tokens: Sequence[Token]) -> tuple[list[list[Token]], str]:
     if len(words) > 1:
         raise AnswerError("both 'and' and 'or'")
     pieces = split_on(tokens, lambda t: t.is_char(",", ";") or t.kind == "connector")
-    if len(pieces) > 2 and not pieces[-2]:
-        del pieces[-2]
+    if len(pieces) > 2:
+        pieces = [piece for piece in pieces[:-1] if piece] + pieces[-1:]
     return pieces, words.pop() if words else ","
 
 

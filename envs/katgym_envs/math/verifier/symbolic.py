@@ -24,8 +24,12 @@ _CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}
 _FUNCTIONS = {
     "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "cot": sympy.cot, "sec": sympy.sec,
     "csc": sympy.csc, "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan,
-    "sinh": sympy.sinh, "cosh": sympy.cosh, "tanh": sympy.tanh, "ln": sympy.log, "exp": sympy.exp,
-    "abs": sympy.Abs, "factorial": sympy.factorial, "binomial": sympy.binomial,
+    "arccot": sympy.acot, "arcsec": sympy.asec, "arccsc": sympy.acsc, "sinh": sympy.sinh,
+    "cosh": sympy.cosh, "tanh": sympy.tanh, "coth": sympy.coth, "sech": sympy.sech,
+    "csch": sympy.csch, "ln": sympy.log, "exp": sympy.exp, "abs": sympy.Abs,
+    "floor": sympy.floor, "ceiling": sympy.ceiling, "max": sympy.Max, "min": sympy.Min,
+    "gcd": sympy.Function("gcd"), "lcm": sympy.Function("lcm"),
+    "factorial": sympy.factorial, "binomial": sympy.binomial,
 }  # fmt: skip
 _LOG_BASE = sympy.Symbol("base of log", positive=True)
 
@@ -108,6 +112,10 @@ def build(expr: Expr, *, is_positive: bool = False) -> Any:
             return _root(args[0], int(args[1]))
     if expr.name == "log":
         return sympy.log(args[0]) / sympy.log(args[1] if len(args) > 1 else _LOG_BASE)
+    if expr.name == "unknown sum":
+        return args[0] * sympy.Function("sum")(*args[1:])
+    if expr.name.startswith("unknown "):
+        return sympy.Function(expr.name)(*args)
     return _FUNCTIONS[expr.name](*args)
 
 

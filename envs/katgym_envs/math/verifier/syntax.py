@@ -7,6 +7,7 @@ Not here: reading text (`tokens.py`, `expressions.py`, `answers.py`), values (`e
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -135,6 +136,46 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """A time of day or a duration as it is written: `4:30 p.m.`, `12:30`, `1:02:03`.
+
+    `parts` are two or three whole numbers; `half` is `am`, `pm` or empty.
+    """
+
+    parts: tuple[int, ...]
+    half: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Numbers of which only the proportions count: `3:2`, `1:2:4`."""
+
+    parts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """Values under conditions: each row a value and its condition, which may be words or None."""
+
+    rows: tuple[tuple[Answer, Answer | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Values among a few words, in their order: `local min (1, 1); local max (0, 2)`."""
+
+    parts: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Approximation:
+    """`exact \\approx rounded`; `exact` is None in `\\approx 3.14`."""
+
+    exact: Answer | None
+    rounded: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
     """A value with the name it was given: `x = 5`, `f(x) = 2x`, `x > 3`, `x \\in [1, 2]`."""
 
@@ -152,6 +193,11 @@ Answer = (
     | Intersection
     | Relation
     | Matrix
+    | Clock
+    | Ratio
+    | Cases
+    | Phrase
+    | Approximation
     | Named
 )
 
@@ -161,8 +207,20 @@ def number(value: int | Fraction) -> Expr:
     return Expr(Op.NUMBER, number=Fraction(value))
 
 
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield an expression and all below it."""
+    yield expr
+    for arg in expr.args:
+        yield from walk(arg)
+
+
 def free_symbols(expr: Expr) -> frozenset[str]:
     """Return the names of the symbols in an expression."""
-    if expr.op is Op.SYMBOL:
-        return frozenset({expr.name})
-    return frozenset().union(*(free_symbols(arg) for arg in expr.args))
+    return frozenset(node.name for node in walk(expr) if node.op is Op.SYMBOL)
+
+
+def rename(expr: Expr, name: str, other: str) -> Expr:
+    """Return the expression with a symbol under another name."""
+    args = tuple(rename(arg, name, other) for arg in expr.args)
+    is_it = expr.op is Op.SYMBOL and expr.name == name
+    return Expr(expr.op, args, expr.number, other if is_it else expr.name)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from katgym_envs.math.verifier.numerals import Numerals, read_numeral
 from katgym_envs.math.verifier.verdict import AnswerError, CapError
 from katgym_envs.math.verifier.vocabulary import (
     ALIASES,
+    DECORATIONS,
+    FONTS,
     FUNCTIONS,
     GREEK,
     SHORT_WORDS,
     STRUCTURE,
     UNICODE,
-    UNITS,
+    UNIT_WORDS,
 )
 
 MAX_CHARS = 512
@@ -29,22 +32,53 @@ MAX_DIGITS = 128
 """Digits in one number."""
 
 _LAYOUT = re.compile(
-    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|quad|qquad)(?![A-Za-z])"
-    r"|(?<!\\)\\[,;:! ]|(?<!\\)~"
+    r"\\(?:left|right)\s*\.(?!\d)"
+    r"|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|qquad|quad|strut)"
+    r"(?![A-Za-z])"
+    r"|\\[hv]?(?:space|phantom)\*?\s*\{[^{}]*\}"
+    r"|(?<!\\)\\[,;:!> ]|(?<!\\)~"
 )
-_THIN_SPACE_GROUPS = re.compile(r"(?<=\d)(?:\\,|\{,\}|\\!,|,\\!)(?=\d{3}(?!\d))", re.ASCII)
+_THIN_SPACE_GROUPS = re.compile(
+    r"(?<=\d)(?:\\,|\{,\}|\\!,|,\s?\\!|\\ )\s?(?=\d{3}(?!\d))",
+    re.ASCII,
+)
+_SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?", re.ASCII)
+_REWRITES = [
+    (re.compile(r"\^\s*\{\s*\\circ\s*\}"), r"^\\circ "),
+    (re.compile(r"\{\s*\}\s*(?=\^)"), ""),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\b(?:np|numpy|math|sympy)\.(?=[a-z])"), ""),
+    (re.compile(r"^~\s*"), r"\\approx "),
+    (re.compile(r"\^\s*\\circ\s*([CF])\b"), r"^\\circ \\text{\1}"),
+    (
+        re.compile(
+            r"[,;]?\s*(?:(?:where|for)\s+)?(?:(?:any|all|every|each)\s+)?(?:"
+            r"(?:integers?|real numbers?)\s+[a-z]|[a-z]\s+is\s+any?\s+(?:integer|real number))$"
+        ),
+        "",
+    ),
+    (re.compile(r"^(?:the )?(?:general )?solutions? (?:is|are) ?:?\s*", re.IGNORECASE), ""),
+    (re.compile(r"(?<=[\d.}])\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
+    (re.compile(r"\\not\s*(?:=|\\in\b)"), r"\\ne "),
+    (re.compile(r"(?:/=|(?<=[A-Za-z\s])!=|<>)"), r"\\ne "),
+    (re.compile(r"=<|<="), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+]
+"""Other spellings of what the tokens below know."""
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
-    r"|(?P<number>\d+(?:\.\d+)?|\.\d+)"
-    r"|\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{(?P<text>[^{}\\$]*)\}"
-    r"|\\math(?:bb|bf|cal)\s*\{?(?P<reals>R)(?:\}|\b)"
-    r"|\\begin\s*\{(?P<begin>[pb]matrix)\}"
-    r"|\\end\s*\{(?P<end>[pb]matrix)\}"
-    r"|\\(?P<row>\\)"
-    r"|\\(?P<escaped>[{}%$|])"
+    r"|(?P<number>\d+\.\d+|\d+\.(?![\d.])|\d+|\.\d+)"
+    r"|\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|hbox|rm|operatorname\*?)\s*"
+    r"\{(?P<text>[^{}\\$]*)\}"
+    r"|\\math(?:bb|bf|cal|rm)\s*(?:\{(?P<reals>[RZQNC])\}|(?P<field>[RZQNC])\b)"
+    r"|\\begin\s*\{(?P<begin>[pbB]?(?:small)?matrix|array|cases|dcases|aligned)\}"
+    r"(?:\s*\{[lcr|@{}\s]*\})?"
+    r"|\\end\s*\{(?P<end>[pbB]?(?:small)?matrix|array|cases|dcases|aligned)\}"
+    r"|\\(?P<row>\\)(?:\[[\d.a-z]*\])?"
+    r"|\\(?P<escaped>[{}%$|#&])"
     r"|\\(?P<command>[A-Za-z]+)"
     r"|(?P<word>[A-Za-z]+)"
-    r"|(?P<char><=|>=|[-+*/^_=<>(){}\[\]|,;:!%&])",
+    r"|(?P<char>['@-]|[+*/^_=<>(){}\[\]|,;:!%&])",
     re.ASCII,
 )
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?", re.ASCII)
@@ -52,11 +86,14 @@ _WRAPPERS = re.compile(
     r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*[^$\\])\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*",
     re.DOTALL,
 )
+_MONEY = re.compile(r"[-+]?\$(?=\s*[\d.])|(?<=\d)\$$", re.ASCII)
+_WORDS_OF = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|hbox)\s*\{([^{}\\$]*)\}"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    r"""One token; `kind` is number, letter, command, char, text, connector, reals, begin, end, row.
+    r"""One token; `kind` is number, letter, command, char, text, connector, reals, field, begin,
+    end or row. A number's value is what `Fraction` reads.
 
     Example:
         Token("command", "frac")
@@ -82,36 +119,52 @@ def clean(text: str) -> str:
         if depth > MAX_DEPTH:
             raise CapError(f"brackets are nested more than {MAX_DEPTH} deep")
     text = "".join(UNICODE.get(c, c) for c in text).strip()
+    slashes = re.findall(r"\\+(?=[A-Za-z]?)", text)
+    if slashes and all(len(run) % 2 == 0 for run in slashes) and re.search(r"\\[A-Za-z]", text):
+        text = text.replace("\\\\", "\\")  # escaped once too often, as in JSON
+    elif r"\begin" not in text:
+        text = re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
     previous = None
     while previous != text:
         previous = text
-        text = text.removesuffix(".").strip() if not text.endswith(r"\right.") else text
+        if not text.endswith((r"\right.", "..")):
+            text = text.removesuffix(".").removesuffix(" \\").strip()
         if match := _WRAPPERS.fullmatch(text):
             text = next(group for group in match.groups() if group is not None).strip()
         if text.startswith((r"\boxed{", r"\fbox{")) and _closing(text) == len(text) - 1:
             text = text[text.index("{") + 1 : -1].strip()
-    text = _THIN_SPACE_GROUPS.sub("", text)
+    text = _THIN_SPACE_GROUPS.sub("", _open_dollars(text)).strip()
+    if _SPACED_NUMBER.fullmatch(text):
+        text = text.replace(" ", "")
+    for pattern, spelling in _REWRITES:
+        text = pattern.sub(spelling, text)
     return _LAYOUT.sub(" ", text).strip()
 
 
-def tokenize(text: str, *, has_thousands: bool = True) -> list[Token]:
-    """Cut a cleaned text into tokens.
-
-    has_thousands: read `1,234` outside brackets as one number, otherwise as two.
-    """
+def tokenize(text: str, numerals: Numerals) -> list[Token]:
+    """Cut a cleaned text into tokens; `1,234` is a number only outside of brackets."""
     tokens: list[Token] = []
     depth = position = 0
     while position < len(text):
-        grouped = _THOUSANDS.match(text, position) if has_thousands and depth == 0 else None
+        is_open = numerals.has_thousands and depth == 0
+        grouped = _THOUSANDS.match(text, position) if is_open else None
         match = grouped or _TOKEN.match(text, position)
-        if match is None:
+        is_name = bool(tokens) and (tokens[-1].is_char("_", "^") or tokens[-1].kind == "letter")
+        number = None if grouped or is_name else read_numeral(text, position, numerals)
+        if number:
+            position = number[1]
+            new = [Token("number", number[0])]
+        elif match is None:
             raise AnswerError(f"unexpected {text[position]!r} at position {position}")
-        position = match.end()
-        if grouped:
+        elif grouped:
+            position = match.end()
             new = [Token("number", grouped[0].replace(",", ""))]
         else:
+            position = match.end()
             assert match.lastgroup is not None
             new = _read(match.lastgroup, match[match.lastgroup])
+        if len(tokens) > 1 and tokens[-1].is_char("/") and tokens[-2].kind == "text":
+            new = [Token("text", "".join(token.value for token in new))] if new else []
         for token in new:
             depth += token.is_char("(", "[", r"\{") - token.is_char(")", "]", r"\}")
             if token.kind == "number" and len(token.value) > MAX_DIGITS:
@@ -125,21 +178,50 @@ def as_words(text: str) -> str | None:
 
     `even`, `\text{Even}` and `\text{not prime}` are words; `xy` and `x` are symbols.
     """
-    inner = re.fullmatch(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}\\$]*)\}\s*", text)
+    inner = re.fullmatch(_WORDS_OF + r"\s*", text)
     words = plain_words(inner[1] if inner else text)
     if words is None or inner:
         return words
     parts = re.split(r"[ -]", words)
-    is_prose = all(len(part) > 3 or part in SHORT_WORDS for part in parts)
-    return words if is_prose and not FUNCTIONS & set(parts) else None
+    is_prose = all(len(part) > 3 or part in SHORT_WORDS for part in parts) or (
+        len(parts) > 1 and any(len(part) > 3 for part in parts)
+    )
+    return words if is_prose and not (FUNCTIONS | GREEK) & set(parts) else None
 
 
 def plain_words(text: str) -> str | None:
-    """Return letters, hyphens and single spaces, case-folded; None with anything else in it."""
+    r"""Return letters, hyphens and single spaces, case-folded; None with anything else in it.
+
+    Text commands are opened: `\text{not }\text{prime}` has two words.
+    """
+    text = re.sub(_WORDS_OF, r"\1", text)
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text.strip().rstrip("."))
     if not re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text):
         return None
     return " ".join(text.casefold().split())
+
+
+def open_text(text: str) -> str:
+    r"""Return the inside of a text command that is the whole answer, as in `\text{13}`."""
+    inner = re.fullmatch(_WORDS_OF, text)
+    return inner[1].strip() if inner else text
+
+
+def _open_dollars(text: str) -> str:
+    r"""Drop the `$` around formulas inside a text; a lone one beside a number is money."""
+    text = re.sub(r"\\[()](?![A-Za-z])|\\\[(?![\d.]+[a-z]+\])|(?<!\\)\\\]", " ", text)
+    pieces = re.split(r"(?<!\\)\$+", text)
+    marks = re.findall(r"(?<!\\)\$", text)
+    if len(marks) % 2 == 0 and len(pieces) % 2:
+        for i in range(2, len(pieces) - 1, 2):
+            before = pieces[i - 1].strip()
+            is_whole = "=" in before and before.count("(") == before.count(")")
+            if is_whole and not pieces[i].strip() and not before.endswith(("+", "-", "=")):
+                pieces[i] = ", "
+        return " ".join(pieces) if marks else text
+    if len(marks) == 1 and (match := _MONEY.search(text)):
+        return text[: match.start()] + match[0].replace("$", r"\$") + text[match.end() :]
+    return text
 
 
 def _read(kind: str, value: str) -> list[Token]:
@@ -148,49 +230,61 @@ def _read(kind: str, value: str) -> list[Token]:
     if kind == "word":
         return _read_word(value)
     if kind == "text":
-        word = value.strip()
-        if word in ("or", "and", ","):
-            return [Token("char", ",") if word == "," else Token("connector", word)]
-        name = ALIASES.get(word, word)
-        if name in FUNCTIONS:
-            return [Token("command", name)]
-        if word in ("e", "i"):
-            return [Token("letter", word)]
-        return [Token("text", word)] if word else []
+        return _read_text(value)
+    if kind in ("reals", "field"):
+        return [Token("reals" if value == "R" else "field", value)]
     if kind == "escaped":
         return [Token("char", "%" if value == "%" else "|" if value == "|" else "\\" + value)]
     if kind == "command":
         name = ALIASES.get(value, value)
         if name in ("and", "or"):
             return [Token("connector", name)]
-        if name in ("<", ">", "*", "|", r"\{", r"\}"):
+        if name in ("<", ">", "*", "|", "=", ":", "[", "]", r"\{", r"\}"):
             return [Token("char", name)]
-        if name in FUNCTIONS or name in STRUCTURE or name in GREEK:
+        if name in FONTS:
+            return []
+        if name in FUNCTIONS | STRUCTURE | GREEK | DECORATIONS:
             return [Token("command", name)]
         raise AnswerError(f"the command \\{name} is not supported")
-    if kind == "char" and value in ("<=", ">="):
-        return [Token("command", "le" if value == "<=" else "ge")]
+    if kind == "number":
+        return [Token(kind, value.removesuffix("."))]
     return [Token(kind, value)]
+
+
+def _read_text(value: str) -> list[Token]:
+    word = value.strip()
+    name = ALIASES.get(word, word)
+    if word in ("or", "and", ","):
+        return [Token("char", ",") if word == "," else Token("connector", word)]
+    if name in FUNCTIONS and name not in ("sec", "min"):
+        return [Token("command", name)]
+    if word in ("e", "i"):
+        return [Token("letter", word)]
+    if re.fullmatch(r"\d+(?:\.\d+)?", word, re.ASCII):
+        return [Token("number", word)]
+    if match := re.fullmatch(r"(or|and)\s+(.*)|(.*)\s+(or|and)", word):
+        connector = Token("connector", match[1] or match[4])
+        rest = _read_text(match[2] or match[3])
+        return [connector, *rest] if match[1] else [*rest, connector]
+    return [Token("text", word)] if word else []
 
 
 def _read_word(word: str) -> list[Token]:
     if word in ("or", "and"):
         return [Token("connector", word)]
     name = ALIASES.get(word, word)
-    if name in FUNCTIONS or name in ("pi", "infty"):
+    if name in FUNCTIONS or name in GREEK or name in ("pi", "infty"):
         return [Token("command", name)]
-    if word in UNITS and (len(word) > 2 or word in ("cm", "mm", "km", "ft")):
+    if len(word) > 3 or word.lower() in UNIT_WORDS:
         return [Token("text", word)]
-    if len(word) > 3:
-        raise AnswerError(f"{word!r} is a word, not mathematics")
     return [Token("letter", letter) for letter in word]
 
 
 def _closing(text: str) -> int:
     """Return the position of the brace that closes the text's first one, -1 without."""
     depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if character == "}" and depth == 0:
-            return position
+    for match in re.finditer(r"\\.|[{}]", text):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if match[0] == "}" and depth == 0:
+            return match.start()
     return -1

@@ -1,50 +1,100 @@
 """The commands and words that an answer may contain.
 
-Not here: reading them (`tokens.py`).
+Not here: reading them (`tokens.py`), units (`units.py`).
 """
 
 from __future__ import annotations
 
 _FUNCTIONS = """
-    sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp sqrt
+    sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch
+    ln log exp sqrt max min gcd lcm
 """
 _GREEK = """
     alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho
-    sigma tau upsilon phi varphi chi psi omega ell
-    Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega
+    sigma tau upsilon phi varphi chi psi omega ell hbar
+    Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega
 """
 _STRUCTURE = """
-    frac binom pm mp cdot times div pi infty circ degree cup setminus in mid langle rangle emptyset
-    ne le ge
+    frac binom choose over pm mp cdot times div pi infty circ degree prime cup cap setminus in mid
+    langle rangle emptyset ne le ge approx lfloor rfloor lceil rceil sum odot oplus star angle
+    triangle dots
 """
-_UNITS = """
-    mm cm dm m km in inch inches ft foot feet yd yard yards mi mile miles meter meters metre metres
-    centimeter centimeters kilometer kilometers millimeter millimeters
-    g kg mg gram grams kilogram kilograms lb lbs pound pounds ounce ounces oz ton tons
-    s sec second seconds min minute minutes h hr hour hours day days week weeks month months year
-    years l L ml mL liter liters litre litres unit units square sq cubic cu cent cents
-    dollar dollars euro euros degree degrees radian radians mph kph N J W Hz per
-    person people point points way ways coin coins
+_REMARKS = """
+    or and not no nor so maybe perhaps possibly probably likely about around roughly approximately
+    approx nearly almost circa exactly at least most more less than over under above below between
+    if when where unless except but however otherwise else neither either both instead of out is
+    are was be isnt wrong true false unknown undefined something anything nothing any all none
+    some other others another plus minus divided multiplied squared cubed factorial choose
+    mod modulo inverse negative positive base power half double twice triple thrice quarter third
+    up down to from until through by off short too also only answer solution hence thus therefore
+    then equals equal equivalent greater larger smaller fewer remainder dozen score gross halve
+    hundredth thousandth fifth sixth seventh eighth ninth tenth
+"""
+_DECORATIONS = """
+    vec hat bar dot ddot tilde overline overrightarrow widehat widetilde underline
+"""
+_FONTS = """
+    boldsymbol mathit mathsf mathtt bm pmb rm mathcal mathbf mathscr
+"""
+_SHORT_WORDS = """
+    yes no true false none of the a is an in to be it or on at by for as and not are
+"""
+_UNIT_WORDS = """
+    cm mm km ft kg lb lbs oz hr hrs mph yd deg ton day per pct
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 GREEK = frozenset(_GREEK.split())
 STRUCTURE = frozenset(_STRUCTURE.split())
-UNITS = frozenset(_UNITS.split())
-"""What may stand behind a value; anything else there is not a unit but a remark."""
-SHORT_WORDS = frozenset({"yes", "no", "true", "false", "none"})
-"""Words of up to three letters that are not a product of symbols."""
+DECORATIONS = frozenset(_DECORATIONS.split())
+"""Marks on a symbol: part of its name."""
+FONTS = frozenset(_FONTS.split())
+"""Fonts of a symbol: no part of its name."""
+REMARKS = frozenset(_REMARKS.split())
+"""Words that change what stands beside them; with one, a text behind a value is not its unit."""
+SHORT_WORDS = frozenset(_SHORT_WORDS.split())
+"""Words of up to three letters, and connectors, that are not a product of symbols."""
+UNIT_WORDS = frozenset(_UNIT_WORDS.split())
+"""Bare words of up to three letters that are a unit rather than a product of symbols."""
+MAGNITUDES = {
+    "percent": -2, "pct": -2, "percentage": -2, "hundred": 2, "thousand": 3, "million": 6,
+    "billion": 9, "trillion": 12,
+}  # fmt: skip
+"""Words behind a value that multiply it by a power of ten."""
+PHRASES = {
+    "all real numbers": "reals", "all reals": "reals", "real numbers": "reals",
+    "all numbers": "reals", "the real numbers": "reals", "the set of all real numbers": "reals",
+    "no solution": "none", "no solutions": "none", "no real solution": "none",
+    "no real solutions": "none", "there is no solution": "none", "there are no solutions": "none",
+    "empty set": "none", "the empty set": "none", "infinity": "infinity",
+    "positive infinity": "infinity", "negative infinity": "-infinity",
+    "minus infinity": "-infinity",
+}  # fmt: skip
+"""Phrases that stand for a set or an infinity."""
 ALIASES = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom",
     "leq": "le", "leqslant": "le", "geq": "ge", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">",
-    "ast": "*", "lbrace": r"\{", "rbrace": r"\}", "varnothing": "emptyset", "lvert": "|",
-    "rvert": "|", "vert": "|", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
-    "land": "and", "wedge": "and", "lor": "or", "vee": "or", "backslash": "setminus",
+    "ast": "*", "lbrace": r"\{", "rbrace": r"\}", "varnothing": "emptyset", "oslash": "emptyset",
+    "lvert": "|", "rvert": "|", "vert": "|", "Vert": "|", "lVert": "|", "rVert": "|",
+    "lbrack": "[", "rbrack": "]", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
+    "arctg": "arctan", "tg": "tan", "ctg": "cot", "cosec": "csc", "land": "and", "wedge": "and",
+    "lor": "or", "vee": "or", "backslash": "setminus", "smallsetminus": "setminus",
+    "bigcup": "cup", "bigcap": "cap", "simeq": "approx", "thickapprox": "approx",
+    "doteq": "approx", "equiv": "=", "infinity": "infty", "inf": "infty", "oo": "infty",
+    "degrees": "degree", "bullet": "cdot", "centerdot": "cdot", "cdots": "dots", "ldots": "dots",
+    "dotsb": "dots", "colon": ":",
 }  # fmt: skip
 UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "⋅": r"\cdot ",
-    "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
-    "∈": r"\in ", "∪": r"\cup ", "±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "²": "^2", "³": "^3",
-    "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "∖": r"\setminus ", "θ": r"\theta ", "α": r"\alpha ",
-    "β": r"\beta ", "λ": r"\lambda ", "φ": r"\phi ", "ω": r"\omega ", "\u00a0": " ", "\u2009": " ",
+    "∙": r"\cdot ", "•": r"\cdot ", "∗": "*", "∕": "/", "⁄": "/", "∶": ":", "∣": "|",
+    "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "≤": r"\le ", "≥": r"\ge ",
+    "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "∈": r"\in ",
+    "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "′": r"^\prime ",
+    "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "⟨": r"\langle ",
+    "⟩": r"\rangle ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
+    "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^2", "³": "^3", "⁴": "^4", "⁵": "^5",
+    "₀": "_0", "₁": "_1", "₂": "_2", "₃": "_3", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
+    "∖": r"\setminus ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
+    "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
+    "ω": r"\omega ", "’": "'", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
 }  # fmt: skip

@@ -3,7 +3,8 @@
 A message is a four-byte big-endian length and that many bytes of JSON. The worker limits its own
 memory and time, so it cannot outlive a parent that was killed: idle, it ends with the pipe or when
 its parent changes; busy, an interval timer without handler ends it in the kernel, whatever the
-interpreter is doing. (PR_SET_PDEATHSIG would fire when the *thread* that started it ends.)
+interpreter is doing. (PR_SET_PDEATHSIG would fire when the *thread* that started it ends.) Before
+that, a signal interrupts the job, and the worker goes on with the next one.
 
 It does not protect against code that a job makes it run: jobs are data, and must stay so.
 
@@ -20,12 +21,20 @@ import select
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 POLL_S = 2.0
 GRACE_S = 1.0
 """How long the worker waits for its parent to kill it before it ends itself."""
+ALARM_SHARE = 0.6
+"""The part of a job's time after which it is interrupted. What is in one long call into C then is
+not, and is killed when its time is over."""
+
+
+class OutOfTime(BaseException):
+    """A job was interrupted; no `Exception`, so that no library takes it for its own failure."""
 
 
 def main(handler: str, load: str, max_memory_mib: int, timeout_s: float) -> None:
@@ -66,14 +75,28 @@ def _run_limited(
     resource.setrlimit(resource.RLIMIT_CPU, (max_cpu_s, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + GRACE_S)
+    alarm_s = ALARM_SHARE * timeout_s
+    signal.signal(signal.SIGUSR1, _interrupt)
+    main_thread = threading.main_thread().ident
+    alarm = threading.Timer(alarm_s, signal.pthread_kill, (main_thread, signal.SIGUSR1))
+    alarm.daemon = True
+    alarm.start()
     try:
         return {"status": "done", **run(job)}
+    except OutOfTime:
+        return {"status": "timeout", "reason": f"interrupted after {alarm_s:.1f} s"}
     except MemoryError:
         return {"status": "memory"}
     except Exception as e:  # any error of the algebra is an answer: "could not compare"
         return {"status": "error", "reason": f"{type(e).__name__}: {e}"[:300]}
     finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        alarm.cancel()
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise OutOfTime
 
 
 def send(fd: int, message: Mapping[str, object]) -> None:

@@ -1,0 +1,122 @@
+r"""Units behind a value: `12\text{ cm}^2`, `5 \mathrm{ft}/\mathrm{sec}`, `18\text{ integers}`.
+
+A unit is a run of words that no remark (`or`, `about`, `not`, ...) belongs to; a word that is not
+listed is what is counted. Units are compared by name: nothing is converted.
+
+Not here: cutting the text into words (`tokens.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from katgym_envs.math.verifier.tokens import Token
+from katgym_envs.math.verifier.verdict import AnswerError
+from katgym_envs.math.verifier.vocabulary import MAGNITUDES, REMARKS
+
+MAX_WORDS = 4
+_NAMES = {
+    "mm": "millimeter millimetre", "cm": "centimeter centimetre", "dm": "decimeter decimetre",
+    "m": "meter metre", "km": "kilometer kilometre", "in": "inch inches", "ft": "foot feet",
+    "yd": "yard", "mi": "mile", "g": "gram gm", "kg": "kilogram", "mg": "milligram", "lb": "pound",
+    "oz": "ounce", "s": "sec second", "min": "minute", "h": "hr hour", "L": "l liter litre",
+    "mL": "ml milliliter millilitre", "$": "dollar usd", "cent": "", "euro": "", "unit": "",
+    "N": "newton", "J": "joule", "W": "watt", "Hz": "hertz", "degree": "deg", "radian": "rad",
+    "mi/h": "mph", "km/h": "kph kmh kmph", "°C": "celsius", "°F": "fahrenheit",
+}  # fmt: skip
+_KNOWN = {word: unit for unit, words in _NAMES.items() for word in [unit, *words.split()]}
+_PART = re.compile(r"(°?[A-Za-z]+\.?|\$)\s*(?:\^\s*\{?\s*(-?\d)\s*\}?)?|(/)|[\s()·*-]+")
+
+
+def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
+    r"""Take `\$` from the front, or the words and their powers from the end.
+
+    The last value is the power of ten of a `million` or `percent` among them.
+    """
+    for start in (0, 1):
+        is_money = start < len(tokens) and tokens[start].is_char(r"\$")
+        if is_money and (start == 0 or tokens[0].is_char("-", "+")):
+            rest, unit, power = split_unit(tokens[:start] + tokens[start + 1 :])
+            if unit not in (None, "$^1"):
+                raise AnswerError("an amount of money with another unit")
+            return rest, "$^1", power
+    if not tokens:
+        raise AnswerError("a unit without a value")
+    if tokens[-1].is_char(r"\$"):
+        return tokens[:-1], "$^1", 0
+    start = len(tokens)
+    while start and _belongs(tokens, start - 1):
+        start -= 1
+    while start < len(tokens) and tokens[start].kind != "text":
+        start += 1
+    if start == len(tokens):
+        return tokens, None, 0
+    text = " ".join(_written(token) for token in tokens[start:])
+    if tokens[max(0, start - 2) : start] == [Token("char", "^"), Token("command", "circ")]:
+        start, text = start - 2, "°" + text
+    power = MAGNITUDES.get(text.split()[0].lower(), 0)
+    text = text.partition(" ")[2] if power else text
+    return tokens[:start], read_unit(text) if text else None, power
+
+
+def read_unit(text: str) -> str:
+    """Return the one spelling of a unit; raises `AnswerError` for what is no unit."""
+    words = re.findall(r"[A-Za-z]+", text)
+    is_odd = not words or len(words) > MAX_WORDS or re.search(r"[^A-Za-z0-9\s$°/^.{}()·*-]", text)
+    if is_odd or any(_singular(word).lower() in REMARKS for word in words):
+        raise AnswerError(f"{text!r} is not a unit")
+    text = re.sub(r"\bsq(?:uare)?\.? ([A-Za-z]+)", r"\1^2", text)
+    text = re.sub(r"\bcu(?:bic)?\.? ([A-Za-z]+)", r"\1^3", text)
+    text = re.sub(r"([A-Za-z]+) squared", r"\1^2", text).replace(" per ", " / ")
+    parts: dict[str, int] = {}
+    nouns: list[str] = []
+    sign = 1
+    for match in _PART.finditer(text):
+        if match[3]:
+            sign = -1
+        elif match[1]:
+            name = _singular(match[1].rstrip("."))
+            known = _KNOWN.get(name)
+            for part in (known or name).split("/") if known else []:
+                parts[part] = parts.get(part, 0) + sign * int(match[2] or 1)
+                sign = -1 if "/" in (known or "") else sign
+            if known is None:
+                nouns.append(name)
+    found = " ".join(f"{name}^{power}" for name, power in sorted(parts.items()))
+    return found or "counted " + nouns[-1]
+
+
+def _singular(word: str) -> str:
+    if word in _KNOWN:
+        return word
+    word = word.lower()
+    is_plural = word.endswith("s") and not word.endswith("ss")
+    return word[:-1] if is_plural and (len(word) > 3 or word[:-1] in _KNOWN) else word
+
+
+def _belongs(tokens: Sequence[Token], position: int) -> bool:
+    """Tell whether a token may be a part of a unit, looking at its neighbours."""
+    token = tokens[position]
+    if token.kind == "text":
+        return True
+    before = tokens[position - 1] if position else None
+    after = tokens[position + 1] if position + 1 < len(tokens) else None
+    if token.is_char("/", "-", "*") or token.is_command("cdot"):
+        has_before = before is not None and (before.kind == "text" or before.is_char("}"))
+        if before is not None and before.kind == "number" and position > 1:
+            has_before = tokens[position - 2].is_char("^")
+        return has_before and after is not None and after.kind == "text"
+    if token.is_char("^"):
+        return before is not None and before.kind == "text"
+    if token.kind == "number" or token.is_char("{", "-", "}"):
+        for start in range(position, max(-1, position - 4), -1):
+            if tokens[start].is_char("^"):
+                return start > 0 and tokens[start - 1].kind == "text"
+            if not (tokens[start].kind == "number" or tokens[start].is_char("{", "-", "}")):
+                return False
+    return False
+
+
+def _written(token: Token) -> str:
+    return "·" if token.kind == "command" else token.value

@@ -11,12 +11,13 @@ SETUP := $(VENV)/.set-up
 export PYTHONDONTWRITEBYTECODE :=
 PLUGINS := plugins/katgym-plugin-reasoning-gym plugins/katgym-plugin-swe-factory
 
-.PHONY: help setup demo demo-train nightly test test-all check format docs bench bench-gpu clean
+.PHONY: help setup demo demo-train nightly nightly-tasks test test-all check format docs bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
+	@echo "make nightly-tasks  gold and a change of nothing, graded on every shipped task"
 	@echo "make test      the unmarked tests (about 5 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers, the figures of the house"
@@ -45,6 +46,9 @@ demo-train: $(SETUP)
 
 nightly: $(SETUP)
 	$(BIN)/python demo/nightly.py
+
+nightly-tasks: $(SETUP)
+	$(BIN)/python benchmarks/shipped_tasks.py
 
 # Three workers for two cores: a third of the tests' time is waiting.
 test: $(SETUP)

@@ -31,7 +31,7 @@ from .served_gateway import OWNER
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parent / "agents" / "play_mini_swe_agent.py"
-TASK = "parcelkit-1.0.0-063a0e94"
+TASK = "parcelkit-1.0.0-9f6ed93f"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 

@@ -6,6 +6,6 @@ See README.md. Not here: finding them (distribution `katgym-plugin-swe-factory`)
 
 from katgym_envs.swe.canaries.canary import Canary, Role
 from katgym_envs.swe.canaries.rename import Renamed, rename_tests
-from katgym_envs.swe.canaries.render import render, render_renamed
+from katgym_envs.swe.canaries.render import render
 
-__all__ = ["Canary", "Renamed", "Role", "rename_tests", "render", "render_renamed"]
+__all__ = ["Canary", "Renamed", "Role", "rename_tests", "render"]

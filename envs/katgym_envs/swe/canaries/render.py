@@ -11,7 +11,6 @@ from typing import Any
 
 from katgym.errors import UsageError
 from katgym_envs.swe.canaries.canary import Edit, source_id
-from katgym_envs.swe.canaries.rename import Renamed, rename_tests
 
 
 def render(source: bytes, specs: Sequence[Mapping[str, Any]]) -> bytes:
@@ -45,11 +44,6 @@ def render(source: bytes, specs: Sequence[Mapping[str, Any]]) -> bytes:
         ]
         position = edit.end
     return b"".join([*pieces, source[position:]])
-
-
-def render_renamed(source: bytes, specs: Sequence[Mapping[str, Any]], seed: int) -> Renamed:
-    """Return the module with canaries in, its tests under names drawn from `seed`."""
-    return rename_tests(render(source, specs), seed)
 
 
 def _edit(values: Sequence[Any], size: int) -> Edit:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits, WorkspaceDiff
+from katgym_envs.swe.grading.blind_round import run_blind
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
 from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds
-from katgym_envs.swe.grading.schedule import draw_schedule
+from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 
 _log = logging.getLogger(__name__)
@@ -104,10 +105,16 @@ async def _grade_once(
     if schedule.uncovered and not task.is_unsafe_allowed:
         names = ", ".join(schedule.uncovered[:3])
         raise _Fault(f"no canary for {len(schedule.uncovered)} FAIL_TO_PASS tests ({names})")
-    rounds = Rounds(task, candidate.changes, backend, limits=config.limits, rng=rng)
+    if schedule.guess_bits < MIN_GUESS_BITS and not task.is_unsafe_allowed:
+        raise _Fault(f"a forger's chance is {bound_text(schedule.guess_bits)}")
+    gold = read_candidate(task.hidden.gold_patch, task)
+    rounds, gold_rounds = (
+        Rounds(task, c.changes, backend, limits=config.limits, rng=rng) for c in (candidate, gold)
+    )
     pending, results = list(schedule.rounds), list[RoundResult]()
     size = max(2, config.num_parallel)  # the first two hold every test as itself
     try:
+        proof = await run_blind(task.hidden, rounds, gold_rounds)
         while pending and not is_decided(task.hidden, results):
             results += await rounds.run(pending[:size], num_parallel=config.num_parallel)
             pending = pending[size:]
@@ -115,13 +122,12 @@ async def _grade_once(
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
         is_told = isinstance(e, BrokenRound)
         raise _Fault(str(e) if is_told else f"{type(e).__name__}: {e}") from e
-    if not all(r.run.was_started for r in results):
-        text = next(r.run.execution.text() for r in results if not r.run.was_started)
-        raise _Fault(f"the test program did not start: {text[-300:]}")
-    verdict = judge(task.hidden, results)
+    verdict = judge(task.hidden, results, proof.missing)
     report = _report(task, candidate, verdict.outcome, verdict.reason)
     odd = [f"{node}: passed in one round, not in another" for node in verdict.inconsistent]
     odd += [f"{node}: has no canary, its report proves nothing" for node in schedule.uncovered]
+    if schedule.guess_bits < MIN_GUESS_BITS:
+        odd.append(f"a forger's chance is {bound_text(schedule.guess_bits)}")
     return replace(
         report,
         fail_to_pass=verdict.fail_to_pass,
@@ -129,6 +135,7 @@ async def _grade_once(
         num_canaries=sum(len(r.round.canaries) for r in results),
         canaries_passed=verdict.canaries_passed,
         suspicions=(*report.suspicions, *odd),
+        num_blind_values=proof.num_values,
         num_rounds=len(results),
         tests_s=sum(r.run.session_s for r in results),
     )

@@ -9,8 +9,10 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from katgym_envs.swe.canaries import render_renamed
+from katgym_envs.swe.canaries import rename_tests, render
+from katgym_envs.swe.canaries.blind import hide_expected
 from katgym_envs.swe.grading.schedule import Round
 from katgym_envs.swe.hidden import HiddenTests, TestFunction
 
@@ -23,6 +25,8 @@ class RenderedRound:
     """Workspace path -> content of the test modules under their names of this round."""
     functions: Mapping[tuple[str, str], TestFunction]
     """(path, qualname) of this round -> the function it is."""
+    expected: tuple[Any, ...] = ()
+    """The values that a blind round hides, by number."""
 
 
 def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedRound:
@@ -30,15 +34,21 @@ def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> Rend
     by_name = {(f.path, f.qualname): f for f in hidden.functions}
     files: dict[str, bytes] = {}
     functions: dict[tuple[str, str], TestFunction] = {}
+    expected: list[Any] = []
     for path in sorted({path for path, _ in chosen.functions}):
         specs = [c.spec for c in chosen.canaries if c.path == path]
-        renamed = render_renamed(hidden.files[path], specs, rng.getrandbits(62))
+        source = render(hidden.files[path], specs)
+        if chosen.is_blind:
+            blind = hide_expected(source, first=len(expected))
+            source = blind.source
+            expected += blind.values
+        renamed = rename_tests(source, rng.getrandbits(62))
         new_path = _new_path(path, hidden, rng)
         files[new_path] = renamed.source
         for function_path, qualname in chosen.functions:
             if function_path == path:
                 functions[new_path, renamed.rename(qualname)] = by_name[path, qualname]
-    return RenderedRound(files=files, functions=functions)
+    return RenderedRound(files=files, functions=functions, expected=tuple(expected))
 
 
 def _new_path(path: str, hidden: HiddenTests, rng: random.Random) -> str:

@@ -25,7 +25,8 @@ class Outcome(StrEnum):
     """Nothing is left to grade (also when all changes were to dropped paths)."""
     PATCH_INVALID = "patch_invalid"
     TAMPERED = "tampered"
-    """A canary passed, or the three reports disagree."""
+    """A canary passed, the three reports disagree, or tests pass only while the expected values are
+    there to be seen."""
     TIMEOUT = "timeout"
     INFRA_ERROR = "infra_error"
     """Not a verdict: the reward is invalid."""
@@ -69,6 +70,8 @@ class GradeReport:
     num_canaries: int = 0
     canaries_passed: tuple[str, ...] = ()
     """Node ids whose canary passed although it is wrong."""
+    num_blind_values: int = 0
+    """Hidden expected values that gold computes, and that a resolving patch computed, too."""
     suspicions: tuple[str, ...] = ()
     """Patterns in the patch a person may want to read; they decide nothing."""
     num_rounds: int = 0

@@ -10,9 +10,11 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits
+from katgym.sandbox.base import SandboxError
 from katgym.sandbox.layer import FileEntry
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.grading.graded_task import GradedTask
@@ -40,6 +42,8 @@ class RoundResult:
 
     nodes: frozenset[str]
     """Every node id that was to run."""
+    expected: tuple[Any, ...] = ()
+    """The values that were hidden, by number; of a blind round only."""
 
     def has(self, node_id: str) -> bool:
         """Return whether a test was to run in this round."""
@@ -94,9 +98,15 @@ class Rounds:
                 run = await run_tests(sandbox, self._plan(rendered))
             except KatgymError as e:
                 raise BrokenRound(f"{type(e).__name__}: {e}") from e
+        if not run.was_started:  # so no code of the patch ran
+            raise SandboxError(f"the test program did not start: {run.execution.text()[-300:]}")
         nodes = {n for f in rendered.functions.values() for n in f.node_ids()}
         return RoundResult(
-            round=chosen, run=run, results=_by_node(run, rendered), nodes=frozenset(nodes)
+            round=chosen,
+            run=run,
+            results=_by_node(run, rendered),
+            nodes=frozenset(nodes),
+            expected=rendered.expected,
         )
 
     def _plan(self, rendered: RenderedRound) -> TestPlan:

@@ -18,17 +18,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
+from katgym_envs.swe.grading.sharp_canaries import TURNED, sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 
 MIN_ROUNDS, MAX_ROUNDS = 2, 10
 GUESS_BITS = 9.5
 """A forger who guesses is right about once in 2^10 gradings."""
+MIN_GUESS_BITS = 8.0
+"""A task whose canaries give less is refused."""
 _MAX_DECOYS = 24
-_LAST_RESORTS = (
-    frozenset({"to_none", "operator", "negation", "assert_method"}),
-    frozenset({"operator", "negation", "assert_method"}),
-)
+_LAST_RESORTS = (TURNED | {"to_none"}, TURNED)
 """Kinds that are drawn if a test has no others: `None` is told from any other value, and a result
 that claims to equal everything fails an assertion that is turned around, as it should."""
 
@@ -41,6 +40,8 @@ class Round:
     """(path, qualname)."""
     canaries: tuple[ValidCanary, ...]
     """Their `fails` are disjoint."""
+    is_blind: bool = False
+    """Whether the modules are without their expected values (`blind_round.py`)."""
 
     def canary_of(self, node_id: str) -> ValidCanary | None:
         """Return the canary that makes a test fail in this round, or None if it is itself."""
@@ -53,7 +54,7 @@ class Schedule:
 
     rounds: tuple[Round, ...]
     guess_bits: float
-    """-log2 of the chance that a forger who guesses is right."""
+    """-log2 of the chance that a forger who guesses is right; 0 if all canaries can be told."""
     uncovered: tuple[str, ...] = ()
     """FAIL_TO_PASS tests without a canary; a report of theirs proves nothing."""
 
@@ -177,7 +178,11 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
     for node in targets:
         far = [c for c in choices[node] if not c.near_for]
         groups.setdefault(frozenset(map(id, far or choices[node])), []).append(node)
-    courses = _Courses.for_groups(sum(bool(key) for key in groups))
+    kinds = [
+        {c.spec.get("kind") for c in choices[nodes[0]]} for key, nodes in groups.items() if key
+    ]
+    num_safe = sum(not found <= TURNED for found in kinds)
+    courses = _Courses.for_groups(num_safe or len(kinds))
     drafts = [_Draft() for _ in range(courses.num_rounds)]
     for key, nodes in groups.items():
         for draft, is_canary in zip(drafts, courses.draw(rng), strict=True):
@@ -194,9 +199,14 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
         rounds=tuple(
             Round(functions=frozenset(d.functions), canaries=tuple(d.canaries)) for d in drafts
         ),
-        guess_bits=courses.guess_bits,
+        guess_bits=courses.guess_bits if num_safe else 0.0,
         uncovered=tuple(node for node in targets if not choices[node]),
     )
+
+
+def bound_text(guess_bits: float) -> str:
+    """Return a bound that is too high in words."""
+    return f"up to 2^-{guess_bits:.1f}, more than 2^-{MIN_GUESS_BITS:g}: its canaries can be told"
 
 
 def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:

@@ -6,9 +6,13 @@ Not here: which of them are put into a round (`schedule.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from katgym_envs.swe.hidden import ValidCanary
+
+TURNED = frozenset({"operator", "negation", "assert_method"})
+"""Kinds that turn an assertion around. They show in its form: who fails `!=` and `not (...)` and
+passes the rest tells them all."""
 
 
 def sharp_canaries(canaries: Iterable[ValidCanary], node: str, place: str) -> list[ValidCanary]:
@@ -27,6 +31,15 @@ def sharp_canaries(canaries: Iterable[ValidCanary], node: str, place: str) -> li
     later = [(p, c) for c in found if (p := _steps(c.places.get(node, ""))) and p > start]
     first = min((p for p, _ in later), default=[])
     return [c for p, c in later if p == first]
+
+
+def has_safe_canary(canaries: Sequence[ValidCanary], places: Mapping[str, str]) -> bool:
+    """Return whether a sharp canary of some of these tests cannot be told by its form."""
+    return any(
+        canary.spec.get("kind") not in TURNED
+        for node, place in places.items()
+        for canary in sharp_canaries(canaries, node, place)
+    )
 
 
 def _steps(place: str) -> list[tuple[int, int]]:

@@ -58,6 +58,7 @@ class Test(_Line):
     is_assertion: bool = False
     place: str = ""
     compared: tuple[str, str] | None = None
+    noted: list[tuple[int, str | None]] = []
 
 
 class Uncollected(_Line):
@@ -150,6 +151,7 @@ def _result(reports: _Reports, index: int, case: tuple[str, str, int, str]) -> T
         status=status,
         duration_s=sum(p.duration for p in test.phases if 0 <= p.duration < 1e6),
         phase=phase,
+        noted=tuple(test.noted),
         message=next((p.message for p in test.phases if p.outcome == "failed"), "")[-_MAX_TEXT:],
     )
     if status not in _BAD:

@@ -46,6 +46,9 @@ class TestResult:
     compared: tuple[str, str] | None = None
     """`repr` of both sides of the equality that did not hold, when both are short literals. Only in
     a detailed run."""
+    noted: tuple[tuple[int, str | None], ...] = ()
+    """Number of a hidden expected value (`canaries/blind.py`), and the literal of what was compared
+    with it, None if it has none."""
 
     @property
     def key(self) -> tuple[str, str, int]:

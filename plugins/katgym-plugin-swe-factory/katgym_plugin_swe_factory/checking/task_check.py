@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, SandboxError
@@ -21,6 +22,7 @@ from katgym.system.concurrency import SharedResults
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome, TestStatus
+from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
@@ -46,6 +48,8 @@ class TaskCheckResult:
     problems: tuple[str, ...] = ()
     num_canaries: int = 0
     """Canaries of its graded tests that were seen to fail on correct code."""
+    guess_bits: float = 0.0
+    """-log2 of the chance that a forger who guesses which tests are canaries is right."""
     fault: str = ""
     """Why the task could not be checked: a sandbox failed, so that nothing is known of the task."""
 
@@ -125,6 +129,9 @@ class TaskCheck:
             for node in hidden.fail_to_pass
             if not sharp_canaries(sound, node, hidden.base_places.get(node, ""))
         ]
+        bits = draw_schedule(replace(hidden, canaries=tuple(sound)), random.Random(0)).guess_bits
+        if bits < MIN_GUESS_BITS:
+            problems.append(f"a forger's chance is {bound_text(bits)}")
         problems += await self._search.search(task)
         if not problems:
             report = await grade(task, hidden.gold_patch, backend=self.backend)
@@ -136,6 +143,7 @@ class TaskCheck:
             instance_id=row.instance_id,
             problems=tuple(problems),
             num_canaries=len(mine),
+            guess_bits=bits,
         )
 
     async def _base_problems(self, task: GradedTask) -> list[str]:

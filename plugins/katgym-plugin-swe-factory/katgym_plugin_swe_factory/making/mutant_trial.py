@@ -17,7 +17,7 @@ import msgspec
 
 from katgym.sandbox.layer import tree_digest
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
+from katgym_envs.swe.grading.sharp_canaries import has_safe_canary, sharp_canaries
 from katgym_envs.swe.sources.mutation_set import EditedPackage, edit_package
 from katgym_envs.swe.sources.package_files import select_graded_files
 from katgym_envs.swe.sources.spec_format import TaskSpec, node_ids
@@ -193,7 +193,8 @@ class MutantTrial:
         await self._canaries.study_failures(places)
         canaries = self._canaries.canaries_for(places)
         graded = tuple(n for n in places if sharp_canaries(canaries[n], n, places[n]))
-        if not graded:
+        all_canaries = [c for n in graded for c in canaries[n]]
+        if not has_safe_canary(all_canaries, {n: places[n] for n in graded}):
             raise Refused(TrialOutcome.NO_CANARY)
         return graded, places
 

@@ -16,7 +16,7 @@ import msgspec
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym.system.concurrency import run_all
-from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
+from katgym_envs.swe.grading.sharp_canaries import has_safe_canary, sharp_canaries
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.sources.mutation_set import pin_of
@@ -124,6 +124,7 @@ class PackageMaker:
             task
             for task in tasks
             if all(sharp_canaries(canaries, n, place) for n, place in task.places(nodes).items())
+            and has_safe_canary(canaries, task.places(nodes))
         ]
         # The wrong values near what the bugs of these tasks compute.
         failures = await run_all(base_failures(self.lab, self.study, task) for task in kept)

@@ -20,7 +20,7 @@ from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
+from katgym_envs.swe.grading.sharp_canaries import has_safe_canary, sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.test_run import TestRun
@@ -278,9 +278,10 @@ def _keep_covered(
     """Leave out tests to fix that have no canary: what they report would prove nothing."""
     nodes = tests.fail_to_pass
     graded = tuple(n for n in nodes if sharp_canaries(canaries, n, places.get(n, "")))
-    if not graded:
+    if not has_safe_canary(canaries, {n: places.get(n, "") for n in graded}):
         raise Refused(
-            "no_canary", f"none of {len(nodes)} tests to fix has a canary that fails with gold"
+            "no_canary",
+            f"none of {len(nodes)} tests to fix has a wrong value that fails with gold",
         )
     return replace(tests, fail_to_pass=graded)
 

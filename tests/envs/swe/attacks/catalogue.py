@@ -18,6 +18,7 @@ from .families import (
     infrastructure,
     process,
     read_hidden,
+    search,
 )
 
 ATTACKS: tuple[Attack, ...] = tuple(
@@ -31,6 +32,7 @@ ATTACKS: tuple[Attack, ...] = tuple(
         infrastructure,
         process,
         guesses,
+        search,
         diff_tricks,
         exhaustion,
     )

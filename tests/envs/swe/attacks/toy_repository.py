@@ -5,6 +5,7 @@ Not here: attacks (`families/`), graders to compare with (`plain_graders.py`).
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import replace
 
@@ -124,6 +125,14 @@ BASE_FILES = {
     "docs/index.md": b"Words.\n",
 }
 GOLD_SOURCE = SOURCE.replace(BUG, FIX)
+GOLD_PATCH = "".join(
+    difflib.unified_diff(
+        SOURCE.splitlines(keepends=True),
+        GOLD_SOURCE.splitlines(keepends=True),
+        f"a/{SOURCE_PATH}",
+        f"b/{SOURCE_PATH}",
+    )
+)
 
 
 async def study(backend: SandboxBackend) -> HiddenTests:
@@ -146,7 +155,7 @@ def hidden_tests() -> HiddenTests:
     """Return the grader's side of the task, without canaries."""
     return HiddenTests(
         instance_id="toy-plural",
-        gold_patch="",
+        gold_patch=GOLD_PATCH,
         fail_to_pass=FAIL_TO_PASS,
         pass_to_pass=PASS_TO_PASS,
         files={TEST_PATH: HIDDEN_TESTS.encode()},

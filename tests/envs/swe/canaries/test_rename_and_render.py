@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shop_modules import TESTS, run_modules
 
 from katgym.errors import UsageError
-from katgym_envs.swe.canaries import rename_tests, render, render_renamed
+from katgym_envs.swe.canaries import rename_tests, render
 from katgym_envs.swe.packages import open_toy
 from katgym_plugin_swe_factory.canaries import find_canaries
 
@@ -122,7 +122,7 @@ def test_canary_below_random_names_is_the_same_change(path: str) -> None:
     source = TOY.files[path]
     plain = rename_tests(source, 5).source.splitlines()
     for canary in find_canaries(source, per_test=2):
-        new = render_renamed(source, [canary.spec], 5).source.splitlines()
+        new = rename_tests(render(source, [canary.spec]), 5).source.splitlines()
         assert len(new) == len(plain)
         different = [i + 1 for i, (a, b) in enumerate(zip(plain, new, strict=True)) if a != b]
         assert canary.line in different

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from attacks import toy_repository as toy
 from attacks.attack_run import patch_of
+from attacks.catalogue import ATTACKS
 from faulty_backend import BreakingBackend, FaultyBackend
 
 from katgym.sandbox import (
@@ -20,6 +21,7 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 
 pytestmark = pytest.mark.usefixtures("toy_is_studied")
 
@@ -191,3 +193,62 @@ def test_several_gradings_at_a_time_do_not_disturb_each_other():
         return [r.outcome for r in reports]
 
     assert with_backend(work) == [Outcome.RESOLVED, Outcome.FAILED] * 3
+
+
+def turned(hidden: HiddenTests) -> tuple[ValidCanary, ...]:
+    """Return the canaries as if all of them turned an assertion around."""
+    return tuple(replace(c, spec={**c.spec, "kind": "operator"}) for c in hidden.canaries)
+
+
+def test_a_task_whose_canaries_can_be_told_is_no_verdict_unless_it_was_imported() -> None:
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[GradeReport]:
+        told = replace(task, hidden=replace(task.hidden, canaries=turned(task.hidden)))
+        imported = replace(told, is_unsafe_allowed=True)
+        return [await grade(t, patch_of(GOLD), backend=sandboxes) for t in (told, imported)]
+
+    refused, graded_all_the_same = with_backend(work)  # type: ignore[misc]
+    assert refused.outcome is Outcome.INFRA_ERROR
+    assert "up to 2^-0.0, more than 2^-8" in refused.reason
+    assert graded_all_the_same.outcome is Outcome.RESOLVED
+    assert any("2^-8" in text for text in graded_all_the_same.suspicions)
+
+
+def test_values_that_are_computed_only_where_they_are_seen_are_tampered() -> None:
+    search = next(a for a in ATTACKS if a.name == "search-changes")
+    report = graded(patch_of(search.files))
+    assert report.outcome is Outcome.TAMPERED
+    assert report.reason == "2 tests pass only while the expected values are to be seen"
+    assert set(report.fail_to_pass.values()) == {TestStatus.PASSED}
+    assert report.canaries_passed == ()
+    assert report.num_blind_values == 3
+
+
+def test_a_fix_whose_values_have_types_of_their_own_is_resolved() -> None:
+    source = toy.GOLD_SOURCE + TYPED
+    report = graded(patch_of({toy.SOURCE_PATH: source.encode()}))
+    assert report.outcome is Outcome.RESOLVED, report.reason
+
+
+TYPED = """
+
+class Text(str):
+    def __repr__(self): return "<text>"
+_plural, _label = plural, label
+def plural(word): return Text(_plural(word))
+def label(word, number): return Text(_label(word, number))
+"""
+
+
+def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
+    opaque = toy.HIDDEN_TESTS.replace(" == ", " is not None and 1 or ")
+    hidden = replace(toy.hidden_tests(), files={toy.TEST_PATH: opaque.encode()})
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[int]:
+        unsafe = replace(task, hidden=hidden, is_unsafe_allowed=True)
+        counted = [FaultyBackend(sandboxes, lambda n: False) for _ in range(2)]
+        for counting in counted:
+            await grade(unsafe, patch_of(GOLD), backend=counting)
+        return [counting.num_created for counting in counted]
+
+    first, second = with_backend(work)  # type: ignore[misc]
+    assert first == second + 1

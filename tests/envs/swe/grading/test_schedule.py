@@ -211,3 +211,13 @@ def test_a_guessing_forger_wins_about_once_in_a_thousand(num_f2p):
     likeliest = courses.most_common(1)[0][1] / tries
     assert schedule.guess_bits >= GUESS_BITS
     assert likeliest <= 2.0 ** -(GUESS_BITS - 1.5)  # the sample's own noise included
+
+
+def test_turned_canaries_count_for_nothing_in_the_bound() -> None:
+    turned = [canary(0, 0, kind="operator"), canary(1, 0, kind="negation"), canary(2, 1)]
+    only = hidden(1, 1, turned)
+    assert draw_schedule(only, random.Random(1)).guess_bits == 0
+    assert len(draw_schedule(only, random.Random(1)).rounds) == MAX_ROUNDS
+    beside = draw_schedule(hidden(2, 0, turned), random.Random(1))
+    assert beside.guess_bits >= GUESS_BITS
+    assert len(beside.rounds) == MAX_ROUNDS  # as if the other test alone were to fix

@@ -34,7 +34,7 @@ SPINS = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 def wall_s(num: int, environ: dict[str, str], tasks: int) -> float:
     """Return the seconds until as many evaluations, begun together, have all ended."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "katgym", "eval", "katgym/Arithmetic-v0"]
+        command = [sys.executable, "-m", "katgym", "eval", "katgym/Arithmetic-v1"]
         command += ["--policy", "smollm2", "--tasks", str(tasks), "--max-tokens", "64"]
         begun = time.perf_counter()
         running = [

@@ -16,8 +16,8 @@ from katgym.cli.main import main
 from katgym.console import stdout
 
 ENVS = (
-    "katgym/Arithmetic-v0?level=1",
-    "katgym/MathProblems-v0",
+    "katgym/Arithmetic-v1?level=1",
+    "katgym/MathProblems-v1",
     "katgym/TreasureHunt-v1?level=1",
 )
 REPAIR = "katgym/SWE-v0?tasks=toy"

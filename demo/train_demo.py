@@ -1,7 +1,7 @@
 """The training demo: new models learn to call tools, then to call them in parallel.
 
 Two games, each with a model of a million random weights. It first imitates the env's solutions,
-most of which make one call a turn: expressions of two parts (`katgym/Arithmetic-v0`), and hunts
+most of which make one call a turn: expressions of two parts (`katgym/Arithmetic-v1`), and hunts
 through four places (`katgym/TreasureHunt-v1`). Then it has three turns, which suffice only for
 those who compute both parts, or look into several places, at the same time, and learns from what
 succeeds. Everything is real: the model samples every token, and test tasks are none that it was
@@ -55,7 +55,7 @@ class Game:
     """Keys of `rl.toml` that are replaced."""
 
 
-ARITHMETIC, HUNT = "katgym/Arithmetic-v0", "katgym/TreasureHunt-v1"
+ARITHMETIC, HUNT = "katgym/Arithmetic-v1", "katgym/TreasureHunt-v1"
 TIGHT = "max_turns=3"
 GAMES = (
     Game(

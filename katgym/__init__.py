@@ -1,6 +1,6 @@
 """katgym: Gymnasium for LLM agents.
 
-    env = katgym.make("katgym/Arithmetic-v0")
+    env = katgym.make("katgym/Arithmetic-v1")
     rollout = await katgym.run_rollout(env, katgym.policy("smollm2"), seed=0)
     rollout.reward.value, rollout.messages
 
@@ -9,7 +9,7 @@ is imported by `make`.
 """
 
 from katgym import testing
-from katgym.environment.checks import check_env
+from katgym.certificate.certify import check_env
 from katgym.environment.env import Env
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import Action, Message, assistant, system, user

@@ -72,6 +72,8 @@ class Env(gymnasium.Env[Observation, Action]):
     """Assistant messages an episode may have; the last one allowed is still answered."""
     success: Success = Success()
     """What counts as success, and which figure heads the results; `__init__` may set it, too."""
+    levels: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Names of the levels that floors are measured on, each with the arguments that make it."""
     seats: tuple[str, ...] = ("player",)
     """Who acts in this env; more than one needs `katgym.run_match`."""
     is_deterministic: ClassVar[bool] = True
@@ -129,8 +131,7 @@ class Env(gymnasium.Env[Observation, Action]):
         self.last_tool_results: Sequence[ToolResult] = ()
         self.end_reason = ""
         self.artifacts: dict[str, Any] = {}
-        """What an episode leaves besides messages and reward (a patch, say), as JSON values: in the
-        rollout's record, never shown to the policy."""
+        """What an episode leaves, a patch say, as JSON values: recorded, not shown to policies."""
         self.is_running = False
         """Whether an episode is under way: reset has begun and no reward was given yet."""
         self._is_terminated = False
@@ -233,9 +234,8 @@ class Env(gymnasium.Env[Observation, Action]):
         gymnasium.Env.reset(self, seed=seed)
         split = self._check_split(options.get("split") or self.split)
         chosen = options.get("max_turns")
-        self._episode_max_turns = (
-            self.max_turns if chosen is None else self._check_max_turns(chosen)
-        )
+        turns = self.max_turns if chosen is None else chosen
+        self._episode_max_turns = self._check_max_turns(turns)
         tasks = self.tasks(split)
         task_id = options.get("task_id")
         drawn = int(self.np_random.integers(len(tasks)))

@@ -32,7 +32,7 @@ class EvalConfig:
     """One evaluation; everything but `max_concurrency` and `max_retries` is its identity."""
 
     envs: tuple[str, ...]
-    """Env ids, each with `?name=value&...` if needed: `katgym/Arithmetic-v0?level=3`."""
+    """Env ids, each with `?name=value&...` if needed: `katgym/Arithmetic-v1?level=3`."""
     policy: str
     """URI of the policy: oracle, noop, random, smollm2, hf:MODEL, vllm:URL#MODEL, ..."""
     num_tasks: int = 100

@@ -132,7 +132,7 @@ def group_ids(plan: Plan, policy: Mapping[str, Any]) -> dict[tuple[str, str], st
     It does not depend on what else is planned: more tasks, or more envs, leave it as it is.
 
     Example:
-        {("katgym/Arithmetic-v0", "train-000012"): "katgym/Arithmetic-v0/train-000012/8c2f03b71d5e"}
+        {("katgym/Arithmetic-v1", "train-000012"): "katgym/Arithmetic-v1/train-000012/8c2f03b71d5e"}
     """
     shared = {**plan.config.identity(), "policy_details": dict(policy)}
     return {

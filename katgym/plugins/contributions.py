@@ -221,7 +221,7 @@ def parse_env_id(env_id: object) -> tuple[str, str, int]:
     """Return namespace, name and version of `namespace/Name-vN`; else raise `UsageError`.
 
     Example:
-        >>> parse_env_id("katgym/Arithmetic-v0")
+        >>> parse_env_id("katgym/Arithmetic-v1")
         ('katgym', 'Arithmetic', 0)
     """
     match = _ENV_ID.fullmatch(env_id) if isinstance(env_id, str) else None

@@ -49,7 +49,7 @@ class PluginInfo:
     Example:
         PluginInfo(name="katgym.math", namespace="katgym", distribution="katgym", version="0.1.0",
                    module="katgym_envs.math.plugin", status="loaded",
-                   hooks=("katgym_register_envs",), env_ids=("katgym/Arithmetic-v0",), load_s=0.001)
+                   hooks=("katgym_register_envs",), env_ids=("katgym/Arithmetic-v1",), load_s=0.001)
     """
 
     name: str

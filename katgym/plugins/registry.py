@@ -116,7 +116,7 @@ def describe(env_id: str) -> dict[str, Any]:
     """Return an env's JSON description; imports and makes the env, but loads no tasks.
 
     Example:
-        {"id": "katgym/Arithmetic-v0", "plugin": "katgym.math", "plugin_version": "0.1.0",
+        {"id": "katgym/Arithmetic-v1", "plugin": "katgym.math", "plugin_version": "0.1.0",
          "version": 0, "description": "...", "tools": ["calculator"],
          "splits": ["train", "validation", "test"], "max_turns": 8,
          "success": "reward at least 1", "headline": "success_rate", "error": None}

@@ -44,7 +44,7 @@ def play_on(env, actions):
         ("katgym/OpenSpiel-v0", {"game": "kuhn_poker", "opponent": "mcts"}),
         ("katgym/OpenSpiel-v0", {"opponent": "mcts"}),
         ("katgym/OpenSpiel-v0", {"opponent": "self"}),
-        ("katgym/Chess-v0", {"mode": "game", "opponent": "alphabeta"}),
+        ("katgym/Chess-v1", {"mode": "game", "opponent": "alphabeta"}),
     ],
     ids=str,
 )
@@ -65,7 +65,7 @@ def test_a_copy_after_reset_plays_on_as_the_original_does(env_id, kwargs):
 
 
 def test_a_copy_has_its_own_sandbox_with_the_files_of_then():
-    env = katgym.make("katgym/MathCode-v0")
+    env = katgym.make("katgym/MathCode-v1")
     env.reset(seed=0)
 
     def run(which, code):

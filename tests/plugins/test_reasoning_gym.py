@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import katgym
+from katgym.certificate.certify import CONTRACT, check_env
 
 pytest.importorskip("reasoning_gym", reason="needs reasoning-gym==0.1.25")
 
@@ -251,7 +252,7 @@ for name in DATASETS:
 
 @pytest.mark.parametrize("dataset", ["leg_counting", "graph_color", "knights_knaves"])
 def test_check_env_passes(dataset: str) -> None:
-    report = katgym.check_env(ReasoningGym(dataset=dataset), num_tasks=8)
+    report = check_env(ReasoningGym(dataset=dataset), num_tasks=8, checks=CONTRACT)
     report.raise_for_failures()
 
 

@@ -30,7 +30,7 @@ from katgym.policies.token_policy import Generated, TokenPolicy, TokenSession
 
 _NUM_FORGED = 4
 """Rollouts that a forger plays again: fewer than there are."""
-ARITHMETIC, HUNT = "katgym/Arithmetic-v0", "katgym/TreasureHunt-v1"
+ARITHMETIC, HUNT = "katgym/Arithmetic-v1", "katgym/TreasureHunt-v1"
 
 
 def play_run(

@@ -22,7 +22,7 @@ CONFIG = """
 path = "{model}"
 
 [data.oracle]
-envs = ["katgym/Arithmetic-v0?level=1"]
+envs = ["katgym/Arithmetic-v1?level=1"]
 num_tasks = 10
 
 [train]

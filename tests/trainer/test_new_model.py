@@ -31,7 +31,7 @@ from katgym_trainer.models.new_tokenizer import (
     train_tokenizer,
 )
 
-ENVS = ("katgym/TreasureHunt-v1?level=2", "katgym/Arithmetic-v0?level=2")
+ENVS = ("katgym/TreasureHunt-v1?level=2", "katgym/Arithmetic-v1?level=2")
 SMALL = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "num_tasks": 6}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
@@ -155,7 +155,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(folder: Path) -> None:
 
 def test_what_cannot_be_played_or_does_not_fit_is_said(tmp_path: Path) -> None:
     path = tmp_path / "model"
-    with pytest.raises(UnknownNameError, match="Did you mean 'katgym/Arithmetic-v0'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'katgym/Arithmetic-v1'"):
         new_model(path, ["katgym/Arithmetik-v0"])
     with pytest.raises(UsageError, match="needs the env ids that its vocabulary is made for"):
         new_model(path, [])

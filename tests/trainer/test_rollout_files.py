@@ -33,7 +33,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two envs, one with arguments and a tool."""
     folder = tmp_path_factory.mktemp("run")
-    envs = ("katgym/Arithmetic-v0?level=2", "katgym/MathProblems-v0")
+    envs = ("katgym/Arithmetic-v1?level=2", "katgym/MathProblems-v1")
     config = EvalConfig(envs=envs, policy="oracle", num_tasks=2, group_size=2)
     asyncio.run(evaluate(config, folder))
     return folder
@@ -44,7 +44,7 @@ def test_a_run_comes_back_with_its_tools(
 ) -> None:
     read = list(read_rollouts(str(run_folder)))
     assert len(read) == 8
-    arithmetic = make("katgym/Arithmetic-v0", level=2)
+    arithmetic = make("katgym/Arithmetic-v1", level=2)
     schemas = [tool.to_openai() for tool in arithmetic.tools.values()]
     assert schemas
     for rollout in read:

@@ -31,7 +31,7 @@ from katgym_trainer.rollouts.supervised_rows import supervised_rows
 from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
 
 END = "<|im_end|>"
-ENVS = ["katgym/Arithmetic-v0", "katgym/MathProblems-v0", "katgym/TreasureHunt-v1"]
+ENVS = ["katgym/Arithmetic-v1", "katgym/MathProblems-v1", "katgym/TreasureHunt-v1"]
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ def test_what_cannot_be_told_apart_is_refused(tokenizer: Any) -> None:
     chatml = choose_renderer(tokenizer)
     with pytest.raises(ValueError, match="turn 0 of rollout 'e' has no answer in words"):
         tokenize_rollout(rollout_of(msgspec.structs.replace(turn(None), answer=None)), chatml)
-    played = play("katgym/Arithmetic-v0", "oracle")
+    played = play("katgym/Arithmetic-v1", "oracle")
     bare = replace(played, turns=[msgspec.structs.replace(turn, tools=()) for turn in played.turns])
     with pytest.raises(ValueError, match="calls tools, and their schemas are not there"):
         tokenize_rollout(bare, chatml)
@@ -256,7 +256,7 @@ def test_what_cannot_be_told_apart_is_refused(tokenizer: Any) -> None:
 
 def test_a_student_learns_what_teachers_wrote_and_nothing_off_policy(tokenizer: Any) -> None:
     renderer = choose_renderer(tokenizer)
-    played = [play("katgym/MathProblems-v0", "oracle", seed) for seed in (0, 1)]
+    played = [play("katgym/MathProblems-v1", "oracle", seed) for seed in (0, 1)]
     teachers = [tokenize_rollout(rollout, renderer) for rollout in played]
     rows = supervised_rows(teachers, min_reward=1.0)
     forests = pack(rows, max_tokens=4_096)

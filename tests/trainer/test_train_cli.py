@@ -27,7 +27,7 @@ CONFIG = """
 path = "{model}"
 
 [data.oracle]
-envs = ["katgym/Arithmetic-v0?level=1"]
+envs = ["katgym/Arithmetic-v1?level=1"]
 num_tasks = 10
 
 [train]
@@ -225,7 +225,7 @@ def test_plot_draws_in_the_terminal_and_prints_the_files(
     ("change", "words"),
     [
         (("level=1", "level=one"), "level"),
-        (("katgym/Arithmetic", "katgym/Arithmetik"), "Did you mean 'katgym/Arithmetic-v0'"),
+        (("katgym/Arithmetic", "katgym/Arithmetik"), "Did you mean 'katgym/Arithmetic-v1'"),
         (("num_tasks", "num_task"), "Did you mean 'num_tasks'?"),
         (("[train]", '[[track]]\nname = "wanbd"\n[train]'), "Did you mean 'wandb'?"),
         (('path = "', 'path = "/no/such'), "[model]: cannot load '/no/such"),

@@ -31,7 +31,7 @@ rollouts = ["runs/a", "b.jsonl"]
 weights = "rollouts"
 masks = ["{ERROR}"]
 [data.oracle]
-envs = ["katgym/Arithmetic-v0?level=1"]
+envs = ["katgym/Arithmetic-v1?level=1"]
 num_tasks = 7
 
 [train]
@@ -56,7 +56,7 @@ def test_a_whole_file_field_by_field(tmp_path: Path) -> None:
     assert (config.model.path, config.model.tokenizer) == ("models/tiny", "models/other")
     assert config.data.rollouts == ("runs/a", "b.jsonl")
     assert config.data.oracle == OracleRolloutsConfig(
-        envs=("katgym/Arithmetic-v0?level=1",), num_tasks=7
+        envs=("katgym/Arithmetic-v1?level=1",), num_tasks=7
     )
     assert (config.data.masks, config.weights) == ((ERROR,), Weights.ROLLOUTS)
     assert config.loop == LoopConfig(num_steps=30, batch_rollouts=5)

@@ -204,7 +204,7 @@ def test_paths_without_anything_are_named(tmp_path: Path) -> None:
 
 
 def test_the_oracle_plays_once_into_the_folder(tmp_path: Path) -> None:
-    oracle = {"envs": ["katgym/Arithmetic-v0?level=1"], "num_tasks": 3, "seed": 5}
+    oracle = {"envs": ["katgym/Arithmetic-v1?level=1"], "num_tasks": 3, "seed": 5}
     wanted = config(TrainKind.SFT, rollouts=[], oracle=oracle)
     (source,) = sources_of(wanted, tmp_path)
     assert source == Source(path=tmp_path / "oracle", name="oracle", is_teacher=True)
@@ -216,13 +216,13 @@ def test_the_oracle_plays_once_into_the_folder(tmp_path: Path) -> None:
 
 def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) -> None:
     hunt = "katgym/TreasureHunt-v1"
-    envs = [f"{hunt}?level=2", "katgym/Arithmetic-v0?level=7", f"{hunt}?level=6&max_turns=25"]
+    envs = [f"{hunt}?level=2", "katgym/Arithmetic-v1?level=7", f"{hunt}?level=6&max_turns=25"]
     oracle = {"envs": envs, "num_tasks": 2, "max_calls": 1}
     sources = sources_of(config(TrainKind.SFT, rollouts=[], oracle=oracle), tmp_path)
     assert [source.name for source in sources] == ["oracle", "oracle-2"]
     played = [list(read_rollouts(source.path)) for source in sources]
     ids = [sorted(made.env_id for made in rollouts) for rollouts in played]
-    assert ids == [["katgym/Arithmetic-v0"] * 2 + [hunt] * 2, [hunt] * 2]
+    assert ids == [["katgym/Arithmetic-v1"] * 2 + [hunt] * 2, [hunt] * 2]
     rollouts = played[0] + played[1]
     assert [made.reward.value for made in rollouts] == [1.0] * 6
     assert {len(turn.tool_results) for made in rollouts for turn in made.turns} == {0, 1}

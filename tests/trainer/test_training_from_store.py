@@ -24,7 +24,7 @@ from katgym_trainer import group_rows, read_rollouts
 from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.training_data import Source, TrainingData
 
-ARITHMETIC = "katgym/Arithmetic-v0?level=1"
+ARITHMETIC = "katgym/Arithmetic-v1?level=1"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Makes `puzzles.jsonl`: positions with a proven mate in exactly 1, 2 or 3.
 
-    cd tools && python -m chess_puzzles.make_puzzles OUT.jsonl [--per-length 60] [--seed 0]
+    cd tools && python -m chess_puzzles.make_puzzles OUT.jsonl [--per-length 148] [--seed 0]
 
 Half of the candidates are random placements of a few pieces, half are late positions of games in
 which both sides move at random but take what they can. A position stays if the exhaustive search
@@ -22,7 +22,8 @@ import chess
 from katgym_envs.games.chess_game.mate import is_mate_in, key_moves
 
 SPLITS = ("train", "train", "train", "validation", "test")
-"""Split of the puzzles in turn: three fifths train."""
+"""Split of a length's first `NUM_IN_TURN` puzzles in turn: three fifths train; all others test."""
+NUM_IN_TURN = 60
 MAX_KEY_MOVES = 3
 """Puzzles with more solutions than this are left out."""
 MAX_MOVES = 45
@@ -100,7 +101,8 @@ def make_puzzles(
         if found is None or counts[found[0]] >= per_length:
             continue
         length, moves = found
-        split = SPLITS[counts[length] % len(SPLITS)]
+        is_in_turn = counts[length] < NUM_IN_TURN
+        split = SPLITS[counts[length] % len(SPLITS)] if is_in_turn else "test"
         counts[length] += 1
         puzzles.append(
             {
@@ -118,7 +120,7 @@ def main() -> None:
     """Write the file named on the command line."""
     parser = argparse.ArgumentParser(description="Make proven mate puzzles.")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--per-length", type=int, default=60)
+    parser.add_argument("--per-length", type=int, default=148)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     lines = [json.dumps(p, sort_keys=True) for p in make_puzzles(args.per_length, args.seed)]

@@ -34,12 +34,18 @@ def make_lines() -> list[str]:
         for index, draft in enumerate(drafts, start=1):
             assert draft.text not in texts, draft.text
             texts.add(draft.text)
-            lines.append(_line(one, index, draft))
+            lines.append(_line(one, index, draft, None))
+        for index, draft in enumerate(one.draw(), start=1):
+            assert draft.text not in texts, draft.text
+            texts.add(draft.text)
+            lines.append(_line(one, index, draft, "test"))
     return lines
 
 
-def _line(one: Family, index: int, draft: Draft) -> str:
-    problem_id = f"{one.subject}-{one.name.replace('_', '-')}-{index}"
+def _line(one: Family, index: int, draft: Draft, split: str | None) -> str:
+    """Return a problem as JSON; without a split it goes where the hash of its id sends it."""
+    name = one.name.replace("_", "-")
+    problem_id = f"{one.subject}-{name}-{'drawn-' if split else ''}{index}"
     row: dict[str, str | int] = {
         "id": problem_id,
         "problem": draft.text,
@@ -47,7 +53,7 @@ def _line(one: Family, index: int, draft: Draft) -> str:
         "subject": one.subject,
         "level": one.level,
         "kind": draft.kind,
-        "split": _split(problem_id),
+        "split": split or _split(problem_id),
     }
     if draft.alt is not None:
         row["alt"] = draft.alt

@@ -22,7 +22,7 @@ def katgym_register_envs(register: Callable[..., None]) -> None:
         extra="games",
     )
     register(
-        "katgym/Chess-v0",
+        "katgym/Chess-v1",
         entry_point="katgym_envs.games.chess_game.env:ChessEnv",
         description="Chess: mate-in-N puzzles with proven solutions, or whole games.",
         extra="games",

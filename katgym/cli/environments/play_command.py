@@ -5,7 +5,7 @@ one turn are sent together with a last line `/send`. `/oracle` shows the gold ac
 
 example:
   katgym play 'katgym/TreasureHunt-v1?level=2'
-  katgym play katgym/Chess-v0 --seed 7
+  katgym play katgym/Chess-v1 --seed 7
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Collect rollouts into a store; look at, export and tidy up what it keeps.
 
 example:
-  katgym rollouts collect katgym/Arithmetic-v0 --policy smollm2 --group-size 8 --store rollouts
+  katgym rollouts collect katgym/Arithmetic-v1 --policy smollm2 --group-size 8 --store rollouts
   katgym rollouts show rollouts
   katgym rollouts show rollouts s-01 --text
   katgym rollouts export rollouts --format messages --min-reward 1 --out sft.jsonl

@@ -6,9 +6,9 @@ missing. Several collectors and a gateway may write to one store. Exit code 1: s
 no valid reward.
 
 example:
-  katgym rollouts collect 'katgym/Arithmetic-v0?level=1' --policy smollm2 --tasks 20 \\
+  katgym rollouts collect 'katgym/Arithmetic-v1?level=1' --policy smollm2 --tasks 20 \\
       --group-size 8 --store rollouts
-  katgym rollouts collect katgym/MathProblems-v0 --policy 'vllm:http://127.0.0.1:8000#MODEL' \\
+  katgym rollouts collect katgym/MathProblems-v1 --policy 'vllm:http://127.0.0.1:8000#MODEL' \\
       --tasks 500 --group-size 8 --seed 1 --store rollouts
 """
 

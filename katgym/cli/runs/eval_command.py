@@ -4,9 +4,9 @@ An env takes arguments behind a question mark. The same command continues a run 
 what is finished is not played again. Exit code 1: some rollouts have no valid reward.
 
 example:
-  katgym eval 'katgym/Arithmetic-v0?level=1' --policy smollm2 --tasks 20 --out runs/smollm2
-  katgym eval katgym/Arithmetic-v0 katgym/Chess-v0 --policy oracle --tasks 50 --out runs/oracle
-  katgym eval katgym/MathProblems-v0 --policy 'vllm:http://127.0.0.1:8000#MODEL' --group-size 4
+  katgym eval 'katgym/Arithmetic-v1?level=1' --policy smollm2 --tasks 20 --out runs/smollm2
+  katgym eval katgym/Arithmetic-v1 katgym/Chess-v1 --policy oracle --tasks 50 --out runs/oracle
+  katgym eval katgym/MathProblems-v1 --policy 'vllm:http://127.0.0.1:8000#MODEL' --group-size 4
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ RUN is the folder of an evaluation; with --html a training run's or a rollout st
 
 example:
   katgym view runs/smollm2
-  katgym view runs/smollm2 --env katgym/Arithmetic-v0 --task test-000007 --limit 1
+  katgym view runs/smollm2 --env katgym/Arithmetic-v1 --task test-000007 --limit 1
   katgym view runs/smollm2 --invalid
   katgym view runs/grpo --html
   katgym view runs/grpo --html --step 40 --out pages --tokenizer models/qwen3

@@ -29,7 +29,7 @@ NOISE = (
 ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What upstream scorers raise for text they cannot read; the answer is then wrong. Anything else
 is a fault of the scorer and makes the reward invalid."""
-_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
 def is_right(response: str, *, dataset: str, gold: str, score: Callable[[str], float]) -> bool:
@@ -52,7 +52,14 @@ def final_answer(response: str) -> str:
 
     A response without tags is an answer as a whole.
     """
-    found = {_strip(match) for match in _TAGS.findall(response)}
+    found: set[str] = set()
+    start = None  # of the text behind the first tag that is open
+    for tag in _TAG.finditer(response):
+        if not tag[1]:
+            start = tag.end() if start is None else start
+        elif start is not None:
+            found.add(_strip(response[start : tag.start()]))
+            start = None
     if not found:
         return _strip(response)
     return found.pop() if len(found) == 1 else ""

@@ -71,18 +71,18 @@ def test_the_defence_is_the_longest():
 
 def test_there_are_enough_different_puzzles_of_every_length_and_split():
     counts = Counter((p["split"], p["mate_in"]) for p in puzzles())
-    assert len(puzzles()) == 180
+    assert len(puzzles()) == 444
     assert counts == {
         (split, n): number
         for n in (1, 2, 3)
-        for split, number in (("train", 36), ("validation", 12), ("test", 12))
+        for split, number in (("train", 36), ("validation", 12), ("test", 100))
     }
-    assert len({p["puzzle_id"] for p in puzzles()}) == 180
+    assert len({p["puzzle_id"] for p in puzzles()}) == 444
     positions = set()
     for puzzle in puzzles():
         board = chess.Board(puzzle["fen"])
         positions.add(min(board.epd(), board.mirror().epd()))
-    assert len(positions) == 180
+    assert len(positions) == 444
 
 
 def test_every_puzzle_is_proven():
@@ -128,7 +128,7 @@ def test_the_oracle_solves_every_puzzle_in_its_number_of_moves():
             assert (reward, info["end_reason"]) == (1.0, "checkmate")
             assert info["num_turns"] <= task.data["mate_in"]
             num_played += 1
-    assert num_played == 180
+    assert num_played == 444
 
 
 def test_the_longest_defence_makes_the_oracle_use_all_moves():

@@ -19,7 +19,7 @@ def test_the_plugin_registers_three_games_and_imports_nothing_heavy():
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
-        "['katgym/Chess-v0', 'katgym/OpenSpiel-v0', 'katgym/TreasureHunt-v1']"
+        "['katgym/Chess-v1', 'katgym/OpenSpiel-v0', 'katgym/TreasureHunt-v1']"
         " ['games', 'games', None]",
         "[]",
     ]

@@ -52,9 +52,18 @@ def test_problems_are_spread_over_subjects_splits_levels_and_kinds() -> None:
 
 def test_no_family_floods_the_set() -> None:
     families = Counter(row["id"].rsplit("-", 1)[0] for row in ROWS)
+    drawn = {name for name in families if name.endswith("-drawn")}
 
-    assert len(families) >= 60
-    assert max(families.values()) <= 4
+    assert len(families) - len(drawn) >= 60
+    assert max(families[name] for name in families if name not in drawn) <= 4
+    assert max(families[name] for name in drawn) <= 12
+
+
+def test_there_are_500_test_problems_and_no_answer_is_frequent() -> None:
+    answers = Counter(row["answer"] for row in ROWS if row["split"] == "test")
+
+    assert sum(answers.values()) >= 500
+    assert max(answers.values()) <= 0.02 * sum(answers.values())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])

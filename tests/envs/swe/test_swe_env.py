@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import katgym
+from katgym.certificate.certify import CONTRACT, check_env
 from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
 from katgym.sandbox import close_shared_backends
@@ -221,7 +222,7 @@ def test_the_retry_mode_offers_reading_tools_alone() -> None:
 
 @pytest.mark.parametrize("mode", ["tools", "edit-run-retry"])
 def test_the_contract_holds(mode: str) -> None:
-    report = katgym.check_env(make(mode=mode), num_tasks=3)
+    report = check_env(make(mode=mode), num_tasks=3, checks=CONTRACT)
     assert report.ok, report
 
 

@@ -31,7 +31,7 @@ from katgym.rollout_store import (
     stored_groups,
 )
 
-ARITHMETIC = "katgym/Arithmetic-v0?level=1"
+ARITHMETIC = "katgym/Arithmetic-v1?level=1"
 COLLECT = """
 import katgym.evaluation.run as run
 
@@ -89,7 +89,7 @@ def test_a_store_has_every_planned_rollout_once(
         for group_id, group in groups.items():
             assert [r.attempt for r in group.rollouts] == [0, 1, 2, 3]
             (task,) = {(r.task_id, r.seed, r.split) for r in group.rollouts}
-            assert group_id.startswith(f"katgym/Arithmetic-v0/{task[0]}/")
+            assert group_id.startswith(f"katgym/Arithmetic-v1/{task[0]}/")
             assert task[2] == "train"
 
 
@@ -252,7 +252,7 @@ def test_a_scripted_policy_is_recorded_with_its_words(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v0'?"),
+        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v1'?"),
         ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
         ([ARITHMETIC, "--policy", "oracle", "--split", "tests"], "unknown split 'tests'"),
         ([ARITHMETIC, "--policy", "oracle", "--group-size", "0"], "group_size is >= 1, got 0"),

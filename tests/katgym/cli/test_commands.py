@@ -35,13 +35,13 @@ def test_envs_lists_the_built_in_domains_as_json(capsys):
     assert main(["envs", "--json"]) == 0
     envs = {env["id"]: env for env in json.loads(capsys.readouterr().out)}
     assert {
-        "katgym/Arithmetic-v0",
-        "katgym/Chess-v0",
-        "katgym/MathProblems-v0",
+        "katgym/Arithmetic-v1",
+        "katgym/Chess-v1",
+        "katgym/MathProblems-v1",
         "katgym/OpenSpiel-v0",
         "katgym/TreasureHunt-v1",
     } <= set(envs)
-    arithmetic = envs["katgym/Arithmetic-v0"]
+    arithmetic = envs["katgym/Arithmetic-v1"]
     assert arithmetic["tools"] == ["calculator"]
     assert arithmetic["splits"] == ["train", "validation", "test"]
     assert arithmetic["plugin"] == "katgym.math"
@@ -52,10 +52,10 @@ def test_envs_lists_the_built_in_domains_as_json(capsys):
 
 
 def test_envs_describes_one_and_suggests_for_a_typo(capsys):
-    assert main(["envs", "katgym/Chess-v0"]) == 0
-    assert "katgym/Chess-v0" in capsys.readouterr().out
+    assert main(["envs", "katgym/Chess-v1"]) == 0
+    assert "katgym/Chess-v1" in capsys.readouterr().out
     assert main(["envs", "katgym/Ches-v0"]) == 2
-    assert "Did you mean 'katgym/Chess-v0'?" in capsys.readouterr().err
+    assert "Did you mean 'katgym/Chess-v1'?" in capsys.readouterr().err
 
 
 def test_plugins_lists_the_built_in_ones(capsys):
@@ -91,8 +91,9 @@ def test_doctor_tells_whether_vllm_was_installed(capsys, monkeypatch, tmp_path):
     assert told()["is_working"] and str(folder) in str(told()["detail"])
 
 
+@pytest.mark.slow
 def test_check_passes_for_a_built_in_env(capsys):
-    assert main(["check", "katgym/Arithmetic-v0", "--tasks", "5", "--json"]) == 0
+    assert main(["check", "katgym/Arithmetic-v1", "--tasks", "5", "--budget", "0.2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {c["status"] for c in report["checks"]} <= {"passed", "skipped"}
 
@@ -107,7 +108,7 @@ def test_play_takes_tool_calls_and_answers_from_standard_input(monkeypatch, caps
         "42",
     ]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(moves) + "\n"))
-    assert main(["play", "katgym/Arithmetic-v0?level=1", "--seed", "3"]) == 0
+    assert main(["play", "katgym/Arithmetic-v1?level=1", "--seed", "3"]) == 0
     captured = capsys.readouterr()
     assert "calculator: 42" in captured.out
     assert "reward:" in captured.out
@@ -116,7 +117,7 @@ def test_play_takes_tool_calls_and_answers_from_standard_input(monkeypatch, caps
 
 def test_play_left_early_exits_1(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("/quit\n"))
-    assert main(["play", "katgym/Arithmetic-v0"]) == 1
+    assert main(["play", "katgym/Arithmetic-v1"]) == 1
     assert "left before the end" in capsys.readouterr().out
 
 
@@ -125,10 +126,10 @@ def test_compare_view_and_leaderboard_read_runs(tmp_path, capsys):
     for policy in ("oracle", "noop"):
         runs.append(str(tmp_path / policy))
         options = ["--policy", policy, "--tasks", "6", "--out", runs[-1]]
-        assert main(["eval", "katgym/Arithmetic-v0", *options]) == 0
+        assert main(["eval", "katgym/Arithmetic-v1", *options]) == 0
     capsys.readouterr()
     assert main(["compare", *runs, "--json"]) == 0
-    assert "katgym/Arithmetic-v0" in capsys.readouterr().out
+    assert "katgym/Arithmetic-v1" in capsys.readouterr().out
     assert main(["view", runs[0], "--limit", "1"]) == 0
     assert "reward 1" in capsys.readouterr().out
     assert main(["leaderboard", *runs, "--out", str(tmp_path / "board")]) == 0

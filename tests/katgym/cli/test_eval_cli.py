@@ -14,7 +14,7 @@ from katgym.cli.main import main
 from katgym.evaluation.store import read_rollouts
 from katgym.rollout_store import RolloutStore, SessionRecord
 
-ARITHMETIC = "katgym/Arithmetic-v0"
+ARITHMETIC = "katgym/Arithmetic-v1"
 EVALUATE = """
 played = open(sys.argv[1], "a", buffering=1)
 
@@ -111,7 +111,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v0'?"),
+        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v1'?"),
         ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
         ([ARITHMETIC, "--policy", "oracle", "--split", "tests"], "unknown split 'tests'"),
         ([f"{ARITHMETIC}?lvel=1", "--policy", "oracle"], "Did you mean 'level'?"),

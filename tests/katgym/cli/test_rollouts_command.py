@@ -74,7 +74,7 @@ def test_every_subcommand_has_help_with_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rollouts", name, "--help"]) == 0
-    first = "'katgym/Arithmetic-v0" if name == "collect" else "rollouts"
+    first = "'katgym/Arithmetic-v1" if name == "collect" else "rollouts"
     assert f"  katgym rollouts {name} {first}" in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from katgym.evaluation.playing import play_missing
 from katgym.policies.uri import policy
 
 CONFIG = EvalConfig(
-    envs=("katgym/Arithmetic-v0?level=1",), policy="oracle", num_tasks=40, max_concurrency=2
+    envs=("katgym/Arithmetic-v1?level=1",), policy="oracle", num_tasks=40, max_concurrency=2
 )
 
 

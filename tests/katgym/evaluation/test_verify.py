@@ -24,7 +24,7 @@ from katgym.play.engine import RolloutEngine
 from katgym.policies.token_scores import TokenScores
 from katgym.rollout_store import RolloutStore
 
-ARITHMETIC = "katgym/Arithmetic-v0"
+ARITHMETIC = "katgym/Arithmetic-v1"
 
 
 def play(folder, policy="random", env=ARITHMETIC, **more):
@@ -123,7 +123,7 @@ def test_programs_may_print_otherwise_but_an_answer_earns_what_it_earns(tmp_path
     call = {"function": {"name": "python", "arguments": code}}
     lines = [{"content": "", "tool_calls": [call]}, "It is 7. \\boxed{7}"]
     script.write_text("\n".join(json.dumps(line) for line in lines))
-    play(tmp_path / "run", f"scripted:{script}", "katgym/MathCode-v0", group_size=1)
+    play(tmp_path / "run", f"scripted:{script}", "katgym/MathCode-v1", group_size=1)
     honest = verify(tmp_path / "run")
     assert honest.verdict is Verdict.VERIFIED, honest.to_json()
     forged = read_forgery(tmp_path / "run")

@@ -55,7 +55,7 @@ def loud(namespace: str) -> str:
 @pytest.mark.parametrize(
     ("env_id", "parts"),
     [
-        ("katgym/Arithmetic-v0", ("katgym", "Arithmetic", 0)),
+        ("katgym/Arithmetic-v1", ("katgym", "Arithmetic", 1)),
         ("a_b-c/Tic-Tac.Toe-v12", ("a_b-c", "Tic-Tac.Toe", 12)),
         ("a/b-v1-v2", ("a", "b-v1", 2)),
     ],
@@ -244,7 +244,7 @@ def test_a_missing_package_names_the_pip_command(plugin_tree: Any) -> None:
 
 def test_an_extra_of_katgym_itself_becomes_its_pip_command() -> None:
     spec = EnvSpec(
-        id="katgym/Chess-v0",
+        id="katgym/Chess-v1",
         namespace="katgym",
         name="Chess",
         version=0,
@@ -258,7 +258,7 @@ def test_an_extra_of_katgym_itself_becomes_its_pip_command() -> None:
     with pytest.raises(MissingDependencyError) as caught:
         registry.create(spec)
     assert str(caught.value) == (
-        "env 'katgym/Chess-v0' needs a package that is missing: No module named"
+        "env 'katgym/Chess-v1' needs a package that is missing: No module named"
         " 'no_such_chessboard'. Install it with: pip install 'katgym[games]'"
     )
 

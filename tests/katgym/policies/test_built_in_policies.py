@@ -66,7 +66,7 @@ def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns(level, max_calls):
 
 @pytest.mark.parametrize("level", [1, 7, 9, 10])
 def test_a_solution_that_counts_its_results_never_meets_half_of_them(level):
-    env = katgym.make("katgym/Arithmetic-v0", level=level)
+    env = katgym.make("katgym/Arithmetic-v1", level=level)
     all_at_once, _ = calls_per_turn(env, "oracle")
     one_each, rollout = calls_per_turn(env, "oracle?max_calls=1")
     assert rollout.reward.value == 1.0
@@ -75,7 +75,7 @@ def test_a_solution_that_counts_its_results_never_meets_half_of_them(level):
 
 
 def test_sessions_of_an_oracle_keep_their_calls_apart(context):
-    env = katgym.make("katgym/Arithmetic-v0", level=7)
+    env = katgym.make("katgym/Arithmetic-v1", level=7)
     env.reset(seed=0)
     player = policy("oracle?max_calls=1", schemes=SCHEMES)
     sessions = [player.start(dataclasses.replace(context(), env=env)) for _ in range(2)]

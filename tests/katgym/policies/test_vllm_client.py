@@ -295,7 +295,7 @@ def test_a_server_that_lists_no_routes_is_asked_for_completions(server, model_di
 
 def test_eval_with_a_server_that_is_down_ends_with_1(tmp_path, capsys):
     uri = "vllm:http://127.0.0.1:9#tiny?max_retries=0"
-    arguments = ["eval", "katgym/Arithmetic-v0", "--policy", uri, "--out", str(tmp_path / "run")]
+    arguments = ["eval", "katgym/Arithmetic-v1", "--policy", uri, "--out", str(tmp_path / "run")]
     assert main(arguments) == 1
     assert "127.0.0.1:9" in capsys.readouterr().err
 

@@ -92,7 +92,7 @@ def uri(served, model_directory, model="tiny"):
 
 def test_eval_records_tokens_from_the_server(served, model_directory, tmp_path):
     policy = f"vllm:{uri(served, model_directory)}"
-    arguments = ["eval", "katgym/Arithmetic-v0?level=1", "--policy", policy, "--tasks", "4"]
+    arguments = ["eval", "katgym/Arithmetic-v1?level=1", "--policy", policy, "--tasks", "4"]
     assert main([*arguments, "--max-tokens", "8", "--out", str(tmp_path / "run")]) == 0
     rollouts = read_rollouts(tmp_path / "run")
     assert len(rollouts) == 4

@@ -13,7 +13,7 @@ from katgym.errors import UnknownNameError, UsageError
 from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, TaskChoice
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 
-ARITHMETIC = EnvConfig(id="katgym/Arithmetic-v0?level=1", num_tasks=20)
+ARITHMETIC = EnvConfig(id="katgym/Arithmetic-v1?level=1", num_tasks=20)
 HUNT = EnvConfig(id="katgym/TreasureHunt-v1", num_tasks=20, weight=3.0)
 
 
@@ -49,7 +49,7 @@ def test_uniform_choice_plays_every_task_before_any_again() -> None:
 
 
 def test_a_pool_smaller_than_a_wave_is_played_again_within_it() -> None:
-    small = EnvConfig(id="katgym/Arithmetic-v0?level=1", num_tasks=3)
+    small = EnvConfig(id="katgym/Arithmetic-v1?level=1", num_tasks=3)
     counts = Counter(draw.task_id for draw in draws(source(small), 8))
     assert sorted(counts.values()) == [2, 3, 3]
 
@@ -125,10 +125,10 @@ def test_groups_without_a_valid_reward_say_nothing_about_a_lesson() -> None:
 
 
 def test_what_cannot_be_played_is_told_before_anything_is() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'katgym/Arithmetic-v0'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'katgym/Arithmetic-v1'"):
         source(EnvConfig(id="katgym/Arithmetc-v0"))
     with pytest.raises(UnknownNameError, match=r"unknown split 'tran'. Did you mean 'train'"):
-        source(EnvConfig(id="katgym/Arithmetic-v0", split="tran"))
+        source(EnvConfig(id="katgym/Arithmetic-v1", split="tran"))
     with pytest.raises(UsageError, match="level is an int from 1 to 10"):
         source(EnvConfig(id="katgym/TreasureHunt-v1", curriculum=({"level": 11},)))
     with pytest.raises(UsageError, match=r"'level' is in `id` .* and in the curriculum"):

@@ -11,7 +11,7 @@ from katgym.errors import UsageError
 from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
 
-LEAST = '[model]\npath = "m"\n[[envs]]\nid = "katgym/Arithmetic-v0"\n'
+LEAST = '[model]\npath = "m"\n[[envs]]\nid = "katgym/Arithmetic-v1"\n'
 
 
 def parse(more: str = "", *, num_steps: int | None = None, least: str = LEAST) -> RlConfig:
@@ -20,7 +20,7 @@ def parse(more: str = "", *, num_steps: int | None = None, least: str = LEAST) -
 
 def test_the_least_file_has_sensible_defaults() -> None:
     config = parse()
-    assert [env.lessons for env in config.envs] == [[("katgym/Arithmetic-v0", {})]]
+    assert [env.lessons for env in config.envs] == [[("katgym/Arithmetic-v1", {})]]
     assert config.rollouts.choice is TaskChoice.DIFFICULTY
     assert (config.rollouts.num_groups, config.rollouts.group_size) == (8, 8)
     assert (config.loop.algorithm, config.loop.num_steps) == ("grpo", 100)
@@ -54,7 +54,7 @@ learning_rate = 1e-5
 loss = { clip_high = 0.3 }
 [evaluate]
 every_steps = 5
-envs = ["katgym/Arithmetic-v0?level=9"]
+envs = ["katgym/Arithmetic-v1?level=9"]
 [checkpoint]
 max_checkpoints = 1
 [[track]]
@@ -62,14 +62,14 @@ name = "tensorboard"
 """,
         num_steps=50,
     )
-    assert config.envs[0].lessons[1] == ("katgym/Arithmetic-v0", {"level": 2})
+    assert config.envs[0].lessons[1] == ("katgym/Arithmetic-v1", {"level": 2})
     assert config.envs[1].lessons == [("katgym/TreasureHunt-v1", {"level": 2})]
     assert config.rollouts.stale is StaleGroups.DROP
     assert (config.rollouts.limits.max_turns, config.rollouts.limits.timeout_s) == (5, 60.0)
     trainer = config.trainer_config()
     assert (trainer.temperature, trainer.num_steps, trainer.lora_rank) == (0.7, 50, 8)
     assert trainer.loss == {"clip_high": 0.3}
-    assert config.evaluate.envs == ("katgym/Arithmetic-v0?level=9",)
+    assert config.evaluate.envs == ("katgym/Arithmetic-v1?level=9",)
     assert (config.checkpoint.every_steps, config.checkpoint.max_checkpoints) == (10, 1)
     assert config.track[0].name == "tensorboard"
 
@@ -108,7 +108,7 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
         ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
         ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),
         ("[evaluate]\nattempts = 0", r"attempts is an int >= 1, got 0"),
-        ("[[envs]]\nid = 'katgym/Arithmetic-v0'", r"'katgym/Arithmetic-v0' is there twice"),
+        ("[[envs]]\nid = 'katgym/Arithmetic-v1'", r"'katgym/Arithmetic-v1' is there twice"),
         ("[[envs]]\nweight = 1.0", r"\[\[envs\]\] 1 has no 'id'"),
         ("[[envs]]\nid = 'a/B-v0'\nweight = -1.0", r"weight is a number > 0, got -1.0"),
         ("[[envs]]\nid = 'a/B-v0'\nadvance_at = 0.5", r"advance_at changes nothing for 'a/B-v0'"),

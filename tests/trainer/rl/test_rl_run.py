@@ -248,10 +248,10 @@ def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path:
 def test_a_policy_that_never_succeeds_is_told_what_to_do(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = config_text(model, env="katgym/Arithmetic-v0?level=1", train="max_idle_steps = 2")
+    text = config_text(model, env="katgym/Arithmetic-v1?level=1", train="max_idle_steps = 2")
     (tmp_path / "rl.toml").write_text(text)
     assert train(tmp_path / "rl.toml", tmp_path / "run") == 2
-    assert "the first prompt of 'katgym/Arithmetic-v0?level=1' has" in capsys.readouterr().err
+    assert "the first prompt of 'katgym/Arithmetic-v1?level=1' has" in capsys.readouterr().err
     text = text.replace("max_context_tokens = 400", "max_context_tokens = 2000")
     (tmp_path / "rl.toml").write_text(text)
     assert train(tmp_path / "rl.toml", tmp_path / "run") == 1

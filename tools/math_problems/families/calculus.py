@@ -13,6 +13,7 @@ from sympy import E, Matrix, Rational, cos, exp, log, pi, sin, sqrt
 from math_problems.families.family import (
     Draft,
     Family,
+    drawn_family,
     family,
     interval,
     is_near,
@@ -97,18 +98,16 @@ def critical_points() -> Iterator[Draft]:
         yield listed(text, roots)
 
 
-@family(FAMILIES, "calculus", 2)
-def decreasing_interval() -> Iterator[Draft]:
-    for low, high in ((-2, 4), (1, 5), (-3, 0)):
-        function = sympy.expand(sympy.integrate(6 * (x - low) * (x - high), x))
-        for k in range(-20, 21):
-            if k / 2 not in (low, high):
-                assert (_slope(function, k / 2) < 0) == (low < k / 2 < high)
-        text = (
-            f"Give the largest open interval on which $f(x) = {tex(function)}$ is strictly "
-            "decreasing."
-        )
-        yield interval(text, f"({low}, {high})", f"{low} < x < {high}")
+@drawn_family(FAMILIES, "calculus", 2, (-2, 4), (1, 5), (-3, 0))
+def decreasing_interval(low: int, high: int) -> Draft:
+    function = sympy.expand(sympy.integrate(6 * (x - low) * (x - high), x))
+    for k in range(-20, 21):
+        if k / 2 not in (low, high):
+            assert (_slope(function, k / 2) < 0) == (low < k / 2 < high)
+    text = (
+        f"Give the largest open interval on which $f(x) = {tex(function)}$ is strictly decreasing."
+    )
+    return interval(text, f"({low}, {high})", f"{low} < x < {high}")
 
 
 @family(FAMILIES, "calculus", 3)
@@ -232,15 +231,14 @@ def _has_value(function: Callable[[float], Any], at: float) -> bool:
     return True
 
 
-@family(FAMILIES, "calculus", 3)
-def least_value() -> Iterator[Draft]:
-    for a, b in ((2, 3), (1, 8), (5, 2)):
-        function = a * x + b / x
-        lowest = 2 * sqrt(a * b)
-        samples = [a * k / 100 + b * 100 / k for k in range(1, 2000)]
-        assert is_near(min(samples), lowest, 1e-3) and min(samples) >= float(lowest) - 1e-9
-        text = f"What is the least value of ${tex(function)}$ for $x > 0$?"
-        yield scalar(text, lowest, alt=rf"\sqrt{{{4 * a * b}}}")
+@drawn_family(FAMILIES, "calculus", 3, (2, 3), (1, 8), (5, 2))
+def least_value(a: int, b: int) -> Draft:
+    function = a * x + b / x
+    lowest = 2 * sqrt(a * b)
+    samples = [a * k / 100 + b * 100 / k for k in range(1, 2000)]
+    assert is_near(min(samples), lowest, 1e-3) and min(samples) >= float(lowest) - 1e-9
+    text = f"What is the least value of ${tex(function)}$ for $x > 0$?"
+    return scalar(text, lowest, alt=rf"\sqrt{{{4 * a * b}}}")
 
 
 @family(FAMILIES, "calculus", 3)
@@ -257,17 +255,16 @@ def decay_equation() -> Iterator[Draft]:
         yield Draft(text, tex(found), "expression", alt)
 
 
-@family(FAMILIES, "calculus", 4)
-def interval_of_convergence() -> Iterator[Draft]:
-    for center, radius in ((2, 3), (-1, 2), (0, 5)):
-        low, high = center - radius, center + radius
-        for k in range(2 * low - 3, 2 * high + 4):
-            ratio = (k / 2 - center) / radius
-            is_small = abs(ratio**400 / 400) < 1e-2
-            assert is_small == (low <= k / 2 <= high)
-        text = (
-            rf"For which real $x$ does $\sum_{{n=1}}^{{\infty}} "
-            rf"\frac{{({tex(x - center)})^n}}{{n \cdot {radius}^n}}$ "
-            rf"converge? Answer with an interval."
-        )
-        yield interval(text, f"[{low}, {high})", rf"{low} \le x < {high}")
+@drawn_family(FAMILIES, "calculus", 4, (2, 3), (-1, 2), (0, 5))
+def interval_of_convergence(center: int, radius: int) -> Draft:
+    low, high = center - radius, center + radius
+    for k in range(2 * low - 3, 2 * high + 4):
+        ratio = (k / 2 - center) / radius
+        is_small = abs(ratio**400 / 400) < 1e-2
+        assert is_small == (low <= k / 2 <= high)
+    text = (
+        rf"For which real $x$ does $\sum_{{n=1}}^{{\infty}} "
+        rf"\frac{{({tex(x - center)})^n}}{{n \cdot {radius}^n}}$ "
+        rf"converge? Answer with an interval."
+    )
+    return interval(text, f"[{low}, {high})", rf"{low} \le x < {high}")

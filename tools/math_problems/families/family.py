@@ -5,6 +5,8 @@ Not here: the families (one module a subject), the file they are written to (`ma
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,20 @@ from typing import Any
 import sympy
 
 MAX_INSTANCES = 4
-"""Problems of one family; more would be one problem many times over."""
+"""Hand-picked problems of one family; more would be one problem many times over."""
+NUM_DRAWN = 12
+"""Drawn problems of one family, all of split test."""
+MAX_DRAWS = 400
+AWKWARD = re.compile(
+    r"[-+] ?-|[-+] ?0(?![.0-9])|(?<![0-9.^{_])1[a-z](?![a-z])|\b0[a-z]|zoo|nan|oo\b"
+)
+"""What a text or answer looks like whose parameters do not suit its sentence."""
+DEGENERATE = re.compile(
+    r"0|\\\{\\\}|[\[(](\S+), \1[\])]|.*\\(cos|sin|tan|cot)\b.*|.*sqrt\{[^}]*sqrt.*"
+)
+"""What the answer of a problem looks like that asks for nothing: an impossible event, say."""
+
+IMAGINARY = re.compile(r"(?<![a-z\\])i(?![a-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +48,55 @@ class Family:
     subject: str
     level: int
     make: Callable[[], Iterator[Draft]]
+    draw: Callable[[], Iterator[Draft]] = lambda: iter(())
+    """Further problems, with drawn parameters."""
+
+
+def drawn_family(
+    found: list[Family], subject: str, level: int, *parameters: tuple[int, ...]
+) -> Callable[[Callable[..., Draft]], Callable[..., Draft]]:
+    """Add a function of integers to a subject's families, with the hand-picked parameters.
+
+    Further ones lie between the least and the greatest hand-picked value of each; those for which
+    the function's own checks do not hold, or that make an awkward text, are drawn again.
+    """
+
+    def add(make: Callable[..., Draft]) -> Callable[..., Draft]:
+        def pick() -> Iterator[Draft]:
+            return (make(*values) for values in parameters)
+
+        def draw() -> Iterator[Draft]:
+            rng = random.Random(make.__name__)
+            ranges = [(min(column), max(column)) for column in zip(*parameters, strict=True)]
+            texts = {draft.text for draft in pick()}
+            kinds = {draft.kind for draft in pick()}
+            num = 0
+            for _ in range(MAX_DRAWS):
+                try:
+                    draft = make(*(rng.randint(low, high) for low, high in ranges))
+                except (
+                    ArithmeticError,
+                    AssertionError,
+                    LookupError,
+                    StopIteration,
+                    TypeError,
+                    ValueError,
+                ):
+                    continue  # these parameters make no such problem
+                is_odd = DEGENERATE.fullmatch(draft.answer) or draft.kind not in kinds
+                is_odd = is_odd or ("complex" not in kinds and IMAGINARY.search(draft.answer))
+                if is_odd or AWKWARD.search(f"{draft.text} {draft.answer}") or draft.text in texts:
+                    continue
+                texts.add(draft.text)
+                num += 1
+                yield draft
+                if num == NUM_DRAWN:
+                    return
+
+        found.append(Family(name=make.__name__, subject=subject, level=level, make=pick, draw=draw))
+        return make
+
+    return add
 
 
 def family(

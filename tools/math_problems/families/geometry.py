@@ -11,6 +11,7 @@ from sympy import Matrix, Rational, cos, pi, sin, sqrt
 from math_problems.families.family import (
     Draft,
     Family,
+    drawn_family,
     family,
     interval,
     is_near,
@@ -30,49 +31,45 @@ def _corner(a: int, b: int, c: int) -> tuple[float, float]:
     return across, math.sqrt(b * b - across * across)
 
 
-@family(FAMILIES, "geometry", 2)
-def triangle_area() -> Iterator[Draft]:
-    for a, b, c in ((5, 6, 7), (4, 7, 9), (6, 8, 11)):
-        half = Rational(a + b + c, 2)
-        area = sqrt(half * (half - a) * (half - b) * (half - c))
-        assert is_near(area, c * _corner(a, b, c)[1] / 2)
-        text = f"Find the area of a triangle whose sides are {a}, {b} and {c}."
-        yield scalar(text, area, alt=rf"\sqrt{{{tex(area**2)}}}")
+@drawn_family(FAMILIES, "geometry", 2, (5, 6, 7), (4, 7, 9), (6, 8, 11))
+def triangle_area(a: int, b: int, c: int) -> Draft:
+    half = Rational(a + b + c, 2)
+    area = sqrt(half * (half - a) * (half - b) * (half - c))
+    assert is_near(area, c * _corner(a, b, c)[1] / 2)
+    text = f"Find the area of a triangle whose sides are {a}, {b} and {c}."
+    return scalar(text, area, alt=rf"\sqrt{{{tex(area**2)}}}")
 
 
-@family(FAMILIES, "geometry", 3)
-def triangle_inradius() -> Iterator[Draft]:
-    for a, b, c in ((13, 14, 15), (5, 7, 8), (7, 8, 9)):
-        half = Rational(a + b + c, 2)
-        radius = sqrt((half - a) * (half - b) * (half - c) / half)
-        assert is_near(radius, c * _corner(a, b, c)[1] / (a + b + c))
-        text = f"A triangle has sides {a}, {b} and {c}. What is the radius of its inscribed circle?"
-        yield scalar(text, radius, alt=rf"\sqrt{{{tex(radius**2)}}}")
+@drawn_family(FAMILIES, "geometry", 3, (13, 14, 15), (5, 7, 8), (7, 8, 9))
+def triangle_inradius(a: int, b: int, c: int) -> Draft:
+    half = Rational(a + b + c, 2)
+    radius = sqrt((half - a) * (half - b) * (half - c) / half)
+    assert is_near(radius, c * _corner(a, b, c)[1] / (a + b + c))
+    text = f"A triangle has sides {a}, {b} and {c}. What is the radius of its inscribed circle?"
+    return scalar(text, radius, alt=rf"\sqrt{{{tex(radius**2)}}}")
 
 
-@family(FAMILIES, "geometry", 3)
-def triangle_circumradius() -> Iterator[Draft]:
-    for a, b, c in ((4, 5, 6), (10, 10, 12), (7, 15, 20)):
-        half = Rational(a + b + c, 2)
-        radius = a * b * c / (4 * sqrt(half * (half - a) * (half - b) * (half - c)))
-        px, py = _corner(a, b, c)
-        center_y = (px * px + py * py - c * px) / (2 * py)
-        assert is_near(radius, math.hypot(c / 2, center_y))
-        text = f"A circle passes through the corners of a triangle with sides {a}, {b}, {c}. Find its radius."
-        yield scalar(text, sympy.nsimplify(radius), alt=rf"\sqrt{{{tex(radius**2)}}}")
+@drawn_family(FAMILIES, "geometry", 3, (4, 5, 6), (10, 10, 12), (7, 15, 20))
+def triangle_circumradius(a: int, b: int, c: int) -> Draft:
+    half = Rational(a + b + c, 2)
+    radius = a * b * c / (4 * sqrt(half * (half - a) * (half - b) * (half - c)))
+    px, py = _corner(a, b, c)
+    center_y = (px * px + py * py - c * px) / (2 * py)
+    assert is_near(radius, math.hypot(c / 2, center_y))
+    text = f"A circle passes through the corners of a triangle with sides {a}, {b}, {c}. Find its radius."
+    return scalar(text, sympy.nsimplify(radius), alt=rf"\sqrt{{{tex(radius**2)}}}")
 
 
-@family(FAMILIES, "geometry", 2)
-def altitude_to_hypotenuse() -> Iterator[Draft]:
-    for a, b, c in ((8, 15, 17), (20, 21, 29), (12, 35, 37)):
-        assert a * a + b * b == c * c
-        height = Rational(a * b, c)
-        assert is_near(height, _corner(a, b, c)[1])
-        text = (
-            f"The legs of a right triangle measure {a} and {b}. How far is the right-angled corner "
-            "from the hypotenuse?"
-        )
-        yield scalar(text, height)
+@drawn_family(FAMILIES, "geometry", 2, (8, 15, 17), (20, 21, 29), (12, 35, 37))
+def altitude_to_hypotenuse(a: int, b: int, c: int) -> Draft:
+    assert a * a + b * b == c * c
+    height = Rational(a * b, c)
+    assert is_near(height, _corner(a, b, c)[1])
+    text = (
+        f"The legs of a right triangle measure {a} and {b}. How far is the right-angled corner "
+        "from the hypotenuse?"
+    )
+    return scalar(text, height)
 
 
 @family(FAMILIES, "geometry", 1)
@@ -94,27 +91,25 @@ def circle_center() -> Iterator[Draft]:
         yield Draft(text, f"({tex(h)}, {k})", "point", f"(x, y) = ({h}, {k})")
 
 
-@family(FAMILIES, "geometry", 3)
-def regular_polygon_area() -> Iterator[Draft]:
-    for sides, length in ((6, 5), (8, 3), (12, 2)):
-        tangent = {6: 1 / sqrt(3), 8: sqrt(2) - 1, 12: 2 - sqrt(3)}[sides]
-        area = sympy.radsimp(Rational(sides * length**2, 4) / tangent)
-        assert is_near(area, sides * length**2 / (4 * math.tan(math.pi / sides)))
-        alt = rf"\frac{{{sides * length**2}}}{{4 \tan\frac{{\pi}}{{{sides}}}}}"
-        text = f"What is the area of a regular polygon with {sides} sides of length {length}?"
-        yield scalar(text, sympy.expand(area), alt=alt)
+@drawn_family(FAMILIES, "geometry", 3, (6, 5), (8, 3), (12, 2))
+def regular_polygon_area(sides: int, length: int) -> Draft:
+    tangent = {6: 1 / sqrt(3), 8: sqrt(2) - 1, 12: 2 - sqrt(3)}[sides]
+    area = sympy.radsimp(Rational(sides * length**2, 4) / tangent)
+    assert is_near(area, sides * length**2 / (4 * math.tan(math.pi / sides)))
+    alt = rf"\frac{{{sides * length**2}}}{{4 \tan\frac{{\pi}}{{{sides}}}}}"
+    text = f"What is the area of a regular polygon with {sides} sides of length {length}?"
+    return scalar(text, sympy.expand(area), alt=alt)
 
 
-@family(FAMILIES, "geometry", 2)
-def sector_area() -> Iterator[Draft]:
-    for radius, degrees in ((6, 75), (10, 144), (9, 50)):
-        area = pi * radius**2 * Rational(degrees, 360)
-        assert is_near(area, math.radians(degrees) * radius**2 / 2)
-        text = (
-            rf"A pizza slice is a circular sector of radius {radius} with an angle of "
-            rf"${degrees}^\circ$. Find its area."
-        )
-        yield scalar(text, area, alt=rf"{area.p if area.is_Rational else tex(area / pi)} \cdot \pi")
+@drawn_family(FAMILIES, "geometry", 2, (6, 75), (10, 144), (9, 50))
+def sector_area(radius: int, degrees: int) -> Draft:
+    area = pi * radius**2 * Rational(degrees, 360)
+    assert is_near(area, math.radians(degrees) * radius**2 / 2)
+    text = (
+        rf"A pizza slice is a circular sector of radius {radius} with an angle of "
+        rf"${degrees}^\circ$. Find its area."
+    )
+    return scalar(text, area, alt=rf"{area.p if area.is_Rational else tex(area / pi)} \cdot \pi")
 
 
 @family(FAMILIES, "geometry", 3)
@@ -129,18 +124,17 @@ def sphere_and_cube() -> Iterator[Draft]:
         yield scalar(text, volume, alt=rf"\frac{{{edge**3}\pi\sqrt{{3}}}}{{2}}")
 
 
-@family(FAMILIES, "geometry", 3)
-def third_side() -> Iterator[Draft]:
-    for a, b, degrees in ((5, 8, 60), (3, 7, 120), (4, 6, 45)):
-        squared = a * a + b * b - 2 * a * b * cos(pi * degrees / 180)
-        turn = math.radians(degrees)
-        assert is_near(sqrt(squared), math.dist((a, 0), (b * math.cos(turn), b * math.sin(turn))))
-        text = (
-            f"Two sides of a triangle have lengths {a} and {b} and enclose an angle of "
-            rf"${degrees}^\circ$. How long is the third side?"
-        )
-        alt = rf"\sqrt{{{a * a + b * b} - {2 * a * b} \cos {degrees}^\circ}}"
-        yield scalar(text, sqrt(squared), alt=alt)
+@drawn_family(FAMILIES, "geometry", 3, (5, 8, 60), (3, 7, 120), (4, 6, 45))
+def third_side(a: int, b: int, degrees: int) -> Draft:
+    squared = a * a + b * b - 2 * a * b * cos(pi * degrees / 180)
+    turn = math.radians(degrees)
+    assert is_near(sqrt(squared), math.dist((a, 0), (b * math.cos(turn), b * math.sin(turn))))
+    text = (
+        f"Two sides of a triangle have lengths {a} and {b} and enclose an angle of "
+        rf"${degrees}^\circ$. How long is the third side?"
+    )
+    alt = rf"\sqrt{{{a * a + b * b} - {2 * a * b} \cos {degrees}^\circ}}"
+    return scalar(text, sqrt(squared), alt=alt)
 
 
 @family(FAMILIES, "geometry", 2)
@@ -156,45 +150,42 @@ def perpendicular_line() -> Iterator[Draft]:
         yield Draft(text, f"y = {tex(sympy.expand(y))}", "equation", f"{tex(standard)} = 0")
 
 
-@family(FAMILIES, "geometry", 3)
-def distance_to_line() -> Iterator[Draft]:
-    for a, b, c, p, q in ((2, -3, 6, 4, 1), (1, 5, -2, -3, 3), (4, 2, -7, 1, 6)):
-        distance = abs(a * p + b * q + c) / sqrt(a * a + b * b)
-        t = Rational(-(a * p + b * q + c), a * a + b * b)
-        assert a * (p + a * t) + b * (q + b * t) + c == 0
-        assert is_near(distance, math.hypot(float(a * t), float(b * t)))
-        y = sympy.Symbol("y")
-        text = f"How far is the point $({p}, {q})$ from the line ${tex(a * x + b * y + c)} = 0$?"
-        alt = rf"\frac{{{abs(a * p + b * q + c)}}}{{\sqrt{{{a * a + b * b}}}}}"
-        yield scalar(text, distance, alt=alt)
+@drawn_family(FAMILIES, "geometry", 3, (2, -3, 6, 4, 1), (1, 5, -2, -3, 3), (4, 2, -7, 1, 6))
+def distance_to_line(a: int, b: int, c: int, p: int, q: int) -> Draft:
+    distance = abs(a * p + b * q + c) / sqrt(a * a + b * b)
+    t = Rational(-(a * p + b * q + c), a * a + b * b)
+    assert a * (p + a * t) + b * (q + b * t) + c == 0
+    assert is_near(distance, math.hypot(float(a * t), float(b * t)))
+    y = sympy.Symbol("y")
+    text = f"How far is the point $({p}, {q})$ from the line ${tex(a * x + b * y + c)} = 0$?"
+    alt = rf"\frac{{{abs(a * p + b * q + c)}}}{{\sqrt{{{a * a + b * b}}}}}"
+    return scalar(text, distance, alt=alt)
 
 
-@family(FAMILIES, "geometry", 1)
-def possible_third_sides() -> Iterator[Draft]:
-    for a, b in ((5, 9), (4, 11), (7, 8)):
-        low, high = abs(a - b), a + b
-        for k in range(1, 4 * high):
-            sides = sorted((a, b, k / 2))
-            assert (sides[0] + sides[1] > sides[2]) == (low < k / 2 < high)
-        text = (
-            f"Two sides of a triangle have lengths {a} and {b}. Give the open interval of all "
-            "lengths that the third side can have."
-        )
-        yield interval(text, f"({low}, {high})", f"{low} < x < {high}")
+@drawn_family(FAMILIES, "geometry", 1, (5, 9), (4, 11), (7, 8))
+def possible_third_sides(a: int, b: int) -> Draft:
+    low, high = abs(a - b), a + b
+    for k in range(1, 4 * high):
+        sides = sorted((a, b, k / 2))
+        assert (sides[0] + sides[1] > sides[2]) == (low < k / 2 < high)
+    text = (
+        f"Two sides of a triangle have lengths {a} and {b}. Give the open interval of all "
+        "lengths that the third side can have."
+    )
+    return interval(text, f"({low}, {high})", f"{low} < x < {high}")
 
 
-@family(FAMILIES, "geometry", 3)
-def reflection_matrix() -> Iterator[Draft]:
-    for p, q in ((2, 1), (1, 3), (3, -2)):
-        axis = Matrix([p, q])
-        found = 2 * axis * axis.T / (p * p + q * q) - sympy.eye(2)
-        assert found * axis == axis and found * Matrix([-q, p]) == Matrix([q, -p])
-        text = (
-            rf"Write down the $2 \times 2$ matrix of the reflection "
-            rf"of the plane in the line through "
-            f"the origin and $({p}, {q})$."
-        )
-        yield matrix(text, found)
+@drawn_family(FAMILIES, "geometry", 3, (2, 1), (1, 3), (3, -2))
+def reflection_matrix(p: int, q: int) -> Draft:
+    axis = Matrix([p, q])
+    found = 2 * axis * axis.T / (p * p + q * q) - sympy.eye(2)
+    assert found * axis == axis and found * Matrix([-q, p]) == Matrix([q, -p])
+    text = (
+        rf"Write down the $2 \times 2$ matrix of the reflection "
+        rf"of the plane in the line through "
+        f"the origin and $({p}, {q})$."
+    )
+    return matrix(text, found)
 
 
 @family(FAMILIES, "geometry", 3)
@@ -231,35 +222,33 @@ def _edges(
     return list(zip(points, (*points[1:], points[0]), strict=True))
 
 
-@family(FAMILIES, "geometry", 4)
-def line_meets_circle() -> Iterator[Draft]:
-    for slope, shift, r2 in ((1, 1, 25), (2, -5, 10), (-1, 1, 13)):
-        roots = sympy.solve(x**2 + (slope * x + shift) ** 2 - r2, x)
-        points = [(r, slope * r + shift) for r in roots]
-        assert all(p * p + q * q == r2 for p, q in points)
-        written = [f"({tex(p)}, {tex(q)})" for p, q in points]
-        text = (
-            f"Give the set of points in which the line $y = {tex(slope * x + shift)}$ meets the "
-            f"circle $x^2 + y^2 = {r2}$."
-        )
-        alt = ", ".join(reversed(written))
-        yield Draft(text, r"\{" + ", ".join(written) + r"\}", "set", alt)
+@drawn_family(FAMILIES, "geometry", 4, (1, 1, 25), (2, -5, 10), (-1, 1, 13))
+def line_meets_circle(slope: int, shift: int, r2: int) -> Draft:
+    roots = sympy.solve(x**2 + (slope * x + shift) ** 2 - r2, x)
+    points = [(r, slope * r + shift) for r in roots]
+    assert all(p * p + q * q == r2 for p, q in points)
+    written = [f"({tex(p)}, {tex(q)})" for p, q in points]
+    text = (
+        f"Give the set of points in which the line $y = {tex(slope * x + shift)}$ meets the "
+        f"circle $x^2 + y^2 = {r2}$."
+    )
+    alt = ", ".join(reversed(written))
+    return Draft(text, r"\{" + ", ".join(written) + r"\}", "set", alt)
 
 
-@family(FAMILIES, "geometry", 4)
-def missing_lines() -> Iterator[Draft]:
-    for distance, radius in ((5, 3), (3, 1), (13, 5)):
-        limit = radius / sqrt(distance**2 - radius**2)
-        for k in (-3, -1, 0, 0.1, 0.5, 2):
-            gap = abs(k * distance) / math.hypot(k, 1)
-            assert (gap <= radius) == (abs(k) <= float(limit))
-        text = (
-            f"For which real $k$ does the line $y = kx$ have a point in common with the circle of "
-            f"radius {radius} around $({distance}, 0)$? Answer with an interval."
-        )
-        yield interval(
-            text, f"[{tex(-limit)}, {tex(limit)}]", rf"{tex(-limit)} \le k \le {tex(limit)}"
-        )
+@drawn_family(FAMILIES, "geometry", 4, (5, 3), (3, 1), (13, 5))
+def missing_lines(distance: int, radius: int) -> Draft:
+    limit = radius / sqrt(distance**2 - radius**2)
+    for k in (-3, -1, 0, 0.1, 0.5, 2):
+        gap = abs(k * distance) / math.hypot(k, 1)
+        assert (gap <= radius) == (abs(k) <= float(limit))
+    text = (
+        f"For which real $k$ does the line $y = kx$ have a point in common with the circle of "
+        f"radius {radius} around $({distance}, 0)$? Answer with an interval."
+    )
+    return interval(
+        text, f"[{tex(-limit)}, {tex(limit)}]", rf"{tex(-limit)} \le k \le {tex(limit)}"
+    )
 
 
 @family(FAMILIES, "geometry", 2)
@@ -275,14 +264,13 @@ def angle_cosine() -> Iterator[Draft]:
         yield scalar(text, value, alt=rf"\frac{{{dot}}}{{\sqrt{{{squares}}}}}")
 
 
-@family(FAMILIES, "geometry", 2)
-def pairs_of_solutions() -> Iterator[Draft]:
-    for area, perimeter in ((12, 16), (21, 20), (6, 11)):
-        total = Rational(perimeter, 2)
-        sides = sympy.solve(x**2 - total * x + area, x)
-        assert all(is_near(s * (total - s), area) for s in sides)
-        text = (
-            f"A rectangle has area {area} and perimeter {perimeter}. Give the set of its two side "
-            "lengths."
-        )
-        yield listed(text, sides)
+@drawn_family(FAMILIES, "geometry", 2, (12, 16), (21, 20), (6, 11))
+def pairs_of_solutions(area: int, perimeter: int) -> Draft:
+    total = Rational(perimeter, 2)
+    sides = sympy.solve(x**2 - total * x + area, x)
+    assert all(is_near(s * (total - s), area) for s in sides)
+    text = (
+        f"A rectangle has area {area} and perimeter {perimeter}. Give the set of its two side "
+        "lengths."
+    )
+    return listed(text, sides)

@@ -9,34 +9,32 @@ from fractions import Fraction
 import sympy
 from sympy import Rational
 
-from math_problems.families.family import Draft, Family, family, listed, scalar, tex
+from math_problems.families.family import Draft, Family, drawn_family, family, listed, scalar, tex
 
 FAMILIES: list[Family] = []
 
 
-@family(FAMILIES, "number_theory", 1)
-def common_tiles() -> Iterator[Draft]:
-    for width, height in ((504, 360), (1155, 858), (672, 1008)):
-        side = math.gcd(width, height)
-        assert side == max(k for k in range(1, height + 1) if width % k == height % k == 0)
-        text = (
-            f"A floor of {width} cm by {height} cm is covered "
-            f"exactly with equal square tiles whose "
-            "side is a whole number of centimetres. How long, in centimetres, can the side be at "
-            "most?"
-        )
-        yield scalar(text, side, alt=rf"{side} \text{{ cm}}")
+@drawn_family(FAMILIES, "number_theory", 1, (504, 360), (1155, 858), (672, 1008))
+def common_tiles(width: int, height: int) -> Draft:
+    side = math.gcd(width, height)
+    assert side == max(k for k in range(1, height + 1) if width % k == height % k == 0)
+    text = (
+        f"A floor of {width} cm by {height} cm is covered "
+        f"exactly with equal square tiles whose "
+        "side is a whole number of centimetres. How long, in centimetres, can the side be at "
+        "most?"
+    )
+    return scalar(text, side, alt=rf"{side} \text{{ cm}}")
 
 
-@family(FAMILIES, "number_theory", 3)
-def power_remainder() -> Iterator[Draft]:
-    for base, exponent, modulus in ((7, 2025, 100), (3, 1001, 41), (12, 345, 37)):
-        remainder = 1
-        for _ in range(exponent):
-            remainder = remainder * base % modulus
-        assert remainder == pow(base, exponent, modulus)
-        text = f"What remainder does ${base}^{{{exponent}}}$ leave on division by ${modulus}$?"
-        yield scalar(text, remainder)
+@drawn_family(FAMILIES, "number_theory", 3, (7, 2025, 100), (3, 1001, 41), (12, 345, 37))
+def power_remainder(base: int, exponent: int, modulus: int) -> Draft:
+    remainder = 1
+    for _ in range(exponent):
+        remainder = remainder * base % modulus
+    assert remainder == pow(base, exponent, modulus)
+    text = f"What remainder does ${base}^{{{exponent}}}$ leave on division by ${modulus}$?"
+    return scalar(text, remainder)
 
 
 @family(FAMILIES, "number_theory", 3)
@@ -68,54 +66,48 @@ def divisor_reciprocals() -> Iterator[Draft]:
         yield scalar(text, Rational(total))
 
 
-@family(FAMILIES, "number_theory", 2)
-def trailing_zeros() -> Iterator[Draft]:
-    for n, base in ((130, 10), (200, 12), (99, 15)):
-        factorial, count = math.factorial(n), 0
-        while factorial % base == 0:
-            factorial, count = factorial // base, count + 1
-        by_prime = [
-            sum(n // p**k for k in range(1, 12)) // e for p, e in sympy.factorint(base).items()
-        ]
-        assert min(by_prime) == count
-        text = f"With how many zeros does ${n}!$ end when it is written in base ${base}$?"
-        yield scalar(text, count)
+@drawn_family(FAMILIES, "number_theory", 2, (130, 10), (200, 12), (99, 15))
+def trailing_zeros(n: int, base: int) -> Draft:
+    factorial, count = math.factorial(n), 0
+    while factorial % base == 0:
+        factorial, count = factorial // base, count + 1
+    by_prime = [sum(n // p**k for k in range(1, 12)) // e for p, e in sympy.factorint(base).items()]
+    assert min(by_prime) == count
+    text = f"With how many zeros does ${n}!$ end when it is written in base ${base}$?"
+    return scalar(text, count)
 
 
-@family(FAMILIES, "number_theory", 3)
-def coin_payments() -> Iterator[Draft]:
-    for a, b, total in ((5, 8, 403), (6, 11, 500), (7, 12, 1000)):
-        count = sum((total - a * k) % b == 0 for k in range(total // a + 1))
-        assert count == sum(
-            a * p + b * q == total for p in range(total // a + 1) for q in range(total // b + 1)
-        )
-        text = (
-            f"Only notes worth {a} and {b} crowns exist. In how "
-            f"many ways can exactly {total} crowns "
-            "be paid, if only the numbers of the two notes matter?"
-        )
-        yield scalar(text, count)
+@drawn_family(FAMILIES, "number_theory", 3, (5, 8, 403), (6, 11, 500), (7, 12, 1000))
+def coin_payments(a: int, b: int, total: int) -> Draft:
+    count = sum((total - a * k) % b == 0 for k in range(total // a + 1))
+    assert count == sum(
+        a * p + b * q == total for p in range(total // a + 1) for q in range(total // b + 1)
+    )
+    text = (
+        f"Only notes worth {a} and {b} crowns exist. In how "
+        f"many ways can exactly {total} crowns "
+        "be paid, if only the numbers of the two notes matter?"
+    )
+    return scalar(text, count)
 
 
-@family(FAMILIES, "number_theory", 2)
-def modular_inverse() -> Iterator[Draft]:
-    for a, m in ((17, 43), (23, 60), (35, 101)):
-        inverse = pow(a, -1, m)
-        assert [k for k in range(m) if a * k % m == 1] == [inverse]
-        text = rf"Which integer $x$ with $0 \le x < {m}$ satisfies ${a}x \equiv 1 \pmod{{{m}}}$?"
-        yield scalar(text, inverse, alt=f"x = {inverse}")
+@drawn_family(FAMILIES, "number_theory", 2, (17, 43), (23, 60), (35, 101))
+def modular_inverse(a: int, m: int) -> Draft:
+    inverse = pow(a, -1, m)
+    assert [k for k in range(m) if a * k % m == 1] == [inverse]
+    text = rf"Which integer $x$ with $0 \le x < {m}$ satisfies ${a}x \equiv 1 \pmod{{{m}}}$?"
+    return scalar(text, inverse, alt=f"x = {inverse}")
 
 
-@family(FAMILIES, "number_theory", 4)
-def quadratic_congruence() -> Iterator[Draft]:
-    for a, m in ((4, 21), (1, 24), (9, 40)):
-        roots = {k for k in range(m) if k * k % m == a}
-        assert all((m - k) % m in roots for k in roots)
-        text = (
-            rf"Find the set of all integers $x$ with $0 \le x < {m}$ and "
-            rf"$x^2 \equiv {a} \pmod{{{m}}}$."
-        )
-        yield listed(text, roots)
+@drawn_family(FAMILIES, "number_theory", 4, (4, 21), (1, 24), (9, 40))
+def quadratic_congruence(a: int, m: int) -> Draft:
+    roots = {k for k in range(m) if k * k % m == a}
+    assert all((m - k) % m in roots for k in roots)
+    text = (
+        rf"Find the set of all integers $x$ with $0 \le x < {m}$ and "
+        rf"$x^2 \equiv {a} \pmod{{{m}}}$."
+    )
+    return listed(text, roots)
 
 
 @family(FAMILIES, "number_theory", 2)
@@ -133,16 +125,15 @@ def repeating_decimal() -> Iterator[Draft]:
         yield scalar(text, value.numerator + value.denominator)
 
 
-@family(FAMILIES, "number_theory", 2)
-def digit_sum_in_base() -> Iterator[Draft]:
-    for n, base in ((2024, 7), (9999, 6), (31415, 8)):
-        rest, digits = n, []
-        while rest:
-            rest, digit = divmod(rest, base)
-            digits.append(digit)
-        assert sum(d * base**k for k, d in enumerate(digits)) == n
-        text = f"What is the sum of the digits of ${n}$ when it is written in base ${base}$?"
-        yield scalar(text, sum(digits))
+@drawn_family(FAMILIES, "number_theory", 2, (2024, 7), (9999, 6), (31415, 8))
+def digit_sum_in_base(n: int, base: int) -> Draft:
+    rest, digits = n, []
+    while rest:
+        rest, digit = divmod(rest, base)
+        digits.append(digit)
+    assert sum(d * base**k for k, d in enumerate(digits)) == n
+    text = f"What is the sum of the digits of ${n}$ when it is written in base ${base}$?"
+    return scalar(text, sum(digits))
 
 
 @family(FAMILIES, "number_theory", 2)
@@ -168,23 +159,21 @@ def difference_of_squares() -> Iterator[Draft]:
         yield listed(text, found)
 
 
-@family(FAMILIES, "number_theory", 3)
-def multiplicative_order() -> Iterator[Draft]:
-    for a, m in ((2, 37), (10, 49), (5, 62)):
-        order = next(k for k in range(1, m) if pow(a, k, m) == 1)
-        assert order == sympy.n_order(a, m)
-        text = rf"Find the least positive integer $k$ with ${a}^k \equiv 1 \pmod{{{m}}}$."
-        yield scalar(text, order, alt=f"k = {order}")
+@drawn_family(FAMILIES, "number_theory", 3, (2, 37), (10, 49), (5, 62))
+def multiplicative_order(a: int, m: int) -> Draft:
+    order = next(k for k in range(1, m) if pow(a, k, m) == 1)
+    assert order == sympy.n_order(a, m)
+    text = rf"Find the least positive integer $k$ with ${a}^k \equiv 1 \pmod{{{m}}}$."
+    return scalar(text, order, alt=f"k = {order}")
 
 
-@family(FAMILIES, "number_theory", 3)
-def integral_quotient() -> Iterator[Draft]:
-    for a, b in ((17, 3), (20, 2), (1, 10)):
-        found = {n for n in range(-200, 201) if n != -b and (n + a) % (n + b) == 0}
-        gap = abs(a - b)
-        assert found == {s * d - b for d in range(1, gap + 1) if gap % d == 0 for s in (1, -1)}
-        text = rf"For which integers $n$ is $\frac{{n + {a}}}{{n + {b}}}$ an integer? Give the set."
-        yield listed(text, found)
+@drawn_family(FAMILIES, "number_theory", 3, (17, 3), (20, 2), (1, 10))
+def integral_quotient(a: int, b: int) -> Draft:
+    found = {n for n in range(-200, 201) if n != -b and (n + a) % (n + b) == 0}
+    gap = abs(a - b)
+    assert found == {s * d - b for d in range(1, gap + 1) if gap % d == 0 for s in (1, -1)}
+    text = rf"For which integers $n$ is $\frac{{n + {a}}}{{n + {b}}}$ an integer? Give the set."
+    return listed(text, found)
 
 
 @family(FAMILIES, "number_theory", 5)

@@ -37,7 +37,7 @@ _LEVELS = ("level=7&max_turns=3", "level=7", "level=2", "level=1")
 
 
 def _envs(*levels: str) -> str:
-    tables = ", ".join(f'{{id = "katgym/Arithmetic-v0?{level}"}}' for level in levels)
+    tables = ", ".join(f'{{id = "katgym/Arithmetic-v1?{level}"}}' for level in levels)
     return f"envs=[{tables}]"
 
 

@@ -5,7 +5,7 @@ format is Qwen3's, with tool calls. `katgym train sft` teaches the model to act.
 
 example:
   katgym train new-model models/tiny --envs 'katgym/TreasureHunt-v1?level=2'
-  katgym train new-model models/tiny --envs katgym/Arithmetic-v0 --set hidden=192 --set layers=6
+  katgym train new-model models/tiny --envs katgym/Arithmetic-v1 --set hidden=192 --set layers=6
 """
 
 from __future__ import annotations

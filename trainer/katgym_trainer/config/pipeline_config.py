@@ -6,12 +6,12 @@
     [[stage]]
     kind = "sft"
     [stage.data.oracle]
-    envs = ["katgym/Arithmetic-v0?level=1"]
+    envs = ["katgym/Arithmetic-v1?level=1"]
 
     [[stage]]
     kind = "rl"
     [[stage.envs]]
-    id = "katgym/Arithmetic-v0?level=3"
+    id = "katgym/Arithmetic-v1?level=3"
 
 Not here: running it (`pipeline_run.py`), what a stage's sections mean (`train_run_config.py`,
 `config/rl_config.py`).

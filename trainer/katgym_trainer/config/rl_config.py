@@ -287,7 +287,7 @@ class RlConfig(RunConfig):
 
     Example:
         RlConfig(model=ModelConfig(path="models/tiny"),
-                 envs=(EnvConfig(id="katgym/Arithmetic-v0?level=2"),))
+                 envs=(EnvConfig(id="katgym/Arithmetic-v1?level=2"),))
     """
 
     decided: ClassVar[frozenset[str]] = frozenset({"temperature"})

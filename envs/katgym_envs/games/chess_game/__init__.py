@@ -1,1 +1,1 @@
-"""`katgym/Chess-v0`: proven mate puzzles and whole games."""
+"""`katgym/Chess-v1`: proven mate puzzles and whole games."""

@@ -1,4 +1,4 @@
-"""`katgym/Chess-v0`: mate puzzles (`mode="mate"`) and whole games (`mode="game"`).
+"""`katgym/Chess-v1`: mate puzzles (`mode="mate"`) and whole games (`mode="game"`).
 
 Not here: proofs (`mate.py`), the engine (`engine.py`), making puzzles (`tools/chess_puzzles`).
 """
@@ -37,6 +37,8 @@ empty square."""
 
 class ChessEnv(MoveEnv):
     """Chess against a proven defence or a whole opponent; see the folder's README."""
+
+    levels = {f"mate in {n}": {"mate_in": n} for n in (1, 2, 3)}  # noqa: RUF012 - a ClassVar of Env
 
     def __init__(
         self,

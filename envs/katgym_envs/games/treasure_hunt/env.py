@@ -60,6 +60,8 @@ LOCKERS = (
 class TreasureHuntEnv(katgym.Env):
     """A hunt through rooms, notes and chests; see the folder's README."""
 
+    levels = {str(level): {"level": level} for level in LEVELS}  # noqa: RUF012 - a ClassVar of Env
+
     def __init__(self, *, level: int = 1, max_turns: int | None = None, **kwargs: Any) -> None:
         """Prepare hunts of one level.
 

@@ -1,1 +1,1 @@
-"""Arithmetic-v0: procedural expressions in ten levels, with an exact calculator as the tool."""
+"""Arithmetic-v1: procedural expressions in ten levels, with an exact calculator as the tool."""

@@ -1,4 +1,4 @@
-"""`katgym/Arithmetic-v0`: compute an expression exactly, with a calculator that runs in parallel.
+"""`katgym/Arithmetic-v1`: compute an expression exactly, with a calculator that runs in parallel.
 
 Not here: the tasks (`generator.py`), what counts as an answer (`answer.py`).
 """
@@ -13,13 +13,14 @@ import katgym
 from katgym.environment.messages import Action
 from katgym_envs.math.arithmetic.answer import read_answer
 from katgym_envs.math.arithmetic.calculator import calculate
-from katgym_envs.math.arithmetic.generator import check_level, join_parts, task_set
+from katgym_envs.math.arithmetic.generator import LEVELS, check_level, join_parts, task_set
 
 
 class ArithmeticEnv(katgym.Env):
     """One expression per episode; reward 1 for its exact value, else 0."""
 
     default_max_turns: ClassVar[int] = 6
+    levels = {str(level): {"level": level} for level in LEVELS}  # noqa: RUF012 - a ClassVar of Env
 
     def __init__(self, *, level: int | None = None, **kwargs: Any) -> None:
         """Prepare an env.

@@ -209,12 +209,19 @@ def _draw_tree(rng: random.Random, level: Level, num_operands: int) -> Expressio
 
 
 def _plain_value(expression: Expression) -> Fraction:
-    """Evaluate; `ValueError` for `//` and `%` of fractions and for powers of large numbers."""
+    """Evaluate; `ValueError` for `//` and `%` of fractions or nearly known, and for large powers.
+
+    A dividend below its divisor has quotient 0 or -1 and is its own remainder: drawn as they come,
+    every sixth result of level 6 would be 0.
+    """
     if isinstance(expression, Literal):
         return Fraction(expression.value)
     left, right = _plain_value(expression.left), _plain_value(expression.right)
-    if expression.symbol in ("//", "%") and not left.denominator == right.denominator == 1:
-        raise ValueError("rounded division of fractions")
+    if expression.symbol in ("//", "%"):
+        if not left.denominator == right.denominator == 1:
+            raise ValueError("rounded division of fractions")
+        if abs(left) < 3 * abs(right) or (expression.symbol == "%" and left % right == 0):
+            raise ValueError("rounded division with a result as good as known")
     if expression.symbol == "**" and max(abs(left.numerator), left.denominator) > 99:
         raise ValueError("power of a large number")
     return apply(expression.symbol, left, right)

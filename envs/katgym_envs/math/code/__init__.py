@@ -1,1 +1,1 @@
-"""`katgym/MathCode-v0`: written problems with a sandboxed Python."""
+"""`katgym/MathCode-v1`: written problems with a sandboxed Python."""

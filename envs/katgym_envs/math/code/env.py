@@ -1,4 +1,4 @@
-r"""`katgym/MathCode-v0`: the problems of `MathProblems-v0`, and a Python in a sandbox to work with.
+r"""`katgym/MathCode-v1`: the problems of `MathProblems-v1`, and a Python in a sandbox to work with.
 
 Not here: problems and verification (`problems/`, `verifier/`), the sandbox (`katgym.sandbox`).
 """

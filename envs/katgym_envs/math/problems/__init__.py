@@ -1,1 +1,1 @@
-"""MathProblems-v0: written problems from a file, graded by the mathematics verifier."""
+"""MathProblems-v1: written problems from a file, graded by the mathematics verifier."""

@@ -1,4 +1,4 @@
-r"""`katgym/MathProblems-v0`: one written problem, one message, a final answer in `\boxed{}`.
+r"""`katgym/MathProblems-v1`: one written problem, one message, a final answer in `\boxed{}`.
 
 Not here: reading problems (`problem_set.py`), deciding equality (`katgym_envs.math.verifier`).
 """
@@ -38,6 +38,7 @@ class MathProblemsEnv(katgym.Env):
     """One problem per episode; reward 1 when the verifier finds the final answer equal to gold."""
 
     default_max_turns: ClassVar[int] = 1
+    levels = {str(level): {"level": level} for level in range(1, 6)}  # noqa: RUF012 - a ClassVar of Env
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ def _call(code: str) -> Any:
 
 
 def _play(*programs: str) -> list[str]:
-    env = katgym.make("katgym/MathCode-v0")
+    env = katgym.make("katgym/MathCode-v1")
     env.reset(seed=0)
     texts = [env.step(_call(program))[0][0]["content"] for program in programs]
     env.close()
@@ -88,7 +88,7 @@ def test_a_program_reaches_no_network_and_hides_no_escape() -> None:
 
 
 def test_oracle_earns_the_maximum_and_a_program_does_not_end_the_episode() -> None:
-    env = katgym.make("katgym/MathCode-v0")
+    env = katgym.make("katgym/MathCode-v1")
     env.reset(seed=3)
     _, value, terminated, _, _ = env.step(_call("print(1)"))
     assert (value, terminated) == (0.0, False)
@@ -98,19 +98,19 @@ def test_oracle_earns_the_maximum_and_a_program_does_not_end_the_episode() -> No
 
 
 def test_a_wrong_answer_earns_nothing() -> None:
-    rollout = asyncio.run(katgym.run_rollout(katgym.make("katgym/MathCode-v0"), "noop", seed=0))
+    rollout = asyncio.run(katgym.run_rollout(katgym.make("katgym/MathCode-v1"), "noop", seed=0))
     assert rollout.reward.value == 0.0
 
 
 def test_an_unknown_sandbox_is_refused_with_the_nearest_name() -> None:
-    env = katgym.make("katgym/MathCode-v0", sandbox="locl")
+    env = katgym.make("katgym/MathCode-v1", sandbox="locl")
     with pytest.raises(katgym.UnknownNameError, match="Did you mean 'local'"):
         env.reset(seed=0)
 
 
 def test_a_sandbox_that_dies_makes_the_reward_invalid() -> None:
     async def play() -> katgym.Rollout:
-        env = katgym.make("katgym/MathCode-v0").unwrapped
+        env = katgym.make("katgym/MathCode-v1").unwrapped
         policy = katgym.testing.ScriptedPolicy([_call("print(1)"), _call("print(2)"), "done"])
 
         @katgym.tool()

@@ -11,7 +11,8 @@ import gymnasium
 import pytest
 
 import katgym
-from katgym.environment.checks import CHECKS, CheckStatus, check_env
+from katgym.certificate.certify import CONTRACT, check_env
+from katgym.certificate.findings import CheckStatus
 from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError
 from katgym.testing import EchoEnv
@@ -110,13 +111,16 @@ class ForgetsMessages(Sound):
 
 
 def statuses(env: katgym.Env) -> dict[str, str]:
-    return {check.name: str(check.status) for check in check_env(env, num_tasks=8).checks}
+    return {
+        check.name: str(check.status)
+        for check in check_env(env, num_tasks=8, checks=CONTRACT).checks
+    }
 
 
 @pytest.mark.parametrize("env_class", [Sound, EchoEnv])
 def test_a_sound_env_passes_every_check(env_class: type[katgym.Env]) -> None:
-    report = check_env(env_class())
-    assert [c.name for c in report.checks] == list(CHECKS)
+    report = check_env(env_class(), checks=CONTRACT)
+    assert [c.name for c in report.checks] == list(CONTRACT)
     assert {c.status for c in report.checks} == {CheckStatus.PASSED}, report
     assert report.ok
     report.raise_for_failures()
@@ -131,7 +135,7 @@ def test_a_sound_env_passes_every_check(env_class: type[katgym.Env]) -> None:
         (SilentOpening, {"opening"}, "seed 0: the opening is empty"),
         (
             IgnoresSeed,
-            {"determinism", "reset"},
+            {"determinism", "threads", "reset"},
             "seed 0 gives another episode in a second instance",
         ),
         (SharedIds, {"tasks"}, "task id 'task-0' is in split 'train' and 'test'"),
@@ -141,16 +145,20 @@ def test_a_sound_env_passes_every_check(env_class: type[katgym.Env]) -> None:
         (ForgetsMessages, {"tools"}, "a call of an unknown tool got 2 results instead of 1"),
         (
             BrokenScorer,
-            {"gymnasium", "oracle", "floor", "determinism", "reset"},
+            {"gymnasium", "oracle", "floor", "determinism", "threads", "reset"},
             "",
         ),
-        (NeverEnds, {"oracle", "floor", "determinism", "reset"}, "has not ended after 1000 steps"),
+        (
+            NeverEnds,
+            {"oracle", "floor", "determinism", "threads", "reset"},
+            "has not ended after 1000 steps",
+        ),
     ],
 )
 def test_an_unsound_env_fails_the_check_made_for_it(
     env_class: type[katgym.Env], failed: set[str], detail: str
 ) -> None:
-    report = check_env(env_class(), num_tasks=8)
+    report = check_env(env_class(), num_tasks=8, checks=CONTRACT)
     assert {c.name for c in report.failures} == failed, report
     assert detail in report.failures[0].detail
     assert not report.ok
@@ -167,11 +175,11 @@ def test_an_env_without_oracle_is_checked_with_random_play() -> None:
 def test_an_id_and_a_wrapped_env_are_checked_too() -> None:
     env_id = f"ns{uuid.uuid4().hex[:8]}/Sound-v0"
     katgym.register(env_id, Sound)
-    report = check_env(env_id, num_tasks=4, split="test")
+    report = check_env(env_id, num_tasks=4, checks=CONTRACT, split="test")
     assert (report.env_id, report.ok) == (env_id, True)
     options = next(c for c in report.checks if c.name == "options")
     assert options.detail == "reset options and make arguments"
-    assert check_env(gymnasium.make(env_id), num_tasks=4).env_id == env_id  # type: ignore[arg-type]  # wrapped
+    assert check_env(gymnasium.make(env_id), num_tasks=4, checks=CONTRACT).env_id == env_id  # type: ignore[arg-type]  # wrapped
 
 
 def test_wrong_use_is_an_error() -> None:

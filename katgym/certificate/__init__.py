@@ -1,0 +1,1 @@
+"""Certificate of an env: measured checks, floors, and what they name."""

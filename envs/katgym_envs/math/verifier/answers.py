@@ -80,14 +80,12 @@ def _read_one(tokens: Seq[Token]) -> Answer:
         if len(items) > 1 or (tokens[1].is_char("[") and is_wrapped(items[0], ["["], ["]"])):
             _check_count(len(items))
             values = tuple(_read_one(item) for item in items)
-            return _as_matrix(Sequence(values, tokens[0].value, tokens[-1].value))
+            return Sequence(values, tokens[0].value, tokens[-1].value)
     has_table = any(token.kind == "begin" for token in tokens)
     neighbours = itertools.pairwise(tokens)
     if has_table and not any(t.is_char("(") and n.kind == "begin" for t, n in neighbours):
         return read_table(_without_brackets(tokens), read_tokens)
-    if len(tokens) == 1 and tokens[0].kind == "field":
-        return Text(f"the set {tokens[0].value}")
-    if len(tokens) == 1 and tokens[0].kind == "text":
+    if len(tokens) == 1 and tokens[0].kind in ("field", "text"):
         return Text(" ".join(tokens[0].value.casefold().split()))
     return _read_scalar(tokens)
 
@@ -100,20 +98,6 @@ def _without_brackets(tokens: Seq[Token]) -> list[Token]:
         if not (token.is_char("[") and i + 1 < len(tokens) and tokens[i + 1].kind == "begin")
         and not (token.is_char("]") and i and tokens[i - 1].kind == "end")
     ]
-
-
-def _as_matrix(answer: Sequence) -> Answer:
-    """Return the matrix that a list of lists of equal length is, or the list."""
-    rows = [row for row in answer.items if isinstance(row, Sequence) and row.opening == "["]
-    cells = [_cells(row) for row in rows]
-    if len(rows) < len(answer.items) or answer.opening != "[" or len({len(c) for c in cells}) != 1:
-        return answer
-    return Matrix(tuple(cells)) if all(cells) else answer
-
-
-def _cells(row: Sequence) -> tuple[Expr, ...]:
-    values = [item.expr for item in row.items if isinstance(item, Scalar) and item.unit is None]
-    return tuple(values) if len(values) == len(row.items) else ()
 
 
 def _read_set(tokens: Seq[Token]) -> Answer | None:
@@ -139,18 +123,14 @@ def _read_set(tokens: Seq[Token]) -> Answer | None:
         return Collection(())
     if is_wrapped(tokens, [r"\{"], [r"\}"]):
         return _read_braces(tokens[1:-1])
-    if is_wrapped(tokens, ["{"], ["}"]) and (
-        len(tokens) == 2 or len(split_on(tokens[1:-1], _is_set_mark)) > 1
-    ):
-        return _read_braces(tokens[1:-1])
+    if is_wrapped(tokens, ["{"], ["}"]):
+        marks = [t for t in tokens if t.is_char(",", ";", ":", "|") or t.is_command("mid")]
+        if len(tokens) == 2 or marks:
+            return _read_braces(tokens[1:-1])
     if tokens[0].is_command("langle") and tokens[-1].is_command("rangle"):
         items = split_commas(tokens[1:-1])
         return Sequence(tuple(_read_one(item) for item in items), "(", ")")
     return None
-
-
-def _is_set_mark(token: Token) -> bool:
-    return token.is_char(",", ";", ":", "|") or token.is_command("mid")
 
 
 def _read_braces(tokens: Seq[Token]) -> Answer:
@@ -325,9 +305,7 @@ def expressions(answer: Answer) -> list[Expr]:
             return [*ends, *removed]
         case Intersection(sets):
             return [expr for one in sets for expr in expressions(one)]
-        case Relation(parts):
-            return list(parts)
-        case Ratio(parts):
+        case Relation(parts) | Ratio(parts):
             return list(parts)
         case Matrix(rows):
             return [expr for row in rows for expr in row]

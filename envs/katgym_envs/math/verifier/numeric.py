@@ -33,7 +33,7 @@ _PLAIN = {
     "arcsin": mp.asin, "arccos": mp.acos, "arctan": mp.atan, "arccot": mp.acot, "arcsec": mp.asec,
     "arccsc": mp.acsc, "sinh": mp.sinh, "cosh": mp.cosh, "tanh": mp.tanh, "coth": mp.coth,
     "sech": mp.sech, "csch": mp.csch, "abs": abs, "floor": mp.floor, "ceiling": mp.ceil,
-    "max": max, "min": min,
+    "max": max, "min": min, "exp": mp.exp,
 }  # fmt: skip
 
 
@@ -222,8 +222,6 @@ def _function(name: str, args: list[Any]) -> Any:
         raise NotDefined
     if name in _GROWING and abs(value) > MAX_EXPONENT:
         raise Extreme
-    if name == "exp":
-        return mp.exp(value)
     if name in ("ln", "log"):
         logarithm = mp.log(_nonzero(value))
         if name == "ln":

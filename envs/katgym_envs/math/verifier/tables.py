@@ -39,7 +39,11 @@ def read_table(tokens: Sequence[Token], read: Callable[[Sequence[Token]], Answer
     runs = [(i, _find_end(tokens, i)) for i, token in enumerate(tokens) if token.kind == "begin"]
     if any(nested[0] < outer[1] for outer, nested in itertools.pairwise(runs)):
         raise AnswerError("a table inside of a table")
-    tables = [_split_cells(tokens[start + 1 : end]) for start, end in runs]
+    tables = []
+    for start, end in runs:
+        rows = split_on(tokens[start + 1 : end], lambda token: token.kind == "row")
+        rows = rows if rows[-1] else rows[:-1]
+        tables.append([split_on(row, lambda token: token.is_char("&")) for row in rows])
     if tokens[runs[0][0]].value in ("cases", "dcases", "aligned"):
         if runs != [(0, len(tokens) - 1)]:
             raise AnswerError("something stands beside cases")
@@ -51,20 +55,12 @@ def read_table(tokens: Sequence[Token], read: Callable[[Sequence[Token]], Answer
         raise AnswerError("the rows of a matrix differ in length")
     if len(shape) * shape[0] > MAX_CELLS:
         raise CapError(f"a matrix has more than {MAX_CELLS} entries")
-    rows = range(len(shape))
     return Matrix(
         tuple(
             tuple(_read_cell(tokens, runs, tables, (row, column)) for column in range(shape[0]))
-            for row in rows
+            for row in range(len(shape))
         )
     )
-
-
-def _split_cells(tokens: Sequence[Token]) -> list[list[list[Token]]]:
-    rows = split_on(tokens, lambda token: token.kind == "row")
-    if not rows[-1]:
-        rows.pop()
-    return [split_on(row, lambda token: token.is_char("&")) for row in rows]
 
 
 def _read_cell(

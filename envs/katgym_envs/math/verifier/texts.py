@@ -45,10 +45,9 @@ def read_answer(text: str, numerals: Numerals = Numerals()) -> Answer:  # noqa: 
     except CapError:
         raise
     except AnswerError as e:
-        phrase = _read_twice(text, numerals)
-        if phrase is None:
-            with contextlib.suppress(AnswerError):
-                phrase = _read_phrase(text, numerals)
+        phrase = None
+        with contextlib.suppress(AnswerError):
+            phrase = _read_twice(text, numerals) or _read_phrase(text, numerals)
         if phrase is None:
             raise e
         answer = phrase

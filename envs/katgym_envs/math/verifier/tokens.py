@@ -246,9 +246,7 @@ def _read(kind: str, value: str) -> list[Token]:
         if name in FUNCTIONS | STRUCTURE | GREEK | DECORATIONS:
             return [Token("command", name)]
         raise AnswerError(f"the command \\{name} is not supported")
-    if kind == "number":
-        return [Token(kind, value.removesuffix("."))]
-    return [Token(kind, value)]
+    return [Token(kind, value.removesuffix("."))]
 
 
 def _read_text(value: str) -> list[Token]:

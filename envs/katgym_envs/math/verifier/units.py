@@ -52,7 +52,7 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
         start += 1
     if start == len(tokens):
         return tokens, None, 0
-    text = " ".join(_written(token) for token in tokens[start:])
+    text = " ".join("·" if token.kind == "command" else token.value for token in tokens[start:])
     if tokens[max(0, start - 2) : start] == [Token("char", "^"), Token("command", "circ")]:
         start, text = start - 2, "°" + text
     power = MAGNITUDES.get(text.split()[0].lower(), 0)
@@ -66,9 +66,8 @@ def read_unit(text: str) -> str:
     is_odd = not words or len(words) > MAX_WORDS or re.search(r"[^A-Za-z0-9\s$°/^.{}()·*-]", text)
     if is_odd or any(_singular(word).lower() in REMARKS for word in words):
         raise AnswerError(f"{text!r} is not a unit")
-    text = re.sub(r"\bsq(?:uare)?\.? ([A-Za-z]+)", r"\1^2", text)
-    text = re.sub(r"\bcu(?:bic)?\.? ([A-Za-z]+)", r"\1^3", text)
-    text = re.sub(r"([A-Za-z]+) squared", r"\1^2", text).replace(" per ", " / ")
+    text = re.sub(r"\bsq(?:uare)?\.? ([A-Za-z]+)|([A-Za-z]+) squared", r"\1\2^2", text)
+    text = re.sub(r"\bcu(?:bic)?\.? ([A-Za-z]+)", r"\1^3", text).replace(" per ", " / ")
     parts: dict[str, int] = {}
     nouns: list[str] = []
     sign = 1
@@ -78,13 +77,13 @@ def read_unit(text: str) -> str:
         elif match[1]:
             name = _singular(match[1].rstrip("."))
             known = _KNOWN.get(name)
-            for part in (known or name).split("/") if known else []:
-                parts[part] = parts.get(part, 0) + sign * int(match[2] or 1)
-                sign = -1 if "/" in (known or "") else sign
             if known is None:
                 nouns.append(name)
-    found = " ".join(f"{name}^{power}" for name, power in sorted(parts.items()))
-    return found or "counted " + nouns[-1]
+                continue
+            for part in known.split("/"):
+                parts[part] = parts.get(part, 0) + sign * int(match[2] or 1)
+                sign = -1 if "/" in known else sign
+    return " ".join(f"{u}^{n}" for u, n in sorted(parts.items())) or "counted " + nouns[-1]
 
 
 def _singular(word: str) -> str:
@@ -116,7 +115,3 @@ def _belongs(tokens: Sequence[Token], position: int) -> bool:
             if not (tokens[start].kind == "number" or tokens[start].is_char("{", "-", "}")):
                 return False
     return False
-
-
-def _written(token: Token) -> str:
-    return "·" if token.kind == "command" else token.value

@@ -77,9 +77,7 @@ def _run_limited(
     signal.setitimer(signal.ITIMER_REAL, timeout_s + GRACE_S)
     alarm_s = ALARM_SHARE * timeout_s
     signal.signal(signal.SIGUSR1, _interrupt)
-    main_thread = threading.main_thread().ident
-    alarm = threading.Timer(alarm_s, signal.pthread_kill, (main_thread, signal.SIGUSR1))
-    alarm.daemon = True
+    alarm = threading.Timer(alarm_s, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
     alarm.start()
     try:
         return {"status": "done", **run(job)}

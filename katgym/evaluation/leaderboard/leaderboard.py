@@ -250,7 +250,14 @@ def _differences(members: Sequence[LeaderboardEntry], env_ids: Sequence[str]) ->
 
 def _row(run: LeaderboardEntry, env_ids: Sequence[str], measure: Measure) -> LeaderboardRow:
     envs = tuple(run.summary.envs[env_id] for env_id in env_ids)
-    pairs = [_estimate(env, measure) for env in envs]
+    pairs = [
+        {
+            Measure.HEADLINE: env.headline,
+            Measure.SUCCESS_RATE: (env.success_rate, env.success_interval),
+            Measure.MEAN_REWARD: (env.mean_reward, env.t_interval),
+        }[measure]
+        for env in envs
+    ]
     values = [value for value, _ in pairs if value is not None]
     value = math.fsum(values) / len(values) if len(values) == len(envs) else None
     interval = None
@@ -272,14 +279,6 @@ def _section_measure(
     }
     found = {h.pop() if len(h) == 1 else Headline.MEAN_REWARD for h in wanted.values()}
     return Measure(found.pop()) if len(found) == 1 else Measure.HEADLINE
-
-
-def _estimate(env: EnvSummary, measure: Measure) -> tuple[float | None, Interval | None]:
-    if measure is Measure.HEADLINE:
-        return env.headline
-    if measure is Measure.SUCCESS_RATE:
-        return env.success_rate, env.success_interval
-    return env.mean_reward, env.t_interval
 
 
 def _rank(rows: Sequence[LeaderboardRow]) -> tuple[LeaderboardRow, ...]:

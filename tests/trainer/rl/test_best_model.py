@@ -25,9 +25,9 @@ def test_the_newest_of_the_best_is_found(trainer: Trainer, tmp_path: Path) -> No
     assert best.found is None
     with pytest.raises(ValueError, match="holds no model yet"):
         _ = best.path
-    kept = [best.offer(trainer, step=s, success=x) for s, x in ((0, 0.5), (2, 0.4), (4, 0.5))]
+    kept = [best.offer(trainer, step=s, headline=x) for s, x in ((0, 0.5), (2, 0.4), (4, 0.5))]
     assert kept == [True, False, True]
-    assert best.found == {"step": 4, "success": 0.5}
+    assert best.found == {"step": 4, "headline": 0.5}
     assert best.path == tmp_path / "best" / "step-000004"
     assert BestModel(tmp_path, "tasks").found == best.found
     assert BestModel(tmp_path, "other tasks").found is None
@@ -38,11 +38,11 @@ def test_a_run_that_was_killed_has_the_best_from_before_its_checkpoint(
 ) -> None:
     best = BestModel(tmp_path, "tasks")
     for step, success in ((0, 0.1), (2, 0.5), (4, 0.6), (6, 0.7)):
-        best.offer(trainer, step=step, success=success)
+        best.offer(trainer, step=step, headline=success)
     best.settle(4)
     assert folders(tmp_path) == ["step-000004", "step-000006"]
     best.forget_after(4)
-    assert best.found == {"step": 4, "success": 0.6}
+    assert best.found == {"step": 4, "headline": 0.6}
     assert folders(tmp_path) == ["step-000004"]
     best.forget_after(-1)
     assert best.found is None and folders(tmp_path) == []

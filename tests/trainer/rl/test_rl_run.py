@@ -184,7 +184,7 @@ def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
     emitted = {name for line in metrics(tmp_path / "run") for name in line} - {"step"}
     told = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", name) for name in emitted}
     assert told <= known  # every metric is in the tables
-    assert best_of(tmp_path / "run") == {"step": 4, "success": 0.0}  # of equal ones the newest
+    assert best_of(tmp_path / "run") == {"step": 4, "headline": 0.0}  # of equal ones the newest
     weights = [(tmp_path / "run" / p / "model.safetensors").read_bytes()
                for p in ("model", "best/step-000004")]  # fmt: skip
     assert weights[0] == weights[1]
@@ -202,12 +202,12 @@ def test_the_best_on_other_tasks_is_not_the_best(model: Path, tmp_path: Path) ->
     evaluate = "[evaluate]\nevery_steps = 2\nnum_tasks = {}"
     assert train(write(tmp_path, model, steps=2, more=evaluate.format(2)), run) == 0
     known = json.loads((run / "best.json").read_text())
-    known["models"][-1]["success"] = 0.9
+    known["models"][-1]["headline"] = 0.9
     (run / "best.json").write_text(json.dumps(known))
     assert train(write(tmp_path, model, steps=4, more=evaluate.format(2)), run) == 0
-    assert best_of(run) == {"step": 2, "success": 0.9}  # it still is
+    assert best_of(run) == {"step": 2, "headline": 0.9}  # it still is
     assert train(write(tmp_path, model, steps=6, more=evaluate.format(3)), run) == 0
-    assert best_of(run) == {"step": 6, "success": 0.0}
+    assert best_of(run) == {"step": 6, "headline": 0.0}
 
 
 @pytest.mark.slow
@@ -234,11 +234,14 @@ def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path:
     shutil.rmtree(run / "checkpoints")  # as a kill before the first checkpoint leaves it
     (run / "metrics.jsonl").write_text("")
     before = (run / "model" / "model.safetensors").read_bytes()
-    known = {**json.loads((run / "best.json").read_text()), "models": [{"step": 0, "success": 0.9}]}
+    known = {
+        **json.loads((run / "best.json").read_text()),
+        "models": [{"step": 0, "headline": 0.9}],
+    }
     (run / "best.json").write_text(json.dumps(known))
     other = write(tmp_path, model, steps=2, train="algorithm = 'dapo'", more=evaluate)
     assert train(other, run) == 0
-    assert best_of(run)["success"] == 0.0
+    assert best_of(run)["headline"] == 0.0
     assert (run / "model" / "model.safetensors").read_bytes() != before
     with RolloutStore.open(run / "rollouts") as store:
         records = [r for r in store.sessions() if not r.metadata.get("is_held_out")]

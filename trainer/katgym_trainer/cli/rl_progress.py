@@ -43,7 +43,7 @@ class RlProgress(LiveProgress):
         if math.isfinite(reward := metrics.get("rollout/reward", math.nan)):
             self._rewards.append(reward)
         if "eval/success" in metrics:
-            self._held_out = step, metrics["eval/success"]
+            self._held_out = step, metrics.get("eval/headline", metrics["eval/success"])
         self._show(is_last=step == num_steps)
 
     def _line(self) -> str:

@@ -24,21 +24,23 @@ class HeldOutResult:
     """What one evaluation found.
 
     Example:
-        HeldOutResult(step=20, success=0.61, lines=[{"step": 20, "env": "katgym/Math-v0", ...}],
-                      rollouts=[...])
+        HeldOutResult(step=20, success=0.61, headline=0.61, rollouts=[...],
+                      lines=[{"step": 20, "env": "katgym/Math-v0", ...}])
     """
 
     step: int
     success: float
     """Mean over the envs of the share of valid rollouts that succeeded; 0.0 for an env with
     none."""
+    headline: float
+    """Mean over the envs of what heads the results of each: success or mean reward."""
     lines: Sequence[Mapping[str, Any]]
     rollouts: Sequence[Rollout]
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the step that it belongs to."""
-        found = {"eval/success": self.success}
+        found = {"eval/success": self.success, "eval/headline": self.headline}
         for line in self.lines:
             if line["success"] is not None:
                 found[f"eval/{line['env']}/success"] = line["success"]
@@ -85,11 +87,13 @@ class HeldOut:
             policy, limits=self._limits, sampling=self._sampling, config=self._engine
         )
         lines: list[dict[str, Any]] = []
+        headlines: list[float] = []
         played: list[Rollout] = []
         for name, plan in self._plans.items():
             rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
             found = summarize(rollouts)
             (summary,) = found.envs.values()
+            headlines.append(summary.headline[0] or 0.0)
             interval, of_reward = summary.success_interval, summary.t_interval
             lines.append(
                 {
@@ -115,5 +119,9 @@ class HeldOut:
             played += rollouts
         rates = [line["success"] or 0.0 for line in lines]
         return HeldOutResult(
-            step=step, success=sum(rates) / len(rates), lines=lines, rollouts=played
+            step=step,
+            success=sum(rates) / len(rates),
+            headline=sum(headlines) / len(headlines),
+            lines=lines,
+            rollouts=played,
         )

@@ -43,6 +43,7 @@ RL_METRICS = {
     "rollout/model_share": "share of rollouts' time in which they waited for the policy",
     "lesson/ENV": "lesson of an env with a curriculum, from 0",
     "eval/success": "share of held-out rollouts that succeeded, mean over envs",
+    "eval/headline": "success or mean reward, as each held-out env says, mean over envs",
     "eval/ENV/success": "of one env",
     "eval/store/success": "of held-out sessions that ended in the store since the step before",
     "eval/store/reward": "their mean reward",

@@ -49,17 +49,17 @@ class RlResult(RunResult):
     Example:
         {"folder": "runs/tiny", "kind": "rl", "step": 100, "num_steps": 100, "resumed_from": 0,
          "metrics": {"rollout/reward": 0.8}, "model": "runs/tiny/model", "wall_s": 312.5,
-         "exit_code": 0, "best": {"step": 80, "success": 0.83}}
+         "exit_code": 0, "best": {"step": 80, "headline": 0.83}}
     """
 
     best: Mapping[str, float] | None
-    """Step and success rate of the best evaluated weights; None: nothing was evaluated."""
+    """Step and `headline` of the best evaluated weights; None: nothing was evaluated."""
 
     def outcome(self) -> Iterator[str]:
         if "rollout/success" in self.metrics:
             yield f"success {self.metrics['rollout/success']:.3f}"
         if self.best is not None:
-            yield f"held-out {self.best['success']:.3f} at best (step {self.best['step']:.0f})"
+            yield f"held-out {self.best['headline']:.3f} at best (step {self.best['step']:.0f})"
 
 
 class RlRun(TrainingRun[RlConfig, RlResult]):
@@ -224,7 +224,7 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
         await self._in_thread(self.kept.record_held_out, step, result.rollouts)
         if self._keeps_best:
             offer = self.best.offer
-            await self._in_thread(offer, self.trainer, step=step, success=result.success)
+            await self._in_thread(offer, self.trainer, step=step, headline=result.headline)
         return {**result.metrics, "time/evaluate_s": time.perf_counter() - began}
 
     @property

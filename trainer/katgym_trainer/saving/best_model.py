@@ -16,10 +16,10 @@ from katgym.system import write_atomically
 from katgym_trainer.trainer import Trainer
 
 Found = Mapping[str, float]
-"""Step and success rate.
+"""Step, and the mean over held-out envs of what heads the results of each.
 
 Example:
-    {"step": 20, "success": 0.83}
+    {"step": 20, "headline": 0.83}
 """
 
 
@@ -34,7 +34,7 @@ class BestModel:
 
     @property
     def found(self) -> Found | None:
-        """Its step and success rate; None while there is none."""
+        """Its step and how good it is; None while there is none."""
         kept = self._read()
         return kept[-1] if kept else None
 
@@ -45,13 +45,13 @@ class BestModel:
             raise ValueError(f"{str(self._folder)!r} holds no model yet")
         return self._path(found)
 
-    def offer(self, trainer: Trainer, *, step: int, success: float) -> bool:
+    def offer(self, trainer: Trainer, *, step: int, headline: float) -> bool:
         """Keep the trainer's weights if none were better; return whether they are kept.
 
         Of equally good ones the newer count.
         """
-        kept, new = self._read(), {"step": step, "success": success}
-        if kept and success < kept[-1]["success"]:
+        kept, new = self._read(), {"step": step, "headline": headline}
+        if kept and headline < kept[-1]["headline"]:
             return False
         path = self._path(new)
         shutil.rmtree(path, ignore_errors=True)  # of a process that was killed here
@@ -74,7 +74,9 @@ class BestModel:
         if not self._file.exists():
             return []
         told = json.loads(self._file.read_text(encoding="utf-8"))
-        return list(told["models"]) if told["evaluation"] == self._evaluation else []
+        if told["evaluation"] != self._evaluation:
+            return []
+        return [found for found in told["models"] if "headline" in found]
 
     def _keep(self, models: Sequence[Found]) -> None:
         if not models and not self._file.exists():

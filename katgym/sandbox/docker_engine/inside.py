@@ -68,6 +68,7 @@ class ContainerConfinement(guardian.Confinement):
 
 def main(workdir: str, ttl_s: float, wiped: list[str]) -> None:
     """Serve stdin and stdout until they end or the time is over."""
+    guardian.fix_session()
     confinement = ContainerConfinement()
     supervisor = program.Supervisor(
         program.take_over_stdio(),

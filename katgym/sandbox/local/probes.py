@@ -24,9 +24,11 @@ grep -q '^Seccomp:.2$' /proc/self/status && echo seccomp yes
 [ ! -w /usr ] && ! touch /usr/probe 2>/dev/null && echo read_only yes
 [ "$(ls -d /proc/[0-9]* | wc -l)" -lt 9 ] && echo pids yes
 [ "$(cat /proc/sys/user/max_user_namespaces)" = 0 ] && echo user_namespaces yes
+! cat /proc/net/softnet_stat >/dev/null 2>&1 && ! touch -c /dev/null 2>/dev/null && \
+    [ -z "$(cat /proc/interrupts /proc/softirqs /proc/diskstats)" ] && echo counters yes
 """
 _NEEDED = ("uid", "capabilities", "no_new_privs", "seccomp", "network", "read_only", "pids")
-_FURTHER = ("user_namespaces",)
+_FURTHER = ("user_namespaces", "counters")
 """Further lines of defence: their lack alone does not make a sandbox unsafe."""
 
 

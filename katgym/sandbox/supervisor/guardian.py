@@ -181,6 +181,24 @@ def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     raise problem
 
 
+def fix_session() -> None:
+    """Set this process's audit session, where the kernel has such, for it and all below it.
+
+    An unset one anybody may set, and the numbers of sessions count for the whole machine.
+    """
+    try:
+        fd = os.open("/proc/self/loginuid", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # the kernel has none
+        return
+    try:
+        if os.pread(fd, 16, 0) == b"4294967295":
+            os.write(fd, b"%d" % os.getuid())
+    except PermissionError:  # then commands may not either
+        return
+    finally:
+        os.close(fd)
+
+
 def call_body(name: str, argument: bytes) -> Callable[[int], int]:
     """Return what calls `module:function` of a module that is loaded here."""
 

@@ -28,6 +28,9 @@ _FURTHER_NAMESPACES = (
 _CHANNEL_FD = 10
 _CONTROL_FD = 11
 _GROUP_FD = 12
+_NET_FIGURES = ("protocols", "sockstat", "sockstat6", "softnet_stat", "stat")
+_PORTS = (32_768, 55_000)
+"""Bounds that the range of ports starts and ends above."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -51,6 +54,7 @@ def become_sandbox(
         uid, gid = agent.owner
         area = {**request, "uid": uid, "gid": gid}
         rootfs.enter("root", request["workdir"], mount_fd, area)
+        _separate_network()
         group_fds = _keep_descriptors(fds[0], control_fd, fds[1 + num_joins :])
         linux.drop_bounding_set()
         is_born_inside = request["is_born_inside"]
@@ -71,6 +75,19 @@ def _raise_loopback() -> None:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(sock, _SIOCGIFFLAGS, request))[1]
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _separate_network() -> None:
+    """Hide the figures of all networks of the machine, and draw the range of ports anew.
+
+    The table that ports of connections are drawn from is one for the machine, and counts; without
+    the range of the sandbox that it was counted in, the remainder that a port is tells nothing.
+    """
+    for name in _NET_FIGURES:
+        if os.path.exists("/proc/net/" + name):
+            os.chmod("/proc/net/" + name, 0)
+    low, high = (start + int.from_bytes(os.urandom(2), "big") % 5000 for start in _PORTS)
+    linux.write("/proc/sys/net/ipv4/ip_local_port_range", f"{low & ~1} {high | 1}")
 
 
 def _keep_descriptors(channel_fd: int, control_fd: int, group_fds: list[int]) -> tuple[int, ...]:

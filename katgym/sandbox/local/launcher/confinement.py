@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 
-from katgym.sandbox.local.launcher import linux
+from katgym.sandbox.local.launcher import linux, rootfs
 from katgym.sandbox.supervisor import syscalls
 from katgym.sandbox.supervisor.guardian import Confinement, set_rlimits
 from katgym.sandbox.supervisor.seccomp import SeccompFilter
@@ -34,6 +34,8 @@ class Agent:
         self.seccomp = seccomp
         self.is_single_uid = is_single_uid
         self.owner = (0, 0) if is_single_uid else (uid, uid)
+        self.covers: list[str] = []
+        """What of /proc is covered for commands."""
 
 
 class NamespaceConfinement(Confinement):
@@ -74,6 +76,7 @@ class NamespaceConfinement(Confinement):
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
         linux.mount("proc", "/proc", "proc", flags)
+        rootfs.cover_proc(self.agent.covers)
         if self.joins or self.birthplace >= 0:
             linux.unshare(linux.CLONE_NEWCGROUP)  # the group's name is the host's business
 

@@ -23,6 +23,7 @@ from katgym.sandbox.local.launcher.confinement import Agent
 from katgym.sandbox.local.launcher.copies import CopyWorkspace, tree_size
 from katgym.sandbox.local.launcher.upper import Upper
 from katgym.sandbox.supervisor import seccomp, syscalls
+from katgym.sandbox.supervisor.guardian import fix_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Launcher:
     def prepare(self) -> None:
         """Import what is asked for, make the root file system, enter the user namespace."""
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        fix_session()
         linux.name_process("katgym-sandbox")  # commands can read it, as that of their PID 1
         for name in self.config["preload"]:
             importlib.import_module(name)
@@ -77,7 +79,7 @@ class Launcher:
         linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
         linux.mount("launcher", state, "tmpfs", linux.MS_NOSUID, "mode=0755,size=16m")
         os.chdir(state)
-        rootfs.build_template(f"{state}/root", self.config["binds"], self.config["masks"])
+        self.agent.covers = rootfs.build_template(f"{state}/root", config["binds"], config["masks"])
         for name in ("layers", "up", "empty"):
             os.mkdir(name)
         linux.mount(self.config["layers"], "layers", "", linux.MS_BIND | linux.MS_REC)

@@ -23,6 +23,7 @@ AT_FDCWD = -100
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 4
 AT_RECURSIVE = 0x8000
+MOUNT_ATTR_READ_ONLY_NO_SUID = 1 | 2
 MOUNT_ATTR_READ_ONLY_NO_SUID_NO_DEV = 1 | 2 | 4
 
 # The same numbers on every architecture.
@@ -90,9 +91,9 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     )
 
 
-def protect(target: str) -> None:
+def protect(target: str, attributes: int = MOUNT_ATTR_READ_ONLY_NO_SUID_NO_DEV) -> None:
     """Make a mount and all below it read-only, without setuid and devices (Linux >= 5.12)."""
-    data = (ctypes.c_uint64 * 4)(MOUNT_ATTR_READ_ONLY_NO_SUID_NO_DEV, 0, 0, 0)
+    data = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
     arguments = (AT_FDCWD, os.fsencode(target), AT_RECURSIVE, ctypes.byref(data))
     size = ctypes.c_size_t(ctypes.sizeof(data))
     _check(_libc.syscall(_MOUNT_SETATTR, *arguments, size), f"mount_setattr {target!r}")

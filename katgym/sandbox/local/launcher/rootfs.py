@@ -1,12 +1,14 @@
 """The file system a sandboxed command sees: the host's /usr read-only, and little else.
 
-Runs in the launcher, standard library only. Not here: the workspace (`overlay.py`), namespaces
-(`launcher.py`).
+Runs in the launcher, standard library only. Files of /proc that count for the whole machine are
+covered, or a sandbox could leave word in them for a later one. Not here: the workspace
+(`overlay.py`), namespaces (`launcher.py`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 from katgym.sandbox.local.launcher import linux
 
@@ -24,12 +26,31 @@ _ETC_FROM_HOST = (
     "localtime", "mime.types", "services", "protocols", "debian_version", "os-release",
 )  # fmt: skip
 
+_COVERS = "run/proc"
+_PROC_CONSTANT = (
+    "self", "thread-self", "mounts", "net", "sys", "sysvipc", "acpi", "asound", "bus", "cmdline",
+    "config.gz", "consoles", "cpuinfo", "crypto", "devices", "dma", "driver", "execdomains",
+    "filesystems", "iomem", "ioports", "kallsyms", "key-users", "keys", "locks", "misc", "modules",
+    "mtrr", "partitions", "scsi", "tty", "version",
+)  # fmt: skip
+"""What no command moves, or each sandbox has of its own; all else at the top of /proc is covered:
+one mount a command each."""
+_PROC_FIGURES = {
+    "loadavg": ".*", "stat": r"^(?!btime).*", "uptime": r" .*", "vmstat": ".*",
+    "meminfo": r"^(?!MemTotal|MemFree|MemAvailable|SwapTotal|VmallocTotal|Hugepagesize).*",
+}  # fmt: skip
+"""Covered by a copy, as programs need them; in it each number is 0 that lies in a match."""
+_PROC_SYS_FS_FIGURES = {
+    "aio-nr": ".*", "dentry-state": ".*", "file-nr": r".*\t", "inode-nr": ".*", "inode-state": ".*",
+}  # fmt: skip
 
-def build_template(root: str, binds: Sequence[str], masks: Sequence[str]) -> None:
+
+def build_template(root: str, binds: Sequence[str], masks: Sequence[str]) -> list[str]:
     """Assemble the part of the root file system that all sandboxes share, at `root`.
 
     binds: host directories mounted read-only at their own paths (an interpreter, its venv).
     masks: directories inside those that are hidden behind an empty one.
+    Returns what `cover_proc` covers.
 
     Needs the mount capability; host directories are reached as the caller.
     """
@@ -53,6 +74,7 @@ def build_template(root: str, binds: Sequence[str], masks: Sequence[str]) -> Non
     for path in masks:
         if os.path.isdir(root + path):
             linux.mount("mask", root + path, "tmpfs", _READ_ONLY, "mode=0555,size=4k")
+    return _make_covers(f"{root}/{_COVERS}")
 
 
 def _bind_read_only(source: str, target: str) -> None:
@@ -89,12 +111,57 @@ def _make_dev(root: str) -> None:
         target = f"{root}/dev/{name}"
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o666))
         linux.mount(f"/dev/{name}", target, "", linux.MS_BIND)
+        linux.protect(target, linux.MOUNT_ATTR_READ_ONLY_NO_SUID)  # its times are the host's
     for name, target in (
         ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
         ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
     ):  # fmt: skip
         os.symlink(target, f"{root}/dev/{name}")
     os.makedirs(f"{root}/dev/shm")
+
+
+def _make_covers(folder: str) -> list[str]:
+    """Make what lies over a sandbox's /proc; return the names, below /proc."""
+    names = [n for n in sorted(os.listdir("/proc")) if not n.isdigit() and n not in _PROC_CONSTANT]
+    covered = [name for name in names if os.stat(f"/proc/{name}").st_mode & 0o004]
+    os.makedirs(folder)
+    for name in covered:
+        if os.path.isdir(f"/proc/{name}"):
+            os.mkdir(f"{folder}/{name}")
+        else:
+            _copy_figures(f"/proc/{name}", f"{folder}/{name}", _PROC_FIGURES.get(name))
+    for base, inner, names in os.walk("/proc/sys/fs"):
+        inner[:] = [name for name in inner if name != "binfmt_misc"]  # looking mounts it
+        target = folder + base[len("/proc") :]
+        os.makedirs(target)
+        for name in names:
+            pattern = _PROC_SYS_FS_FIGURES.get(name, "$")
+            _copy_figures(f"{base}/{name}", f"{target}/{name}", pattern)
+    return [*covered, "sys/fs"]
+
+
+def _copy_figures(source: str, target: str, pattern: str | None) -> None:
+    """Write a copy in which each number within a match is 0, and all memory free; None: empty."""
+    text = ""
+    try:
+        if pattern is not None:
+            with open(source, encoding="utf-8", errors="replace") as file:
+                text = file.read()
+    except OSError:  # some of /proc/sys can only be written
+        pattern = None
+    total = re.search(r"^MemTotal:(.*)", text)
+    if total is not None:
+        text = re.sub(r"^(MemFree|MemAvailable):.*", rf"\1:{total[1]}", text, flags=re.M)
+    if pattern is not None:
+        text = re.sub(pattern, lambda m: re.sub(r"\b\d+", "0", m[0]), text, flags=re.M)
+    with open(target, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def cover_proc(names: Sequence[str]) -> None:
+    """Cover what counts for the whole machine in the /proc of this mount namespace."""
+    for name in names:
+        linux.mount(f"/{_COVERS}/{name}", f"/proc/{name}", "", linux.MS_BIND)
 
 
 def enter(template: str, workdir: str, workspace_fd: int, spec: Mapping[str, Any]) -> None:

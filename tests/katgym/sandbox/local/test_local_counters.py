@@ -1,0 +1,131 @@
+"""What one local sandbox moves in the kernel a later one does not read, or the table says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kernel_state import KERNEL_STATES, REFUSED, KernelState, draw_port, move_state, read_state
+from local_play import SMALL, run_command, shown
+
+from katgym.sandbox import SandboxSpec
+from katgym.sandbox.local.backend import LocalBackend
+
+T = TypeVar("T")
+GRADING = Path(__file__).parents[4] / "docs/concepts/grading.md"
+_COLD = """
+import os
+def from_disk():
+    text = open("/proc/self/io").read().split()
+    return int(text[text.index("read_bytes:") + 1])
+before = from_disk()
+open("FILE", "rb").read()
+print(from_disk() - before)
+"""
+_CACHE_CALLS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open("/usr/bin/env", os.O_RDONLY)
+try: print(os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT))
+except OSError as e: print(os.strerror(e.errno))
+for call in (27 if os.uname().machine == "x86_64" else 232, 451):  # mincore, cachestat
+    print(libc.syscall(call, 0, 0, 0, 0), os.strerror(ctypes.get_errno()))
+"""
+
+
+def _with_backend(work: Callable[[LocalBackend], Awaitable[T]]) -> T:
+    async def run() -> T:
+        backend = LocalBackend()
+        try:
+            return await work(backend)
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(run())
+
+
+async def run_in_new(backend: LocalBackend, argv: list[str]) -> str:
+    async with await backend.create(SandboxSpec(limits=SMALL)) as sandbox:
+        return (await sandbox.exec(argv)).stdout.decode()
+
+
+async def _read_around(backend: LocalBackend, state: KernelState) -> tuple[int | str, int | str]:
+    before = await read_state(backend, state)
+    await move_state(backend, state)
+    return before, await read_state(backend, state)
+
+
+@pytest.mark.parametrize("state", [s for s in KERNEL_STATES if not s.is_open], ids=str)
+def test_what_was_moved_before_is_not_read(state: KernelState) -> None:
+    before, after = _with_backend(lambda backend: _read_around(backend, state))
+    assert before == after
+
+
+@pytest.mark.parametrize("state", [s for s in KERNEL_STATES if s.is_open], ids=str)
+def test_what_the_table_calls_open_is(state: KernelState) -> None:
+    before, after = _with_backend(lambda backend: _read_around(backend, state))
+    if REFUSED in (before, after):
+        pytest.skip(f"this kernel has no {state.name}")
+    assert (int(after) - int(before)) % 2**32 >= state.by
+
+
+def test_the_load_average_is_the_hosts_and_open() -> None:
+    before = os.getloadavg()[0]
+    told = float(shown("python3 -c 'import os; print(os.getloadavg()[0])'"))
+    assert told in (before, os.getloadavg()[0])
+
+
+def test_ports_are_drawn_from_a_range_of_each_sandboxs_own() -> None:
+    async def draw(backend: LocalBackend) -> list[tuple[int, int, int]]:
+        return [await draw_port(backend, num) for num in (1, 300, 1)]
+
+    drawn = _with_backend(draw)
+    assert len({high - low for low, high, _ in drawn}) > 1
+    assert all(low <= port <= high and high - low > 15_000 for low, high, port in drawn)
+
+
+def test_what_a_sandbox_read_leaves_memory_with_it() -> None:
+    path = "/usr/share/common-licenses/GPL-3"
+    with open(path, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    async def read(backend: LocalBackend) -> list[int]:
+        if not (await backend.enforcement()).level.endswith("+cgroup"):
+            pytest.skip("without a control group it stays")
+        return [
+            int((await run_in_new(backend, ["python3", "-c", _COLD.replace("FILE", path)])) or 0)
+            for _ in range(3)
+        ]
+
+    first, second, third = _with_backend(read)
+    if not first:
+        pytest.skip(f"{path} is never anywhere but in memory here")
+    assert first == second == third
+
+
+def test_calls_that_tell_of_the_page_cache_are_refused() -> None:
+    told = shown(f"python3 - <<'END'\n{_CACHE_CALLS}\nEND").splitlines()
+    assert told == ["Operation not supported", *["-1 Function not implemented"] * 2]
+
+
+def test_programs_find_the_figures_they_need() -> None:
+    told = run_command(
+        "set -e; free | grep -q Mem; uptime | grep -q 'load average'; ps aux | grep -q bash;"
+        " python3 -c 'import multiprocessing, os; assert os.cpu_count();"
+        " assert multiprocessing.Pool(2).map(abs, [-1]) == [1]'; grep -c processor /proc/cpuinfo"
+    )
+    assert told.exit_code == 0, told.text()
+    assert int(told.stdout) == os.cpu_count()
+
+
+def test_the_table_has_a_row_for_every_state_and_says_what_is_open() -> None:
+    text = GRADING.read_text(encoding="utf-8")
+    rows = text.partition("<!-- kernel state: start -->")[2].partition("<!-- kernel state: end")[0]
+    tests = {line.split("|")[-2].strip(): "**open**" in line for line in rows.splitlines()[2:]}
+    for state in KERNEL_STATES:
+        name = "proc" if state.name.startswith("proc ") else state.name
+        assert tests[name] == state.is_open, name

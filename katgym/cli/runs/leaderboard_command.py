@@ -5,15 +5,17 @@ Runs are ranked only against runs of the same tasks; what else differs is writte
 example:
   katgym leaderboard runs/oracle runs/smollm2 --out board
   katgym leaderboard runs/* --by mean_reward --organization "Example Lab"
+  katgym leaderboard runs/* --set verify=true
   katgym leaderboard runs/mine --model-id mine=example/my-model
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
 )
 from katgym.evaluation.statistics.summary import summarize
 from katgym.evaluation.store import read_lock, read_rollouts
+from katgym.evaluation.verification.verify import verify_run
 from katgym.play.rollout import Rollout
 from katgym.run_view.leaderboard_page import leaderboard_page
 
@@ -54,6 +57,8 @@ class LeaderboardConfig:
     """Heading of the pages."""
     success_threshold: float | None = None
     """Reward that counts as success, in place of what the envs say."""
+    verify: bool = False
+    """Verify every run, as `katgym verify` does, and mark its row with what was found."""
     relationship: Relationship = "other"
     """Of who ran it to the model's developer: first_party, third_party, collaborative or other."""
 
@@ -95,9 +100,22 @@ def run(args: argparse.Namespace) -> int:
         )
         for folder in args.runs
     }
+    if config.verify:
+        for folder, entry in entries.items():
+            console.stderr.print(f"verifying {folder} ...", markup=False)
+            try:
+                grounds = asyncio.run(verify_run(folder)).grounds
+            except UsageError as e:
+                logger.warning("%s is not verified: %s", entry.run_name, e)
+                grounds = "not verified"
+            entries[folder] = replace(entry, verified=grounds)
     board = build_leaderboard(entries.values(), title=config.title, measure=config.by)
     if args.json:
-        console.print_json({e.run_name: e.summary.to_json() for e in entries.values()})
+        found = {e.run_name: e.summary.to_json() for e in entries.values()}
+        if config.verify:
+            for entry in entries.values():
+                found[entry.run_name]["verified"] = entry.verified
+        console.print_json(found)
     else:
         console.stdout.print(leaderboard_table(board))
     if args.out.exists() and not args.out.is_dir():

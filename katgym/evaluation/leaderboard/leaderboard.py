@@ -132,6 +132,12 @@ class Leaderboard:
             " the range that the intervals leave open, so 1–2 means that another run may be as"
             " good. Two runs are told apart more sharply by a comparison paired by task."
         )
+        if any(entry.verified for entry in self.entries):
+            text += (
+                " Verified: what `katgym verify` found here, when this leaderboard was made:"
+                " rewards that env and graders give again for the recorded answers, and whether the"
+                " policy was shown to make these answers; nothing that came with a run is trusted."
+            )
         if self.overall is not None:
             text += " The overall value weighs every env the same; its interval is by MOVER."
         return text

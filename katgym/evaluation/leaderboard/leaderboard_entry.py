@@ -40,6 +40,9 @@ class LeaderboardEntry:
     env_locks: Mapping[str, EnvLock]
     """One for every env of `summary`."""
     summary: RunSummary
+    verified: str = ""
+    """What whoever makes the leaderboard found when verifying the run (`VerifyReport.grounds`); ""
+    where it was not verified."""
 
     def __post_init__(self) -> None:
         for env_id in self.summary.envs:

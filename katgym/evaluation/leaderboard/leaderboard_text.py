@@ -80,6 +80,8 @@ def detail_columns(measure: Measure, group: LeaderboardGroup) -> dict[str, list[
     if k > 1:
         columns[f"pass@{k}"] = [number_text(env.pass_at_k.get(k)) for env in single]
         columns[f"pass^{k}"] = [number_text(env.pass_hat_k.get(k)) for env in single]
+    if any(row.entry.verified for row in rows):
+        columns["Verified"] = [row.entry.verified or NONE for row in rows]
     columns["Tasks"] = [count_text(row.num_tasks) for row in rows]
     columns["Rollouts"] = [count_text(row.num_rollouts) for row in rows]
     columns["Invalid"] = [count_text(row.num_invalid) for row in rows]

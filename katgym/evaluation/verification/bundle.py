@@ -196,7 +196,7 @@ def _misfits(bundle: Bundle, session: StoredSession) -> Iterable[str]:
     if rollout is None or planned is None:
         yield "it is not planned"
         return
-    name = lock["policy_details"].get("name", lock["policy"])
+    name = lock["policy_details"].get("name", rollout.policy)
     wanted = {
         "group_id": (record.group_id, planned.group_id),
         "group_size": (record.metadata.get(GROUP_SIZE), lock["group_size"]),

@@ -85,7 +85,9 @@ class VerifyReport:
     def grounds(self) -> str:
         """Say in a few words what a mark of this run stands on."""
         if self.verdict is not Verdict.VERIFIED:
-            return str(self.verdict)
+            episodes = self.checks["episodes"]
+            num = episodes.num_verified + len(episodes.unverified) + len(episodes.refuted)
+            return f"{self.verdict}; rewards of {episodes.num_verified} of {num}"
         policy = self.checks.get(POLICY)
         is_known = policy is not None and policy.verdict is Verdict.VERIFIED
         return f"rewards; {'policy' if is_known else 'policy not'}"

@@ -27,7 +27,7 @@ from katgym.policies.token_scores import TokenScores, Tolerance
 ALPHA = 1e-6
 """Probability to refuse a run whose tokens these weights did draw, over all of its tests."""
 FLOAT32 = Tolerance(logprob=1e-3, draw=1e-3, miss=1e-3)
-HALF = Tolerance(logprob=0.05, draw=0.03, miss=0.03)
+HALF = Tolerance(logprob=0.2, draw=0.05, miss=0.05)
 """Where either side computed in bfloat16 or float16."""
 
 

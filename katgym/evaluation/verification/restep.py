@@ -28,6 +28,7 @@ from katgym.play.limits import Limits
 from katgym.play.match import run_match
 from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import Policy
+from katgym.policies.token_policy import TokenPolicy
 
 _SLOWER = 20.0
 """Times as long as it took there an episode may take here, and a minute."""
@@ -89,6 +90,9 @@ async def restep(
         sampling=rollout.sampling,
     )
     verdict, reason = _compare(env, rollout, replayed, is_cut=recorded.is_used_up)
+    is_full = rollout.failure_kind is FailureKind.CONTEXT_LENGTH
+    if is_full and verdict is Verdict.VERIFIED and not isinstance(policy, TokenPolicy):
+        verdict, reason = Verdict.INCOMPLETE, "its policy said that its context was full"
     if verdict is not Verdict.VERIFIED and not env.is_deterministic and rollout.reward.is_valid:
         verdict, reason = await _regrade(env.clone(), rollout, reason)
     return Restep(
@@ -129,8 +133,6 @@ def _compare(env: Env, rollout: Rollout, replayed: Rollout, *, is_cut: bool) -> 
         return _compare_invalid(env, rollout, replayed, is_cut=is_cut)
     differences = list(_differences(env, rollout, replayed))
     if not differences:
-        if rollout.failure_kind is FailureKind.CONTEXT_LENGTH and not rollout.has_tokens:
-            return Verdict.INCOMPLETE, "its policy said that its context was full"
         return Verdict.VERIFIED, ""
     reason = "; ".join(differences[:3])
     has_timeout = any(r.error in _TIMEOUTS for r in (*rollout.tool_results, *replayed.tool_results))

@@ -133,6 +133,25 @@ def test_programs_may_print_otherwise_but_an_answer_earns_what_it_earns(tmp_path
     assert "graded anew it is 0.0" in report.checks["episodes"].refuted[0]
 
 
+def test_a_leaderboard_marks_what_it_verified_itself(tmp_path, capsys):
+    play(tmp_path / "honest")
+    forged = read_forgery(tmp_path / "honest")
+    forged.change_all(lambda rollout: with_reward(rollout, 1.0))
+    write_forgery(forged, tmp_path / "forged")
+    command = ["leaderboard", str(tmp_path / "honest"), str(tmp_path / "forged")]
+    command += ["--out", str(tmp_path / "board")]
+    assert main(command) == 0
+    assert "Verified" not in (tmp_path / "board" / "leaderboard.md").read_text()
+    capsys.readouterr()
+    assert main([*command, "--set", "verify=true", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["honest"]["verified"] == "rewards; policy"
+    assert found["forged"]["verified"].startswith("refuted; rewards of ")
+    for name in ("leaderboard.md", "leaderboard.html"):
+        text = (tmp_path / "board" / name).read_text()
+        assert "Verified" in text and "rewards; policy" in text and "refuted; rewards" in text
+
+
 @pytest.mark.slow
 def test_a_repair_is_done_again_and_its_diff_graded(tmp_path):
     env = "katgym/SWE-v0?tasks=toy"

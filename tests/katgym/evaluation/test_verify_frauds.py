@@ -576,6 +576,21 @@ def answer_whispered_in_the_prompt(forged: Forgery, runs: Runs) -> None:
     forged.change(0, with_turn(rollout, 0, tokens=tokens, num_prompt_tokens=len(ids)))
 
 
+@fraud("policy", run="tiny")
+def full_context_that_had_room(forged: Forgery, runs: Runs) -> None:
+    index, rollout = next((i, r) for i, r in enumerate(forged.rollouts) if r.num_turns > 1)
+    kind = FailureKind.CONTEXT_LENGTH
+    told = replace(
+        rollout,
+        turns=rollout.turns[:1],
+        final_messages=rollout.turns[1].messages,
+        status=RolloutStatus.TRUNCATED,
+        failure_kind=kind,
+        reward=replace(rollout.reward, failure_kind=kind),
+    )
+    forged.change(index, told)
+
+
 @fraud("tokens", run="tiny")
 def fewer_tokens_told_than_sampled(forged: Forgery, runs: Runs) -> None:
     forged.change(0, with_turn(forged.rollouts[0], 0, num_completion_tokens=3))
@@ -635,6 +650,15 @@ def test_bytes_changed_in_the_database_refute(runs: Runs, tmp_path: Path) -> Non
     report = verify(folder)
     assert report.verdict is Verdict.REFUTED
     assert "the bytes of turns" in report.checks["files"].refuted[0]
+
+
+def test_a_context_that_was_full_is_known_to_the_policy_alone(runs: Runs, tmp_path: Path) -> None:
+    uri = f"{runs.tiny.name}?max_context_tokens=80"
+    folder = play_run(tmp_path / "run", uri, [ARITHMETIC], num_tasks=1)
+    assert read_forgery(folder).rollouts[0].failure_kind is FailureKind.CONTEXT_LENGTH
+    assert verify(folder).checks["episodes"].verdict is Verdict.VERIFIED
+    alone = verify(folder, rescore_tokens=0)
+    assert alone.checks["episodes"].verdict is Verdict.INCOMPLETE
 
 
 def test_without_re_scoring_a_models_name_is_not_verified(runs: Runs) -> None:

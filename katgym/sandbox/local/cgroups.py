@@ -136,7 +136,10 @@ class Group:
         tell whether a file is there.
         """
         if self._num_cached_bytes():
-            await asyncio.to_thread(self._reclaim)  # takes milliseconds
+            try:
+                await asyncio.to_thread(self._reclaim)  # takes milliseconds
+            except RuntimeError:  # at the interpreter's exit there are no more threads
+                self._reclaim()
         for folder in (*self._list_limited(), *self.outer):
             for _ in range(50):
                 try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -105,6 +107,20 @@ def test_what_a_sandbox_read_leaves_memory_with_it() -> None:
     if not first:
         pytest.skip(f"{path} is never anywhere but in memory here")
     assert first == second == third
+
+
+def test_a_sandbox_that_is_left_to_the_interpreters_exit_leaves_nothing() -> None:
+    code = (
+        "import asyncio, os; from katgym.sandbox import SandboxSpec, shared_backend\n"
+        "fd = os.open('/usr/share/common-licenses/GPL-2', 0)\n"
+        "os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED); os.close(fd)\n"
+        "async def main():\n"
+        "    sandbox = await shared_backend('local').create(SandboxSpec())\n"
+        "    assert (await sandbox.exec('cat /usr/share/common-licenses/GPL-2')).ok\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_calls_that_tell_of_the_page_cache_are_refused() -> None:

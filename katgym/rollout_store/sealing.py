@@ -145,7 +145,8 @@ def recover(connections: Connections, folder: Path) -> None:
         states = dict(connection.execute("SELECT name, state FROM shards").fetchall())
     for name, state in states.items():
         if state != "finished":
-            _remove_files(folder, name)
+            rollouts_file(folder, name).unlink(missing_ok=True)
+            turns_file(folder, name).unlink(missing_ok=True)
             with connections.write() as connection:
                 connection.execute("UPDATE sessions SET shard = NULL WHERE shard = ?", (name,))
                 connection.execute("DELETE FROM shards WHERE name = ?", (name,))
@@ -240,8 +241,3 @@ def _adopt(connections: Connections, folder: Path, name: str) -> None:
         last_s = max((r.ended_s or r.created_s for r in records), default=0.0)
         _seal_ids(connection, name, [record.session_id for record in records], last_s)
     logger.warning("took in shard %s, which the database did not know", name)
-
-
-def _remove_files(folder: Path, name: str) -> None:
-    for path in (rollouts_file(folder, name), turns_file(folder, name)):
-        path.unlink(missing_ok=True)

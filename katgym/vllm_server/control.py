@@ -63,10 +63,7 @@ class VllmControl:
         await self.http.aclose()
 
     async def abilities(self) -> Abilities:
-        """Ask which routes the server has.
-
-        Raises `PolicyError` where it does not say (`--disable-fastapi-docs`).
-        """
+        """Ask which routes it has; raises `PolicyError` without (`--disable-fastapi-docs`)."""
         answer = await self.http.get("/openapi.json")
         try:
             paths = set(answer["paths"])

@@ -85,14 +85,10 @@ def kernels(size: int, dtype: str, *, shared_bytes: int, has_options: bool) -> I
     rows = {"D": size, "BD": padded}
     yield "delta", backward.delta_kernel, {**rows, "BM": 64}, {}
     yield "sum of parts", backward.sum_kernel, {**rows, "BN": config.keys.block_n}, {}
-    yield (
-        "edges, forward",
-        blocks.take_kernel,
-        {"BLOCK": 2048, "HAS_SOFTCAP": has_options},
-        {"num_warps": 8},
-    )
-    entropy = {"BLOCK": 2048, "HAS_ENTROPY": has_options, "HAS_SOFTCAP": has_options}
-    yield "edges, backward", blocks.gradient_kernel, entropy, {"num_warps": 8}
+    edges = {"BLOCK": 2048, "HAS_SOFTCAP": has_options}
+    yield "edges, forward", blocks.take_kernel, edges, {"num_warps": 8}
+    backward_edges = {**edges, "HAS_ENTROPY": has_options}
+    yield "edges, backward", blocks.gradient_kernel, backward_edges, {"num_warps": 8}
 
 
 def compiled(

@@ -52,8 +52,7 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Return the milliseconds of each work, measured in turns after one run to warm up.
 
-    repeats: at most; fewer where `limit_s` has passed, but not less than 3.
-    is_warm: each has run before.
+    repeats: at most; fewer (3 at least) where `limit_s` has passed. is_warm: each has run before.
     """
     for each in () if is_warm else work.values():
         each()

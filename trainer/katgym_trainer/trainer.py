@@ -227,7 +227,6 @@ class Trainer:
         """Go on from a checkpoint, and return its cursor.
 
         folder: a checkpoint, or a folder of them, whose latest is taken.
-
         torch's global generators are set as well. On the CPU the next step is, bit for bit, the one
         that would have followed the save. Raises `CheckpointError` for one that is damaged (the
         text names the last good one), or of another model or optimizer; then nothing has changed.

@@ -40,7 +40,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         raise fields.body_error("messages is empty")
     fields.log_unknown(ROUTE, body, _KNOWN)
     tools, choice = _tools(body), body.get("tool_choice") or "auto"
-    stream_options = body.get("stream_options") or {}
+    streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     wants = fields.flag(body, "logprobs", False)
     return ModelCall(
         route=ROUTE,
@@ -54,9 +54,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         num_top_logprobs=(fields.count(body, "top_logprobs", 0, 20) or 0) if wants else None,
         constraints=constraints(body),
         is_stream=fields.flag(body, "stream", False),
-        has_usage_chunk=bool(
-            fields.as_object(stream_options, "stream_options").get("include_usage")
-        ),
+        has_usage_chunk=bool(streamed.get("include_usage")),
     )
 
 

@@ -24,7 +24,9 @@ class CachedTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._encoded = lru_cache(maxsize=MAX_TEXTS)(self._encode)
+        self._encoded = lru_cache(maxsize=MAX_TEXTS)(
+            lambda text, options: tuple(tokenizer.encode(text, **dict(options)))
+        )
         self._called = lru_cache(maxsize=MAX_TEXTS)(self._call)
 
     def __getattr__(self, name: str) -> Any:
@@ -50,9 +52,6 @@ class CachedTokenizer:
             return self._tokenizer(text, *more, **options)
         kind, items = self._called(text, tuple(sorted(options.items())))
         return kind({name: list(values) for name, values in items})
-
-    def _encode(self, text: str, options: tuple[tuple[str, Any], ...]) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, **dict(options)))
 
     def _call(
         self, text: str, options: tuple[tuple[str, Any], ...]

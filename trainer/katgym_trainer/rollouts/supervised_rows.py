@@ -76,7 +76,6 @@ def preference_rows(
     """Return the rows of a pair, in one group: chosen with advantage 1, rejected with -1.
 
     pair: the rows' group, another for every pair.
-
     Rows that name no rollout are one on each side. Raises `ValueError` for rollouts of different
     tasks, one rollout on both sides, and a side that trains no token.
     """

@@ -49,7 +49,10 @@ class SourceTree:
     @cached_property
     def test_modules(self) -> tuple[str, ...]:
         """Return the test modules, less the excluded ones."""
-        patterns = [_compile(pattern) for pattern in self.package.tests]
+        escaped = (re.escape(pattern) for pattern in self.package.tests)
+        patterns = [
+            re.compile(p.replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")) for p in escaped
+        ]
         return tuple(
             path
             for path in self.files
@@ -117,8 +120,3 @@ def open_toy() -> SourceTree:
         test_roots=("tests",),
     )
     return SourceTree(package=package, files=dict(sorted(files.items())))
-
-
-def _compile(pattern: str) -> re.Pattern[str]:
-    text = re.escape(pattern).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
-    return re.compile(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from katgym_envs.swe.canaries.canary import Edit, pick
 from katgym_envs.swe.canaries.module_text import ModuleText
@@ -142,14 +142,6 @@ def _other_letter(source: bytes, place: int) -> Change | None:
     return "text_letter", (Edit(place, place + 1, (new,)),)
 
 
-def _drop(source: bytes, place: int) -> Change | None:
-    return "text_drop", (Edit(place, place + 1, ("",)),)
-
-
-def _double(source: bytes, place: int) -> Change | None:
-    return "text_double", (Edit(place, place, (chr(source[place]),)),)
-
-
 def _other_case(source: bytes, place: int) -> Change | None:
     old = chr(source[place])
     if not old.isalpha():
@@ -164,4 +156,10 @@ def _transpose(source: bytes, place: int) -> Change | None:
     return "text_transpose", (Edit(place, place + 2, (pair[::-1].decode(),)),)
 
 
-_TEXT_CHANGES = (_other_letter, _drop, _transpose, _double, _other_case)
+_TEXT_CHANGES: tuple[Callable[[bytes, int], Change | None], ...] = (
+    _other_letter,
+    lambda source, place: ("text_drop", (Edit(place, place + 1, ("",)),)),
+    _transpose,
+    lambda source, place: ("text_double", (Edit(place, place, (chr(source[place]),)),)),
+    _other_case,
+)

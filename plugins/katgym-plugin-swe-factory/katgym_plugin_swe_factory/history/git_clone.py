@@ -133,7 +133,12 @@ class GitClone:
             if path in items and items[path].mode != SUBMODULE
         }
         blobs = self.blobs(sorted({item.blob for item in chosen.values()}))
-        return {path: _entry(item, blobs[item.blob]) for path, item in chosen.items()}
+        return {
+            path: FileEntry(link_target=os.fsdecode(blobs[item.blob]))
+            if item.mode == LINK
+            else FileEntry(content=blobs[item.blob], is_executable=item.mode == EXECUTABLE)
+            for path, item in chosen.items()
+        }
 
     def blobs(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return the contents of blobs."""
@@ -203,9 +208,3 @@ def _environment() -> dict[str, str]:
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
     }
-
-
-def _entry(item: TreeItem, content: bytes) -> FileEntry:
-    if item.mode == LINK:
-        return FileEntry(link_target=os.fsdecode(content))
-    return FileEntry(content=content, is_executable=item.mode == EXECUTABLE)

@@ -136,7 +136,6 @@ async def _decide_all(source: CandidateSource[C, T], observe: Observer) -> list[
     await run_all(work() for _ in range(source.config.num_workers))
     # What was in flight when the last task was found depends on speed, and counts for nothing.
     valid = [n for n in range(len(decided)) if decided[n][1].outcome == VALID]
-    end = len(decided)
-    if num_wanted is not None and len(valid) >= num_wanted:
-        end = valid[num_wanted - 1] + 1
+    is_enough = num_wanted is not None and len(valid) >= num_wanted
+    end = valid[(num_wanted or 0) - 1] + 1 if is_enough else len(decided)
     return [decided[number] for number in range(end)]

@@ -65,16 +65,15 @@ def _find(files: Mapping[str, bytes], path: str, names: tuple[str, ...]) -> Plac
     queue = [(path, names[:-1])]
     seen: set[Place] = set()
     while queue:
-        place = queue.pop(0)
+        near, classes = place = queue.pop(0)
         if place in seen:
             continue
         seen.add(place)
-        near = place[0]
         definitions = _definitions(files.get(near, b""))
-        found = (*place[1], names[-1])
+        found = (*classes, names[-1])
         if found in definitions:
             return near, found
-        node = definitions.get(place[1])
+        node = definitions.get(classes)
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
                 # The top-level classes of this name: of the same file, else of any.

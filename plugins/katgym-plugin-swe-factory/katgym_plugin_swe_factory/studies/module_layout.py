@@ -23,7 +23,11 @@ class ModuleLayout:
         """Number of rows -> tables, each as the bytes of its rows."""
         for node in nodes:
             if isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.Dict)):
-                rows = _rows(node)
+                rows: list[tuple[ast.expr, ast.expr]]
+                if isinstance(node, ast.Dict):
+                    rows = [(k or v, v) for k, v in zip(node.keys, node.values, strict=True)]
+                else:
+                    rows = [(item, item) for item in node.elts]
                 self._tables.setdefault(len(rows), []).append(
                     [(text.span(first)[0], text.span(last)[1]) for first, last in rows]
                 )
@@ -42,9 +46,3 @@ class ModuleLayout:
                 if start <= site[0] and site[1] <= end:
                     return number
         return None
-
-
-def _rows(node: ast.List | ast.Tuple | ast.Set | ast.Dict) -> list[tuple[ast.expr, ast.expr]]:
-    if isinstance(node, ast.Dict):
-        return [(k or v, v) for k, v in zip(node.keys, node.values, strict=True)]
-    return [(item, item) for item in node.elts]

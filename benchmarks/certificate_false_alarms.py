@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import katgym
+from katgym.certificate.certify import CHECKS
 
 SIZES = {"train": 400, "validation": 60, "test": 150}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -138,6 +139,11 @@ class SoundToolEnv(SoundEnv):
 KINDS = ("sum", "lettered", "inline", "listed", "yes_no", "label", "count", "needle", "sorted")
 
 
+IN_PROCESSES = ("processes", "robustness")
+NUM_WHOLE = 2
+"""Seeds of each kind for which the checks run that start processes; these draw nothing."""
+
+
 def main() -> None:
     """Check all envs and write a row for each."""
     parser = argparse.ArgumentParser(description="Count false alarms of katgym check.")
@@ -154,7 +160,8 @@ def main() -> None:
         rows.writerow(("kind", "seed", "failed", "skipped", "seconds"))
         for env in envs:
             start = time.monotonic()
-            report = katgym.check_env(env, num_tasks=8, budget_s=10)
+            names = [n for n in CHECKS if env.seed < NUM_WHOLE or n not in IN_PROCESSES]
+            report = katgym.check_env(env, num_tasks=8, budget_s=10, checks=names)
             failed = " ".join(check.name for check in report.failures)
             skipped = " ".join(c.name for c in report.checks if c.status == "skipped")
             num_flagged += not report.ok

@@ -36,7 +36,7 @@ OPTIONS = {
         "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"
     ),
     "rollouts": "subcommand",
-    "check": "--badge --budget env --tasks --json",
+    "check": "--badge --learn env --tasks --json",
     "sandbox": "action name --only --image --json",
     "gateway": (
         "--upstream --store --host --port --auth --model --max-staleness --sessions-per-version"

@@ -6,6 +6,7 @@ docs/concepts/certificates.md.
 example:
   katgym check katgym/Arithmetic-v1
   katgym check 'katgym/OpenSpiel-v0?game=tic_tac_toe' --tasks 50
+  katgym check acme/Riddle-v0 --learn
   katgym check 'acme/*' --json katgym_plugin_acme/certificates.json --badge check.svg
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.text import Text
@@ -22,6 +24,7 @@ from katgym import console
 from katgym.certificate.badge import draw_badge
 from katgym.certificate.certify import check_env
 from katgym.certificate.findings import CheckReport, Floor
+from katgym.certificate.learnability import check_learnability
 from katgym.certificate.published import to_json
 from katgym.cli.options import add_option
 from katgym.errors import UsageError
@@ -50,15 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="id, with ?name=value&... if needed, or a pattern such as 'acme/*'",
     )
     add_option(parser, "tasks", "(20)", default=20)
-    add_option(
-        parser,
-        "budget",
-        "after which a check that plays many episodes takes no further task (30)",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="seconds",
-    )
+    add_option(parser, "learn", "also: a tiny model imitates the oracle", action="store_true")
     add_option(
         parser,
         "json",
@@ -76,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
     reports = []
     for env_id in expand(args.env):
         name, kwargs = parse_env(env_id)
-        report = check_env(name, num_tasks=args.tasks, budget_s=args.budget, **kwargs)
+        report = check_env(name, num_tasks=args.tasks, **kwargs)
+        if args.learn:
+            learned = check_learnability(name, kwargs, report)
+            report = replace(report, checks=[*report.checks, learned])
         reports.append(report)
         if args.json != "-":
             print_report(report)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from headless_chromium import PROGRAM, HeadlessChromium
 
 import katgym
 from katgym.certificate.badge import describe, draw_badge
@@ -52,7 +54,7 @@ def test_check_writes_json_and_badge_of_a_pattern(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, badge = tmp_path / "c.json", tmp_path / "c.svg"
-    more = ["--tasks", "3", "--budget", "0.2", "--json", str(file), "--badge", str(badge)]
+    more = ["--tasks", "3", "--json", str(file), "--badge", str(badge)]
     assert main(["check", "katgym/Arithmetic-*", *more]) == 0
     out = capsys.readouterr().out
     assert "floors on test tasks" in out and "first option" in out
@@ -89,3 +91,28 @@ def test_envs_shows_what_a_plugin_ships(
     with caplog.at_level(logging.WARNING):
         assert read_published("kpcert_bad.plugin") == {}
     assert "certificates of plugin module 'kpcert_bad.plugin' are left out" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="the program chromium is missing")
+def test_a_browser_shows_the_whole_badge(tmp_path: Path) -> None:
+    badge = draw_badge([REPORT])
+    (tmp_path / "badge.svg").write_text(badge, encoding="utf-8")
+    with HeadlessChromium(tmp_path / "profile") as browser:
+        browser.open((tmp_path / "badge.svg").as_uri(), width=400, height=60)
+        ends = browser.run(
+            "[...document.querySelectorAll('text')].map(t => t.getBBox().x + t.getBBox().width)"
+        )
+        assert browser.errors == []
+    assert len(ends) == 2
+    assert max(ends) <= int(badge.split('width="')[1].split('"')[0])
+
+
+def test_envs_shows_the_floors_of_a_built_in_env(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "katgym/Arithmetic-v1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    levels = {floor["level"]: floor for floor in found["floors"]}
+    assert levels["6"]["constant"] <= 0.03
+    assert found["floors_versions"]["katgym"]
+    assert main(["envs", "katgym/Arithmetic-v1"]) == 0
+    assert "floors on test tasks" in capsys.readouterr().out

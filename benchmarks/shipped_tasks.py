@@ -1,7 +1,8 @@
 """Grades gold and a change of nothing on every shipped task; the rows are in `shipped_tasks.csv`.
 
     .venv/bin/python benchmarks/shipped_tasks.py           # all of them: about ten minutes
-    .venv/bin/python benchmarks/shipped_tasks.py --every 20
+    .venv/bin/python benchmarks/shipped_tasks.py --every 20            # prints only
+    .venv/bin/python benchmarks/shipped_tasks.py --only toolz-1.2.0-7380c766  # its row anew
 
 Gold has to be `resolved` and the other `failed`: exit code 1 if one is not. Not here: whether tasks
 are sound (`katgym swe check`).
@@ -15,6 +16,7 @@ import csv
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from katgym.sandbox.backends import backend
@@ -29,10 +31,10 @@ NOTHING = "--- /dev/null\n+++ b/NOTES-OF-NOBODY.md\n@@ -0,0 +1 @@\n+nothing\n"
 Row = dict[str, str | int | float]
 
 
-async def grade_all(every: int, num_workers: int) -> list[Row]:
+async def grade_all(every: int, only: Sequence[str], num_workers: int) -> list[Row]:
     """Return a row a task, `num_workers` at a time."""
     source = open_source("shipped")
-    tasks = source.tasks()[::every]
+    tasks = [t for t in source.tasks()[::every] if not only or t.instance_id in only]
     waiting = iter(tasks)
     sandboxes = backend("local")
     rows: list[Row] = []
@@ -71,9 +73,14 @@ def main() -> int:
     """Grade, write the table if all tasks were graded, and say how many are what they should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="grade every so many tasks only")
+    parser.add_argument("--only", nargs="+", default=(), help="tasks whose rows are made anew")
     parser.add_argument("--workers", type=int, default=2, help="tasks at a time")
     args = parser.parse_args()
-    rows = asyncio.run(grade_all(args.every, args.workers))
+    rows = asyncio.run(grade_all(args.every, args.only, args.workers))
+    if args.only:
+        with TABLE.open() as file:
+            old = {row["task"]: row for row in csv.DictReader(file)}
+        rows = list((old | {str(row["task"]): row for row in rows}).values())
     if args.every == 1:
         with TABLE.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")

@@ -9,7 +9,13 @@ import pytest
 
 import katgym
 from katgym.sandbox import close_shared_backends
+from katgym.sandbox.backends import backend
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.grader import grade
+from katgym_envs.swe.grading.report import GradeReport, Outcome
 from katgym_envs.swe.sources.open_source import DATA, open_source
+
+NOTHING = "--- /dev/null\n+++ b/NOTES.md\n@@ -0,0 +1 @@\n+nothing\n"
 
 
 def test_there_are_enough_tasks_and_a_package_is_in_one_split() -> None:
@@ -26,6 +32,21 @@ def test_there_are_enough_tasks_and_a_package_is_in_one_split() -> None:
 def test_no_source_of_a_package_is_shipped() -> None:
     names = {path.suffix for path in (DATA / "shipped").rglob("*") if path.is_file()}
     assert names == {".json", ".jsonl"}
+
+
+@pytest.mark.slow
+def test_a_bug_that_lets_canaries_of_tests_to_keep_pass_makes_nobody_a_forger() -> None:
+    """On this base state `pluralize` returns what is no plural as it is, wrong values among it."""
+    task = GradedTask.load(open_source("shipped"), "inflection-0.5.1-1eb38ab4")
+
+    async def go() -> GradeReport:
+        sandboxes = backend("local")
+        try:
+            return await grade(task, NOTHING, backend=sandboxes)
+        finally:
+            await sandboxes.aclose()
+
+    assert asyncio.run(go()).outcome is Outcome.FAILED
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from katgym_envs.swe.grading.blind_round import run_blind
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
-from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds
+from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds, excuse_as_on_base
 from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 
@@ -108,15 +108,18 @@ async def _grade_once(
     if schedule.guess_bits < MIN_GUESS_BITS and not task.is_unsafe_allowed:
         raise _Fault(f"a forger's chance is {bound_text(schedule.guess_bits)}")
     gold = read_candidate(task.hidden.gold_patch, task)
-    rounds, gold_rounds = (
-        Rounds(task, c.changes, backend, limits=config.limits, rng=rng) for c in (candidate, gold)
+    rounds, on_gold, on_base = (
+        Rounds(task, changes, backend, limits=config.limits, rng=rng)
+        for changes in (candidate.changes, gold.changes, {})
     )
     pending, results = list(schedule.rounds), list[RoundResult]()
     size = max(2, config.num_parallel)  # the first two hold every test as itself
     try:
-        proof = await run_blind(task.hidden, rounds, gold_rounds)
+        proof = await run_blind(task.hidden, rounds, on_gold)
         while pending and not is_decided(task.hidden, results):
-            results += await rounds.run(pending[:size], num_parallel=config.num_parallel)
+            for result in await rounds.run(pending[:size], num_parallel=config.num_parallel):
+                to_keep = task.hidden.pass_to_pass
+                results.append(await excuse_as_on_base(result, to_keep, on_base))
             pending = pending[size:]
             await asyncio.sleep(0)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from katgym.errors import KatgymError
@@ -42,6 +42,8 @@ class RoundResult:
 
     nodes: frozenset[str]
     """Every node id that was to run."""
+    excused: frozenset[str] = frozenset()
+    """Tests whose canary passes on the base state as well: nobody forged that."""
     expected: tuple[Any, ...] = ()
     """The values that were hidden, by number; of a blind round only."""
 
@@ -53,6 +55,22 @@ class RoundResult:
         """Return a test's status in this round, whether it was itself or a canary."""
         found = self.results.get(node_id)
         return TestStatus.MISSING if found is None else found.status
+
+
+async def excuse_as_on_base(result: RoundResult, nodes: Iterable[str], base: Rounds) -> RoundResult:
+    """Return the result with those of some tests excused whose canary passes on the base state."""
+    passed = {
+        node
+        for node in nodes
+        if result.round.canary_of(node) and result.status(node) is TestStatus.PASSED
+    }
+    if not passed:
+        return result
+    [on_base] = await base.run([result.round])
+    return replace(
+        result,
+        excused=frozenset(n for n in passed if on_base.status(n) is TestStatus.PASSED),
+    )
 
 
 class BrokenRound(KatgymError):

@@ -113,7 +113,7 @@ def _canaries(rounds: Sequence[RoundResult]) -> tuple[set[str], set[str]]:
     for result in rounds:
         for canary in result.round.canaries:
             for node in canary.fails:
-                if not result.has(node):
+                if not result.has(node) or node in result.excused:
                     continue
                 status = result.status(node)
                 if status is TestStatus.PASSED:

@@ -1,6 +1,7 @@
 """From the results of rounds to an outcome."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,20 @@ def test_a_test_that_passes_both_ways_is_tampered():
     verdict = judge(HIDDEN, rounds)
     assert (verdict.outcome, verdict.canaries_passed) == (Outcome.TAMPERED, (B,))
     assert is_decided(HIDDEN, rounds)
+
+
+def test_a_test_to_keep_that_passes_both_ways_on_the_base_state_too_is_no_forgery():
+    rounds = [one(a="failed", b="failed", p="passed"), one((P,), a="failed", p="passed")]
+    assert judge(HIDDEN, rounds).outcome is Outcome.TAMPERED
+    rounds[1] = replace(rounds[1], excused=frozenset({P}))
+    assert judge(HIDDEN, rounds).outcome is Outcome.FAILED
+    kept = [*GOOD, replace(one((P,), p="passed"), excused=frozenset({P}))]
+    assert judge(HIDDEN, kept).outcome is Outcome.RESOLVED
+
+
+def test_values_that_were_not_computed_in_the_blind_round_are_tampered_where_all_passes():
+    assert judge(HIDDEN, GOOD, (A,)).outcome is Outcome.TAMPERED
+    assert judge(HIDDEN, [one(a="failed", b="passed", p="passed")], (A,)).outcome is Outcome.PARTIAL
 
 
 def test_a_wrong_answer_that_a_canary_happens_to_expect_is_no_forgery():

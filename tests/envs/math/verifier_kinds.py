@@ -305,6 +305,7 @@ RIGHT: dict[str, list[tuple[str, str]]] = {
 
 WRONG: dict[str, list[tuple[str, str]]] = {
     "numbers": [
+        ("not (0)", "0"),
         ("1,000", r"\{1,0\}"),
         ("1,000", r"\{1,000\}"),
         ("1, 234", "5"),
@@ -356,6 +357,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("5!!", "120"),
     ],
     "matrices": [
+        (r"\left[\begin{array}{c}1\\2\end{array}\right)", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+        (r"\text{not }\begin{pmatrix}0\\0\end{pmatrix}", r"\begin{pmatrix}0\\0\end{pmatrix}"),
         (r"[[1,2],[3,4]]", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
         ("[1,2,3,4]", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
         ("(2,1)", r"\begin{pmatrix}1\\2\end{pmatrix}"),
@@ -369,6 +372,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"),
     ],
     "intervals": [
+        ("(1,2,3]", "(1,2,3)"),
         ("]0,1[", "[0,1]"),
         ("]0,1]", "[0,1["),
         ("[0,1[", "(0,1)"),
@@ -378,6 +382,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("x>3: (5,\\infty)", r"(5,\infty)"),
     ],
     "sets": [
+        (r"\{y \mid x>2\}", r"\{x \mid x>2\}"),
         ("{1,2}", "{1,2,3}"),
         ("{1,2,3}", "(1,2,3)"),
         ("(1,2,3)", "{1,2,3}"),
@@ -399,6 +404,10 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("-2<x<4", "-3<2x+1<7"),
     ],
     "equations": [
+        (r"\bar{y}=1, \bar{y}=2", r"\bar{x}=1, \bar{y}=2"),
+        ("P(X=1)=3, P(X=5)=4", "P(X=1)=3, P(X=2)=4"),
+        ("z(3)=7, A(6)=8", "A(3)=7, A(6)=8"),
+        (r"\log_2(32)+0", r"\log_2(32)=5"),
         ("2x=10", "x=5"),
         ("x+5=10", "x=5"),
         ("1=1", r"\log_2(32)=5"),
@@ -426,6 +435,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         (r"\begin{cases} 7 & x>0 \\ 8 & x\le0 \end{cases}", "7"),
     ],
     "approximations": [
+        (r"7=8\approx 8", "8"),
+        (r"z(3)=2\pi\approx6.28", r"A(3)=2\pi\approx6.28"),
         (r"\approx 7", "7"),
         (r"7 \approx 8", "7"),
         (r"8 \approx 7", "7"),
@@ -438,6 +449,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("~7", "7"),
     ],
     "units": [
+        (r"11 \mathrm{lb}/\mathrm{in}^{21}", r"11 \mathrm{lb}/\mathrm{in}^{2}"),
         (r"12\text{ m}", r"12\text{ cm}"),
         (r"12\text{ apples}", r"12\text{ cm}"),
         (r"12\text{ apples}", r"12\text{ pears}"),
@@ -500,6 +512,7 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         ("1230", "12:30"),
     ],
     "words": [
+        ("The current is .2 amps", "The current is $2$ amps."),
         ("cat", "act"),
         ("act", r"\text{cat}"),
         ("god", "dog"),
@@ -531,6 +544,9 @@ WRONG: dict[str, list[tuple[str, str]]] = {
         (r"1-\frac{x^2}{2}+\cdots", r"1-\frac{x^2}{2}"),
     ],
     "functions": [
+        ("0", "I(0)"),
+        ("-I(0)", "I(0)"),
+        ("z(0)", "I(0)"),
         (r"\sin 2x", r"2\sin x"),
         (r"\sin^{-1}x", r"\frac{1}{\sin x}"),
         (r"\log_2 9", "3"),

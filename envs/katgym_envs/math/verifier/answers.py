@@ -74,9 +74,12 @@ def _read_one(tokens: Seq[Token]) -> Answer:
     if relations:
         return _read_relation(parts, relations)
     if is_wrapped(tokens, ["(", "["], [")", "]"]):
-        if tokens[1].kind == "begin" and tokens[-2].kind == "end":
+        is_pair = tokens[0].value + tokens[-1].value in ("()", "[]")
+        if is_pair and tokens[1].kind == "begin" and tokens[-2].kind == "end":
             return read_table(tokens[1:-1], read_tokens)
         items = split_commas(tokens[1:-1])
+        if not is_pair and len(items) != 2:
+            raise AnswerError("the brackets of a list differ")
         if len(items) > 1 or (tokens[1].is_char("[") and is_wrapped(items[0], ["["], ["]"])):
             _check_count(len(items))
             values = tuple(_read_one(item) for item in items)
@@ -139,8 +142,10 @@ def _read_braces(tokens: Seq[Token]) -> Answer:
     halves = split_on(tokens, lambda t: t.is_char(":", "|") or t.is_command("mid"))
     if len(halves) == 2 and not split_relations(halves[0])[1][1:]:
         condition = read_tokens(halves[1])
-        if isinstance(condition, Named) and isinstance(condition.value, RealSet | Intersection):
-            return condition.value
+        symbol = read_name(split_relations(halves[0])[0][0])
+        match condition:
+            case Named(name, RealSet() | Intersection() as value) if name == symbol:
+                return value
         raise AnswerError("cannot read the condition of a set")
     items = split_commas(tokens)
     _check_count(len(items))
@@ -181,15 +186,15 @@ def _read_approximation(parts: list[list[Token]], relations: list[str]) -> Answe
     r"""Read `x = \sqrt2 \approx 1.41`, `x \approx 1.41` and `\approx 1.41`."""
     if relations[-1] != "~" or set(relations) - {"=", "~"}:
         raise AnswerError("an approximation inside of a chain of relations")
-    position = relations.index("~")
     rounded = _read_one(parts[-1])
-    first = parts[: position + 1]
+    first = parts[: relations.index("~") + 1]
     name = read_name(first[0]) if first[0] else None
+    first = first[1:] if name else first
     exact = None
-    if name:
-        first = first[1:]
-    if first and first[-1]:
-        exact = _read_one(first[-1])
+    if len(first) > 1:
+        exact = _read_relation(first, ["="] * (len(first) - 1))
+    elif first and first[0]:
+        exact = _read_one(first[0])
     value = Approximation(exact, rounded)
     return Named(name, value) if name else value
 
@@ -226,7 +231,7 @@ def _join(items: list[Answer], connector: str) -> Answer:
                 return Named(name, RealSet(intervals, (*removed, *others)))
     names = {item.name for item in items if isinstance(item, Named)}
     values = [item.value if isinstance(item, Named) else item for item in items]
-    stems = {name.split("_")[0] for name in names}
+    stems = {name if " " in name else name.split("_")[0] for name in names}
     is_one_unknown = len(stems) == 1 and isinstance(items[0], Named)
     if connector in ("or", "and") and any(isinstance(value, RealSet) for value in values):
         sets = [as_real_set(value) for value in values]

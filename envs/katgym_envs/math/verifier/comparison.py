@@ -37,6 +37,7 @@ from katgym_envs.math.verifier.syntax import (
     Text,
     free_symbols,
     number,
+    walk,
 )
 from katgym_envs.math.verifier.verdict import AnswerError
 
@@ -102,7 +103,7 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
 def _is_last_part(expr: Expr, parts: Seq[Expr], scalars: Scalars) -> bool:
     r"""Tell whether a value ends a chain `x = A = B` or a true identity such as `\log_2 32 = 5`."""
     is_chain = len(parts) > 2 and parts[0].op is Op.SYMBOL
-    is_value = is_chain or (not free_symbols(parts[-1]) and _form(expr) != _form(parts[0]))
+    is_value = is_chain or not any(node.op is Op.FUNCTION for node in walk(expr))
     is_true = is_value and scalars.equal(parts[1 if is_chain else 0], parts[-1])
     return is_true and scalars.equal(expr, parts[-1])
 
@@ -115,7 +116,8 @@ def _unwrap(answer: Answer, gold: Answer) -> tuple[Answer, Answer, bool]:
         if len(names) > 1 and not is_graph:
             return answer, gold, True
         return answer.value, gold.value, False
-    if isinstance(answer, Named) and not isinstance(gold, Relation):
+    has_names = isinstance(gold, Collection) and any(isinstance(i, Named) for i in gold.items)
+    if isinstance(answer, Named) and not isinstance(gold, Relation) and not has_names:
         return answer.value, gold, False
     if isinstance(gold, Named) and not isinstance(answer, Relation):
         return answer, gold.value, False
@@ -318,11 +320,16 @@ def _difference(relation: Relation) -> Expr:
 def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) -> bool:
     """Compare without order; a member given twice counts once.
 
-    `x = 2, y = 3` is no answer to `{2, 3}`: members are named on both sides or on none.
+    `x = 2, y = 3` is no answer to `{2, 3}`: a member with a name meets one with a name.
     """
-    if len({any(isinstance(m, Named | Relation) for m in side) for side in (answers, golds)}) > 1:
-        return False
-    matches = [[is_same(a, g, scalars) for g in golds] for a in answers]
+    matches = [
+        [
+            isinstance(a, Named | Relation) == isinstance(g, Named | Relation)
+            and is_same(a, g, scalars)
+            for g in golds
+        ]
+        for a in answers
+    ]
     has_all = all(any(row[i] for row in matches) for i in range(len(golds)))
     return has_all and all(any(row) for row in matches)
 

@@ -16,11 +16,13 @@ from katgym_envs.math.verifier.splitting import split_on
 from katgym_envs.math.verifier.syntax import Expr, Op, number, rename, walk
 from katgym_envs.math.verifier.tokens import Token
 from katgym_envs.math.verifier.verdict import AnswerError
-from katgym_envs.math.verifier.vocabulary import DECORATIONS, FUNCTIONS, GREEK
+from katgym_envs.math.verifier.vocabulary import DECORATIONS, FUNCTIONS, GREEK, REMARKS
 
 _INVERSE = {name: "arc" + name for name in ("sin", "cos", "tan", "cot", "sec", "csc")}
 _STARTS = FUNCTIONS | GREEK | DECORATIONS | {"frac", "binom", "pi", "lfloor", "lceil", "sum"}
 """Commands that may follow a factor directly."""
+_FUNCTION_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZfghpqruvwyz")
+"""Letters whose value at a number is meant by `f(0)`; others are factors."""
 
 
 def read_expression(tokens: Sequence[Token]) -> Expr:
@@ -243,6 +245,10 @@ class _Parser(Cursor):
         if letter in ("e", "i") and not self.peek().is_char("_"):
             return Expr(Op.CONSTANT, name=letter)
         name = letter + self.subscript()
+        is_value = self.peek(1).kind == "number" and self.peek(2).is_char(")")
+        if letter in _FUNCTION_LETTERS and self.peek().is_char("(") and is_value:
+            name += f"({self.peek(1).value})"  # `I(0)` is no product
+            self.position += 3
         while self.peek().is_char("'"):
             self.position += 1
             name += "'"
@@ -254,7 +260,7 @@ class _Parser(Cursor):
             return self.function(name)
         if self.peek().is_char("(") and re.fullmatch("[A-Za-z]{2,8}", name):
             return Expr(Op.FUNCTION, self.list_of_arguments(), name="unknown " + name)
-        if not re.fullmatch("[A-Za-z]{1,3}", name):
+        if not re.fullmatch("[A-Za-z]{1,3}", name) or name.lower() in REMARKS:
             raise AnswerError(f"{name!r} is a word, not mathematics")
         letters = [Expr(Op.SYMBOL, name=letter) for letter in name]
         letters[-1] = Expr(Op.SYMBOL, name=name[-1] + self.subscript())
@@ -325,6 +331,8 @@ class _Parser(Cursor):
             if not self.take().is_command("r" + name[1:]):
                 raise AnswerError(f"a \\{name} is never closed")
             return Expr(Op.FUNCTION, (inside,), name="floor" if name == "lfloor" else "ceiling")
+        if name in ("max", "min") and self.peek() == END:
+            return Expr(Op.SYMBOL, name=name)  # `$\\max$ at 2`
         if name in ("max", "min", "gcd", "lcm"):
             return Expr(Op.FUNCTION, self.list_of_arguments(), name=name)
         if name in FUNCTIONS:

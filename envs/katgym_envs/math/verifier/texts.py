@@ -94,11 +94,12 @@ def _read_phrase(text: str, numerals: Numerals) -> Answer | None:
     parts: list[Answer] = []
     num_words = 0
     for position, piece in enumerate(pieces):
-        for part in [piece] if position % 2 else re.split(r"(-?\d+(?:,\d{3})*(?:\.\d+)?)", piece):
+        for part in (
+            [piece] if position % 2 else re.split(r"(-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))", piece)
+        ):
             words = re.sub(r"[\s.,;:()]+", " ", part).strip().casefold()
-            if position % 2 or re.fullmatch(r"-?\d.*", words):
-                part = part if part.endswith(r"\right.") else part.strip(" ,;.")
-                parts.append(_read_text(clean(part), numerals))
+            if position % 2 or re.fullmatch(r"-?\.?\d.*", part.strip()):
+                parts.append(_read_text(clean(part.strip(" ,;")), numerals))
             elif re.fullmatch(r"[a-z][a-z' -]*", words):
                 num_words += len(words.split())
                 parts.append(Text(words))

@@ -19,6 +19,7 @@ from katgym_envs.math.verifier.vocabulary import (
     FONTS,
     FUNCTIONS,
     GREEK,
+    REMARKS,
     SHORT_WORDS,
     STRUCTURE,
     UNICODE,
@@ -273,7 +274,7 @@ def _read_word(word: str) -> list[Token]:
     name = ALIASES.get(word, word)
     if name in FUNCTIONS or name in GREEK or name in ("pi", "infty"):
         return [Token("command", name)]
-    if len(word) > 3 or word.lower() in UNIT_WORDS:
+    if len(word) > 3 or word.lower() in UNIT_WORDS | REMARKS:
         return [Token("text", word)]
     return [Token("letter", letter) for letter in word]
 

@@ -26,7 +26,7 @@ _NAMES = {
     "mi/h": "mph", "km/h": "kph kmh kmph", "°C": "celsius", "°F": "fahrenheit",
 }  # fmt: skip
 _KNOWN = {word: unit for unit, words in _NAMES.items() for word in [unit, *words.split()]}
-_PART = re.compile(r"(°?[A-Za-z]+\.?|\$)\s*(?:\^\s*\{?\s*(-?\d)\s*\}?)?|(/)|[\s()·*-]+")
+_PART = re.compile(r"(°?[A-Za-z]+\.?|\$)\s*(?:\^\s*\{?\s*(-?\d+)\s*\}?)?|(/)|[\s()·*-]+")
 
 
 def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:

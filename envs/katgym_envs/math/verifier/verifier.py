@@ -34,7 +34,8 @@ class Verifier:
     ) -> None:
         """Prepare a verifier; starts nothing.
 
-        timeout_s: wall time of one comparison in a worker; the verdict is `timeout` after it.
+        timeout_s: wall time of one comparison in a worker, of which it may compute for 0.6; the
+            verdict is `timeout` after it.
         max_memory_mib: address space of one worker; importing sympy alone takes about 150.
         """
         if num_workers < 1:
@@ -46,6 +47,7 @@ class Verifier:
             handler=f"{_JUDGE}:judge_symbolically",
             load=f"{_JUDGE}:load",
             timeout_s=timeout_s,
+            max_cpu_s=0.6 * timeout_s,
             max_memory_mib=max_memory_mib,
         )
         self.pool = WorkerPool(config, num_workers=num_workers)

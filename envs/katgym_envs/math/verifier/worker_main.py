@@ -4,7 +4,7 @@ A message is a four-byte big-endian length and that many bytes of JSON. The work
 memory and time, so it cannot outlive a parent that was killed: idle, it ends with the pipe or when
 its parent changes; busy, an interval timer without handler ends it in the kernel, whatever the
 interpreter is doing. (PR_SET_PDEATHSIG would fire when the *thread* that started it ends.) Before
-that, a signal interrupts the job, and the worker goes on with the next one.
+that, a timer of CPU time interrupts the job, and the worker goes on with the next one.
 
 It does not protect against code that a job makes it run: jobs are data, and must stay so.
 
@@ -21,23 +21,19 @@ import select
 import signal
 import struct
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 POLL_S = 2.0
 GRACE_S = 1.0
 """How long the worker waits for its parent to kill it before it ends itself."""
-ALARM_SHARE = 0.6
-"""The part of a job's time after which it is interrupted. What is in one long call into C then is
-not, and is killed when its time is over."""
 
 
 class OutOfTime(BaseException):
     """A job was interrupted; no `Exception`, so that no library takes it for its own failure."""
 
 
-def main(handler: str, load: str, max_memory_mib: int, timeout_s: float) -> None:
+def main(handler: str, load: str, max_memory_mib: int, timeout_s: float, max_cpu_s: float) -> None:
     """Serve until the input ends.
 
     handler, load: `module:function`; `load` runs once before the worker reports that it is ready.
@@ -64,32 +60,33 @@ def main(handler: str, load: str, max_memory_mib: int, timeout_s: float) -> None
         job = receive(0)
         if job is None:
             return
-        send(results, _run_limited(run, job, timeout_s))
+        send(results, _run_limited(run, job, timeout_s, max_cpu_s))
 
 
 def _run_limited(
-    run: Callable[[Any], dict[str, object]], job: Mapping[str, Any], timeout_s: float
+    run: Callable[[Any], dict[str, object]],
+    job: Mapping[str, Any],
+    timeout_s: float,
+    max_cpu_s: float,
 ) -> dict[str, object]:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    max_cpu_s = int(used.ru_utime + used.ru_stime + timeout_s + GRACE_S) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (max_cpu_s, resource.RLIM_INFINITY))
+    last_cpu_s = int(used.ru_utime + used.ru_stime + timeout_s + GRACE_S) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (last_cpu_s, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + GRACE_S)
-    alarm_s = ALARM_SHARE * timeout_s
-    signal.signal(signal.SIGUSR1, _interrupt)
-    alarm = threading.Timer(alarm_s, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
-    alarm.start()
+    signal.signal(signal.SIGPROF, _interrupt)
+    signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
     try:
         return {"status": "done", **run(job)}
     except OutOfTime:
-        return {"status": "timeout", "reason": f"interrupted after {alarm_s:.1f} s"}
+        return {"status": "timeout", "reason": f"interrupted after {max_cpu_s:.1f} s of CPU"}
     except MemoryError:
         return {"status": "memory"}
     except Exception as e:  # any error of the algebra is an answer: "could not compare"
         return {"status": "error", "reason": f"{type(e).__name__}: {e}"[:300]}
     finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        alarm.cancel()
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -133,4 +130,4 @@ def _find(name: str) -> Callable[..., Any]:
 
 def run() -> None:
     """Read `main`'s arguments from the command line."""
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]))

@@ -41,6 +41,9 @@ class WorkerConfig:
     """`module:function` that runs once at the start; empty for none."""
     timeout_s: float = 2.0
     """Wall time of one job; the worker is killed after it."""
+    max_cpu_s: float = 1.2
+    """CPU time of one job; it is interrupted after it, and the worker goes on. One long call into C
+    is not interrupted."""
     max_memory_mib: int = 1024
     """Address space of a worker."""
     start_timeout_s: float = 60.0
@@ -62,7 +65,12 @@ class _Worker:
         program = f"from {worker_main.__name__} import run; run()"
         command = [sys.executable, "-P", "-c", program, config.handler, config.load]
         self.process = subprocess.Popen(
-            [*command, str(config.max_memory_mib), str(config.timeout_s)],
+            [
+                *command,
+                str(config.max_memory_mib),
+                str(config.timeout_s),
+                str(config.max_cpu_s),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -124,7 +132,8 @@ class WorkerPool:
         """Run one job and return the worker's message.
 
         Its `status` is `done` (with the handler's items), `error` (with `reason`), `memory`,
-        `timeout` (killed after `timeout_s`) or `crashed` (ended twice in the middle of the job).
+        `timeout` (after `max_cpu_s` or `timeout_s`) or `crashed` (ended twice in the middle of the
+        job).
         Raises `VerifierUnavailable` when workers cannot be started, or the pool is closed.
         """
         for _ in range(2):

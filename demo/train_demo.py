@@ -17,6 +17,7 @@ environments (`demo.py`).
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -169,10 +170,10 @@ class Demo:
         """Rank the models, draw the curves, show a task before and after; return what changed."""
         names = ["sft", *(f"rl-{seed}" for seed in range(self.num_seeds))]
         tests = [f"{self.runs}/tests/{name}-tight" for name in names]
-        ids = [part for n in names for part in ("--model-id", f"{n}-tight=katgym/demo-{n}")]
+        ids = json.dumps([f"{name}-tight=katgym/demo-{name}" for name in names])
         title = f"title=Three turns: {self.game.name}"
-        board = ("--out", f"{self.runs}/leaderboard", "--set", title)
-        _katgym("leaderboard", *tests, *board, *ids)
+        board = ("--out", f"{self.runs}/leaderboard", "--set", title, "--set", f"model_ids={ids}")
+        _katgym("leaderboard", *tests, *board)
         runs = ",".join(f"{self.runs}/{name}" for name in names[1:])
         _katgym("train", "plot", f"RL={runs}", "--out", f"{self.runs}/plots")
         task_id = newly_solved(*(read_rollouts(Path(test)) for test in tests[:2]))

@@ -1,6 +1,6 @@
 """Certificates as JSON, and those that a plugin publishes beside its module.
 
-    katgym check 'acme/*' --json katgym_plugin_acme/certificates.json
+    katgym check 'acme/*' --json > katgym_plugin_acme/certificates.json
 
 `katgym envs` shows the floors of what it finds there. Not here: measuring (`certify.py`).
 """

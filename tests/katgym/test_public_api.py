@@ -31,7 +31,7 @@ OPTIONS = {
     ),
     "compare": "a b --json",
     "verify": "run_folder --set --json",
-    "leaderboard": ("runs --out --json --by --organization --model-id --set"),
+    "leaderboard": ("runs --out --json --by --set"),
     "view": (
         "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"
     ),

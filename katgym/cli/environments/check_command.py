@@ -7,7 +7,7 @@ example:
   katgym check katgym/Arithmetic-v1
   katgym check 'katgym/OpenSpiel-v0?game=tic_tac_toe' --tasks 50
   katgym check acme/Riddle-v0 --learn
-  katgym check 'acme/*' --json katgym_plugin_acme/certificates.json --badge check.svg
+  katgym check 'acme/*' --badge check.svg --json > katgym_plugin_acme/certificates.json
 """
 
 from __future__ import annotations
@@ -54,15 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, "tasks", "(20)", default=20)
     add_option(parser, "learn", "also: a tiny model imitates the oracle", action="store_true")
-    add_option(
-        parser,
-        "json",
-        "print JSON, or write it to FILE",
-        action="store",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-    )
+    add_option(parser, "json")
     add_option(parser, "badge", "write a picture (SVG) of the result", type=Path, metavar="FILE")
 
 
@@ -76,12 +68,10 @@ def run(args: argparse.Namespace) -> int:
             learned = check_learnability(name, kwargs, report)
             report = replace(report, checks=[*report.checks, learned])
         reports.append(report)
-        if args.json != "-":
+        if not args.json:
             print_report(report)
-    if args.json == "-":
-        console.print_json(reports[0] if len(reports) == 1 else {"certificates": reports})
-    elif args.json is not None:
-        Path(args.json).write_text(to_json(reports), encoding="utf-8")
+    if args.json:
+        console.stdout.out(to_json(reports), end="", highlight=False)
     if args.badge is not None:
         args.badge.write_text(draw_badge(reports), encoding="utf-8")
     return int(not all(report.ok for report in reports))

@@ -4,9 +4,9 @@ Runs are ranked only against runs of the same tasks; what else differs is writte
 
 example:
   katgym leaderboard runs/oracle runs/smollm2 --out board
-  katgym leaderboard runs/* --by mean_reward --organization "Example Lab"
+  katgym leaderboard runs/* --by mean_reward --set organization="'Example Lab'"
   katgym leaderboard runs/* --set verify=true
-  katgym leaderboard runs/mine --model-id mine=example/my-model
+  katgym leaderboard runs/mine --set model_ids='["mine=example/my-model"]'
 """
 
 from __future__ import annotations
@@ -63,11 +63,7 @@ class LeaderboardConfig:
     """Of who ran it to the model's developer: first_party, third_party, collaborative or other."""
 
 
-OPTIONS = ConfigOptions(
-    LeaderboardConfig,
-    flags=("by", "organization", "model_ids"),
-    names={"model_ids": "model-id"},
-)
+OPTIONS = ConfigOptions(LeaderboardConfig, flags=("by",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,9 +83,7 @@ def run(args: argparse.Namespace) -> int:
     for text in config.model_ids:
         name, mark, model_id = text.partition("=")
         if not mark or name not in names.values():
-            raise UsageError(
-                f"--model-id has the form RUN=DEVELOPER/MODEL with a run's name, got {text!r}"
-            )
+            raise UsageError(f"model_ids are RUN=DEVELOPER/MODEL with a run's name, got {text!r}")
         model_ids[name] = model_id
     lines = {folder: read_rollouts(folder) for folder in args.runs}
     entries = {
@@ -153,7 +147,8 @@ def _export(
     """Write one run in the Every Eval Ever schema, or say why not."""
     if model_id is None:
         logger.warning(
-            "%s is not exported: its policy %r names no developer/model; pass --model-id %s=...",
+            "%s is not exported: its policy %r names no developer/model; pass"
+            " --set model_ids='[\"%s=...\"]'",
             entry.run_name,
             entry.policy,
             entry.run_name,

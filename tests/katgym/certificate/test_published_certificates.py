@@ -54,10 +54,9 @@ def test_check_writes_json_and_badge_of_a_pattern(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, badge = tmp_path / "c.json", tmp_path / "c.svg"
-    more = ["--tasks", "3", "--json", str(file), "--badge", str(badge)]
+    more = ["--tasks", "3", "--badge", str(badge), "--json"]
     assert main(["check", "katgym/Arithmetic-*", *more]) == 0
-    out = capsys.readouterr().out
-    assert "floors on test tasks" in out and "first option" in out
+    file.write_text(capsys.readouterr().out)
     (report,) = read_file(file)
     assert (report.env_id, report.ok) == ("katgym/Arithmetic-v1", True)
     assert {"katgym", "python", "katgym.math"} <= set(report.versions)

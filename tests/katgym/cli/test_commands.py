@@ -93,9 +93,9 @@ def test_doctor_tells_whether_vllm_was_installed(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_check_passes_for_a_built_in_env(capsys):
-    assert main(["check", "katgym/Arithmetic-v1", "--tasks", "5", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert {c["status"] for c in report["checks"]} <= {"passed", "skipped"}
+    assert main(["check", "katgym/Arithmetic-v1", "--tasks", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "floors on test tasks" in out and "first option" in out and "failed" not in out
 
 
 def test_play_takes_tool_calls_and_answers_from_standard_input(monkeypatch, capsys):

@@ -1,8 +1,8 @@
-# Everything sets itself up in .venv on a fresh Linux machine with Python >= 3.11, git and make.
+# Everything sets itself up in .venv on a fresh Linux machine with Python >= 3.11.4, git and make.
 
 # The first that runs: a version manager may leave names on the path that do not.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
-  $$p -c "import sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null && echo $$p && break; done)
+  $$p -c "import sys; sys.exit(sys.version_info < (3, 11, 4))" 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.set-up
@@ -28,7 +28,7 @@ help:
 # torch first and alone: the constraint names the CPU build's version on every machine.
 $(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 	@test -n "$(PYTHON)" || \
-	  { echo "katgym needs Python >= 3.11; name one with make PYTHON=/path/to/python3"; exit 1; }
+	  { echo "katgym needs Python >= 3.11.4; name one with make PYTHON=/path/to/python3"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt "torch>=2.11"
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'

@@ -25,23 +25,25 @@ TIMEOUT_S = 20.0
 START_TIMEOUT_S = 120.0
 HUGE = 1_000_000
 """Characters of a huge answer."""
+_NUMBER = "7919"
+"""What is wrapped; a task's answer is hardly this."""
 
 HOSTILE: Mapping[str, str] = {
     "a million digits": "9" * HUGE,
     "a million letters": "a" * HUGE,
-    "a million blanks": " " * HUGE + "1",
+    "a million blanks": " " * HUGE + _NUMBER,
     "a hundred thousand words": "word " * 100_000,
-    "fifty thousand lines": "1\n" * 50_000,
-    "deep parentheses": "(" * 10_000 + "1" + ")" * 10_000,
+    "fifty thousand lines": f"{_NUMBER}\n" * 50_000,
+    "deep parentheses": "(" * 10_000 + _NUMBER + ")" * 10_000,
     "open parentheses": "(" * 50_000,
     "deep brackets": "[" * 50_000,
-    "deep JSON": '{"a":' * 10_000 + "1" + "}" * 10_000,
+    "deep JSON": '{"a":' * 10_000 + _NUMBER + "}" * 10_000,
     "deep braces": "{" * 20_000 + "}" * 20_000,
     "deep roots": r"\sqrt{" * 3_000 + "2" + "}" * 3_000,
-    "many boxes": r"\boxed{1}" * 5_000,
-    "many tags": "<answer>1</answer>" * 5_000,
+    "many boxes": rf"\boxed{{{_NUMBER}}}" * 5_000,
+    "many tags": f"<answer>{_NUMBER}</answer>" * 5_000,
     "open tags": "<answer>" * 20_000,
-    "many signs": "-" * 50_000 + "1",
+    "many signs": "-" * 50_000 + _NUMBER,
     "repeated pairs": "ab" * 50_000 + "!",
     "tower of powers": "9**9**9**9",
     "power in TeX": r"9^{9^{9^{9}}}",
@@ -51,9 +53,9 @@ HOSTILE: Mapping[str, str] = {
     "not a number": "nan",
     "infinity": "inf",
     "minus infinity": "-inf",
-    "NUL and control characters": "\x00\x01\x1b[2J\x7f\r\n1",
+    "NUL and control characters": "\x00\x01\x1b[2J\x7f\r\n7919",
     "other digits": "٣٤٥ ௪௫ ²³ ⅷ",
-    "invisible characters": "\u200b\u202e1\u2066\ufeff",
+    "invisible characters": "\u200b\u202e7919\u2066\ufeff",
     "a lone surrogate": "\ud800",
     "emoji": "👩‍👩‍👧‍👦" * 2_000,
     "combining marks": "e" + "\u0301" * 20_000,

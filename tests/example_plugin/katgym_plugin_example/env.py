@@ -6,7 +6,7 @@ import numpy as np
 
 import katgym
 
-WORDS = ("strawberry", "mississippi", "bookkeeper", "committee", "onomatopoeia", "assessment")
+LETTERS = "abcdefgh"
 
 
 class CountLetters(katgym.Env):
@@ -46,7 +46,7 @@ class CountLetters(katgym.Env):
 
 
 def _make_task(rng: np.random.Generator, index: int) -> katgym.Task:
-    word = "".join(str(w) for w in rng.choice(WORDS, size=3))
+    word = "".join(str(letter) for letter in rng.choice(list(LETTERS), size=20))
     letter = str(rng.choice(sorted(set(word))))
     return katgym.Task(
         task_id="",

@@ -74,6 +74,8 @@ def test_what_is_installed_beside_the_base_interpreter_is_hidden() -> None:
     """Katgym may be installed there, with its problems."""
     at = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     packages = Path(sysconfig.get_path("purelib", vars=at))
+    if not packages.is_dir():
+        pytest.skip(f"this Python installs nothing in {packages}")
     assert any(packages.iterdir()), "nothing there to hide"
     code = f"import os, sys; print(os.listdir({str(packages)!r}), sys.prefix != sys.base_prefix)"
     assert _play(code) == ["[] True\n"]

@@ -30,7 +30,7 @@ QUICK = {
     "shadow-pytest", "test-package", "exit-on-import", "daemon", "notes-on-disk",
     "guess-all-canaries", "hidden-test-deleted", "link-and-write", "fuzz", "git-config",
     "undecodable-name", "memory",
-    "report-flood", "host-files", "junit-fifo",
+    "report-flood", "host-files", "junit-fifo", "search-changes",
 }  # fmt: skip
 
 

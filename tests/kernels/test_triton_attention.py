@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 from typing import Any
 
@@ -22,13 +23,16 @@ triton_attention = pytest.importorskip(
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def config(block_m: int, block_n: int, max_query_tiles: int = 64) -> Any:
+def config(
+    block_m: int, block_n: int, max_query_tiles: int = 64, max_extra_parts: int = 1024
+) -> Any:
     tiles = triton_attention.KernelConfig(
         block_m=block_m, block_n=block_n, num_warps=4, num_stages=1
     )
     return triton_attention.TritonConfig(
-        forward=tiles, keys=tiles, queries=tiles, max_query_tiles=max_query_tiles
-    )
+        forward=tiles, keys=tiles, queries=tiles, max_query_tiles=max_query_tiles,
+        max_extra_parts=max_extra_parts,
+    )  # fmt: skip
 
 
 SMALL = config(16, 16)
@@ -92,6 +96,7 @@ def check(
     softcap=st.sampled_from([None, 2.0]),
     sinks=st.booleans(),
     share=st.sampled_from([0.0, 0.3, 0.7]),
+    extra=st.sampled_from([1, 3, 1024]),
 )
 @settings(max_examples=12)
 def test_random_forests_with_every_option(
@@ -102,11 +107,12 @@ def test_random_forests_with_every_option(
     softcap: float | None,
     sinks: bool,
     share: float,
+    extra: int,
 ) -> None:
     above = int(share * len(end))
     plan = TreePlan.build(end, window=window, num_above=above, device=DEVICE)
     inputs = draw(len(end), *heads, 16, sinks=sinks, above=above)
-    check(plan, inputs, config(*blocks, max_query_tiles=2), softcap=softcap)
+    check(plan, inputs, config(*blocks, 2, extra), softcap=softcap)
 
 
 @pytest.mark.parametrize("name", [n for n in AWKWARD if n != "leaves of one token"])
@@ -194,7 +200,7 @@ def test_nothing_leaks_and_two_runs_are_the_same_bits() -> None:
 def test_parts_cover_each_range_once_in_order() -> None:
     plan = TreePlan.build(random_end(random.Random(4), 200, chain=0.95))
     tiles = plan.tiles(8, 16)
-    parts = triton_attention.key_parts(plan, 8, 16, 3)
+    parts = triton_attention.key_parts(plan, 8, 16, 3, 1000)
     covered: dict[int, list[int]] = {}
     *lists, _, offsets = (t.tolist() for t in parts.lists())
     for index, (tile, first, inner, outer, stop) in enumerate(zip(*lists, strict=True)):
@@ -211,7 +217,7 @@ def test_parts_cover_each_range_once_in_order() -> None:
 def test_with_a_window_parts_hold_no_tile_that_lies_beyond_it() -> None:
     plan = TreePlan.build([400] * 100 + [250] * 150 + [400] * 150, window=50)
     tiles = plan.tiles(8, 16)
-    parts = triton_attention.key_parts(plan, 8, 16, 2)
+    parts = triton_attention.key_parts(plan, 8, 16, 2, 1000)
     key_tiles, firsts, full_firsts, full_stops, stops, query_tiles, _ = (
         t.tolist() for t in parts.lists()
     )
@@ -227,6 +233,69 @@ def test_with_a_window_parts_hold_no_tile_that_lies_beyond_it() -> None:
     for query, key in visited:
         mask[query * 8 : query * 8 + 8, key * 16 : key * 16 + 16] = True
     assert not (plan.mask_QN() & ~mask).any()
+
+
+def float32_tiles(end: list[int], window: int | None = None, key_heads: int = 8) -> tuple[int, int]:
+    """Return the parts of dK, and the tiles of dK itself, of all key heads at head size 128."""
+    plan = TreePlan.build(end, window=window)
+    keys = triton_attention.default_config(128, torch.bfloat16)
+    parts = triton_attention.key_parts(
+        plan, keys.keys.block_m, keys.keys.block_n, keys.max_query_tiles,
+        keys.max_extra_parts // key_heads,
+    )  # fmt: skip
+    return key_heads * len(parts.key_tile), key_heads * (len(parts.offsets) - 1)
+
+
+@given(
+    end=ends(max_size=2500),
+    window=st.none() | st.integers(1, 900),
+    tiles=st.integers(1, 5),
+    extra=st.integers(1, 40),
+)
+@settings(max_examples=40)
+def test_parts_are_as_many_as_key_tiles_and_a_constant(
+    end: list[int], window: int | None, tiles: int, extra: int
+) -> None:
+    plan = TreePlan.build(end, window=window)
+    parts = triton_attention.key_parts(plan, 8, 16, tiles, extra)
+    assert len(parts.key_tile) < len(parts.offsets) - 1 + extra
+    lengths = (parts.stop - parts.first).tolist()
+    if len(parts.key_tile) == len(parts.offsets) - 1:
+        return
+    assert max(lengths) >= tiles
+
+
+@pytest.mark.parametrize("num", [131_072, 262_144])
+def test_the_memory_of_the_backward_grows_with_the_tokens_not_with_the_pairs(num: int) -> None:
+    fan = [num] * (num // 2) + [num // 2 + i - i % 1024 + 1024 for i in range(num // 2)]
+    for end, window in (([num] * num, None), (fan, None), ([num] * num, 4096)):
+        parts, tiles = float32_tiles(end, window)
+        assert tiles <= parts < tiles + 1024  # 128 MiB of dK and dV, whatever the forest
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="of the CPU's virtual memory")
+def test_rows_beyond_2_31_elements_are_read_where_they_are() -> None:
+    """As q, k, v and dO of 64 heads of 128 and 262,144 tokens, in memory that is never touched."""
+    num, size, half = 40, 16, 2**31
+    stride = half // 36  # the last three rows begin beyond 2^31 elements
+    no_reserve = 0x4000  # Linux's MAP_NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    # Half of it before the tensors: an offset that wrapped around would read zeros there.
+    flat = torch.frombuffer(mmap.mmap(-1, 8 * half, flags=flags), dtype=torch.float16)
+    inputs = [t.half() for t in draw(num, 1, 1, size)]
+    far = [
+        flat.as_strided((1, num, size), (size, stride, 1), half + i * size).copy_(inputs[i])
+        for i in range(4)
+    ]
+    plan = TreePlan.build([num] * num)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor]:
+        leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+        out = triton_attention.triton_attention(*leaves, plan, scale=0.25, config=SMALL)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+    for x, y in zip(run(*far), run(*inputs), strict=True):
+        assert x.norm() > 0 and torch.equal(x, y)
 
 
 def test_what_the_kernels_do_not_know_is_refused() -> None:

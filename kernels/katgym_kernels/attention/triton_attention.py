@@ -48,7 +48,9 @@ class TritonConfig:
     queries: KernelConfig
     """dQ."""
     max_query_tiles: int = 64
-    """Query tiles one program of the dK/dV kernel goes through; longer ranges are split."""
+    """Query tiles of a key tile from which on its range is split among programs of dK/dV."""
+    max_extra_parts: int = 1024
+    """Parts that splitting may add, of all key heads: a few for each processor of a large GPU."""
 
 
 LARGE_SHARED_BYTES = 160_000
@@ -187,7 +189,12 @@ def _query_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> Tensor:
 def _key_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> tuple[Tensor, Tensor]:
     q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
     plan, config = ctx.plan, ctx.config.keys
-    parts = _key_lists(plan, config, ctx.config.max_query_tiles)
+    max_extra = max(1, ctx.config.max_extra_parts // len(k_KND))
+    sizes = (config.block_m, config.block_n, ctx.config.max_query_tiles, max_extra)
+    parts: tuple[Tensor, ...] = plan.once(
+        ("triton keys", *sizes),
+        lambda: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
+    )
     num_parts, num_tiles = len(parts[0]), len(parts[-1]) - 1
     shape = (len(k_KND), num_parts, config.block_n, q_HND.shape[-1])
     dk_KPD, dv_KPD = (
@@ -231,8 +238,14 @@ class KeyParts:
         return self.key_tile, *ranges, self.query_tiles, self.offsets
 
 
-def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> KeyParts:
-    """Return the parts of the dK/dV kernel's work, those of one key tile in a row."""
+def key_parts(
+    plan: TreePlan, block_m: int, block_n: int, max_tiles: int, max_extra: int
+) -> KeyParts:
+    """Return the parts of the dK/dV kernel's work, those of one key tile in a row.
+
+    A part has `max_tiles` query tiles at most, or more where otherwise there would be over
+    `max_extra` parts more than key tiles: each is a float32 tile of memory.
+    """
     tiles = plan.tiles(block_m, block_n)
     num = len(tiles.max_end)
     query_tiles = torch.zeros(1, dtype=torch.int64)
@@ -250,6 +263,7 @@ def key_parts(plan: TreePlan, block_m: int, block_n: int, max_tiles: int) -> Key
         stop = (num_partial + num_full).cumsum(0)
         first = stop - num_partial - num_full
         full_first, full_stop = first + num_partial, stop
+    max_tiles = max(max_tiles, -(-int((stop - first).sum()) // max_extra))
     counts = (-(-(stop - first) // max_tiles)).clamp(min=1)
     key_tile = torch.repeat_interleave(torch.arange(num), counts)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
@@ -282,14 +296,6 @@ def _by_key(tiles: Tiles, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
         counts.append(torch.bincount(keys[-1], minlength=num_keys))
     order = torch.argsort(torch.cat(keys), stable=True)
     return torch.cat(queries)[order], counts[0], counts[1]
-
-
-def _key_lists(plan: TreePlan, config: KernelConfig, max_tiles: int) -> tuple[Tensor, ...]:
-    sizes = (config.block_m, config.block_n, max_tiles)
-    return plan.once(
-        ("triton keys", *sizes),
-        lambda: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
-    )
 
 
 def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:

@@ -5,8 +5,9 @@ With P = exp(S - lse) and delta = rowsum(dO * O):
     dV = P^T dO,   dP = dO V^T,   dS = P (dP - delta) * scale,   dK = dS^T Q,   dQ = dS K
 
 The queries that see a tile of keys are one range of tiles, masked at its ends only; heavy ranges
-(a root is seen by everything) are split, each part writing its own float32 sum. Not here: the
-forward (`triton_forward.py`), launching (`triton_attention.py`).
+(a root is seen by everything) are split, each part writing its own float32 sum. Rows are 64 bits
+wide before a stride multiplies them: N * H * D passes 2^31 where N does not. Not here: the forward
+(`triton_forward.py`), launching (`triton_attention.py`).
 
 Letters: H query heads, K key heads, G query heads a key head, N packed tokens, D head size.
 """
@@ -26,10 +27,10 @@ def delta_kernel(
 ):  # fmt: skip
     """Write delta [H, N] = rowsum(dO * O) in float32."""
     row = tl.program_id(0) * BM + tl.arange(0, BM)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     d = tl.arange(0, BD)
-    out = load_rows(out_ptr + head.to(tl.int64) * oh, row, on, d, N, D, BD).to(tl.float32)
-    grad = load_rows(grad_ptr + head.to(tl.int64) * gh, row, gn, d, N, D, BD).to(tl.float32)
+    out = load_rows(out_ptr + head * oh, row, on, d, N, D, BD).to(tl.float32)
+    grad = load_rows(grad_ptr + head * gh, row, gn, d, N, D, BD).to(tl.float32)
     tl.store(delta_ptr + head * N + row, tl.sum(out * grad, 1), mask=row < N)
 
 
@@ -105,14 +106,14 @@ def keys_kernel(
     Parts are [K, part, BN, D] float32; several parts of one tile of keys are summed afterwards.
     """
     part = tl.program_id(0)
-    key_head = tl.program_id(1)
+    key_head = tl.program_id(1).to(tl.int64)
     key_tile = tl.load(key_tile_ptr + part)
     first, stop = tl.load(first_ptr + part), tl.load(stop_ptr + part)
     full_first, full_stop = tl.load(full_first_ptr + part), tl.load(full_stop_ptr + part)
     key = key_tile * BN + tl.arange(0, BN)
     d = tl.arange(0, BD)
-    k = load_rows(k_ptr + key_head.to(tl.int64) * kh, key, kn, d, N, D, BD)
-    v = load_rows(v_ptr + key_head.to(tl.int64) * vh, key, vn, d, N, D, BD)
+    k = load_rows(k_ptr + key_head * kh, key, kn, d, N, D, BD)
+    v = load_rows(v_ptr + key_head * vh, key, vn, d, N, D, BD)
     end = tl.load(end_ptr + key, mask=key < N, other=0)
     depth_key = key
     if HAS_WINDOW:
@@ -121,8 +122,8 @@ def keys_kernel(
     dv = tl.zeros([BN, BD], tl.float32)
     for g in range(G):
         head = key_head * G + g
-        q_base = q_ptr + head.to(tl.int64) * qh
-        g_base = grad_ptr + head.to(tl.int64) * gh
+        q_base = q_ptr + head * qh
+        g_base = grad_ptr + head * gh
         lse_base, delta_base = lse_ptr + head * N, delta_ptr + head * N
         # Those before and those behind the full ones, in one loop: a loop is a copy of its code.
         num_before = full_first - first
@@ -140,7 +141,7 @@ def keys_kernel(
                 D, BD, BM, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
     row = tl.arange(0, BN)
-    at = key_head.to(tl.int64) * part_stride + (part * BN + row[:, None]).to(tl.int64) * D + d[None]
+    at = key_head * part_stride + (part * BN + row[:, None]).to(tl.int64) * D + d[None]
     inside = (row[:, None] < BN) & (d[None] < D)
     tl.store(dk_ptr + at, dk * scale, mask=inside)
     tl.store(dv_ptr + at, dv, mask=inside)
@@ -200,18 +201,18 @@ def queries_kernel(
 ):  # fmt: skip
     """Write dQ [H, N, D]."""
     tile = tl.load(order_ptr + tl.program_id(0))
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     query = tile * BM + tl.arange(0, BM)
     d = tl.arange(0, BD)
-    q = load_rows(q_ptr + head.to(tl.int64) * qh, query, qn, d, N, D, BD)
-    grad = load_rows(grad_ptr + head.to(tl.int64) * gh, query, gn, d, N, D, BD)
+    q = load_rows(q_ptr + head * qh, query, qn, d, N, D, BD)
+    grad = load_rows(grad_ptr + head * gh, query, gn, d, N, D, BD)
     lse = tl.load(lse_ptr + head * N + query, mask=query < N, other=0.0)
     delta = tl.load(delta_ptr + head * N + query, mask=query < N, other=0.0)
     depth_query = query
     if HAS_WINDOW:
         depth_query = tl.load(depth_ptr + query, mask=query < N, other=0)
-    k_base = k_ptr + (head // G).to(tl.int64) * kh
-    v_base = v_ptr + (head // G).to(tl.int64) * vh
+    k_base = k_ptr + (head // G) * kh
+    v_base = v_ptr + (head // G) * vh
     dq = tl.zeros([BM, BD], tl.float32)
     for i in range(tl.load(full_offsets + tile), tl.load(full_offsets + tile + 1)):
         dq = _queries_tile(
@@ -225,7 +226,7 @@ def queries_kernel(
             depth_query, end_ptr, depth_ptr, N, scale, softcap, window,
             D, BD, BN, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
-    at = dq_ptr + head.to(tl.int64) * dh + query[:, None] * dn + d[None, :]
+    at = dq_ptr + head * dh + query[:, None].to(tl.int64) * dn + d[None, :]
     tl.store(
         at, (dq * scale).to(dq_ptr.dtype.element_ty),
         mask=(query[:, None] < N) & (d[None, :] < D),

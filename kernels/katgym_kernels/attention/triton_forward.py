@@ -18,7 +18,7 @@ def load_rows(
     base, row, stride, d, N, D: tl.constexpr, BD: tl.constexpr, IS_INSIDE: tl.constexpr = False
 ):  # fmt: skip
     """Return rows of a [N, D] matrix, zero beyond its end; IS_INSIDE: none lies there."""
-    at = base + (row[:, None] * stride + d[None, :])
+    at = base + (row[:, None].to(tl.int64) * stride + d[None, :])  # strides of [N, H, D] are long
     if BD == D and IS_INSIDE:
         rows = tl.load(at)
     elif BD == D:
@@ -90,12 +90,12 @@ def forward_kernel(
 ):  # fmt: skip
     """Write out [H, N, D] and the natural log-sum-exp [H, N]."""
     tile = tl.load(order_ptr + tl.program_id(0))  # the heaviest first
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     query = tile * BM + tl.arange(0, BM)
     d = tl.arange(0, BD)
-    q = load_rows(q_ptr + head.to(tl.int64) * qh, query, qn, d, N, D, BD)
-    k_base = k_ptr + (head // G).to(tl.int64) * kh
-    v_base = v_ptr + (head // G).to(tl.int64) * vh
+    q = load_rows(q_ptr + head * qh, query, qn, d, N, D, BD)
+    k_base = k_ptr + (head // G) * kh
+    v_base = v_ptr + (head // G) * vh
     depth_query = query
     if HAS_WINDOW:
         depth_query = tl.load(depth_ptr + query, mask=query < N, other=0)
@@ -123,6 +123,6 @@ def forward_kernel(
         m = new_m
     total = tl.where(query < N, total, 1.0)
     acc = acc / total[:, None]
-    out = out_ptr + head.to(tl.int64) * oh + query[:, None] * on + d[None, :]
+    out = out_ptr + head * oh + query[:, None].to(tl.int64) * on + d[None, :]
     tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=(query[:, None] < N) & (d[None, :] < D))
     tl.store(lse_ptr + head * N + query, (m + tl.log2(total)) * 0.6931471805599453, mask=query < N)

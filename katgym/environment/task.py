@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -98,7 +99,14 @@ class ProceduralTaskSet(TaskSet):
     `make_task(rng, index)` returns a `Task`; its `task_id` and `split` are set here to
     `{prefix}{split}-{index:06d}`. `rng` is seeded from the split's name and the index, so splits
     never share a stream.
+
+    splits: all splits of the env. A task is then drawn again until the hash of its prompt falls to
+        `split`, so that no two splits share a prompt: a few calls of `make_task` for each task.
+        `UsageError` if none of `MAX_DRAWS` falls to it. Without `splits`, where few different
+        tasks are possible, some will be in more than one.
     """
+
+    MAX_DRAWS = 1000
 
     def __init__(
         self,
@@ -107,8 +115,12 @@ class ProceduralTaskSet(TaskSet):
         size: int,
         split: str = "train",
         prefix: str = "",
+        splits: Sequence[str] = (),
     ) -> None:
+        if splits and split not in splits:
+            raise UnknownNameError(unknown_name("split", split, splits))
         self.split = split
+        self._splits = tuple(splits)
         self._make_task = make_task
         self._size = size
         self._prefix = prefix
@@ -127,8 +139,17 @@ class ProceduralTaskSet(TaskSet):
         if not -self._size <= index < self._size:
             raise IndexError(f"task index {index} is outside 0..{self._size - 1}")
         index %= self._size
-        stream = int.from_bytes(hashlib.sha256(self.split.encode()).digest()[:8], "little")
-        made = self._make_task(np.random.default_rng([stream, index]), index)
+        rng = np.random.default_rng([_hash(self.split), index])
+        made = self._make_task(rng, index)
+        for _ in range(self.MAX_DRAWS):
+            if not self._splits or self._owner(made) == self.split:
+                break
+            made = self._make_task(rng, index)
+        else:
+            raise UsageError(
+                f"none of {self.MAX_DRAWS} tasks drawn for split {self.split!r} belongs to it: too"
+                f" few different prompts for {len(self._splits)} splits"
+            )
         return Task(
             task_id=f"{self._prefix}{self.split}-{index:06d}",
             prompt=made.prompt,
@@ -136,6 +157,9 @@ class ProceduralTaskSet(TaskSet):
             data=made.data,
             split=self.split,
         )
+
+    def _owner(self, task: Task) -> str:
+        return self._splits[_hash(plain_text(task.prompt)) % len(self._splits)]
 
     def get(self, task_id: str) -> Task:
         match = self._pattern.fullmatch(task_id)
@@ -146,3 +170,19 @@ class ProceduralTaskSet(TaskSet):
                 f" Known: {first!r} to {last!r}."
             )
         return self[int(match[1])]
+
+
+def plain_text(text: str) -> str:
+    """Return a text without what makes no other task: case, blank space, width of characters.
+
+    Punctuation stays where it has a meaning between digits or stands as an operator.
+    """
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = "".join(c for c in plain if unicodedata.category(c) != "Cf")
+    return re.sub(r"\s+", "", re.sub(r"(?<!\d)[.,;:!?'\"`](?!\d)", "", plain))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(
+        hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little"
+    )

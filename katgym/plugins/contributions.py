@@ -56,7 +56,7 @@ class EnvSpec:
     """An env that can be made.
 
     Example:
-        EnvSpec(id="reasoning_gym/LegCounting-v0", namespace="reasoning_gym", name="LegCounting",
+        EnvSpec(id="reasoning_gym/LegCounting-v1", namespace="reasoning_gym", name="LegCounting",
                 version=0, plugin="reasoning_gym", plugin_version="0.1.0",
                 distribution="katgym-plugin-reasoning-gym", kwargs={"dataset": "leg_counting"},
                 entry_point="katgym_plugin_reasoning_gym.env:ReasoningGym")

@@ -6,13 +6,11 @@ Not here: tasks in other processes (`reproducibility.py`).
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 
 from katgym.certificate.findings import Failed, Result, Skipped
 from katgym.certificate.subject import Subject, spread
 from katgym.environment.env import Env
-from katgym.environment.task import ProceduralTaskSet
+from katgym.environment.task import ProceduralTaskSet, plain_text
 from katgym.errors import UsageError
 
 NUM_COMPARED = 1000
@@ -100,14 +98,4 @@ async def _content(env: Env, split: str, index: int) -> tuple[str, str, str]:
     observation, _ = await env.areset(seed=index, options={"task_id": task.task_id, "split": split})
     opening = "\n".join(m["content"] for m in observation if m["role"] != "system")
     data = json.dumps([task.prompt, task.answer, dict(task.data)], sort_keys=True)
-    return task.task_id, normalize(opening), normalize(data)
-
-
-def normalize(text: str) -> str:
-    """Return a text without what makes no other task: case, blank space, width of characters.
-
-    Punctuation stays where it has a meaning between digits or stands as an operator.
-    """
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    plain = "".join(c for c in plain if unicodedata.category(c) != "Cf")
-    return re.sub(r"\s+", "", re.sub(r"(?<!\d)[.,;:!?'\"`](?!\d)", "", plain))
+    return task.task_id, plain_text(opening), plain_text(data)

@@ -11,6 +11,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import reasoning_gym
 from reasoning_gym.dataset import ProceduralDataset
 
@@ -23,9 +24,11 @@ HOW_TO_ANSWER = (
     "Think as long as you need, then give the final answer once, between <answer> and </answer>,"
     " with nothing else between the tags."
 )
-SPLIT_SEEDS = {"train": 1_000_000_000, "validation": 2_000_000_000, "test": 3_000_000_000}
-"""Upstream draws task i from seed + i, so splits never share a seed."""
 MAX_SIZE = 10**6
+NUM_UPSTREAM = 4 * MAX_SIZE
+"""Upstream's tasks that ours are drawn from; one of its datasets keeps a list as long as this."""
+MAX_FAILURES = 10
+"""Draws in a row that may fail: `maze` gives up on one seed of some thousand."""
 
 _lock = threading.Lock()
 
@@ -36,7 +39,7 @@ class ReasoningGym(katgym.Env):
     dataset: its name there, one of `DATASETS`; the env's id sets it.
     size: tasks of a split; task i is the same for every size.
 
-    Seeds of splits are disjoint; where a dataset has few different tasks, their contents are not.
+    No question is in two splits. Where upstream fails to make a task, another is drawn.
     """
 
     default_max_turns = 1
@@ -51,29 +54,30 @@ class ReasoningGym(katgym.Env):
         self.size = size
 
     def load_tasks(self, split: str) -> katgym.TaskSet:
-        seed = SPLIT_SEEDS[split]
-
-        def make_task(rng: object, index: int) -> katgym.Task:
+        def make_task(rng: np.random.Generator, _: int) -> katgym.Task:
             with _lock:
-                entry = _entry(self.dataset, seed, self.size, index)
+                index, entry = _draw(self.dataset, rng)
             return katgym.Task(
                 task_id="",
                 prompt=f"{entry['question'].rstrip()}\n\n{HOW_TO_ANSWER}",
                 answer=_gold(self.dataset, entry),
-                data={"dataset": self.dataset, "seed": seed, "index": index},
+                data={"dataset": self.dataset, "index": index},
             )
 
         return katgym.ProceduralTaskSet(
-            make_task, size=self.size, split=split, prefix=f"{self.dataset}-"
+            make_task,
+            size=self.size,
+            split=split,
+            prefix=f"{self.dataset}-",
+            splits=self.splits,
         )
 
     @katgym.scorer()
     def correct(self) -> bool:
         """Whether the answer is right; partial credit of the upstream scorer counts as wrong."""
-        seed, index = self.task.data["seed"], self.task.data["index"]
         with _lock:
-            source = _source(self.dataset, seed, self.size)
-            entry = _entry(self.dataset, seed, self.size, index)
+            source = _source(self.dataset)
+            entry = _entry(self.dataset, self.task.data["index"])
             return is_right(
                 self.final_answer,
                 dataset=self.dataset,
@@ -86,14 +90,25 @@ class ReasoningGym(katgym.Env):
 
 
 @lru_cache(maxsize=32)
-def _source(dataset: str, seed: int, size: int) -> ProceduralDataset:
-    return reasoning_gym.create_dataset(dataset, seed=seed, size=size)
+def _source(dataset: str) -> ProceduralDataset:
+    return reasoning_gym.create_dataset(dataset, seed=0, size=NUM_UPSTREAM)
 
 
 @lru_cache(maxsize=1024)
-def _entry(dataset: str, seed: int, size: int, index: int) -> dict[str, Any]:
-    entry: dict[str, Any] = _source(dataset, seed, size)[index]
+def _entry(dataset: str, index: int) -> dict[str, Any]:
+    entry: dict[str, Any] = _source(dataset)[index]
     return entry
+
+
+def _draw(dataset: str, rng: np.random.Generator) -> tuple[int, dict[str, Any]]:
+    failure = RuntimeError()
+    for _ in range(MAX_FAILURES):
+        index = int(rng.integers(NUM_UPSTREAM))
+        try:
+            return index, _entry(dataset, index)
+        except RuntimeError as e:
+            failure = e
+    raise failure
 
 
 def _gold(dataset: str, entry: dict[str, Any]) -> str:

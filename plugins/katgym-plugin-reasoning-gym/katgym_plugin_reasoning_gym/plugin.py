@@ -11,7 +11,7 @@ from katgym_plugin_reasoning_gym.datasets import DATASETS, env_name
 def katgym_register_envs(register: RegisterEnv) -> None:
     for dataset in DATASETS:
         register(
-            f"reasoning_gym/{env_name(dataset)}-v0",
+            f"reasoning_gym/{env_name(dataset)}-v1",
             "katgym_plugin_reasoning_gym.env:ReasoningGym",
             description=f"reasoning-gym's {dataset!r}: one question, graded right or wrong.",
             kwargs={"dataset": dataset},

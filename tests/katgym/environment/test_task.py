@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
+from katgym.environment.task import SPLITS, ProceduralTaskSet, Task, TaskSet
 from katgym.errors import UnknownNameError, UsageError
 
 
@@ -112,3 +112,27 @@ def test_procedural_index_out_of_range(index: int) -> None:
 def test_procedural_set_is_lazy() -> None:
     assert len(squares(size=10**12)) == 10**12
     assert squares(size=10**12)[10**12 - 1].task_id == "train-999999999999"
+
+
+def test_splits_that_are_told_share_no_prompt_and_what_cannot_be_split_is_an_error() -> None:
+    def dice(split: str, sides: int) -> ProceduralTaskSet:
+        def make(rng: np.random.Generator, index: int) -> Task:
+            return Task(task_id="", prompt=f"Roll:  {rng.integers(sides)}")
+
+        return ProceduralTaskSet(make, size=300, split=split, splits=SPLITS)
+
+    prompts = [{task.prompt for task in dice(split, 60)} for split in SPLITS]
+    assert len(set().union(*prompts)) == sum(map(len, prompts)) == 60
+    assert [task.prompt for task in dice("test", 60)] == [task.prompt for task in dice("test", 60)]
+    owners = [split for split in SPLITS if _is_drawn(dice(split, 1))]
+    assert len(owners) == 1
+    with pytest.raises(UnknownNameError, match="unknown split 'dev'"):
+        dice("dev", 60)
+
+
+def _is_drawn(tasks: ProceduralTaskSet) -> bool:
+    try:
+        return bool(tasks[0])
+    except UsageError as e:
+        assert "too few different prompts for 3 splits" in str(e)
+        return False

@@ -23,7 +23,7 @@ help:
 	@echo "make check     lint, format, types, layers, the figures of the house"
 	@echo "make docs      generate docs/reference from the docstrings"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
-	@echo "make bench-gpu checks the kernels on a CUDA GPU, then times them and training steps"
+	@echo "make bench-gpu checks and times the kernels on a CUDA GPU; with PART=2 training steps"
 
 # torch first and alone: the constraint names the CPU build's version on every machine.
 $(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
@@ -79,11 +79,12 @@ bench: $(SETUP)
 # triton will do.
 GPU_PYTHON = $(shell python3 -c "import torch, triton" 2>/dev/null && echo python3 || \
   echo $(BIN)/python)
+PART ?= 1
+BENCH_1 := kernels/benchmarks/gpu.py
+BENCH_2 := trainer/benchmarks/gpu.py
 bench-gpu:
-	PYTHONPATH=kernels $(GPU_PYTHON) kernels/benchmarks/gpu.py
-	PYTHONPATH=kernels:trainer $(GPU_PYTHON) trainer/benchmarks/steps.py --device cuda \
-	  --shape 0.6b --dtype bfloat16 --checkpointing --shrink 1 --max-tokens 40000 --limit-s 20 \
-	  --methods rows,varlen,concatenated,forest --out trainer/benchmarks/steps_gpu.csv
+	@test -n "$(BENCH_$(PART))" || { echo "PART is 1 (kernels) or 2 (training), got $(PART)"; exit 1; }
+	PYTHONPATH=kernels:trainer $(GPU_PYTHON) $(BENCH_$(PART)) --budget-s 480
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

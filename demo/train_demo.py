@@ -25,6 +25,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.table import Table
 
 from katgym.cli.main import main
@@ -143,6 +144,8 @@ class Demo:
 
     def train(self, kind: str, name: str, *settings: str) -> None:
         """Train by a file of the demo, with some keys replaced."""
+        if torch.cuda.is_available():  # the files name the CPU's backend
+            settings += ("train.backend=auto",)
         told = [part for setting in settings for part in ("--set", setting)]
         _katgym("train", kind, f"{HERE}/{kind}.toml", "--out", f"{self.runs}/{name}", *told)
 

@@ -8,18 +8,18 @@ dense mask does on the same inputs. Not here: the tests, which go further on sma
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from shapes import caterpillar, fork_at, random_end, star
+from stages import Bench
 from torch import Tensor
-from triton.errors import TritonError
 
 from katgym_kernels import TreePlan, edge_logprobs, tree_attention
 
+COLUMNS = ("backend", "case", "errors")
+"""Errors are those of the output, and of the gradients of q, k, v and sinks."""
 MAX_ERROR = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 
@@ -35,71 +35,67 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
-    skipped: tuple[str, ...] = field(default=())
-    """Backends that do not know an option of this case."""
 
 
-def cases(device: torch.device) -> Iterator[Case]:
-    """Yield what is checked; few kinds of inputs, since each compiles kernels of its own."""
+def groups(device: torch.device) -> dict[str, list[Case]]:
+    """Return what is checked, by the kernels it compiles: inputs of one kind share them."""
     rng = random.Random(0)
     is_cuda = device.type == "cuda"
     half = torch.bfloat16 if is_cuda else torch.float16  # Triton's interpreter has no bfloat16 dot
-    num = 700 if is_cuda else 90
-    end = random_end(rng, num, chain=0.97)
-    options = ("sdpa", "cascade")
-    yield Case(name="random", end=end, dtype=half)
-    for fork in (57, 60, 63, 64, 65, 121, 127, 128, 129) if is_cuda else (63, 64):
-        yield Case(name=f"fork at {fork}", end=fork_at(fork, 2 * fork + 31), dtype=half)
+    end = random_end(rng, 700 if is_cuda else 90, chain=0.97)
     last = 500 if is_cuda else 60
-    yield Case(name="caterpillar", end=caterpillar(last), dtype=half)
-    yield Case(name="leaves of one token", end=star(last), dtype=half)
-    yield Case(name="one row", end=[last] * last, dtype=half)
-    yield Case(name="float32", end=end, dtype=torch.float32, size=64, skipped=("cascade", "flex"))
-    yield Case(
-        name="window, softcap, sinks", end=end, dtype=half, window=40, softcap=5.0,
-        has_sinks=True, skipped=options,
-    )  # fmt: skip
+    forks = (57, 60, 63, 64, 65, 121, 127, 128, 129) if is_cuda else (63, 64)
+    found = {
+        "forests": [
+            Case(name="random", end=end, dtype=half),
+            *(Case(name=f"fork at {n}", end=fork_at(n, 2 * n + 31), dtype=half) for n in forks),
+            Case(name="caterpillar", end=caterpillar(last), dtype=half),
+            Case(name="leaves of one token", end=star(last), dtype=half),
+            Case(name="one row", end=[last] * last, dtype=half),
+        ],
+        "float32": [Case(name="float32", end=end, dtype=torch.float32, size=64)],
+        "options": [
+            Case(name="window, softcap, sinks", end=end, dtype=half, window=40, softcap=5.0,
+                 has_sinks=True),
+        ],
+    }  # fmt: skip
     for size in (64, 80, 96, 256) if is_cuda else (64,):
-        yield Case(name=f"head size {size}", end=end, dtype=half, size=size)
+        found[f"size {size}"] = [Case(name=f"head size {size}", end=end, dtype=half, size=size)]
     if is_cuda:
-        yield Case(name="float16", end=end, dtype=torch.float16)
+        found["float16"] = [Case(name="float16", end=end, dtype=torch.float16)]
+    return found
 
 
-def check_attention(
-    device: torch.device, backends: list[str], *, limit_s: float = 200
-) -> dict[str, str]:
-    """Print the errors of every case; return why a backend is wrong, by its name."""
-    wrong: dict[str, str] = {}
-    started = time.monotonic()
-    for case in cases(device):
-        if time.monotonic() - started > limit_s:
-            print(f"not checked for want of time: {case.name} and what follows")
-            break
-        plan = TreePlan.build(case.end, window=case.window, device=device)
-        inputs = _draw(case, device)
-        options = {"softcap": case.softcap}
-        wanted = _played(plan, [t.double() for t in inputs], "reference", options)
-        allowed = [MAX_ERROR[case.dtype]] * len(wanted)
-        if "sdpa" not in case.skipped and case.dtype is not torch.float32:
-            eager = _errors(_played(plan, inputs, "sdpa", options), wanted)
-            allowed = [2 * e for e in eager]
-        for backend in backends:
-            if backend in case.skipped or backend in wrong:
-                continue
-            try:
-                errors = _errors(_played(plan, inputs, backend, options), wanted)
-            except (RuntimeError, ValueError, TritonError) as e:  # a compiler's, a driver's, ours
-                wrong[backend] = f"{case.name}: {type(e).__name__}: {e!s:.300}"
-            else:
-                if not all(x <= most for x, most in zip(errors, allowed, strict=True)):
-                    wrong[backend] = f"{case.name}: {_told(errors)}, allowed {_told(allowed)}"
-            said = f"WRONG: {wrong[backend]}" if backend in wrong else _told(errors)
-            print(f"{case.name:24} {backend:8} {said}", flush=True)
-    return wrong
+def activate(backend: str) -> str:
+    """Have PyTorch take the FlashAttention that is named behind a backend; return the backend."""
+    name, _, flash = backend.partition(" ")
+    if flash:
+        torch.nn.attention.activate_flash_attention_impl(flash)
+    return name
 
 
-def check_edges(device: torch.device) -> str | None:
-    """Return how `edge_logprobs` is wrong on this device, None if it is not."""
+def check_attention(bench: Bench, backend: str, group: str) -> None:
+    """Write the errors of a group's cases; a failure for each that is wrong or cannot be had."""
+    name = activate(backend)
+    for case in groups(bench.device)[group]:
+        with bench.passing_over(case.name):
+            plan = TreePlan.build(case.end, window=case.window, device=bench.device)
+            inputs = _draw(case, bench.device)
+            options = {"softcap": case.softcap}
+            wanted = _played(plan, [t.double() for t in inputs], "reference", options)
+            allowed = [MAX_ERROR[case.dtype]] * len(wanted)
+            if not case.has_sinks and case.dtype is not torch.float32:
+                eager = _errors(_played(plan, inputs, "sdpa", options), wanted)
+                allowed = [2 * e for e in eager]
+            errors = _errors(_played(plan, inputs, name, options), wanted)
+            if not all(x <= most for x, most in zip(errors, allowed, strict=True)):
+                bench.fail(f"{case.name}: WRONG: {_told(errors)}, allowed {_told(allowed)}")
+            bench.add("checks", {"backend": backend, "case": case.name, "errors": _told(errors)})
+
+
+def check_edges(bench: Bench) -> None:
+    """Write the errors of `edge_logprobs`, by backend."""
+    device = bench.device
     rng = torch.Generator().manual_seed(0)
     dtype = torch.bfloat16
     hidden, weight = (torch.randn(n, 64, generator=rng).to(device, dtype) for n in (300, 5000))
@@ -114,11 +110,12 @@ def check_edges(device: torch.device) -> str | None:
 
     wanted = play(hidden.double(), weight.double(), "torch")
     for backend in ("torch", "triton"):
-        errors = _errors(play(hidden, weight, backend), wanted)
-        print(f"{'edge log-probs':24} {backend:8} {_told(errors)}", flush=True)
-        if not (max(errors[:2]) < 1e-5 and max(errors[2:]) < 1e-2):
-            return f"backend {backend!r}: {_told(errors)}"
-    return None
+        with bench.passing_over(backend):
+            errors = _errors(play(hidden, weight, backend), wanted)
+            row = {"backend": backend, "case": "edge log-probs", "errors": _told(errors)}
+            bench.add("checks", row)
+            if not (max(errors[:2]) < 1e-5 and max(errors[2:]) < 1e-2):
+                bench.fail(f"{backend}: WRONG: {_told(errors)}")
 
 
 def _draw(case: Case, device: torch.device) -> list[Tensor]:

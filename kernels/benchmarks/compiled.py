@@ -30,9 +30,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from katgym_kernels.attention import triton_attention as launching
 from katgym_kernels.attention import triton_backward as backward
 from katgym_kernels.attention import triton_forward as forward
+from katgym_kernels.attention.kernel_configs import default_config
 from katgym_kernels.edge_logprobs import triton_blocks as blocks
 from katgym_kernels.triton_check import HEAD_SIZES
 
@@ -70,7 +70,7 @@ Kernel = tuple[str, Any, dict[str, Any], dict[str, int]]
 
 def kernels(size: int, dtype: str, *, shared_bytes: int, has_options: bool) -> Iterator[Kernel]:
     """Yield what is compiled."""
-    config = launching.default_config(size, DTYPES[dtype], shared_bytes=shared_bytes)
+    config = default_config(size, DTYPES[dtype], shared_bytes=shared_bytes)
     padded = int(triton.next_power_of_2(size))
     heads = {"G": 4, "D": size, "BD": padded, "PRECISION": "ieee"}
     flags = {"HAS_WINDOW": has_options, "HAS_SOFTCAP": has_options}

@@ -3,12 +3,13 @@
     python kernels/benchmarks/edges.py --edges 32768 --vocabulary 151936 --size 128 \\
         --out kernels/benchmarks/edges_cpu.csv
 
-`eager` is log_softmax over all logits. `cce` (cut-cross-entropy) and `liger` (liger-kernel) are
-measured where they are installed and can run: on the CPU that is cce's torch.compile form, and for
-both no entropy, which they do not give. Memory is what is held at most above the inputs, gradients
-included: of the process on the CPU, each backend in one of its own; of the allocator on CUDA.
-`--confident` prints how far the gradient of a confident token in bfloat16 is off instead. Not here:
-whether the results are right (`check.py`).
+`eager` is log_softmax over all logits, `gather` the targets' logits less a log-sum-exp of each row,
+as TRL computes it (float32, without entropy). `cce` (cut-cross-entropy) and `liger` (liger-kernel)
+are measured where they are installed and can run: on the CPU that is cce's torch.compile form, and
+for both no entropy, which they do not give. Memory is what is held at most above the inputs,
+gradients included: of the process on the CPU, each backend in one of its own; of the allocator on
+CUDA. `--confident` prints how far the gradient of a confident token in bfloat16 is off instead. Not
+here: whether the results are right (`check.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import argparse
 import gc
 import multiprocessing
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from timing import Rows, device_name
+from timing import Rows, device_name, peak_mib
 from torch import Tensor
 
 from katgym_kernels import edge_logprobs
@@ -75,6 +75,13 @@ def eager(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     return logp.gather(1, target[:, None]).sum()
 
 
+def gather(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    """Return the same from the target's logit and a log-sum-exp for each row."""
+    logits = (hidden @ weight.T).float()
+    lse = torch.stack([row.logsumexp(0) for row in logits])
+    return (logits.gather(1, target[:, None])[:, 0] - lse).sum()
+
+
 def cce(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
     """Return the same from cut-cross-entropy."""
     from cut_cross_entropy import linear_cross_entropy
@@ -92,7 +99,7 @@ def liger(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 def backends(device: str) -> dict[str, Compute]:
     """Return what can be measured on a device."""
-    found: dict[str, Compute] = {"torch": ours("torch"), "eager": eager}
+    found: dict[str, Compute] = {"torch": ours("torch"), "eager": eager, "gather": gather}
     if device == "cuda":
         found["triton"] = ours("triton")
     if find_spec("cut_cross_entropy"):
@@ -110,17 +117,19 @@ def measure(name: str, size: Size) -> dict[str, object]:
     hidden.grad = weight.grad = None
     gc.collect()
     is_cuda = size.device == "cuda"
-    before = _start_peak(is_cuda)
     forward, backward = [], []
-    for _ in range(size.repeats):
-        hidden.grad = weight.grad = None
-        started = _now(is_cuda)
-        total = compute(hidden, weight, target)
-        middle = _now(is_cuda)
-        total.backward()
-        forward.append((middle - started) * 1e3)
-        backward.append((_now(is_cuda) - middle) * 1e3)
-    peak = _peak(is_cuda) - before
+
+    def play() -> None:
+        for _ in range(size.repeats):
+            hidden.grad = weight.grad = None
+            started = _now(is_cuda)
+            total = compute(hidden, weight, target)
+            middle = _now(is_cuda)
+            total.backward()
+            forward.append((middle - started) * 1e3)
+            backward.append((_now(is_cuda) - middle) * 1e3)
+
+    peak = peak_mib(play)
     assert hidden.grad is not None and weight.grad is not None
     gradients = hidden.grad.nbytes + weight.grad.nbytes
     shape = asdict(size)
@@ -129,7 +138,7 @@ def measure(name: str, size: Size) -> dict[str, object]:
         "backend": name,
         "forward_ms": round(statistics.median(forward), 1),
         "backward_ms": round(statistics.median(backward), 1),
-        "peak_mib": round(peak / 2**20),
+        "peak_mib": round(peak),
         "gradients_mib": round(gradients / 2**20),
     }
 
@@ -138,28 +147,6 @@ def _now(is_cuda: bool) -> float:
     if is_cuda:
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def _start_peak(is_cuda: bool) -> int:
-    """Return what is held now, and forget the peak where that can be done."""
-    if is_cuda:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    return _status("VmRSS")
-
-
-def _peak(is_cuda: bool) -> int:
-    return torch.cuda.max_memory_allocated() if is_cuda else _status("VmHWM")
-
-
-def _status(field: str) -> int:
-    """Return a size from this process's status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def apart(name: str, size: Size) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import ctypes
 import platform
 import statistics
 import subprocess
@@ -68,6 +69,31 @@ def in_turns(
     return found
 
 
+def peak_mib(work: Callable[[], object]) -> float:
+    """Return the memory that some work takes above what is held before it, in MiB.
+
+    Of the GPU if there is one, else of the process (Linux alone).
+    """
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        work()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
+    before = _status_kib("VmRSS")
+    work()
+    return (_status_kib("VmHWM") - before) / 1024
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise SystemExit(f"/proc/self/status has no {field}")
+
+
 def quantiles(values: Sequence[float]) -> dict[str, float]:
     """Return p20, p50 and p80, rounded."""
     cuts = statistics.quantiles(values, n=10, method="inclusive") if len(values) > 1 else values * 9
@@ -76,11 +102,12 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Return the versions that a row names, and the commit of the working tree."""
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
-        cwd=Path(__file__).parent,
-    )  # fmt: skip
-    found = {"torch": torch.__version__, "triton": "", "commit": git.stdout.strip()}
+    found = {"torch": torch.__version__, "triton": "", "commit": ""}
+    with contextlib.suppress(OSError):  # no git
+        found["commit"] = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True,
+            cwd=Path(__file__).parent,
+        ).stdout.strip()  # fmt: skip
     with contextlib.suppress(metadata.PackageNotFoundError):
         found["triton"] = metadata.version("triton")
     return found

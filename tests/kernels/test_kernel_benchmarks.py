@@ -25,17 +25,6 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_everything_for_a_gpu_runs_in_the_interpreter(tmp_path: Path) -> None:
-    told = run("gpu.py", "--small", "--out", str(tmp_path))
-    assert "WRONG" not in told and "fork at 63               triton" in told
-    attention = read(tmp_path / "attention_gpu.csv")
-    kinds = {(row["backend"], row["pass"]) for row in attention}
-    assert {("flat", "forward"), ("triton", "backward"), ("cascade", "backward")} <= kinds
-    assert all(float(row["p20_ms"]) <= float(row["p50_ms"]) for row in attention)
-    assert {row["backend"] for row in read(tmp_path / "edges_gpu.csv")} >= {"torch", "eager"}
-
-
-@pytest.mark.slow
 def test_families_are_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "attention.csv"
     run("attention.py", "--shrink", "128", "--repeats", "1", "--out", str(out))

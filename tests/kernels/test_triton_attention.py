@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,16 +22,15 @@ from katgym_kernels.triton_check import HEAD_SIZES
 triton_attention = pytest.importorskip(
     "katgym_kernels.attention.triton_attention", reason="needs triton"
 )
+kernel_configs = importlib.import_module("katgym_kernels.attention.kernel_configs")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def config(
     block_m: int, block_n: int, max_query_tiles: int = 64, max_extra_parts: int = 1024
 ) -> Any:
-    tiles = triton_attention.KernelConfig(
-        block_m=block_m, block_n=block_n, num_warps=4, num_stages=1
-    )
-    return triton_attention.TritonConfig(
+    tiles = kernel_configs.KernelConfig(block_m=block_m, block_n=block_n, num_warps=4, num_stages=1)
+    return kernel_configs.TritonConfig(
         forward=tiles, keys=tiles, queries=tiles, max_query_tiles=max_query_tiles,
         max_extra_parts=max_extra_parts,
     )  # fmt: skip
@@ -238,7 +239,7 @@ def test_with_a_window_parts_hold_no_tile_that_lies_beyond_it() -> None:
 def float32_tiles(end: list[int], window: int | None = None, key_heads: int = 8) -> tuple[int, int]:
     """Return the parts of dK, and the tiles of dK itself, of all key heads at head size 128."""
     plan = TreePlan.build(end, window=window)
-    keys = triton_attention.default_config(128, torch.bfloat16)
+    keys = kernel_configs.default_config(128, torch.bfloat16)
     parts = triton_attention.key_parts(
         plan, keys.keys.block_m, keys.keys.block_n, keys.max_query_tiles,
         keys.max_extra_parts // key_heads,
@@ -296,6 +297,18 @@ def test_rows_beyond_2_31_elements_are_read_where_they_are() -> None:
 
     for x, y in zip(run(*far), run(*inputs), strict=True):
         assert x.norm() > 0 and torch.equal(x, y)
+
+
+def test_a_device_has_the_configuration_that_was_measured_on_it(tmp_path: Path) -> None:
+    measured = config(32, 64)
+    kernel_configs.write_table(tmp_path / "table.json", {"a 128 bfloat16": measured})
+    assert kernel_configs.read_table(tmp_path / "table.json") == {"a 128 bfloat16": measured}
+    for key, shipped in kernel_configs.read_table(kernel_configs.TABLE).items():
+        name, size, dtype = key.rsplit(" ", 2)
+        assert name and int(size) in HEAD_SIZES and hasattr(torch, dtype)
+        assert shipped.forward.block_m >= 16
+    chosen = kernel_configs.choose_config(torch.device("cpu"), 64, torch.float32)
+    assert chosen == kernel_configs.default_config(64, torch.float32)
 
 
 def test_what_the_kernels_do_not_know_is_refused() -> None:

@@ -20,8 +20,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kernels/benchmarks"))
 from families import FAMILIES, Node, Tree
-from steps import gradient, make_model, make_rows, peak_mib
-from timing import Rows, device_name, in_turns, quantiles
+from steps import gradient, make_model, make_rows
+from timing import Rows, device_name, in_turns, peak_mib, quantiles
 
 from katgym_trainer import PackedForest, Row, forward_backward, loss, pack
 

@@ -5,20 +5,18 @@
     katgym eval 'katgym/TreasureHunt-v1?level=2' --policy smollm2 --tasks 2 --group-size 8 \
         --max-tokens 48 --set limits.max_turns=6 --out runs/recorded
     python trainer/benchmarks/steps.py --recorded runs/recorded --vocabulary 49152
-    python trainer/benchmarks/steps.py --device cuda --shape 0.6b --dtype bfloat16 --shrink 1 \
-        --max-tokens 40000 --checkpointing --out trainer/benchmarks/steps_gpu.csv
 
 All methods (`methods.py`) give the gradient of the same loss, which is compared before anything is
 timed; then they take turns, each with the optimizer's step. The ceiling is the ratio of the
 floating-point operations of every row by itself to those of the trie. The peak memory is what a
 step takes above what was held before it. Not here: what the families are
-(`kernels/benchmarks/families.py`).
+(`kernels/benchmarks/families.py`), steps on a GPU (`gpu.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
+import functools
 import os
 import random
 import statistics
@@ -33,35 +31,14 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[2] / "kernels/benchmarks"))
 from families import FAMILIES, Node, Tree
 from methods import METHODS
-from timing import Rows, device_name, in_turns, quantiles
+from timing import Rows, device_name, in_turns, peak_mib, quantiles
 
 from katgym_trainer import PackedForest, Row, loss, pack
+from katgym_trainer.optimization.master_weights import MasterWeights
 
 COLUMNS = ("family", "method", "rows", "num_flat", "num_tree", "por", "forests", "max_tokens",
            "p20_ms", "p50_ms", "p80_ms", "tokens_per_s", "speedup", "ceiling", "of_ceiling",
-           "peak_mib", "repeats")  # fmt: skip
-
-
-SHAPES = {
-    "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-             "num_attention_heads": 16, "tie_word_embeddings": True},
-    "1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
-             "num_attention_heads": 16, "tie_word_embeddings": True},
-    "4b": {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
-           "num_attention_heads": 32, "tie_word_embeddings": True},
-    "8b": {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
-           "num_attention_heads": 32, "tie_word_embeddings": False},
-}  # fmt: skip
-"""Of the Qwen3 models of these names; all have 8 key heads of 128 and 151,936 tokens."""
-
-
-def make_model(layers: int, width: int, vocabulary: int) -> Any:
-    """Return a small Qwen3-shaped model with random weights."""
-    return qwen3(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
-        num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
-        head_dim=64, tie_word_embeddings=True,
-    )  # fmt: skip
+           "peak_mib", "repeats", "gradient_error")  # fmt: skip
 
 
 def qwen3(*, device: str = "cpu", dtype: torch.dtype = torch.float32, **shape: Any) -> Any:
@@ -74,6 +51,15 @@ def qwen3(*, device: str = "cpu", dtype: torch.dtype = torch.float32, **shape: A
     torch.manual_seed(0)
     with torch.device(device):
         return transformers.Qwen3ForCausalLM(config).to(dtype).train()
+
+
+def make_model(layers: int, width: int, vocabulary: int, **more: Any) -> Any:
+    """Return a small Qwen3-shaped model with random weights."""
+    return qwen3(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
+        num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
+        head_dim=64, tie_word_embeddings=True, **more,
+    )  # fmt: skip
 
 
 def make_rows(tree: Tree, vocabulary: int, *, seed: int = 0) -> list[Row]:
@@ -137,36 +123,14 @@ def ceiling(model: Any, rows: list[Row], forests: list[PackedForest]) -> float:
 
 
 def gradient(model: Any, step: Callable[[], object]) -> Tensor:
-    """Return the gradient a step leaves, in one piece."""
+    """Return the gradient a step leaves, in one piece; what it adds up, it adds in float32."""
+    masters = MasterWeights(model.named_parameters())
     model.zero_grad()
     step()
-    found = torch.cat([p.grad.flatten().cpu() for p in model.parameters()])
-    model.zero_grad()
+    found = torch.cat([p.grad.flatten().cpu() for _, p in masters.named() if p.grad is not None])
+    masters.clear_gradients()
+    masters.close()
     return found
-
-
-def peak_mib(step: Callable[[], object]) -> float:
-    """Return the memory that a step takes above what is held before, in MiB.
-
-    Of the GPU if there is one, else of the process (Linux alone).
-    """
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        step()
-        return (torch.cuda.max_memory_allocated() - held) / 2**20
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
-    before = _status_kib("VmRSS")
-    step()
-    return (_status_kib("VmHWM") - before) / 1024
-
-
-def _status_kib(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    raise SystemExit(f"/proc/self/status has no {field}")
 
 
 def measure(
@@ -178,74 +142,64 @@ def measure(
     max_tokens: int,
     repeats: int,
     limit_s: float,
+    fail: Callable[[str], object] = sys.exit,
 ) -> list[dict[str, object]]:
-    """Return a row of numbers for each method; raises if their gradients differ.
+    """Return a row of numbers for each method, the first of which the others are compared with.
 
-    A method that the GPU's memory is too small for is left out and named.
+    fail: is told of a gradient that is off, and of a method that the GPU's memory is too small for.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-12, fused=True)
     sft = loss("sft")
-
-    def step(method: str) -> None:
-        METHODS[method](model, rows, sft, max_tokens)
+    bound = 1e-4 if model.dtype == torch.float32 else 0.1
+    peaks, errors = {}, {}
+    wanted = None
 
     def whole_step(method: str) -> None:
-        step(method)
+        METHODS[method](model, rows, sft, max_tokens)
         optimizer.step()
         model.zero_grad()
 
-    peaks = _peaks(name, model, methods, step, whole_step)
+    for method in methods:
+        try:
+            step = functools.partial(METHODS[method], model, rows, sft, max_tokens)
+            found = gradient(model, step)
+            wanted = found if wanted is None else wanted
+            errors[method] = float((found - wanted).norm() / wanted.norm())
+            if not errors[method] < bound:
+                fail(f"{name}: the gradient of {method} is off by {errors[method]:.1e}")
+            if not peaks:
+                whole_step(method)  # the optimizer has its state
+            peaks[method] = peak_mib(functools.partial(whole_step, method))
+        except torch.OutOfMemoryError:
+            model.zero_grad()
+            torch.cuda.empty_cache()
+            fail(f"{name}: {method} is out of memory")
     times = in_turns(
-        {method: lambda method=method: whole_step(method) for method in peaks},
+        {method: functools.partial(whole_step, method) for method in peaks},
         model.device, repeats=repeats, limit_s=limit_s, is_warm=True,
     )  # fmt: skip
     forests = pack(rows, max_tokens=max_tokens)
     best = ceiling(model, rows, forests)
     num_flat = sum(map(len, rows))
+    num_tree = sum(f.stats.num_tree for f in forests)
     shared = {
-        "family": name, "rows": len(rows), "num_flat": num_flat,
-        "num_tree": sum(f.stats.num_tree for f in forests), "forests": len(forests),
+        "family": name, "rows": len(rows), "num_flat": num_flat, "num_tree": num_tree,
+        "forests": len(forests), "por": round(1 - num_tree / num_flat, 3),
         "max_tokens": max_tokens, "ceiling": round(best, 2),
     }  # fmt: skip
     measured = []
     for method, values in times.items():
-        speedup = statistics.median(times["rows"]) / statistics.median(values)
+        speedup = statistics.median(next(iter(times.values()))) / statistics.median(values)
         measured.append(
             {
                 **shared, "method": method, **quantiles(values),
-                "por": round(1 - float(str(shared["num_tree"])) / num_flat, 3),
                 "tokens_per_s": round(num_flat / statistics.median(values) * 1e3),
                 "speedup": round(speedup, 2), "of_ceiling": round(speedup / best, 3),
                 "peak_mib": round(peaks[method]), "repeats": len(values),
+                "gradient_error": f"{errors[method]:.1e}",
             }
         )  # fmt: skip
     return measured
-
-
-def _peaks(
-    name: str,
-    model: Any,
-    methods: Sequence[str],
-    step: Callable[[str], None],
-    whole_step: Callable[[str], None],
-) -> dict[str, float]:
-    """Return the peak memory of each method, in MiB, once its gradient is that of rows alone."""
-    wanted = gradient(model, lambda: step("rows"))
-    whole_step("forest")  # the optimizer has its state
-    bound = 1e-4 if model.dtype == torch.float32 else 0.05
-    peaks = {}
-    for method in methods:
-        try:
-            found = gradient(model, lambda method=method: step(method))
-            error = float((found - wanted).norm() / wanted.norm())
-            if not error < bound:
-                raise SystemExit(f"{name}: the gradient of {method} is off by {error:.1e}")
-            peaks[method] = peak_mib(lambda method=method: whole_step(method))
-        except torch.OutOfMemoryError:
-            print(f"{name}: {method} is out of memory", flush=True)
-            model.zero_grad()
-            torch.cuda.empty_cache()
-    return peaks
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -255,10 +209,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", default=",".join(METHODS), help="all of them")
     parser.add_argument("--family", default="", help="those with this in their name alone")
     parser.add_argument("--shrink", type=int, default=16, help="divides all lengths (16)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--shape", choices=SHAPES, help="instead of layers, width and vocabulary")
-    parser.add_argument("--checkpointing", action="store_true", help="of activations")
     parser.add_argument("--limit-s", type=float, default=600, help="for a family's repeats (600)")
     parser.add_argument("--layers", type=int, default=9)
     parser.add_argument("--width", type=int, default=512, help="of the model (512)")
@@ -273,17 +223,7 @@ def main() -> None:
     """Measure, write the CSV, print a table."""
     parser = _parser()
     options = parser.parse_args()
-    if options.shape is None:
-        model = make_model(options.layers, options.width, options.vocabulary)
-    else:
-        options.vocabulary = 151_936
-        model = qwen3(
-            device=options.device, dtype=getattr(torch, options.dtype), head_dim=128,
-            num_key_value_heads=8, vocab_size=options.vocabulary, **SHAPES[options.shape],
-        )  # fmt: skip
-    model.to(options.device, getattr(torch, options.dtype))
-    if options.checkpointing:
-        model.gradient_checkpointing_enable()
+    model = make_model(options.layers, options.width, options.vocabulary)
     num = sum(p.numel() for p in model.parameters())
     chosen = [family for family in FAMILIES if options.family in family.name]
     if not chosen:
@@ -302,7 +242,7 @@ def main() -> None:
     is_whole = options.prefix or options.recorded
     shared = {
         "parameters": num, "shrink": 1 if is_whole else options.shrink,
-        "device": device_name(model.device), "dtype": options.dtype,
+        "device": device_name(model.device), "dtype": "float32",
     }  # fmt: skip
     with (options.out or Path(os.devnull)).open("w", encoding="utf-8", newline="") as file:
         table = Rows(file, COLUMNS, shared)

@@ -15,13 +15,12 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from katgym.errors import UsageError
-from katgym.play.rollout import RolloutGroup
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
@@ -31,7 +30,6 @@ from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.optimization.master_weights import MasterWeights
 from katgym_trainer.optimization.optimizers import clip_gradients, make_optimizer, schedule_factor
 from katgym_trainer.packing.packer import pack
-from katgym_trainer.rollouts.rollout_rows import group_rows, pass_rates
 from katgym_trainer.row import Row
 from katgym_trainer.row_preparation import Preparation, scale_by_pass_rate
 from katgym_trainer.saving import checkpoints
@@ -46,6 +44,9 @@ from katgym_trainer.saving.trainer_state import (
 )
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.trainer_metrics import combine
+
+if TYPE_CHECKING:
+    from katgym.play.rollout import RolloutGroup
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,11 @@ class Trainer:
                 f"algorithm {self.algorithm_name!r} makes no advantages of rewards: give step_rows"
                 " rows (of supervised_rows, with_gae or preference_rows)"
             )
+        from katgym_trainer.rollouts.rollout_rows import (  # needs what records rollouts
+            group_rows,
+            pass_rates,
+        )
+
         rows = group_rows(groups, self.algorithm.advantage)
         if self.config.advantage_scaling == "pass_rate":
             rows = scale_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)

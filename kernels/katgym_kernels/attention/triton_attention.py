@@ -8,13 +8,13 @@ Letters: H query heads, K key heads, N packed tokens, D head size, P parts, T ke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
+from katgym_kernels.attention.kernel_configs import KernelConfig, TritonConfig, choose_config
 from katgym_kernels.attention.triton_backward import (
     delta_kernel,
     keys_kernel,
@@ -24,77 +24,6 @@ from katgym_kernels.attention.triton_backward import (
 from katgym_kernels.attention.triton_forward import forward_kernel
 from katgym_kernels.tiles import Tiles
 from katgym_kernels.tree_plan import TreePlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelConfig:
-    """Sizes of one kernel's tiles, and how many warps and stages run it."""
-
-    block_m: int
-    """Queries a tile."""
-    block_n: int
-    """Keys a tile."""
-    num_warps: int = 8
-    num_stages: int = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TritonConfig:
-    """The configurations of the three large kernels."""
-
-    forward: KernelConfig
-    keys: KernelConfig
-    """dK and dV."""
-    queries: KernelConfig
-    """dQ."""
-    max_query_tiles: int = 64
-    """Query tiles of a key tile from which on its range is split among programs of dK/dV."""
-    max_extra_parts: int = 1024
-    """Parts that splitting may add, of all key heads: a few for each processor of a large GPU."""
-
-
-LARGE_SHARED_BYTES = 160_000
-"""Shared memory of a block from which on the large tiles fit: A100, H100 and later."""
-
-
-def default_config(
-    size: int, dtype: torch.dtype, *, shared_bytes: int = LARGE_SHARED_BYTES
-) -> TritonConfig:
-    """Return the configuration for a head size and dtype.
-
-    shared_bytes: what a block may have at most on the device. What becomes of each configuration is
-        told by `benchmarks/compiled.py`, how fast it is by `benchmarks/gpu.py --tune`.
-    """
-    if dtype is torch.float32:  # no matrix unit is exact: plain multiplications
-        block = 32 if size <= 128 else 16
-        plain = KernelConfig(block_m=block, block_n=block, num_warps=8, num_stages=1)
-        return TritonConfig(forward=plain, keys=plain, queries=plain)
-    if shared_bytes < LARGE_SHARED_BYTES:
-        tight = KernelConfig(block_m=64, block_n=32, num_warps=4, num_stages=1)
-        block_n = 64 if size <= 128 else 32
-        keys = KernelConfig(block_m=32, block_n=block_n, num_warps=4, num_stages=1)
-        return TritonConfig(forward=tight, keys=keys, queries=tight)
-    if size > 128:
-        return TritonConfig(
-            forward=KernelConfig(block_m=128, block_n=32, num_warps=8, num_stages=2),
-            keys=KernelConfig(block_m=32, block_n=64, num_warps=8, num_stages=2),
-            queries=KernelConfig(block_m=64, block_n=32, num_warps=8, num_stages=2),
-        )
-    return TritonConfig(
-        forward=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=3),
-        keys=KernelConfig(block_m=64, block_n=128, num_warps=8, num_stages=2),
-        queries=KernelConfig(block_m=128, block_n=64, num_warps=8, num_stages=2),
-    )
-
-
-@lru_cache(maxsize=16)
-def shared_bytes(device: torch.device) -> int:
-    """Return how much shared memory a block may have on a device."""
-    if device.type != "cuda":
-        return LARGE_SHARED_BYTES
-    index = torch.cuda.current_device() if device.index is None else device.index
-    found = triton.runtime.driver.active.utils.get_device_properties(index)
-    return int(found["max_shared_mem"])
 
 
 def triton_attention(
@@ -110,8 +39,7 @@ def triton_attention(
 ) -> Tensor:
     """Return out_HND in q's dtype; differentiable once in q, k, v and sinks."""
     if config is None:
-        limit = shared_bytes(q_HND.device)
-        config = default_config(q_HND.shape[-1], q_HND.dtype, shared_bytes=limit)
+        config = choose_config(q_HND.device, q_HND.shape[-1], q_HND.dtype)
     out_HND: Tensor = _TritonAttention.apply(  # type: ignore[no-untyped-call]
         q_HND, k_KND, v_KND, sinks_H, plan, scale, softcap, config
     )

@@ -146,6 +146,8 @@ def make_optimizer(
                 lr=config.learning_rate,
                 betas=(config.beta1, config.beta2),
                 eps=config.epsilon,
+                # One pass over the weights, and no copy of them; None is torch's own choice.
+                fused=all(parameter.is_cuda for parameter in others) or None,
             )
         )
     return Optimizer(parts, parameters)

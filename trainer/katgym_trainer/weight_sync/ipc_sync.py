@@ -9,15 +9,13 @@ Not here: weights between GPUs (`nccl_sync.py`).
 from __future__ import annotations
 
 import asyncio
-import base64
-import pickle
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import reduce_tensor
 
 from katgym.errors import UsageError
 from katgym.vllm_server.control import VllmControl
+from katgym_trainer.weight_sync.ipc_handles import ipc_handles
 from katgym_trainer.weight_sync.served_weights import served_weights
 from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 
@@ -42,20 +40,7 @@ class IpcSync(WeightSync):
         torch.cuda.synchronize()
 
         async def send(control: VllmControl) -> None:
-            # A handle is for one reader, so each server gets handles of its own.
-            handles = []
-            for _, tensor in named:
-                gpu = str(torch.cuda.get_device_properties(tensor.device).uuid)
-                handles.append({gpu: reduce_tensor(tensor)[1]})  # type: ignore[no-untyped-call]  # torch
-            dtypes = [str(tensor.dtype).removeprefix("torch.") for _, tensor in named]
-            await control.transfer_weights(
-                {
-                    "names": [name for name, _ in named],
-                    "dtype_names": dtypes,
-                    "shapes": [list(tensor.shape) for _, tensor in named],
-                    "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
-                }
-            )
+            await control.transfer_weights(ipc_handles(named))  # handles of its own
 
         await all_of(map(send, self.controls))
         await asyncio.to_thread(torch.cuda.ipc_collect)

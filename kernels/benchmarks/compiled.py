@@ -30,9 +30,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from katgym_kernels.attention import triton_backward as backward
-from katgym_kernels.attention import triton_forward as forward
-from katgym_kernels.attention.kernel_configs import default_config
+from katgym_kernels.attention.triton_kernels import backward, forward
+from katgym_kernels.attention.triton_kernels.configs import default_config
 from katgym_kernels.edge_logprobs import triton_blocks as blocks
 from katgym_kernels.triton_check import HEAD_SIZES
 

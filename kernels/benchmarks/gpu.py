@@ -8,8 +8,8 @@ process of its own (`stages.py`): first exactness, all side by side since they c
 of the Triton kernels, four families of attention, memory of long chains, edge log-probs. Whatever
 is wrong, fails, or has no time left is named, and the exit code is 1. Writes `checks_gpu.csv`,
 `tune_gpu.csv`, `attention_gpu.csv`, `edges_gpu.csv` and `tuned_kernels.json`, which the library
-reads once it is in `katgym_kernels/attention/`. FlashAttention 3 and 4 are measured where they can
-be imported. Not here: training steps (`trainer/benchmarks/gpu.py`).
+reads once it is in `katgym_kernels/attention/triton_kernels/`. FlashAttention 3 and 4 are measured
+where they can be imported. Not here: training steps (`trainer/benchmarks/gpu.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from stages import Bench, Stage, play
 from timing import peak_mib
 
 from katgym_kernels import TreePlan
-from katgym_kernels.attention.kernel_configs import TABLE, read_table, table_key
-from katgym_kernels.attention.triton_attention import triton_attention
+from katgym_kernels.attention.triton_kernels.configs import TABLE, read_table, table_key
+from katgym_kernels.attention.triton_kernels.launch import triton_attention
 
 TABLES = {
     "checks": check.COLUMNS,

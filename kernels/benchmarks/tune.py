@@ -2,7 +2,7 @@
 
 `compile_share` compiles a share of what is tried, on a tiny forest, so that many processes do it at
 once; `tune` then times each kernel's candidates with the other two as they are, and writes the
-winners as `katgym_kernels/attention/tuned_kernels.json` holds them. Not here: stages (`gpu.py`).
+winners as `tuned_kernels.json`. Not here: stages (`gpu.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from katgym_kernels import TreePlan
-from katgym_kernels.attention.kernel_configs import (
+from katgym_kernels.attention.triton_kernels.configs import (
     KERNELS,
     TABLE,
     KernelConfig,
@@ -32,7 +32,7 @@ from katgym_kernels.attention.kernel_configs import (
     table_key,
     write_table,
 )
-from katgym_kernels.attention.triton_attention import triton_attention
+from katgym_kernels.attention.triton_kernels.launch import triton_attention
 
 COLUMNS = ("kernel", "block_m", "block_n", "num_warps", "num_stages", "p50_ms", "tflops", "error")
 NUM_SHARES = 16

@@ -20,9 +20,9 @@ from katgym_kernels import TreePlan, tree_attention
 from katgym_kernels.triton_check import HEAD_SIZES
 
 triton_attention = pytest.importorskip(
-    "katgym_kernels.attention.triton_attention", reason="needs triton"
+    "katgym_kernels.attention.triton_kernels.launch", reason="needs triton"
 )
-kernel_configs = importlib.import_module("katgym_kernels.attention.kernel_configs")
+kernel_configs = importlib.import_module("katgym_kernels.attention.triton_kernels.configs")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -100,7 +100,7 @@ def _triton(call: Call) -> Tensor:
     problem = triton_problem(q_HND.device, q_HND.dtype, head_size=q_HND.shape[-1])
     if problem is not None:
         raise ValueError(problem)
-    from katgym_kernels.attention.triton_attention import triton_attention
+    from katgym_kernels.attention.triton_kernels.launch import triton_attention
 
     return triton_attention(
         *call.inputs, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H

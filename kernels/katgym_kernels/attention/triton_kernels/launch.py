@@ -1,4 +1,4 @@
-"""Backend "triton": launches the kernels of `triton_forward.py` and `triton_backward.py`.
+"""Backend "triton": launches the kernels of `forward.py` and `backward.py`.
 
 Needs triton and a CUDA device, or TRITON_INTERPRET=1 for tensors on the CPU. Not here: the kernels.
 
@@ -14,14 +14,18 @@ import torch
 import triton
 from torch import Tensor
 
-from katgym_kernels.attention.kernel_configs import KernelConfig, TritonConfig, choose_config
-from katgym_kernels.attention.triton_backward import (
+from katgym_kernels.attention.triton_kernels.backward import (
     delta_kernel,
     keys_kernel,
     queries_kernel,
     sum_kernel,
 )
-from katgym_kernels.attention.triton_forward import forward_kernel
+from katgym_kernels.attention.triton_kernels.configs import (
+    KernelConfig,
+    TritonConfig,
+    choose_config,
+)
+from katgym_kernels.attention.triton_kernels.forward import forward_kernel
 from katgym_kernels.tiles import Tiles
 from katgym_kernels.tree_plan import TreePlan
 

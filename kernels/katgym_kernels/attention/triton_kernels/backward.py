@@ -7,7 +7,7 @@ With P = exp(S - lse) and delta = rowsum(dO * O):
 The queries that see a tile of keys are one range of tiles, masked at its ends only; heavy ranges
 (a root is seen by everything) are split, each part writing its own float32 sum. Rows are 64 bits
 wide before a stride multiplies them: N * H * D passes 2^31 where N does not. Not here: the forward
-(`triton_forward.py`), launching (`triton_attention.py`).
+(`forward.py`), launching (`launch.py`).
 
 Letters: H query heads, K key heads, G query heads a key head, N packed tokens, D head size.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from katgym_kernels.attention.triton_forward import cap, is_visible, load_rows
+from katgym_kernels.attention.triton_kernels.forward import cap, is_visible, load_rows
 
 
 @triton.jit(do_not_specialize=["N"])

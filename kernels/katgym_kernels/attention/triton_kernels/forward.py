@@ -2,7 +2,7 @@
 
 Online softmax in float32 and base 2. Full tiles and partial tiles have loops of their own, so that
 full ones run without a mask. N is an argument at run time: a new length compiles nothing. Not here:
-the backward (`triton_backward.py`), launching (`triton_attention.py`).
+the backward (`backward.py`), launching (`launch.py`).
 
 Letters: H query heads, K key heads, G query heads a key head, N packed tokens, D head size.
 """

@@ -1,0 +1,1 @@
+"""Backend "triton" of tree attention: kernels, their configurations, launching."""

@@ -68,6 +68,7 @@ def test_metrics_are_those_of_the_table() -> None:
         "preference",
         "kept",
         "logprob_hit_rate",
+        "rank_balance",
         "rollout/",
         "data/",
     )

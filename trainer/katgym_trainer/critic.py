@@ -83,8 +83,7 @@ class Critic(torch.nn.Module):
         step = _ValueLoss(clip, Scope.of(forests) if scope is None else scope)
         runner = self._runner()
         with self._tree_model.prepare():
-            for forest in forests:
-                runner.backward(forest, step.of_forest)
+            runner.backward(forests, step.of_forest)
         return step.metrics()
 
     def _runner(self) -> ForestRunner:

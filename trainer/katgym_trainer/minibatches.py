@@ -36,6 +36,8 @@ def busy_places(rows: Sequence[Row]) -> list[int]:
     names = [_group(row, place) for place, row in enumerate(rows)]
     busy = set()
     for name, row in zip(names, rows, strict=True):
+        if name in busy:
+            continue
         at = row.trained
         if row.advantages[at][row.weight[at] > 0].any():
             busy.add(name)
@@ -47,6 +49,11 @@ def is_trained(rows: Sequence[Row]) -> bool:
     return any(bool(row.weight[row.trained].any()) for row in rows)
 
 
+_COUNTED = (
+    Normaliser.TOKENS, Normaliser.ROLLOUT_TOKENS, Normaliser.ROLLOUTS, Normaliser.GROUPS,
+)  # fmt: skip
+
+
 def share(some: Sequence[Row], rows: Sequence[Row], normaliser: Normaliser) -> float:
     """Return what a mean over `some` whole rollouts is multiplied by to be one over all `rows`.
 
@@ -54,6 +61,10 @@ def share(some: Sequence[Row], rows: Sequence[Row], normaliser: Normaliser) -> f
 
     The rows left out have gradient 0. At least one row of `some` is trained.
     """
+    if normaliser not in _COUNTED:
+        raise ValueError(f"it is not known what normaliser {normaliser!r} counts")
+    if len(some) == len(rows):
+        return 1.0
     return _count(some, normaliser) / _count(rows, normaliser)
 
 
@@ -68,8 +79,6 @@ def _count(rows: Sequence[Row], normaliser: Normaliser) -> float:
         counted[1] += len(weight)
     if normaliser is Normaliser.TOKENS:
         return sum(total for total, _ in sums.values())
-    if normaliser not in (Normaliser.ROLLOUT_TOKENS, Normaliser.ROLLOUTS, Normaliser.GROUPS):
-        raise ValueError(f"it is not known what normaliser {normaliser!r} counts")
     return sum(total / num for total, num in sums.values() if num)
 
 

@@ -8,6 +8,7 @@ Letters: G rollouts of one group, T tokens of one row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
@@ -22,8 +23,8 @@ from katgym_trainer.gradients.forward_backward import trainer_entropies
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
 from katgym_trainer.minibatches import busy_places, is_trained
 from katgym_trainer.models.tree_model import TreeModel
-from katgym_trainer.packing.packer import pack
 from katgym_trainer.pruning.tree_pruning import prune
+from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.row import Floats, Row
 from katgym_trainer.trainer_config import TrainerConfig
 
@@ -38,6 +39,7 @@ class Preparation:
         known: KnownLogprobs,
         *,
         has_idle_groups: bool,
+        shares: Shares,
     ) -> None:
         """has_idle_groups: groups without an advantage are not computed: nothing is worked out of
         them, and none of pruning's budget is spent on them."""
@@ -45,6 +47,7 @@ class Preparation:
         self._has_idle_groups = has_idle_groups
         self._config = config
         self._known = known
+        self._shares = shares
 
     def rows(self, rows: Sequence[Row], *, num_steps: int) -> tuple[list[Row], dict[str, float]]:
         """Return rows scaled, pruned and with the log-probs that the loss needs; and metrics.
@@ -66,6 +69,7 @@ class Preparation:
                 max_tokens=config.max_tokens,
                 backend=config.backend,
                 temperature=config.temperature,
+                shares=self._shares,
             )
             if config.advantage_scaling == "entropy":
                 found = scale_by_entropy(
@@ -110,14 +114,18 @@ def row_entropies(
     max_tokens: int,
     backend: str = "auto",
     temperature: float = 1.0,
+    shares: Shares | None = None,
 ) -> list[Floats]:
     """Return the entropy, in nats, of what predicts each trained token of each row: [T], else 0.
 
     Of the model as it is, over its whole vocabulary, at the temperature. Arguments are those of
-    `pack` and `forward_backward`.
+    `pack` and `forward_backward`. shares: which ranks compute which rows; they have them all.
     """
-    forests = pack(rows, max_tokens=max_tokens, should_split=True)
-    found = trainer_entropies(model, forests, backend=backend, temperature=temperature)
+    shares = shares or Shares()
+    compute = functools.partial(
+        trainer_entropies, model, backend=backend, temperature=temperature, ranks=shares.ranks
+    )
+    found = shares.of_rows(rows, compute, max_tokens=max_tokens)
     return [row.spread(found[place]) for place, row in enumerate(rows)]
 
 

@@ -24,12 +24,14 @@ from katgym.errors import UsageError
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
+from katgym_trainer.losses.objective import Coupling
 from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
 from katgym_trainer.models.preparation import DTYPES, prepare_model, vocabulary_names
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.optimization.master_weights import MasterWeights
 from katgym_trainer.optimization.optimizers import clip_gradients, make_optimizer, schedule_factor
-from katgym_trainer.packing.packer import pack
+from katgym_trainer.ranks.ranks import ALONE, Ranks
+from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.row import Row
 from katgym_trainer.row_preparation import Preparation, scale_by_pass_rate
 from katgym_trainer.saving import checkpoints
@@ -67,6 +69,7 @@ class Trainer:
         args: TrainerConfig | Mapping[str, Any] | None = None,
         tokenizer: Any = None,
         reference: torch.nn.Module | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Make the model ready, in place, and an optimizer for those weights that need gradients.
 
@@ -77,6 +80,8 @@ class Trainer:
         tokenizer: `save_pretrained` writes it; None: that of a model given by name.
         reference: what a KL term or a preference compares with, where rows have no ref_logprobs;
             None: the model without its adapters, if there are any.
+        ranks: the processes that train it together, each with the same model and arguments. They
+            all call the same methods with the same rows, and each computes its share.
 
         Raises `ValueError` for settings that do not go together, and for models whose results on a
         forest would not be exact.
@@ -90,13 +95,15 @@ class Trainer:
         if isinstance(model, (str, Path)):
             from katgym_trainer.models.pretrained import load_model  # imports transformers
 
-            loaded, found = load_model(str(model), DTYPES[config.dtype])
+            loaded, found = load_model(str(model), DTYPES[config.dtype], ranks=ranks)
             self.tokenizer = found if tokenizer is None else tokenizer
-        self.model = prepare_model(loaded, config)
+        self.model = prepare_model(loaded, config, num_ranks=ranks.num)
         self.num_steps = 0
         """Calls of `step` and `step_rows` that ended, those with nothing to train among them."""
-        self._tree_model = as_tree_model(self.model)
-        known = KnownLogprobs(self.model, self.loss, config, reference=reference)
+        self._tree_model = as_tree_model(self.model, ranks=ranks)
+        self._shares = shares = Shares.of(ranks, self._tree_model)
+        models = (self.model, self._tree_model)
+        known = KnownLogprobs(*models, self.loss, config, reference=reference, shares=shares)
         self._masters = MasterWeights(
             (name, p) for name, p in self.model.named_parameters() if p.requires_grad
         )
@@ -108,8 +115,9 @@ class Trainer:
         self._has_idle_groups = (
             self.algorithm.advantage is not None and not self.loss.has_other_terms
         )
+        has_idle_groups = self._has_idle_groups
         self._preparation = Preparation(
-            self._tree_model, config, known, has_idle_groups=self._has_idle_groups
+            self._tree_model, config, known, has_idle_groups=has_idle_groups, shares=shares
         )
         self._is_torn = False
 
@@ -201,6 +209,7 @@ class Trainer:
         empty, and for a `TreeModel`, which has no such format.
         """
         self._check_whole()
+        self._check_alone("save_pretrained")
         if isinstance(self.model, TreeModel):
             raise UsageError(
                 f"{type(self.model).__name__} is not a model of transformers; save_checkpoint keeps"
@@ -221,6 +230,7 @@ class Trainer:
         The folder appears whole or not at all. Weights that are not trained are not in it.
         """
         self._check_whole()
+        self._check_alone("save_checkpoint")
         checkpoint = Checkpoint(
             weights=dict(self._masters.named()),
             optimizer=self._optimizer.state_dict(),
@@ -237,6 +247,7 @@ class Trainer:
         that would have followed the save. Raises `CheckpointError` for one that is damaged (the
         text names the last good one), or of another model or optimizer; then nothing has changed.
         """
+        self._check_alone("load_checkpoint")
         path = checkpoints.choose(Path(folder))
         found = checkpoints.load(path)
         check_fits(path, found.state, self._state())
@@ -263,8 +274,10 @@ class Trainer:
         """Compute the gradient of some rows, times a factor, and change the weights by it."""
         config = self.config
         times = [time.perf_counter()]
-        forests = pack(
+        ranks = self._shares.ranks
+        forests = self._shares.pack(
             rows,
+            is_by_group=self.loss.coupling is Coupling.GROUP,
             max_tokens=config.max_tokens,
             max_pairs=config.max_pairs,
             max_trained=config.max_trained,
@@ -280,10 +293,11 @@ class Trainer:
                     self.loss,
                     backend=config.backend,
                     temperature=config.temperature,
+                    ranks=ranks,
                 )
             times.append(time.perf_counter())
-            if factor != 1:
-                self._masters.scale_gradients(factor)
+            if factor * ranks.num != 1:  # those of ranks are means over them
+                self._masters.scale_gradients(factor * ranks.num)
             norm = clip_gradients((p for _, p in self._masters.named()), config.max_grad_norm)
             if not math.isfinite(norm):
                 logger.warning(
@@ -301,6 +315,8 @@ class Trainer:
         finally:
             self._masters.clear_gradients()
         times.append(time.perf_counter())
+        if ranks.num > 1:
+            metrics["rank_balance"] = self._shares.balance(forests)
         return {
             **metrics,
             "loss": metrics["loss"] * factor,
@@ -319,6 +335,10 @@ class Trainer:
             "config": self.config.to_json(),
             "frozen_sha256": frozen_sha256(self.model),
         }
+
+    def _check_alone(self, name: str) -> None:
+        if self._shares.ranks.num > 1:
+            raise UsageError(f"{name} is for one process, here are {self._shares.ranks.num} ranks")
 
     def _check_whole(self) -> None:
         if self._is_torn:

@@ -35,6 +35,7 @@ METRICS = {
     "train/num_trained_tokens": "trained tokens of the rows that were computed",
     "train/num_edges": "unique ones among them",
     "train/por": "share of the rows' tokens that need not be computed",
+    "train/rank_balance": "estimated work of the rank that has most over the mean of all ranks",
     "rollout/reward": "mean reward of the rollouts that a step of `katgym train` is made of",
     "data/epoch": "times that `katgym train` has gone through all rollouts",
     "time/step_s": "the whole step",

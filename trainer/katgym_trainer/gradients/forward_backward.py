@@ -23,6 +23,7 @@ from katgym_trainer.losses.objective import Loss
 from katgym_trainer.losses.scope import Scope
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 
 
 def forward_backward(
@@ -33,6 +34,7 @@ def forward_backward(
     backend: str = "auto",
     temperature: float = 1.0,
     scope: Scope | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Add the gradient of the loss over all rows to the parameters' `.grad`; return metrics.
 
@@ -42,7 +44,9 @@ def forward_backward(
     backend: of `katgym_kernels.tree_attention`.
     temperature: that the policy sampled with; divides the logits.
     scope: what means are over, where other ranks train more forests: `Scope.of` all of them. None:
-        these forests.
+        these forests, and those of other `ranks`.
+    ranks: who else trains the same sharded model on other forests of this step; all call this. Then
+        metrics are those of all, and gradients are means over ranks: they count `ranks.num` times.
 
     Raises `ValueError` for a model that is not exact on a forest, and for rows that lack what the
     loss needs, before anything is computed.
@@ -50,30 +54,26 @@ def forward_backward(
     if not forests:
         raise ValueError("there are no forests to train on")
     tree_model = as_tree_model(model)
-    for forest in forests:
-        loss.check(forest)
-        check_vocabulary(tree_model, forest)
-    scope = Scope.of(forests) if scope is None else scope
+
+    def check() -> None:
+        for forest in forests:
+            loss.check(forest)
+            check_vocabulary(tree_model, forest)
+
+    ranks.together(check)
+    scope = Scope.of(forests, ranks=ranks) if scope is None else scope
     check_groups(loss, scope, forests)
     step = StepLoss(loss, scope)
-    runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
+    runner = logprob_runner(tree_model, backend=backend, temperature=temperature, ranks=ranks)
     with tree_model.prepare():
         objective: Objective = step.of_forest
         if needs_all(loss, scope):
-            objective = step.of_all(forests, [runner.outputs(forest) for forest in forests])
-        for forest in forests:
-            runner.backward(forest, objective)
-    num_flat = sum(forest.stats.num_flat for forest in forests)
-    num_tree = sum(forest.stats.num_tree for forest in forests)
-    return {
-        **step.metrics(),
-        "num_forests": len(forests),
-        "num_flat": num_flat,
-        "num_tree": num_tree,
-        "num_trained": sum(forest.stats.num_trained for forest in forests),
-        "num_edges": sum(forest.stats.num_edges for forest in forests),
-        "por": 1 - num_tree / num_flat,
-    }
+            objective = step.of_all(forests, list(runner.outputs(forests)))
+        runner.backward(forests, objective)
+    names = ("num_flat", "num_tree", "num_trained", "num_edges")
+    counts = {name: sum(getattr(f.stats, name) for f in forests) for name in names}
+    counts = ranks.sum({"num_forests": len(forests), **counts})
+    return {**step.metrics(ranks), **counts, "por": 1 - counts["num_tree"] / counts["num_flat"]}
 
 
 def trainer_logprobs(
@@ -82,13 +82,14 @@ def trainer_logprobs(
     *,
     backend: str = "auto",
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> dict[int, Tensor]:
     """Return the model's log-probs of each row's trained tokens, by the row's place among all.
 
     float64 [trained tokens], in the row's order; no gradient goes through them. Arguments are those
     of `forward_backward`.
     """
-    return _by_row(model, forests, backend=backend, temperature=temperature, output=0)
+    return _by_row(model, forests, backend=backend, temperature=temperature, ranks=ranks, output=0)
 
 
 def trainer_entropies(
@@ -97,15 +98,23 @@ def trainer_entropies(
     *,
     backend: str = "auto",
     temperature: float = 1.0,
+    ranks: Ranks = ALONE,
 ) -> dict[int, Tensor]:
     """Return the entropy, in nats, of what predicts each trained token; see `trainer_logprobs`."""
-    return _by_row(model, forests, backend=backend, temperature=temperature, output=1)
+    return _by_row(model, forests, backend=backend, temperature=temperature, ranks=ranks, output=1)
 
 
-def as_tree_model(model: torch.nn.Module | TreeModel) -> TreeModel:
-    """Return a model as one that runs on forests; `ValueError` if it would not be exact."""
+def as_tree_model(model: torch.nn.Module | TreeModel, *, ranks: Ranks = ALONE) -> TreeModel:
+    """Return a model as one that runs on forests; `ValueError` if it would not be exact.
+
+    ranks: over which it is sharded, in place, if there are several.
+    """
     if isinstance(model, TreeModel):
         return model
+    if ranks.num > 1:
+        from katgym_trainer.ranks.sharded_model import ShardedModel  # imports transformers
+
+        return ShardedModel(model, ranks)
     from katgym_trainer.models.hugging_face import HuggingFaceModel  # imports transformers
 
     return HuggingFaceModel(model)
@@ -119,7 +128,9 @@ def check_vocabulary(model: TreeModel, forest: PackedForest) -> None:
         raise ValueError(f"token id {largest} is beyond the model's vocabulary of {num}")
 
 
-def logprob_runner(model: TreeModel, *, backend: str, temperature: float) -> ForestRunner:
+def logprob_runner(
+    model: TreeModel, *, backend: str, temperature: float, ranks: Ranks = ALONE
+) -> ForestRunner:
     """Return a runner that reads out log-prob and entropy of each edge."""
 
     def readout(hidden_UD: Tensor, target_U: Tensor) -> Outputs:
@@ -134,7 +145,7 @@ def logprob_runner(model: TreeModel, *, backend: str, temperature: float) -> For
             hidden_UD, weight_VD, target_U, temperature=temperature, softcap=head.softcap
         )
 
-    return ForestRunner(model, readout, backend=backend)
+    return ForestRunner(model, readout, backend=backend, ranks=ranks)
 
 
 def _by_row(
@@ -143,12 +154,13 @@ def _by_row(
     *,
     backend: str,
     temperature: float,
+    ranks: Ranks,
     output: int,
 ) -> dict[int, Tensor]:
     """Return one of the runner's outputs for each row, by the row's place among all."""
     tree_model = as_tree_model(model)
     for forest in forests:
         check_vocabulary(tree_model, forest)
-    runner = logprob_runner(tree_model, backend=backend, temperature=temperature)
+    runner = logprob_runner(tree_model, backend=backend, temperature=temperature, ranks=ranks)
     with tree_model.prepare():
         return runner.by_row(forests, output=output)

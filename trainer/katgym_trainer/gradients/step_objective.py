@@ -12,7 +12,7 @@ Letters: U edges, M occurrences.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from katgym_trainer.gradients.forest_runner import Objective, Outputs
 from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences
 from katgym_trainer.losses.scope import Scope
 from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 
 
 class StepLoss:
@@ -71,12 +72,13 @@ class StepLoss:
 
         return share
 
-    def metrics(self) -> dict[str, float]:
-        """Return the loss, and means over the step."""
-        means: Mapping[str, Mean] = self._means
+    def metrics(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Return the loss, and means over the step, of all ranks."""
+        totals = ranks.sum({name: mean.total for name, mean in self._means.items()})
+        counts = ranks.sum({name: mean.count for name, mean in self._means.items()})
         return {
-            "loss": self._total,
-            **{name: mean.total / max(1.0, mean.count) for name, mean in means.items()},
+            **ranks.sum({"loss": self._total}),
+            **{name: total / max(1.0, counts[name]) for name, total in totals.items()},
         }
 
     def _of(self, occurrences: Occurrences) -> Tensor:
@@ -88,7 +90,7 @@ class StepLoss:
         # (http://joschu.net/blog/kl-approx.html, k3).
         metrics = {"entropy": Mean.of(occurrences.entropy)}
         log_ratio = occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
-        if not log_ratio.isnan().any():
+        if len(log_ratio) and not log_ratio.isnan().any():
             metrics["ratio"] = Mean.of(torch.exp(log_ratio))
             metrics["policy_kl"] = Mean.of(torch.expm1(log_ratio) - log_ratio)
         for name, mean in {**metrics, **found.metrics}.items():

@@ -10,7 +10,6 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,6 +19,8 @@ from katgym_trainer.logprobs.logprob_cache import LogprobCache
 from katgym_trainer.logprobs.logprob_reuse import look_up_logprobs
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.models.tree_model import TreeModel
+from katgym_trainer.ranks.ranks import whole
+from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.row import Row
 from katgym_trainer.trainer_config import TrainerConfig
 
@@ -30,12 +31,16 @@ class KnownLogprobs:
     def __init__(
         self,
         model: torch.nn.Module,
+        tree_model: TreeModel,
         loss: Loss,
         config: TrainerConfig,
         *,
         reference: torch.nn.Module | TreeModel | None,
+        shares: Shares,
     ) -> None:
-        """reference: a model of its own; None: the trained one without its adapters, if it has any.
+        """tree_model: `model` as it runs on forests.
+
+        reference: a model of its own; None: the trained one without its adapters, if it has any.
 
         `UsageError` for a reference that the loss does not look at.
         """
@@ -46,11 +51,14 @@ class KnownLogprobs:
             raise UsageError(
                 f"loss {loss.name!r} looks at no reference; set its kl_coef, or give none"
             )
-        self._tree_model = as_tree_model(model)
-        self._reference = None if reference is None else as_tree_model(reference)
-        self._without_adapters: Any = getattr(model, "disable_adapter", None)
+        self._tree_model, self._shares = tree_model, shares
+        self._reference: TreeModel | None = None
+        if reference is not None:
+            self._reference = as_tree_model(reference, ranks=shares.ranks)
+        self._has_adapters = hasattr(model, "disable_adapter")
+        self._model = model
         self._reference_version = ""
-        if self._needs_reference and (reference is not None or self._without_adapters):
+        if self._needs_reference and (reference is not None or self._has_adapters):
             frozen = reference if isinstance(reference, torch.nn.Module) else model
             self._reference_version = f"reference {_sha256(frozen)}"
         self._own_version = ""
@@ -58,7 +66,7 @@ class KnownLogprobs:
         folder = config.logprob_cache_folder
         self.cache = LogprobCache(
             max_bytes=config.logprob_cache_mib * 2**20,
-            folder=None if folder is None else Path(folder),
+            folder=Path(folder) if folder is not None and shares.ranks.is_first else None,
         )
 
     def of(self, rows: Sequence[Row], *, num_steps: int) -> list[Row]:
@@ -75,9 +83,12 @@ class KnownLogprobs:
                     "the loss compares with a reference model: give Trainer(reference=...), train"
                     " adapters (lora_rank), or rows that have ref_logprobs"
                 )
-            model, alone = self._reference, contextlib.nullcontext()
+            model: TreeModel | None = self._reference
+            alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if model is None:
-                model, alone = self._tree_model, self._without_adapters()
+                from katgym_trainer.models.adapters import without_adapters  # imports peft
+
+                model, alone = self._tree_model, without_adapters(self._model)
             with alone:
                 found = self._fill(found, "ref_logprobs", model, version=self._reference_version)
         if self._needs_proximal and any(row.proximal_logprobs is None for row in rows):
@@ -104,6 +115,7 @@ class KnownLogprobs:
             max_tokens=self._config.max_tokens,
             backend=self._config.backend,
             temperature=self._config.temperature,
+            shares=self._shares,
         )
         for place, logprobs_T in zip(missing, computed, strict=True):
             found[place] = rows[place].replace(**{name: logprobs_T})
@@ -116,6 +128,6 @@ def _sha256(model: torch.nn.Module) -> str:
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
             digest.update(f"{name} {list(parameter.shape)} {parameter.dtype}".encode())
-            flat = parameter.detach().flatten().cpu().contiguous()
+            flat = whole(parameter.detach()).flatten().cpu().contiguous()
             digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

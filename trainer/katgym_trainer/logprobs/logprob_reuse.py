@@ -14,6 +14,7 @@ Letters: T tokens of one row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from katgym_trainer.gradients.forward_backward import trainer_logprobs
 from katgym_trainer.logprobs.logprob_cache import LogprobCache
 from katgym_trainer.models.tree_model import TreeModel
-from katgym_trainer.packing.packer import pack
+from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.row import Floats, Row
 
 
@@ -34,6 +35,7 @@ def look_up_logprobs(
     max_tokens: int,
     backend: str = "auto",
     temperature: float = 1.0,
+    shares: Shares | None = None,
 ) -> list[Floats]:
     """Return the model's log-probs of each row; only rows that are not in the cache are computed.
 
@@ -43,14 +45,26 @@ def look_up_logprobs(
     version: names the model's weights; after a step of the optimizer it is another.
     max_tokens: of a forest, or of its parts where a row is longer, as in `pack`.
     backend, temperature: as in `trainer_logprobs`.
+    shares: which ranks compute which rows; they have them all, and the first one's cache counts.
     """
-    found = [cache.lookup(row, version=version, temperature=temperature) for row in rows]
+    shares = shares or Shares()
+    is_first, share = shares.ranks.is_first, shares.ranks.share_first
+    found: list[Floats | None] = share(
+        [cache.lookup(row, version=version, temperature=temperature) for row in rows]
+        if is_first
+        else []
+    )
     missing = [place for place, logprobs_T in enumerate(found) if logprobs_T is None]
     if missing:
-        forests = pack([rows[place] for place in missing], max_tokens=max_tokens, should_split=True)
-        computed = trainer_logprobs(model, forests, backend=backend, temperature=temperature)
-        for number, place in enumerate(missing):
-            row = rows[place]
-            logprobs_T = row.spread(computed[number])
-            found[place] = cache.store(row, logprobs_T, version=version, temperature=temperature)
+        compute = functools.partial(
+            trainer_logprobs, model, backend=backend, temperature=temperature, ranks=shares.ranks
+        )
+        unknown = [rows[place] for place in missing]
+        computed = shares.of_rows(unknown, compute, max_tokens=max_tokens)
+        stored: list[Floats] = []
+        for number, place in enumerate(missing if is_first else ()):
+            row, logprobs_T = rows[place], rows[place].spread(computed[number])
+            stored.append(cache.store(row, logprobs_T, version=version, temperature=temperature))
+        for place, logprobs_T in zip(missing, share(stored), strict=True):
+            found[place] = logprobs_T
     return [logprobs_T for logprobs_T in found if logprobs_T is not None]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 
 
 class Normaliser(StrEnum):
@@ -59,8 +60,12 @@ class Scope:
     are told apart."""
 
     @classmethod
-    def of(cls, forests: Sequence[PackedForest]) -> Scope:
-        """Count; `ValueError` if no token is trained, or only with weight 0."""
+    def of(cls, forests: Sequence[PackedForest], *, ranks: Ranks = ALONE) -> Scope:
+        """Count; `ValueError` if no token is trained, or only with weight 0.
+
+        ranks: whose forests count too: all call this. A rollout's rows are on one of them, and a
+        group's where the loss compares them.
+        """
         # What makes numbers of rollouts and groups differ between packs.
         offsets: dict[int, tuple[int, int]] = {}
         num_rollouts, num_groups = 0, 0
@@ -74,17 +79,25 @@ class Scope:
         groups_M = [_occ_group(forest, offsets) for forest in forests]
         groups = _Weights.of(groups_M, weight_M)
         own = [set(each.tolist()) for each in groups_M]
-        total = float(rollouts.weighted.sum())
-        if not total > 0:
+        sums = ranks.sum(
+            {
+                "tokens": float(rollouts.weighted.sum()),
+                "rollouts": rollouts.mean_sum(),
+                "groups": groups.mean_sum(),
+                "parts": any(forest.parts for forest in forests),
+                "split": sum(map(len, own)) > len(set().union(*own)),
+            }
+        )
+        if not sums["tokens"] > 0:
             raise ValueError("no token of these forests is trained with a weight above 0")
         return cls(
-            weighted_tokens=total,
+            weighted_tokens=sums["tokens"],
             rollout_tokens=rollouts.tokens,
-            rollout_weight=rollouts.mean_sum(),
-            group_weight=groups.mean_sum(),
+            rollout_weight=sums["rollouts"],
+            group_weight=sums["groups"],
             group_tokens=groups.tokens,
-            has_parts=any(forest.parts for forest in forests),
-            has_split_groups=sum(map(len, own)) > len(set().union(*own)),
+            has_parts=sums["parts"] > 0,
+            has_split_groups=sums["split"] > 0,
             offsets=offsets,
         )
 

@@ -5,12 +5,15 @@ Not here: models without adapters (`pretrained.py`), running them on forests (`h
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import peft
 import torch
 from peft.tuners.lora import LoraLayer
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
 from katgym.errors import UsageError
@@ -47,6 +50,24 @@ def add_adapters(model: torch.nn.Module, config: TrainerConfig) -> Any:
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         torch.manual_seed(config.seed)
         return peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
+
+
+@contextlib.contextmanager
+def without_adapters(model: Any) -> Iterator[None]:
+    """Run a model as it was before it had adapters, which stay to be trained.
+
+    peft's own `disable_adapter` has them not trained meanwhile, and pieces of a sharded model that
+    are gathered for the first time then stay so.
+    """
+    layers = [m for m in model.modules() if isinstance(m, BaseTunerLayer)]
+    before = [layer._disable_adapters for layer in layers]
+    try:
+        for layer in layers:
+            layer._disable_adapters = True
+        yield
+    finally:
+        for layer, was_disabled in zip(layers, before, strict=True):
+            layer._disable_adapters = was_disabled
 
 
 def _check_target(model: Any, target: str) -> None:

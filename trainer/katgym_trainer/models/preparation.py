@@ -16,14 +16,31 @@ from katgym_trainer.trainer_config import TrainerConfig
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def prepare_model(model: Any, config: TrainerConfig) -> Any:
+_ONE_PROCESS = {
+    "optimizer": ("muon", "Muon takes whole matrices, and ranks hold pieces; use 'adamw'"),
+    "should_compile": (True, "compiled layers were not tried in pieces; leave it out"),
+}
+"""Settings, and values of them that several ranks do not take."""
+
+
+def prepare_model(model: Any, config: TrainerConfig, *, num_ranks: int = 1) -> Any:
     """Return the model that is trained: the same one, changed in place, or adapters around it.
+
+    num_ranks: that it is going to lie on; `UsageError` for settings that several do not take.
 
     A `TreeModel` of one's own comes in its dtype, and takes no adapters, activation checkpointing
     or compilation: `UsageError`. `ValueError` for a model that would not be exact on a forest.
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"a model to train is a torch.nn.Module, got {type(model).__name__}")
+    for name, (value, why) in _ONE_PROCESS.items() if num_ranks > 1 else ():
+        if getattr(config, name) == value:
+            raise UsageError(f"{name}={value!r} is for one process, here are {num_ranks}: {why}")
+    if num_ranks > 1 and isinstance(model, TreeModel):
+        raise UsageError(
+            f"{num_ranks} ranks train models of transformers, and {type(model).__name__} is a"
+            " TreeModel of one's own; start one process"
+        )
     if isinstance(model, TreeModel):
         for name in ("lora_rank", "should_checkpoint_activations", "should_compile"):
             if getattr(config, name):

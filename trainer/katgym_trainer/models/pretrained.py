@@ -14,15 +14,17 @@ from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 from katgym.errors import UsageError
 from katgym_trainer.models.hugging_face import NAME
 from katgym_trainer.models.progress_bars import no_progress_bars
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 from katgym_trainer.saving.atomic_folders import new_folder
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
-def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def load_model(name: str, dtype: torch.dtype, *, ranks: Ranks = ALONE) -> tuple[Any, Any]:
     """Return a model, on the GPU if there is one, and its tokenizer, None if it has none.
 
-    name: a folder or a hub id. Raises `UsageError` when there is no model there.
+    name: a folder or a hub id. ranks: where there are several, the model stays on the CPU, since
+    none of them may have room for all of it. Raises `UsageError` when there is no model there.
     """
     folder = Path(name)
     is_folder = folder.is_dir()
@@ -34,7 +36,8 @@ def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     except (OSError, ValueError) as e:
         kind = "folder" if is_folder else "hub id (no such folder exists)"
         raise UsageError(f"cannot load {name!r} as a {kind}: {e}") from e
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if ranks.num == 1 and torch.cuda.is_available():
+        model.to("cuda")
     return model, tokenizer
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from katgym_trainer.config.rules import CountOrZero, check_value
+from katgym_trainer.ranks.ranks import whole
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -180,7 +181,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> floa
     """
     with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
     gradients = [p.grad for p in with_gradient if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = whole(torch.nn.utils.get_total_norm(gradients))
     if max_norm is not None and bool(norm.isfinite()):
         torch.nn.utils.clip_grads_with_norm_(with_gradient, max_norm, norm)
     return float(norm)

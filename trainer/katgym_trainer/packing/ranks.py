@@ -54,7 +54,9 @@ def pack_ranks(
     ranks = [pack_run(trie, limits, run) for run in best_cuts(trie, cost, num_runs=num_ranks)]
     ranks += [[] for _ in range(num_ranks - len(ranks))]
     num_forests = max(map(len, ranks))
-    return [forests + [_dummy() for _ in range(num_forests - len(forests))] for forests in ranks]
+    return [
+        forests + [dummy_forest() for _ in range(num_forests - len(forests))] for forests in ranks
+    ]
 
 
 def balance(ranks: Sequence[Sequence[PackedForest]], cost: CostModel) -> float:
@@ -67,7 +69,7 @@ def balance(ranks: Sequence[Sequence[PackedForest]], cost: CostModel) -> float:
     return max(costs) * len(costs) / sum(costs)
 
 
-def _dummy() -> PackedForest:
+def dummy_forest() -> PackedForest:
     """Return the forest of one token that trains nothing and belongs to no row of any rank."""
     (forest,) = pack([Row([0], [0])], max_tokens=1)
     none = forest.rows[:0]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from katgym_trainer.ranks.ranks import whole
 from katgym_trainer.saving.checkpoints import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -24,17 +25,21 @@ _SAMPLE = 64
 
 
 def frozen_sha256(model: torch.nn.Module) -> str:
-    """Return a digest that tells models apart by the weights that are not trained.
+    """Return a digest that tells models apart by the weights that are not trained."""
+    return ends_sha256((n, p) for n, p in model.named_parameters() if not p.requires_grad)
 
-    Of their names, shapes and first and last 64 numbers: cheap, and blind to a change between them.
+
+def ends_sha256(named_parameters: Iterable[tuple[str, Tensor]]) -> str:
+    """Return a digest of parameters' names, shapes and first and last 64 numbers.
+
+    It is cheap, and blind to a change between them.
     """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            flat = parameter.detach().flatten()
-            ends = torch.cat([flat[:_SAMPLE], flat[-_SAMPLE:]]).double().cpu()
-            digest.update(f"{name} {list(parameter.shape)}".encode())
-            digest.update(ends.numpy().tobytes())
+    for name, parameter in named_parameters:
+        flat = whole(parameter.detach()).flatten()
+        ends = torch.cat([flat[:_SAMPLE], flat[-_SAMPLE:]]).double().cpu()
+        digest.update(f"{name} {list(parameter.shape)}".encode())
+        digest.update(ends.numpy().tobytes())
     return digest.hexdigest()
 
 

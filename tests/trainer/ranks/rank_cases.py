@@ -1,0 +1,227 @@
+"""What several ranks compute, beside what one process does: a script for torchrun.
+
+    torchrun --nproc-per-node 2 rank_cases.py FOLDER [WORD ...]
+
+One start runs every case, since starting torch costs seconds; WORD: of the names of cases, in place
+of all. Writes FOLDER/found.json: relative errors by case, or what was raised. Not here: the bounds
+(`test_ranks_against_one.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from tiny_model import TinyModel
+from tiny_qwen import VOCABULARY, tiny_qwen
+
+from katgym_trainer import LOSSES, Row, Trainer, forward_backward, loss, pack
+from katgym_trainer.gradients.forward_backward import as_tree_model
+from katgym_trainer.losses.objective import Coupling
+from katgym_trainer.models.adapters import add_adapters
+from katgym_trainer.ranks.ranks import Ranks, whole
+from katgym_trainer.ranks.shares import Shares
+from katgym_trainer.trainer_config import TrainerConfig
+
+BUDGETS = {"packed": {"max_tokens": 60}, "parts": {"max_tokens": 16, "should_split": True}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "grpo": {"kl_coef": 0.1, "kl_estimator": "k3"},
+    "dr_grpo": {"max_completion_tokens": 50},
+}
+
+
+def rows(seed: int = 3) -> list[Row]:
+    """Return 4 groups of 4 rollouts, some of two rows, all behind one prompt; one is longer."""
+    rng = random.Random(seed)
+
+    def draw(num: int) -> list[int]:
+        return [rng.randrange(3, VOCABULARY) for _ in range(num)]
+
+    root, found = draw(6), []
+    for group in range(4):
+        base = root + draw(3)
+        for number in range(4):
+            own = base + draw(3)
+            for _ in range(1 + (number == 2)):
+                ids = own + draw(rng.randrange(3, 12 if group else 40))
+                num = len(ids)
+                found.append(
+                    Row(
+                        ids,
+                        [0] * 9 + [1] * (num - 9),
+                        [-3 - rng.random() for _ in ids],
+                        rng.gauss(0, 1) if number % 2 else -0.5 + number,
+                        weight=rng.choice([1.0, 0.5]),
+                        group=group,
+                        rollout=(group, number),
+                        ref_logprobs=[-3 - rng.random() for _ in ids],
+                        proximal_logprobs=[-3 - rng.random() for _ in ids],
+                    )
+                )
+    return found
+
+
+def pairs() -> list[Row]:
+    """Return groups of a chosen and a rejected row, as preferences need."""
+    return [
+        row.replace(advantages=(1.0, -1.0)[i % 2], group=i // 2, rollout=None, weight=1.0)
+        for i, row in enumerate(rows()[:12])
+    ]
+
+
+def error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Return the relative distance of all tensors from what is wanted."""
+    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
+    apart = sum(float((found[n].double() - wanted[n].double()).pow(2).sum()) for n in wanted)
+    return float((apart / sum(float(wanted[n].double().pow(2).sum()) for n in wanted)) ** 0.5)
+
+
+def gradients(model: Any, times: float = 1.0) -> dict[str, Tensor]:
+    """Return the gradients by name, whole."""
+    return {n: whole(p.grad) * times for n, p in model.named_parameters() if p.grad is not None}
+
+
+def weights(model: Any) -> dict[str, Tensor]:
+    """Return a copy of what is trained, by name, whole."""
+    named = model.named_parameters()
+    return {n: whole(p.detach()).float().clone() for n, p in named if p.requires_grad}
+
+
+def gradient_error(
+    name: str, ranks: Ranks, make: Callable[[], Any], given: list[Row], budget: dict[str, Any]
+) -> float:
+    """Return how far the gradient of all ranks is from that of one process."""
+    chosen = loss(name, **OPTIONS.get(name, {}))
+    alone, model = make(), make()
+    wanted = forward_backward(alone, pack(given, **budget), chosen)
+    tree_model = as_tree_model(model, ranks=ranks)
+    shares = Shares(ranks=ranks, cost=tree_model.cost)  # type: ignore[attr-defined]  # of a ShardedModel
+    is_by_group = chosen.coupling is Coupling.GROUP
+    forests = shares.pack(given, is_by_group=is_by_group, **budget)
+    metrics = forward_backward(tree_model, forests, chosen, ranks=ranks)
+    for key in ("loss", "entropy"):
+        assert abs(metrics[key] - wanted[key]) <= 1e-5 * max(1, abs(wanted[key])), (key, metrics)
+    assert metrics["num_trained"] == wanted["num_trained"]
+    assert metrics.keys() == wanted.keys()
+    return error(gradients(model, ranks.num), gradients(alone))
+
+
+def trainer_error(ranks: Ranks, given: list[Row], name: str, args: dict[str, Any]) -> float:
+    """Return how far the weights after three steps are from those of one process."""
+    found, told = [], []
+    for who in (ranks, Ranks()):
+        is_apart = "kl_coef" in str(args) and not args.get("lora_rank")
+        reference = tiny_qwen(seed=7) if is_apart else None
+        trainer = Trainer(
+            tiny_qwen(), name, reference=reference, ranks=who,
+            args={"learning_rate": 0.1, "epsilon": 1.0, "max_tokens": 60, **args},
+        )  # fmt: skip
+        before = weights(trainer.model)
+        for _ in range(3):
+            metrics = trainer.step_rows(given)
+        found.append({n: w - before[n] for n, w in weights(trainer.model).items()})
+        told.append(metrics)
+        trainer.close()
+    others = {"train/rank_balance", "train/logprob_hit_rate"}  # of ranks, of the first alone
+    assert told[0].keys() - others == told[1].keys() - others, told
+    for key in ("train/loss", "train/grad_norm", "train/num_trained_tokens", "train/num_rows"):
+        assert abs(told[0][key] - told[1][key]) <= 1e-4 * max(1, abs(told[1][key])), (key, told)
+    return error(*found)
+
+
+def adapted() -> Any:
+    """Return a model with adapters that do something."""
+    model = add_adapters(tiny_qwen(), TrainerConfig(lora_rank=4))
+    torch.manual_seed(5)
+    for n, p in model.named_parameters():
+        if "lora_B" in n:
+            torch.nn.init.normal_(p, std=0.1)
+    return model
+
+
+TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "clipped": ("dapo", {"max_grad_norm": 0.01}),
+    "reference": ("grpo", {"loss": {"kl_coef": 0.5}}),
+    "adapters": ("grpo", {"loss": {"kl_coef": 0.5}, "lora_rank": 4}),
+    "updates": ("dapo", {"num_updates": 2}),
+    "activations": (
+        "sft", {"should_checkpoint_activations": True, "max_tokens": 20, "should_split": True}
+    ),
+    "entropy": ("dapo", {"advantage_scaling": "entropy"}),
+    "pruned": ("dapo", {"pruning": "best", "max_unique_tokens": 120}),
+    "halves": ("sft", {"dtype": "bfloat16"}),
+}  # fmt: skip
+
+
+def refusals(ranks: Ranks) -> float:
+    """Return 0 if every rank is told what ranks cannot do."""
+    one, short = Row([1, 2, 3 + ranks.number], [0, 1, 1]), {"max_tokens": 40}
+    for make, words in (
+        (lambda: Trainer(tiny_qwen(seed=ranks.number), "sft", ranks=ranks), "other weights than"),
+        (lambda: Trainer(tiny_qwen(), ranks=ranks, args={"optimizer": "muon"}), "Muon takes whole"),
+        (lambda: Trainer(tiny_qwen(), ranks=ranks, args={"should_compile": True}), "compiled"),
+        (lambda: Trainer(TinyModel(), ranks=ranks), "TreeModel of one's own"),
+        (
+            lambda: Trainer(tiny_qwen(), "sft", ranks=ranks).step_rows([one] * (1 + ranks.number)),
+            "other rows",
+        ),
+        (
+            lambda: Trainer(tiny_qwen(), "sft", ranks=ranks, args=short).step_rows(rows()),
+            "the budget is 40|rank . failed: ValueError: row .* the budget is 40",
+        ),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, RuntimeError), match=words):
+            make()
+    return 0.0
+
+
+def cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Yield every case by its name."""
+    for kind, budget in BUDGETS.items():
+        make = functools.partial(tiny_qwen, tie_word_embeddings=kind == "packed")
+        for name in LOSSES:
+            given = pairs() if name == "dpo" else rows()
+            run = functools.partial(gradient_error, name, ranks, make, given, budget)
+            yield f"gradient {name} {kind}", run
+        run = functools.partial(gradient_error, "sft", ranks, adapted, rows(), budget)
+        yield f"adapters {kind}", run
+        run = functools.partial(gradient_error, "sft", ranks, tiny_qwen, rows()[:1], budget)
+        yield f"one row {kind}", run
+    yield "refusals", lambda: refusals(ranks)
+    for name, (algorithm, args) in TRAINERS.items():
+        given = [r.replace(ref_logprobs=None) for r in rows()] if "kl_coef" in str(args) else rows()
+        yield f"trainer {name}", functools.partial(trainer_error, ranks, given, algorithm, args)
+
+
+def main() -> None:
+    """Run one rank."""
+    torch.set_num_threads(1)
+    wanted = sys.argv[2:]
+    found: dict[str, Any] = {}
+    with Ranks.join(timeout_s=60) as ranks:
+        for name, run in cases(ranks):
+            if wanted and not any(each in name for each in wanted):
+                continue
+            try:
+                found[name] = run()
+            except Exception as e:
+                traceback.print_exc()
+                found[name] = f"{type(e).__name__}: {e}"[:500]
+        if ranks.is_first:
+            (Path(sys.argv[1]) / "found.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

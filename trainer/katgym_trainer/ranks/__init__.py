@@ -1,0 +1,1 @@
+"""Several processes that train one model: who they are, its shards, rows, passes."""

@@ -1,0 +1,178 @@
+"""The processes that train one model together, and what they tell each other.
+
+    with Ranks.join() as ranks:  # under torchrun; alone without it
+        trainer = Trainer("Qwen/Qwen3-8B", "sft", ranks=ranks)
+        trainer.step_rows(rows)  # every rank is given the same rows, and computes its share
+
+Every rank calls the same things in the same order. Imports torch alone, as the learner's core does.
+Not here: how the model lies on them (`sharded_model.py`), who computes which rows (`shares.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
+TIMEOUT_S = 1800.0
+"""How long a rank waits for the others, who may write a checkpoint or play a while meanwhile."""
+
+
+class RanksError(RuntimeError):
+    """Another rank is gone or hangs; the same command goes on from the last checkpoint."""
+
+
+class Ranks:
+    """One process's place among them.
+
+    Example:
+        Ranks()  # alone
+    """
+
+    def __init__(
+        self, number: int = 0, num: int = 1, *, group: Any = None, mesh: DeviceMesh | None = None
+    ) -> None:
+        """number: this process's, from 0. group: for objects, on CPUs. mesh: for tensors."""
+        self.number, self.num, self.mesh = number, num, mesh
+        self._group = group
+
+    @classmethod
+    def join(cls, *, timeout_s: float = TIMEOUT_S) -> Ranks:
+        """Meet the others that torchrun started; alone where it started none.
+
+        timeout_s: after which a rank that does not answer is taken for hung.
+
+        Each process takes the GPU of its LOCAL_RANK, or the CPU where there is none.
+        """
+        num = int(os.environ.get("WORLD_SIZE", "1"))
+        if num == 1:
+            return cls()
+        has_gpu = torch.cuda.is_available()
+        if has_gpu:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
+            )
+        except (ValueError, RuntimeError) as e:
+            raise RanksError(
+                f"WORLD_SIZE={num} says that torchrun started several processes, and they cannot"
+                f" meet: {e}"
+            ) from e
+        return cls(
+            dist.get_rank(),
+            num,
+            group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)),
+            mesh=init_device_mesh("cuda" if has_gpu else "cpu", (num,)),
+        )
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes what is written once."""
+        return self.number == 0
+
+    def gather(self, value: T) -> list[T]:
+        """Return every rank's value, by their numbers; values are pickled."""
+        found: list[Any] = [value]
+        if self.num > 1:
+            found = [None] * self.num
+            dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def share_first(self, value: T) -> T:
+        """Return what the first rank gave."""
+        found: list[Any] = [value if self.is_first else None]
+        if self.num > 1:
+            dist.broadcast_object_list(found, src=0, group=self._group)
+        result: T = found[0]
+        return result
+
+    def any(self, value: bool) -> bool:
+        """Return whether it is true on some rank."""
+        return any(self.gather(value))
+
+    def sum(self, numbers: dict[str, float]) -> dict[str, float]:
+        """Return the sums over ranks, of all names that some rank has."""
+        everywhere = self.gather(numbers)
+        names = dict.fromkeys(name for found in everywhere for name in found)
+        return {name: sum(found.get(name, 0) for found in everywhere) for name in names}
+
+    def check_same(self, value: object, what: str) -> None:
+        """Raise `ValueError` on all ranks unless every one gives an equal value."""
+        first, *others = self.gather(value)
+        for number, other in enumerate(others, 1):
+            if other != first:
+                raise ValueError(
+                    f"rank {number} has other {what} than rank 0 ({other!r}); every rank is given"
+                    " the same"
+                )
+
+    def together(self, function: Callable[[], T]) -> T:
+        """Return what a function does on this rank; raise on all ranks what it raised on one.
+
+        For what may fail on one rank alone, such as writing a file: others would wait for it.
+        """
+        problem: Exception | None = None
+        try:
+            found = function()
+        except Exception as e:
+            if self.num == 1:
+                raise
+            problem = e
+        told = f"{type(problem).__name__}: {problem}" if problem is not None else None
+        for number, text in enumerate(self.gather(told)):
+            if text is not None and problem is None:
+                raise RanksError(f"rank {number} failed: {text}")
+        if problem is not None:
+            raise problem
+        return found
+
+    def on_first(self, function: Callable[[], T]) -> T:
+        """Return what a function returns on the first rank, which alone calls it."""
+        found: Any = self.together(lambda: function() if self.is_first else None)
+        result: T = self.share_first(found)
+        return result
+
+    def explain(self, error: BaseException) -> RanksError | None:
+        """Return an error that others caused as one that says what to do; None for another."""
+        if self.num == 1 or not isinstance(error, RuntimeError):
+            return None
+        text = str(error)
+        if not (isinstance(error, dist.DistError) or any(sign in text for sign in _SIGNS)):
+            return None
+        return RanksError(
+            f"rank {self.number} of {self.num}: another rank died or does not answer"
+            f" ({text[:200]}); look for its error above. The same command goes on from the last"
+            " checkpoint"
+        )
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.num == 1:
+            return
+        if error is None:
+            dist.destroy_process_group()
+            return
+        if (told := self.explain(error)) is not None:
+            raise told from error
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor that may lie on all ranks, whole; every rank calls it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+_SIGNS = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Timed out waiting")
+"""In the texts of torch.distributed's errors of every backend."""
+
+ALONE = Ranks()

@@ -9,6 +9,9 @@ None is shipped: the rows of `math_verifier.csv` name the public lists they were
 is understood when it is read and equal to itself by its meaning (not by its text). `--peer` asks
 math-verify beside the verifier, pair by pair in turn.
 
+A pair of `math_verifier_disputed.jsonl`, whose label a careful reader may doubt for the reason that
+stands beside it, counts in all columns but those named `undisputed`.
+
 Not here: which answers are right (`tests/envs/math/verifier_kinds.py` has pairs of our own).
 """
 
@@ -35,6 +38,7 @@ PIECES = r"""
     \begin{pmatrix} \end{pmatrix} \begin{cases} \end{cases} \lfloor \rfloor \choose \over \pm ^\circ
     \binom _{16} \left\{ \right. ]0,1[ million per 12:30 p.m. \quad ~ ** 1e9 0.(3)
 """.split()  # noqa: SIM905 one piece a word
+DISPUTED = Path(__file__).with_name("math_verifier_disputed.jsonl")
 LONG = [
     "9^{9^{9^9}}", "{(10^8)!}", r"e^{e^{e^e}}", "(a+b+c+d)^{200}", "3000!", r"\sqrt{" * 23,
     "(" * 512, "|" * 512, "$" * 512, "1e400^{15}", "1," * 255, "x<" * 250 + "x", "\\" * 512,
@@ -58,6 +62,9 @@ class Row:
     num_right: int | str = ""
     false_negatives: int | str = ""
     false_positives: int | str = ""
+    num_disputed: int | str = ""
+    undisputed_false_negatives: int | str = ""
+    undisputed_false_positives: int | str = ""
     p50_ms: float | str = ""
     p99_ms: float | str = ""
     max_ms: float | str = ""
@@ -85,6 +92,8 @@ def measure_pairs(
     name: str, path: Path, askers: dict[str, Callable[[str, str], bool]], wrong: list[str]
 ) -> Iterator[Row]:
     pairs = [json.loads(line) for line in path.open()]
+    disputed = [json.loads(line) for line in DISPUTED.open()]
+    doubts = {(d["answer"], d["gold"], d["is_equal"]) for d in disputed}
     verdicts: dict[str, list[bool]] = {by: [] for by in askers}
     times: dict[str, list[float]] = {by: [] for by in askers}
     for pair in pairs:
@@ -96,6 +105,11 @@ def measure_pairs(
         judged = list(zip(pairs, verdicts[by], strict=True))
         missed = [pair for pair, verdict in judged if pair["is_equal"] and not verdict]
         passed = [pair for pair, verdict in judged if verdict and not pair["is_equal"]]
+        sure = [
+            pair
+            for pair in missed + passed
+            if (pair["answer"], pair["gold"], pair["is_equal"]) not in doubts
+        ]
         wrong += [json.dumps({"by": by, "list": name, **pair}) for pair in passed + missed]
         yield Row(
             kind="pairs",
@@ -105,6 +119,9 @@ def measure_pairs(
             num_right=sum(pair["is_equal"] for pair in pairs),
             false_negatives=len(missed),
             false_positives=len(passed),
+            num_disputed=sum((p["answer"], p["gold"], p["is_equal"]) in doubts for p in pairs),
+            undisputed_false_negatives=sum(pair["is_equal"] for pair in sure),
+            undisputed_false_positives=sum(not pair["is_equal"] for pair in sure),
             load=os.getloadavg()[0],
             **spread(times[by]),
         )

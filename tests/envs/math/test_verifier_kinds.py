@@ -1,12 +1,23 @@
 """Right and wrong answers of every kind, and forms of golds that the verifier reads."""
 
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from katgym_envs.math.verifier import Method, Verifier
 
 from .verifier_kinds import RIGHT, WRONG
+
+PAIRS: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+"""Pairs of `verifier_pairs.txt` by their kind and mark."""
+for line in Path(__file__).with_name("verifier_pairs.txt").read_text(encoding="utf-8").split("\n"):
+    if line.startswith("# "):
+        kind = line[2:]
+    elif line:
+        answer, _, gold = line[2:].partition("\t")
+        PAIRS[kind, line[0]].append((answer, gold))
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +55,19 @@ def test_gold_of_every_kind_is_equal_to_itself_in_a_box(verifier: Verifier, kind
     for _, gold in RIGHT[kind]:
         verdict = verifier.verify(rf"\boxed{{{gold}}}", gold)
         assert verdict.is_correct, (gold, verdict)
+
+
+@pytest.mark.parametrize(("kind", "mark"), PAIRS, ids="".join)
+def test_pairs_written_beforehand_are_told_apart(verifier: Verifier, kind: str, mark: str) -> None:
+    for answer, gold in PAIRS[kind, mark]:
+        verdict = verifier.verify(answer, gold)
+        assert verdict.is_correct == (mark == "="), (answer, gold, verdict)
+        is_read = mark == "?" or verdict.method is not Method.UNSUPPORTED_GOLD
+        assert is_read and verdict.method is not Method.TIMEOUT, (answer, gold, verdict)
+
+
+def test_right_pairs_that_are_refused_are_at_most_five_percent() -> None:
+    num = {mark: sum(len(PAIRS[key]) for key in list(PAIRS) if key[1] == mark) for mark in "=?!"}
+
+    assert num["?"] <= 0.05 * (num["="] + num["?"])
+    assert num["="] > 800 and num["!"] > 400

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from fractions import Fraction
 
 from katgym_envs.math.verifier.expressions import read_expression
@@ -58,10 +59,26 @@ WHOLE_LINE = RealSet((RealInterval(None, None, True, True),))
 
 def read_tokens(tokens: Seq[Token]) -> Answer:
     """Return what the tokens stand for; raises `AnswerError`."""
+    if groups := _split_groups(tokens):
+        lists = [read_tokens(group) for group in groups]
+        kept = [replace(x, is_bare=False) if isinstance(x, Collection) else x for x in lists]
+        return Collection(tuple(kept), is_bare=True)
     parts, connector = split_connectors(tokens)
     if len(parts) > 1:
         return _join([_read_one(part) for part in parts], connector)
     return _read_one(tokens)
+
+
+def _split_groups(tokens: Seq[Token]) -> list[list[Token]]:
+    """Return the groups of `p=5, q=2; p=7, q=2` and `1, 2; 3, 4`; nothing for a plain list."""
+    for is_end in (lambda t: t.is_char(";"), lambda t: t.kind == "connector"):
+        groups = split_on(tokens, is_end)
+        lists = [split_on(group, lambda t: t.is_char(",")) for group in groups]
+        is_named = all(split_relations(item)[1] == ["="] for items in lists for item in items)
+        is_whole = is_named or groups == split_on(tokens, lambda t: t.is_char(";"))
+        if len(groups) > 1 and is_whole and all(len(items) > 1 for items in lists):
+            return groups
+    return []
 
 
 def _read_one(tokens: Seq[Token]) -> Answer:
@@ -73,6 +90,13 @@ def _read_one(tokens: Seq[Token]) -> Answer:
         return line
     if relations:
         return _read_relation(parts, relations)
+    if tokens[0].kind == "letter" and tokens[0].value.isupper():
+        is_point = is_wrapped(tokens[1:], ["("], [")"]) and len(split_commas(tokens[2:-1])) > 1
+        if is_point:
+            return Named(tokens[0].value, _read_one(tokens[1:]))
+    is_turned = list(tokens[-2:]) == [Token("char", "^"), Token("letter", "T")]
+    if is_turned and (turned := _transpose(_read_one(tokens[:-2]))):
+        return turned
     if is_wrapped(tokens, ["(", "["], [")", "]"]):
         is_pair = tokens[0].value + tokens[-1].value in ("()", "[]")
         if is_pair and tokens[1].kind == "begin" and tokens[-2].kind == "end":
@@ -91,6 +115,15 @@ def _read_one(tokens: Seq[Token]) -> Answer:
     if len(tokens) == 1 and tokens[0].kind in ("field", "text"):
         return Text(" ".join(tokens[0].value.casefold().split()))
     return _read_scalar(tokens)
+
+
+def _transpose(answer: Answer) -> Matrix | None:
+    match answer:
+        case Matrix(rows):
+            return Matrix(tuple(zip(*rows, strict=True)))
+        case Sequence(items):
+            return Matrix(tuple((_expr(item),) for item in items))
+    return None
 
 
 def _without_brackets(tokens: Seq[Token]) -> list[Token]:
@@ -157,6 +190,10 @@ def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
     if "~" in relations:
         return _read_approximation(parts, relations)
     name = read_name(parts[0])
+    if relations == ["="] and not name and read_name(parts[1]):
+        value = _read_one(parts[0])
+        if isinstance(value, Scalar) and not free_symbols(value.expr):  # `12 = n`
+            parts, name = parts[::-1], read_name(parts[1])
     if relations == ["in"]:
         if not name:
             raise AnswerError("only a symbol can be in a set")
@@ -178,8 +215,16 @@ def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
     if relations == ["!="] and name:
         points = [p for part in split_commas(parts[1]) for p in _both_signs(_read_one(part))]
         return Named(name, RealSet(WHOLE_LINE.intervals, tuple(_expr(p) for p in points)))
-    ends = [_read_one(part) for part in parts]
-    return read_inequality([e if isinstance(e, Infinite) else _expr(e) for e in ends], relations)
+    return read_inequality([_read_end(part) for part in parts], relations)
+
+
+def _read_end(tokens: Seq[Token]) -> Expr | Infinite:
+    """Read a side of an inequality; `f(x)` is one unknown there."""
+    name = read_name(tokens)
+    if name and "(" in name and " " not in name:
+        return Expr(Op.SYMBOL, name=name)
+    end = _read_one(tokens)
+    return end if isinstance(end, Infinite) else _expr(end)
 
 
 def _read_approximation(parts: list[list[Token]], relations: list[str]) -> Answer:
@@ -212,7 +257,10 @@ def _read_scalar(tokens: Seq[Token]) -> Answer:
         return clock or Ratio(tuple(read_expression(part) for part in ratio))
     expr = read_expression(tokens)
     if power:
-        expr = Expr(Op.MULTIPLY, (expr, number(Fraction(10) ** power)))
+        mark = "%" if power == -2 else ""
+        expr = Expr(Op.DIVIDE, (expr, number(Fraction(10) ** -power)), name=mark)
+    if len(unsigned) == 1 and unsigned[0].kind == "based":
+        unit = "base " + unsigned[0].value.partition("#")[2]
     if unit == "degree^1":
         expr, unit = Expr(Op.DEGREES, (expr,)), None
     both = _both_signs(Scalar(expr, unit))
@@ -232,6 +280,9 @@ def _join(items: list[Answer], connector: str) -> Answer:
     names = {item.name for item in items if isinstance(item, Named)}
     values = [item.value if isinstance(item, Named) else item for item in items]
     stems = {name if " " in name else name.split("_")[0] for name in names}
+    is_cut = any(isinstance(value, RealSet) and value.removed for value in values)
+    if connector == "," and is_cut and len(names) == 1:  # `x > 0, x \ne 1`
+        connector = "and"
     is_one_unknown = len(stems) == 1 and isinstance(items[0], Named)
     if connector in ("or", "and") and any(isinstance(value, RealSet) for value in values):
         sets = [as_real_set(value) for value in values]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from fractions import Fraction
 
 from katgym_envs.math.verifier.exact import rational_value
 from katgym_envs.math.verifier.real_lines import (
@@ -16,6 +15,7 @@ from katgym_envs.math.verifier.real_lines import (
     canonical,
     solve_inequality,
 )
+from katgym_envs.math.verifier.rounding import rounds_to
 from katgym_envs.math.verifier.syntax import (
     Answer,
     Approximation,
@@ -47,6 +47,7 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
 
     Not symmetric: an answer may name its unknown or carry a unit where gold does not.
     """
+    answer, gold = _spread(answer, gold), _spread(gold, answer)
     answer, gold, is_named_apart = _unwrap(answer, gold)
     if is_named_apart:
         return _same_equation(answer, gold, scalars)
@@ -57,13 +58,13 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
             return _clock(answer) == _clock(gold)
         case Scalar(), Scalar():
             return _same_scalar(answer, gold, scalars)
-        case Scalar(), Collection(items=(Scalar() as only,), is_bare=False):
-            return scalars.equal(only.expr, gold.expr)
+        case ((Scalar() | Sequence()), Collection(items=(only,), is_bare=False)):
+            return is_same(only, gold, scalars)
         case (Scalar(), Ratio()) | (Ratio(), Scalar()) | (Ratio(), Ratio()):
             return _same_ratio(answer, gold, scalars)
         case Scalar(), Relation(parts, ops) if set(ops) == {"="}:
-            # `S = 10/4 = 5/2`: behind a leading symbol every part has gold's value.
-            values = parts[1:] if parts[0].op is Op.SYMBOL else parts
+            # `S = 10/4 = 5/2`: behind a leading symbol, or `a + b`, every part has gold's value.
+            values = parts[1:] if _is_of_symbols(parts[0]) else parts
             return all(scalars.equal(value, gold.expr) for value in values)
         case Relation(parts, ops), Scalar(expr) if set(ops) == {"="}:
             return _is_last_part(expr, parts, scalars)
@@ -79,7 +80,7 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
             return _same_cases(answer, gold, scalars)
         case Collection(), Collection():
             return _same_members(answer.items, gold.items, scalars) or (
-                answer.is_bare and _same_in_order(answer.items, gold.items, scalars)
+                answer.is_bare and gold.is_bare and _same_in_order(answer, gold, scalars)
             )
         case Collection(items=(Scalar() as only,)), Scalar():
             return scalars.equal(answer.expr, only.expr)
@@ -100,6 +101,12 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
             return False
 
 
+def _is_of_symbols(expr: Expr) -> bool:
+    """Tell whether a side is a symbol, or a sum, product or ratio of symbols without a number."""
+    is_composed = expr.op in (Op.SYMBOL, Op.ADD, Op.MULTIPLY, Op.DIVIDE)
+    return is_composed and all(node.op is not Op.NUMBER for node in walk(expr))
+
+
 def _is_last_part(expr: Expr, parts: Seq[Expr], scalars: Scalars) -> bool:
     r"""Tell whether a value ends a chain `x = A = B` or a true identity such as `\log_2 32 = 5`."""
     is_chain = len(parts) > 2 and parts[0].op is Op.SYMBOL
@@ -108,18 +115,30 @@ def _is_last_part(expr: Expr, parts: Seq[Expr], scalars: Scalars) -> bool:
     return is_true and scalars.equal(expr, parts[-1])
 
 
+def _spread(answer: Answer, other: Answer) -> Answer:
+    """Return `(a, b) = (1, 2)` as `a = 1, b = 2` beside a list of named values."""
+    match answer, other:
+        case Named(name, Sequence(items)), Collection(others) if name.startswith("("):
+            names = name[1:-1].split(",")
+            if len(names) == len(items) and all(isinstance(one, Named) for one in others):
+                return Collection(tuple(map(Named, names, items)), is_bare=True)
+    return answer
+
+
 def _unwrap(answer: Answer, gold: Answer) -> tuple[Answer, Answer, bool]:
     """Drop names; the flag says that both sides are named, and differently."""
     if isinstance(answer, Named) and isinstance(gold, Named):
         names = {answer.name, gold.name}
         is_graph = "y" in names and any(name[1:] == "(x)" for name in names)
-        if len(names) > 1 and not is_graph:
+        stems = {name.split("(")[0] for name in names}  # `r(\theta)` is `r`
+        if len(names) > 1 and not is_graph and not (len(stems) == 1 and stems < names):
             return answer, gold, True
         return answer.value, gold.value, False
     has_names = isinstance(gold, Collection) and any(isinstance(i, Named) for i in gold.items)
     if isinstance(answer, Named) and not isinstance(gold, Relation) and not has_names:
         return answer.value, gold, False
-    if isinstance(gold, Named) and not isinstance(answer, Relation):
+    has_names = isinstance(answer, Collection) and any(isinstance(i, Named) for i in answer.items)
+    if isinstance(gold, Named) and not isinstance(answer, Relation) and not has_names:
         return answer, gold.value, False
     is_chain = isinstance(answer, Relation) and len(answer.parts) > 2
     if is_chain and isinstance(gold, Named) and isinstance(gold.value, Scalar):
@@ -128,18 +147,35 @@ def _unwrap(answer: Answer, gold: Answer) -> tuple[Answer, Answer, bool]:
 
 
 def _same_scalar(answer: Scalar, gold: Scalar, scalars: Scalars) -> bool:
-    """Compare values and units; an angle in degrees may also be given as its number of degrees."""
+    """Compare values and units; the sign of a number of degrees or percents may be left out.
+
+    Not where the number of percents is at most 1, which is a share as well.
+    """
     units = {answer.unit, gold.unit} - {None}
-    is_angle = [side.expr.op is Op.DEGREES for side in (answer, gold)]
-    if len(units) > 1 or (units and any(is_angle) and not units <= {"°C^1", "°F^1", "°K^1"}):
+    is_based = any(unit.startswith("base ") for unit in units if unit)
+    if len(units) > 1 or (is_based and answer.unit != gold.unit):
         return False
-    a, g = answer.expr, gold.expr
-    if is_angle[0] != is_angle[1]:
-        bare_a = a.args[0] if is_angle[0] else a
-        bare_g = g.args[0] if is_angle[1] else g
-        if scalars.equal(bare_a, bare_g):
+    (a, mark), (g, gold_mark) = _split_mark(answer.expr), _split_mark(gold.expr)
+    is_angle = "°" in (mark, gold_mark)
+    if is_angle and units and not units <= {"°C^1", "°F^1", "°K^1"}:
+        return False
+    if bool(mark) != bool(gold_mark):
+        other = gold if mark else answer
+        size = rational_value(other.expr)
+        is_percent = size is not None and abs(size) > 1 and other.unit is None
+        if (is_angle or is_percent) and scalars.equal(a, g):
             return True
-    return scalars.equal(a, g)
+    return scalars.equal(answer.expr, gold.expr)
+
+
+def _split_mark(expr: Expr) -> tuple[Expr, str]:
+    """Return the number before a degree or percent sign, and the sign; empty without one."""
+    if expr.op is Op.NEGATE:
+        inside, mark = _split_mark(expr.args[0])
+        return (Expr(Op.NEGATE, (inside,)) if mark else expr), mark
+    if expr.op is Op.DEGREES or expr.name == "%":
+        return expr.args[0], expr.name or "°"
+    return expr, ""
 
 
 def _same_ratio(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
@@ -222,39 +258,27 @@ def _same_approximation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     r"""Compare with a value that is rounded.
 
     A rounded gold is met by its exact value, and by what rounds to it. An answer is held to its
-    exact part, of which the rounded one has to be a rounding: `7 \approx 8` is no 7.
+    exact part, of which the rounded one has to be a rounding: `7 \approx 8` is no 7. The rounded
+    part of three digits or more counts as well: `4\pi \approx 12.57` is 12.57.
     """
     if isinstance(answer, Approximation):
-        is_rounded_too = isinstance(gold, Approximation)
-        if isinstance(gold, Approximation) and answer.exact and gold.exact:
+        if answer.exact is None:
+            is_number = rounds_to(answer.rounded, answer.rounded, 1, scalars)
+            is_meant = is_number or isinstance(gold, Approximation)
+            return is_meant and is_same(answer.rounded, gold, scalars)
+        if isinstance(gold, Approximation) and gold.exact:
             is_equal = is_same(answer.exact, gold.exact, scalars)
             return is_equal and is_same(answer.rounded, gold.rounded, scalars)
-        if answer.exact is None:
-            return is_rounded_too and is_same(answer.rounded, gold, scalars)
-        is_true = _is_rounding(answer.exact, answer.rounded, number(1), scalars)
-        return is_true and is_same(answer.exact, gold, scalars)
+        if not rounds_to(answer.exact, answer.rounded, 1, scalars):
+            return False
+        is_meant = rounds_to(answer.exact, answer.rounded, 3, scalars)
+        return is_same(answer.exact, gold, scalars) or (
+            is_meant and is_same(answer.rounded, gold, scalars)
+        )
     assert isinstance(gold, Approximation)
     if gold.exact is not None and is_same(answer, gold.exact, scalars):
         return True
-    return is_same(answer, gold.rounded, scalars) or _is_rounding(
-        answer, gold.rounded, number(Fraction(1, 2)), scalars
-    )
-
-
-def _is_rounding(value: Answer, rounded: Answer, units: Expr, scalars: Scalars) -> bool:
-    """Tell whether a value is less than so many units of its last digit from a decimal."""
-    if not isinstance(value, Scalar) or not isinstance(rounded, Scalar):
-        return False
-    decimal = rational_value(rounded.expr)
-    if decimal is None or free_symbols(value.expr) or value.unit not in (None, rounded.unit):
-        return False
-    digits = next((k for k in range(40) if (decimal * 10**k).denominator == 1), None)
-    if digits is None:
-        return False
-    unit = Expr(Op.MULTIPLY, (units, number(Fraction(1, 10**digits))))
-    low = Expr(Op.ADD, (rounded.expr, Expr(Op.NEGATE, (unit,))))
-    high = Expr(Op.ADD, (rounded.expr, unit))
-    return scalars.less(low, value.expr) and scalars.less(value.expr, high)
+    return is_same(answer, gold.rounded, scalars) or rounds_to(answer, gold.rounded, 1, scalars)
 
 
 def _same_equation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
@@ -318,7 +342,7 @@ def _difference(relation: Relation) -> Expr:
 
 
 def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) -> bool:
-    """Compare without order; a member given twice counts once.
+    """Compare without order; a member given twice counts once, unless the lists are of one length.
 
     `x = 2, y = 3` is no answer to `{2, 3}`: a member with a name meets one with a name.
     """
@@ -331,17 +355,18 @@ def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) ->
         for a in answers
     ]
     has_all = all(any(row[i] for row in matches) for i in range(len(golds)))
-    return has_all and all(any(row) for row in matches)
+    is_often = len(answers) != len(golds) or all(matches.count(row) == sum(row) for row in matches)
+    return has_all and is_often and all(any(row) for row in matches)
 
 
-def _same_in_order(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) -> bool:
-    """Compare `1, 2` with `x = 1, y = 2`: bare values stand for the names in gold's order."""
-    names = {gold.name for gold in golds if isinstance(gold, Named)}
-    is_bare = not any(isinstance(answer, Named | Relation) for answer in answers)
+def _same_in_order(answer: Collection, gold: Collection, scalars: Scalars) -> bool:
+    """Compare `1, 2` with `x = 1, y = 2`: bare values stand for the names in their order."""
+    named, bare = (gold, answer) if isinstance(gold.items[0], Named) else (answer, gold)
+    names = {item.name for item in named.items if isinstance(item, Named)}
     return (
-        len(names) == len(golds) == len(answers)
-        and is_bare
-        and all(is_same(a, g, scalars) for a, g in zip(answers, golds, strict=True))
+        len(names) == len(named.items) == len(bare.items)
+        and not any(isinstance(item, Named | Relation) for item in bare.items)
+        and all(is_same(a, g, scalars) for a, g in zip(answer.items, gold.items, strict=True))
     )
 
 

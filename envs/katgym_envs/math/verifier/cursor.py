@@ -6,8 +6,9 @@ Not here: expressions (`expressions.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
-from katgym_envs.math.verifier.syntax import Expr, Op
+from katgym_envs.math.verifier.syntax import Expr, Op, number
 from katgym_envs.math.verifier.tokens import Token
 from katgym_envs.math.verifier.verdict import AnswerError
 
@@ -48,6 +49,24 @@ class Cursor:
             self.expect("}")
         self.position = self.position if count else start
         return count
+
+    def minutes(self, degrees: Expr) -> Expr:
+        r"""Add `45^\prime 30^{\prime\prime}` or `45' 30''` to a number of degrees."""
+        total = degrees
+        for size in (1, 2):
+            start = self.position
+            if self.peek().kind == "number":
+                value, num_primes = Fraction(self.take().value), 0
+                while self.peek().is_char("'"):
+                    num_primes, self.position = num_primes + 1, self.position + 1
+                if self.peek().is_char("^"):
+                    self.position += 1
+                    num_primes += self.primes()
+                if num_primes == size:
+                    total = Expr(Op.ADD, (total, number(value / 60**size)))
+                    continue
+            self.position = start
+        return total
 
     def subscript(self) -> str:
         if not self.peek().is_char("_"):

@@ -107,7 +107,9 @@ class _Parser(Cursor):
                 if is_after_slash:
                     raise AnswerError("ambiguous product after a division, as in 1/2x")
                 is_prime_power = factors[-1].op is Op.POWER and self.peek(1).is_char("^")
-                is_after_bracket = self.tokens[self.position - 1].is_char(")", "]")
+                is_after_bracket = self.tokens[self.position - 1].is_char(")", "]") or (
+                    factors[-1].name == "factorial" and self.peek(1).is_char("!")
+                )
                 if token.kind == "number" and not (is_after_bracket or is_prime_power):
                     raise AnswerError("a number directly after another factor")
                 factors.append(self.factor())
@@ -157,23 +159,9 @@ class _Parser(Cursor):
                 base = Expr(Op.FUNCTION, (base,), name="factorial")
             elif token.is_char("%"):
                 self.position += 1
-                base = Expr(Op.DIVIDE, (base, number(100)))
+                base = Expr(Op.DIVIDE, (base, number(100)), name="%")
             else:
                 return base
-
-    def minutes(self, degrees: Expr) -> Expr:
-        r"""Add `45^\prime 30^{\prime\prime}` to a number of degrees."""
-        total = degrees
-        for size in (1, 2):
-            start = self.position
-            if self.peek().kind == "number" and self.peek(1).is_char("^"):
-                value = Fraction(self.take().value)
-                self.position += 1
-                if self.primes() == size:
-                    total = Expr(Op.ADD, (total, number(value / 60**size)))
-                    continue
-            self.position = start
-        return total
 
     def exponent(self) -> Expr:
         if self.peek().is_char("-", "+"):
@@ -223,6 +211,8 @@ class _Parser(Cursor):
         self.take()
         if token.kind == "number":
             return self.number(token.value)
+        if token.kind == "based":
+            return number(Fraction(token.value.partition("#")[0]))
         if token.kind == "letter":
             return self.letter(token.value)
         if token.kind == "text":
@@ -349,11 +339,11 @@ class _Parser(Cursor):
         return Expr(Op.ROOT, (self.argument(), index))
 
     def function(self, name: str) -> Expr:
-        base = number(10)
-        has_base = name == "log" and self.peek().is_char("_")
-        if has_base:
+        base = number(10) if name == "lg" else None
+        if name == "log" and self.peek().is_char("_"):
             self.position += 1
             base = self.argument()
+        name = "log" if name == "lg" else name
         power = None
         if self.peek().is_char("^"):
             self.position += 1
@@ -362,9 +352,8 @@ class _Parser(Cursor):
             name, power = _INVERSE[name], None
         if power is not None and not (power.op is Op.NUMBER and power.number in range(2, 21)):
             raise AnswerError(f"ambiguous power of {name}")
-        args = (self.function_argument(is_log=name in ("ln", "log")),) + (
-            (base,) if has_base else ()
-        )
+        argument = self.function_argument(is_log=name in ("ln", "log"))
+        args = (argument,) if base is None else (argument, base)
         value = Expr(Op.FUNCTION, args, name=name)
         return value if power is None else Expr(Op.POWER, (value, power))
 

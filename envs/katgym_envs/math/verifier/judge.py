@@ -5,7 +5,6 @@ Not here: the processes (`workers.py`), the public face (`verifier.py`).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from katgym_envs.math.verifier.comparison import is_same
 from katgym_envs.math.verifier.exact import NotRational, RationalScalars
 from katgym_envs.math.verifier.numerals import Numerals
 from katgym_envs.math.verifier.real_lines import Scalars
+from katgym_envs.math.verifier.rounding import PrintedScalars
 from katgym_envs.math.verifier.syntax import Answer, Named, Text
 from katgym_envs.math.verifier.texts import read_answer
 from katgym_envs.math.verifier.tokens import clean, open_text, plain_words
@@ -21,9 +21,17 @@ from katgym_envs.math.verifier.verdict import AnswerError, AnswerVerdict, CapErr
 
 _INTEGER = re.compile(r"-?[0-9]{1,100}")
 _GROUPED = re.compile(r"\s*-?\d{1,3}(?:,[1-9]\d{2})+\s*", re.ASCII)
+_COMMA = re.compile(r"-?(?:\d{1,3}(?:\.\d{3}){2,}|(?:\d{1,3}(?:\.\d{3})+|\d+),\d+)", re.ASCII)
+_PRINTED_I = re.compile(r"(?<=[\d)}*])\s*I(?![A-Za-z_])")
 _SIGNED_EXPONENT = re.compile(r"\d\.?(?:e|E|\\mathrm\{e\})[-+]\d", re.ASCII)
 _PERIOD = re.compile(r"\.\d*\(\d+\)", re.ASCII)
-_CHOICE = re.compile(r"\(?([A-J])\s?(?:[).:]|\))\s+\S.*", re.DOTALL)
+_CHOICE = re.compile(
+    r"(?=\S*[).:])(?:\\text\w*\{)?\(?([A-J])[).:]*\}?[).:]*\s+"
+    r"(?!(?:\\text\s*\{\s*)?(?:or|and|not)(?![a-z])|\\lor|\\land|[,;/&])"
+    r"(?!.*(?<![A-Za-z])[A-J](?:[).:]|\s*$))\S.*",
+    re.DOTALL,
+)
+"""`(C) 12` for C; nothing where another letter or `or` follows."""
 
 
 def judge_exactly(answer: str, gold: str) -> AnswerVerdict | None:
@@ -103,10 +111,11 @@ _sound_golds: set[str] = set()
 def _judge(
     answers: Sequence[Answer], golds: Sequence[Answer], scalars: Scalars, method: Method
 ) -> AnswerVerdict:
+    printed = PrintedScalars(scalars)
     try:
         for gold in golds:
             for answer in answers:
-                if is_same(answer, gold, scalars):
+                if is_same(answer, gold, printed):
                     return AnswerVerdict(True, method, "equal to gold")
     except AnswerError as e:
         if isinstance(scalars, RationalScalars):
@@ -120,19 +129,30 @@ def _judge(
 def _readings(text: str, *, is_answer: bool) -> Iterator[Answer]:
     """Yield the answer, and its other readings where numbers have two.
 
-    A gold is one number: only an answer may mean a list by `1,234`.
+    A gold is one number: only an answer may mean a list by `1,234`, and a decimal by `1,5`.
     """
-    yield read_answer(text)
-    plain, others = clean(text), []
+    plain = clean(text)
+    others = [(text, Numerals())]
     if is_answer and _GROUPED.fullmatch(plain):
-        others.append(Numerals(has_thousands=False))
+        others.append((text, Numerals(has_thousands=False)))
+    elif is_answer and _COMMA.fullmatch(plain):
+        others.append((plain.replace(".", "").replace(",", "."), Numerals()))
+    if is_answer and _PRINTED_I.search(plain):
+        others.append((_PRINTED_I.sub("i", plain), Numerals()))
     if _SIGNED_EXPONENT.search(plain):
-        others.append(Numerals(has_exponents=False))
+        others.append((text, Numerals(has_exponents=False)))
     if _PERIOD.search(plain):
-        others.append(Numerals(has_periods=False))
-    for numerals in others:
-        with contextlib.suppress(AnswerError):
-            yield read_answer(text, numerals)
+        others.append((text, Numerals(has_periods=False)))
+    errors = []
+    for other, numerals in others:
+        try:
+            yield read_answer(other, numerals)
+        except CapError:
+            raise
+        except AnswerError as e:
+            errors.append(e)
+    if len(errors) == len(others):
+        raise errors[0]
 
 
 def _squeeze(text: str) -> str:
@@ -164,8 +184,9 @@ def _compare_words(text: str, gold: str, reading: Answer) -> AnswerVerdict | Non
     other side is such a word as well.
     """
     found, wanted = plain_words(text), plain_words(gold)
-    if isinstance(reading, Text):
-        wanted = reading.text
+    is_letter = re.fullmatch("[A-J]", gold) and _CHOICE.fullmatch(text)
+    if isinstance(reading, Text) or is_letter:
+        wanted = reading.text if isinstance(reading, Text) else gold.casefold()
         if len(wanted) == 1 and (choice := _CHOICE.fullmatch(text)):
             found = choice[1].casefold()
         elif found is None:

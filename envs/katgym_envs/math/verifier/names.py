@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from katgym_envs.math.verifier.tokens import Token
 
 _SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_(?:\w|\{[^{}]*\}))?"
-_UNKNOWN = re.compile(rf"{_SYMBOL}(?:\([a-z](?:,[a-z])?\))?|\({_SYMBOL}(?:,{_SYMBOL})+\)")
+_UNKNOWN = re.compile(
+    rf"{_SYMBOL}(?:\((?:[a-z]|\\[a-z]+)(?:,[a-z])?\))?|\({_SYMBOL}(?:,{_SYMBOL})+\)"
+)
 _FUNCTION = r"(?:[fghpqFGHPEVTS]|\\[A-Z][a-z]+)"
 _MARKED = r"\\(?:bar|hat|vec|tilde|dot|ddot|overline|overrightarrow)"
 _POINTS = r"[A-Z](?:_?\d)?'*(?:[A-Z](?:_?\d)?'*)*"
@@ -32,6 +34,9 @@ _LABEL = re.compile(
 
 def read_name(tokens: Sequence[Token]) -> str | None:
     r"""Return the name when the tokens are nothing else; a label begins with `label `."""
+    if tokens and tokens[0].kind == "begin":  # a column of unknowns
+        is_column = all(t.kind in ("begin", "letter", "row", "end") for t in tokens)
+        return "label column" if is_column else None
     text = "".join("\\" + t.value if t.kind == "command" else t.value for t in tokens)
     if text in ("e", "i", r"\pi", r"\infty") or not text:
         return None

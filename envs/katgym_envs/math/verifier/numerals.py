@@ -28,7 +28,7 @@ _SUBSCRIPT = (
     r"\s*\)?\s*\}?\s*\})"
 )
 _E_NOTATION = re.compile(
-    r"(?P<digits>\d+(?:\.\d*)?|\.\d+)(?:e|E|\\(?:mathrm|text)\{[eE]\})(?P<exponent>[-+]?\d+)"
+    r"(?P<digits>\d+(?:\.\d*)?|\.\d+)(?:e|E|\\(?:mathrm|text)\{[eE]\})(?P<exponent>[-+]?\d+|\{[-+]?\d+\})"
     r"(?![\w.^(])",
     re.ASCII,
 )
@@ -42,8 +42,8 @@ _REPEATING = re.compile(
 )
 _IN_BASE = re.compile(
     r"(?P<open>\()?\s*(?:\\(?:text|mathrm)\s*\{)?(?P<digits>\d[0-9A-Z]*(?:\.[0-9A-Z]+)?)\}?\s*"
-    rf"(?(open)\))\s*(?:{_SUBSCRIPT}|(?:\\text\s*\{{)?\s*\(?base\s*(?P<spelled>\d+|{'|'.join(_BASE)})"
-    r"\s*\)?\}?)",
+    rf"(?(open)\))\s*(?:{_SUBSCRIPT}|(?:\\text\s*\{{)?\s*\(?(?:in )?base\s*\}}?\s*"
+    rf"(?P<spelled>\d+|{'|'.join(_BASE)})\s*\)?\}}?)",
     re.ASCII,
 )
 
@@ -67,16 +67,21 @@ class Numerals:
 
 
 def read_numeral(text: str, position: int, numerals: Numerals) -> tuple[str, int] | None:
-    """Return a rational as `Fraction` reads it, and where it ends; None where none of these is."""
+    """Return a rational as `Fraction` reads it, and where it ends; None where none of these is.
+
+    Behind one in another base than ten stand a `#` and the base.
+    """
     if match := _IN_BASE.match(text, position):
-        base = match["short"] or match["long"] or match["spelled"]
-        if value := _in_base(match["digits"], _BASE.get(base) or int(base)):
-            return str(value), match.end()
+        name = match["short"] or match["long"] or match["spelled"]
+        base = _BASE.get(name) or int(name)
+        if (value := _in_base(match["digits"], base)) is not None:
+            return f"{value}#{base}" if base != 10 else str(value), match.end()
     if match := _E_NOTATION.match(text, position):
-        if abs(int(match["exponent"][:6])) > MAX_EXPONENT:
+        exponent = match["exponent"].strip("{}")
+        if abs(int(exponent[:6])) > MAX_EXPONENT:
             raise CapError(f"a number has an exponent over {MAX_EXPONENT}")
         if numerals.has_exponents:
-            return f"{match['digits']}e{match['exponent']}", match.end()
+            return f"{match['digits']}e{exponent}", match.end()
     match = _REPEATING.match(text, position)
     if match is None or (match["brackets"] and not numerals.has_periods):
         return None

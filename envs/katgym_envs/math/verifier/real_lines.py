@@ -82,6 +82,8 @@ def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answe
         relations = [sign.replace(">", "<") for sign in reversed(relations)]
     if not all(sign in ("<", "<=") for sign in relations):
         raise AnswerError("a chain of relations that point both ways")
+    if any(isinstance(p, Expr) and p.op is Op.NEGATE and p.args[0].op is Op.SYMBOL for p in parts):
+        parts, relations = [_negate(part) for part in reversed(parts)], relations[::-1]
     symbols = [i for i, p in enumerate(parts) if isinstance(p, Expr) and p.op is Op.SYMBOL]
     if len(symbols) == 1 and len(parts) <= 3 and (len(parts) == 2 or symbols == [1]):
         position = symbols[0]
@@ -93,7 +95,7 @@ def read_inequality(parts: list[Expr | Infinite], relations: list[str]) -> Answe
     exprs = [part for part in parts if isinstance(part, Expr)]
     if len(exprs) < len(parts):
         raise AnswerError("infinity in an inequality without a lone variable")
-    if len(parts) == 2 and (bounded := _absolute_value(exprs, relations[0])):
+    if bounded := _absolute_value(exprs, relations):
         return bounded
     return Relation(tuple(exprs), tuple(relations))
 
@@ -167,6 +169,12 @@ def _end(item: Answer) -> Expr | int | None:
     return item.sign if isinstance(item, Infinite) else None
 
 
+def _negate(end: Expr | Infinite) -> Expr | Infinite:
+    if isinstance(end, Infinite):
+        return Infinite(-end.sign)
+    return end.args[0] if end.op is Op.NEGATE else Expr(Op.NEGATE, (end,))
+
+
 def _interval(
     low: Expr | Infinite | None, high: Expr | Infinite | None, signs: list[str]
 ) -> RealInterval:
@@ -178,23 +186,22 @@ def _interval(
     return RealInterval(low_expr, high_expr, is_low_open, high_expr is None or signs[-1] == "<")
 
 
-def _absolute_value(parts: list[Expr], sign: str) -> Answer | None:
-    """Read `|x - a| < b` and `|x - a| > b` with a symbol alone or minus a constant."""
-    is_inner = parts[0].name == "abs"
-    inside, bound = (parts[0], parts[1]) if is_inner else (parts[1], parts[0])
-    if inside.name != "abs" or inside.args[0].op is not Op.SYMBOL or bound.op is not Op.NUMBER:
+def _absolute_value(parts: list[Expr], signs: list[str]) -> Answer | None:
+    """Read `|x| < b`, `|x| > b` and `a < |x| < b` with a symbol alone and rational bounds."""
+    inner = [p.name == "abs" and p.args[0].op is Op.SYMBOL for p in parts]
+    values = [rational_value(p) for p in parts]
+    is_known = sum(inner) == 1 and all(inner[i] or (v or -1) >= 0 for i, v in enumerate(values))
+    if not is_known or len(parts) > 3 or (len(parts) == 3 and not inner[1]):
         return None
-    if bound.number is None or bound.number <= 0:
-        return None
-    low, high, is_open = number(-bound.number), bound, sign == "<"
-    if is_inner:
-        intervals: tuple[RealInterval, ...] = (RealInterval(low, high, is_open, is_open),)
-    else:
-        intervals = (
-            RealInterval(None, low, True, is_open),
-            RealInterval(high, None, is_open, True),
-        )
-    return Named(inside.args[0].name, RealSet(intervals))
+    low = None if inner[0] else parts[0]
+    high = None if inner[-1] else parts[-1]
+    right = _interval(low, high, signs)
+    pieces: tuple[RealInterval, ...]
+    low_end, high_end = (None if e is None else Expr(Op.NEGATE, (e,)) for e in (high, low))
+    pieces = (RealInterval(low_end, high_end, right.is_high_open, right.is_low_open), right)
+    if low is None:
+        pieces = (replace(right, low=low_end, is_low_open=right.is_high_open),)
+    return Named(parts[inner.index(True)].args[0].name, RealSet(pieces))
 
 
 def _is_empty(interval: RealInterval, scalars: Scalars) -> bool:

@@ -71,14 +71,14 @@ def split_commas(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def split_connectors(tokens: Sequence[Token]) -> tuple[list[list[Token]], str]:
-    """Split at commas, `and` and `or`; the second value is the connector used, `,` without words.
+    """Split at commas, rows, `and` and `or`; the second value is the connector, `,` without words.
 
     Raises `AnswerError` when `and` and `or` are mixed. `1, 2, and 3` has three pieces.
     """
     words = {t.value for piece in [tokens] for t in piece if t.kind == "connector"}
     if len(words) > 1:
         raise AnswerError("both 'and' and 'or'")
-    pieces = split_on(tokens, lambda t: t.is_char(",", ";") or t.kind == "connector")
+    pieces = split_on(tokens, lambda t: t.is_char(",", ";") or t.kind in ("connector", "row"))
     if len(pieces) > 2:
         pieces = [piece for piece in pieces[:-1] if piece] + pieces[-1:]
     return pieces, words.pop() if words else ","

@@ -47,7 +47,7 @@ def read_table(tokens: Sequence[Token], read: Callable[[Sequence[Token]], Answer
     if tokens[runs[0][0]].value in ("cases", "dcases", "aligned"):
         if runs != [(0, len(tokens) - 1)]:
             raise AnswerError("something stands beside cases")
-        return _read_cases(tables[0], read)
+        return _read_cases(tables[0], tokens[0].value, read)
     _check_sums(tokens, runs)
     shapes = {tuple(len(row) for row in table) for table in tables}
     shape = shapes.pop()
@@ -97,8 +97,11 @@ def _check_sums(tokens: Sequence[Token], runs: Sequence[tuple[int, int]]) -> Non
 
 
 def _read_cases(
-    rows: Sequence[Sequence[Sequence[Token]]], read: Callable[[Sequence[Token]], Answer]
+    rows: Sequence[Sequence[Sequence[Token]]], kind: str, read: Callable[[Sequence[Token]], Answer]
 ) -> Answer:
+    if kind == "aligned":
+        rows = [[[token for cell in row for token in cell]] for row in rows]
+    rows = [[*row[:-1], _without_stop(row[-1])] for row in rows]
     if all(len(row) == 1 for row in rows):
         return Collection(tuple(read(row[0]) for row in rows), is_bare=True)
     found: list[tuple[Answer, Answer | None]] = []
@@ -106,13 +109,21 @@ def _read_cases(
         tokens = [token for cell in rest for token in cell]
         words = {token.value.lower() for token in tokens if token.kind == "text"}
         condition = [t for t in tokens if t.kind != "text" or t.value.lower() not in _IF]
-        while value and value[-1].is_char(",", ";"):
-            value = value[:-1]
+        value = _without_stop(value)
         if words & _ELSE:
             found.append((read(value), Text("otherwise")))
+        elif any(token.kind == "text" for token in condition):  # `n \text{ is even}`
+            said = " ".join(token.value.lower() for token in condition).split()
+            found.append((read(value), Text(" ".join(w for w in said if w not in ("if", "is")))))
         else:
             found.append((read(value), read(condition) if condition else None))
     return Cases(tuple(found))
+
+
+def _without_stop(tokens: Sequence[Token]) -> Sequence[Token]:
+    while tokens and tokens[-1].is_char(",", ";"):
+        tokens = tokens[:-1]
+    return tokens
 
 
 def _find_end(tokens: Sequence[Token], start: int) -> int:

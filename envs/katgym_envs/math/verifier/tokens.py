@@ -9,6 +9,7 @@ Not here: what the tokens mean (`expressions.py`, `answers.py`).
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from katgym_envs.math.verifier.numerals import Numerals, read_numeral
@@ -34,19 +35,25 @@ MAX_DIGITS = 128
 
 _LAYOUT = re.compile(
     r"\\(?:left|right)\s*\.(?!\d)"
-    r"|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|qquad|quad|strut)"
+    r"|\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|qquad|quad|strut)"
     r"(?![A-Za-z])"
-    r"|\\[hv]?(?:space|phantom)\*?\s*\{[^{}]*\}"
+    r"|\\[hv]?(?:space|phantom)\*?\s*\{[^{}]*\}|\\(?:text)?color\s*\{[^{}]*\}"
     r"|(?<!\\)\\[,;:!> ]|(?<!\\)~"
 )
 _THIN_SPACE_GROUPS = re.compile(
-    r"(?<=\d)(?:\\,|\{,\}|\\!,|,\s?\\!|\\ )\s?(?=\d{3}(?!\d))",
+    r"(?<=\d)(?:\\,|\{,\}|\\!,|,\s?\\!|\\ |')\s?(?=\d{3}(?!\d))",
     re.ASCII,
 )
 _SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?", re.ASCII)
+_LEAD = (
+    r"\**(?:the |my )?(?:(?:final|general|correct) )?(?:answer|solution)s?"
+    r"(?: (?:is|are)(?: ?:)?| ?:)(?![A-Za-z])\**"
+)
+_EXCEPT = r"(?:all )?real(?: number)?s except(?: for)?(?![A-Za-z])"
 _REWRITES = [
     (re.compile(r"\^\s*\{\s*\\circ\s*\}"), r"^\\circ "),
     (re.compile(r"\{\s*\}\s*(?=\^)"), ""),
+    (re.compile(rf"^(?:\\text\s*\{{\s*{_LEAD}\s*\}}|{_LEAD})\s*", re.IGNORECASE), ""),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\b(?:np|numpy|math|sympy)\.(?=[a-z])"), ""),
     (re.compile(r"^~\s*"), r"\\approx "),
@@ -58,7 +65,29 @@ _REWRITES = [
         ),
         "",
     ),
-    (re.compile(r"^(?:the )?(?:general )?solutions? (?:is|are) ?:?\s*", re.IGNORECASE), ""),
+    (re.compile(r"^(?:option|choice)\s+(?=\(?[A-J]\)?$)", re.IGNORECASE), ""),
+    (re.compile(rf"^(?:\\text\s*\{{)?\s*{_EXCEPT}\s*\}}?\s*(?:x\s*=)?", re.IGNORECASE), r"x \\ne "),
+    (re.compile(r"^=(?!<)\s*|^(?:the )?point\s+(?=\()", re.IGNORECASE), ""),
+    (re.compile(r"(?<=per) (?=cent\b)"), ""),
+    (re.compile(r"\\(mathrm|text)\s+([A-Za-z])(?![A-Za-z])"), r"\\\1{\2}"),
+    (re.compile(r"^<([^<>]*,[^<>]*)>$"), r"\\langle \1\\rangle "),
+    (
+        re.compile(
+            r"^\\\$\s*([\d.,]+)\s*(?:\\text\s*\{)?\s*(?:per|/)\s*(?:\\text\s*\{\s*)?(\w+)\s*\}?$"
+        ),
+        r"\1\\text{ dollar per \2}",
+    ),
+    (re.compile(r"^(\d[\d.]*)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(\d[\d.]*)$"), r"\1:\2"),
+    (re.compile(r"(?<=\d)\s*(min|sec)(?=\s*(?:$|/))"), r" \\text{\1}"),
+    (re.compile(r"(?<=[\])])\s*U\s*(?=[\[(][^()\[\]]*,)"), r"\\cup "),
+    (re.compile(r"(?<=[RZQNC}\])])\s*-\s*(?=\\\{)"), r"\\setminus "),
+    (
+        re.compile(r"\\mathbb\s*\{?R\}?\s*(?:\^\s*\{?\+\}?|_\s*\{?\s*(?:>\s*0|\+)\s*\}?)"),
+        r"(0,\\infty)",
+    ),
+    (re.compile(r"\\(?:top|intercal)(?![A-Za-z])"), "T"),
+    (re.compile(r"\b(?:Matrix|array)\(([\[(].*[\])])\)$"), r"\1"),
+    (re.compile(r"\{\s*([:,])\s*\}"), r"\1"),
     (re.compile(r"(?<=[\d.}])\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
     (re.compile(r"\\not\s*(?:=|\\in\b)"), r"\\ne "),
     (re.compile(r"(?:/=|(?<=[A-Za-z\s])!=|<>)"), r"\\ne "),
@@ -66,11 +95,14 @@ _REWRITES = [
     (re.compile(r">="), r"\\ge "),
 ]
 """Other spellings of what the tokens below know."""
+_BODY = r"(?:[^{}\\$]|\\[%$]|\\cdot(?![A-Za-z])|\{[^{}\\$]*\})*"
+"""What a text command may hold."""
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<number>\d+\.\d+|\d+\.(?![\d.])|\d+|\.\d+)"
+    r"|\\math(?:bf|it|sf|tt)\s*\{(?P<letter>[A-Za-z])\}"
     r"|\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|hbox|rm|operatorname\*?)\s*"
-    r"\{(?P<text>[^{}\\$]*)\}"
+    rf"\{{(?P<text>{_BODY})\}}"
     r"|\\math(?:bb|bf|cal|rm)\s*(?:\{(?P<reals>[RZQNC])\}|(?P<field>[RZQNC])\b)"
     r"|\\begin\s*\{(?P<begin>[pbB]?(?:small)?matrix|array|cases|dcases|aligned)\}"
     r"(?:\s*\{[lcr|@{}\s]*\})?"
@@ -82,13 +114,16 @@ _TOKEN = re.compile(
     r"|(?P<char>['@-]|[+*/^_=<>(){}\[\]|,;:!%&])",
     re.ASCII,
 )
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)?", re.ASCII)
 _WRAPPERS = re.compile(
-    r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*[^$\\])\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*",
+    r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*[^$\\])\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*"
+    r"|`(?P<f>[^`]*)`",
     re.DOTALL,
 )
 _MONEY = re.compile(r"[-+]?\$(?=\s*[\d.])|(?<=\d)\$$", re.ASCII)
-_WORDS_OF = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|hbox)\s*\{([^{}\\$]*)\}"
+_WORDS_OF = rf"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mbox|hbox)\s*\{{({_BODY})\}}"
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +154,10 @@ def clean(text: str) -> str:
         depth += (character in "([{") - (character in ")]}")
         if depth > MAX_DEPTH:
             raise CapError(f"brackets are nested more than {MAX_DEPTH} deep")
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
+    text = re.sub("[₀-₉]+", lambda run: f"_{{{run[0].translate(_LOWERED)}}}", text)
+    text = re.sub(r"(\d)[\u0304\u0305]", r"\\overline{\1}", text)
+    text = re.sub("[¼-¾⅐-⅞]", _spell_fraction, text)
     text = "".join(UNICODE.get(c, c) for c in text).strip()
     slashes = re.findall(r"\\+(?=[A-Za-z]?)", text)
     if slashes and all(len(run) % 2 == 0 for run in slashes) and re.search(r"\\[A-Za-z]", text):
@@ -129,7 +168,7 @@ def clean(text: str) -> str:
     while previous != text:
         previous = text
         if not text.endswith((r"\right.", "..")):
-            text = text.removesuffix(".").removesuffix(" \\").strip()
+            text = text.removesuffix(".").rstrip("\\").strip()
         if match := _WRAPPERS.fullmatch(text):
             text = next(group for group in match.groups() if group is not None).strip()
         if text.startswith((r"\boxed{", r"\fbox{")) and _closing(text) == len(text) - 1:
@@ -140,6 +179,11 @@ def clean(text: str) -> str:
     for pattern, spelling in _REWRITES:
         text = pattern.sub(spelling, text)
     return _LAYOUT.sub(" ", text).strip()
+
+
+def _spell_fraction(match: re.Match[str]) -> str:
+    top, bottom = unicodedata.normalize("NFKC", match[0]).split("⁄")
+    return rf"\frac{{{top}}}{{{bottom}}}"
 
 
 def tokenize(text: str, numerals: Numerals) -> list[Token]:
@@ -154,7 +198,7 @@ def tokenize(text: str, numerals: Numerals) -> list[Token]:
         number = None if grouped or is_name else read_numeral(text, position, numerals)
         if number:
             position = number[1]
-            new = [Token("number", number[0])]
+            new = [Token("based" if "#" in number[0] else "number", number[0])]
         elif match is None:
             raise AnswerError(f"unexpected {text[position]!r} at position {position}")
         elif grouped:
@@ -199,7 +243,8 @@ def plain_words(text: str) -> str | None:
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text.strip().rstrip("."))
     if not re.fullmatch(r"[A-Za-z][A-Za-z' -]*", text):
         return None
-    return " ".join(text.casefold().split())
+    words = re.sub(r"^(?:an?|the) (?=[a-z]{3})", "", " ".join(text.casefold().split()))
+    return "does not exist" if words == "dne" else words
 
 
 def open_text(text: str) -> str:
@@ -253,8 +298,10 @@ def _read(kind: str, value: str) -> list[Token]:
 def _read_text(value: str) -> list[Token]:
     word = value.strip()
     name = ALIASES.get(word, word)
-    if word in ("or", "and", ","):
-        return [Token("char", ",") if word == "," else Token("connector", word)]
+    if word in (",", r"\%", r"\$"):
+        return [Token("char", word.removeprefix("\\") if word != r"\$" else word)]
+    if word in ("or", "and"):
+        return [Token("connector", word)]
     if name in FUNCTIONS and name not in ("sec", "min"):
         return [Token("command", name)]
     if word in ("e", "i"):

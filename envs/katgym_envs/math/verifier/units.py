@@ -21,26 +21,28 @@ _NAMES = {
     "m": "meter metre", "km": "kilometer kilometre", "in": "inch inches", "ft": "foot feet",
     "yd": "yard", "mi": "mile", "g": "gram gm", "kg": "kilogram", "mg": "milligram", "lb": "pound",
     "oz": "ounce", "s": "sec second", "min": "minute", "h": "hr hour", "L": "l liter litre",
-    "mL": "ml milliliter millilitre", "$": "dollar usd", "cent": "", "euro": "", "unit": "",
-    "N": "newton", "J": "joule", "W": "watt", "Hz": "hertz", "degree": "deg", "radian": "rad",
-    "mi/h": "mph", "km/h": "kph kmh kmph", "°C": "celsius", "°F": "fahrenheit",
+    "mL": "ml milliliter millilitre", "$": "dollar usd", "cent": "", "euro": "eur", "yen": "",
+    "unit": "", "N": "newton", "J": "joule", "W": "watt", "Hz": "hertz", "degree": "deg",
+    "radian": "rad", "mi/h": "mph", "km/h": "kph kmh kmph", "°C": "celsius", "°F": "fahrenheit",
 }  # fmt: skip
 _KNOWN = {word: unit for unit, words in _NAMES.items() for word in [unit, *words.split()]}
+_CURRENCIES = {"$", "euro", "yen", "lb"}
 _PART = re.compile(r"(°?[A-Za-z]+\.?|\$)\s*(?:\^\s*\{?\s*(-?\d+)\s*\}?)?|(/)|[\s()·*-]+")
 
 
 def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
-    r"""Take `\$` from the front, or the words and their powers from the end.
+    r"""Take a currency from the front, or the words and their powers from the end.
 
     The last value is the power of ten of a `million` or `percent` among them.
     """
     for start in (0, 1):
-        is_money = start < len(tokens) and tokens[start].is_char(r"\$")
-        if is_money and (start == 0 or tokens[0].is_char("-", "+")):
+        sign = tokens[start] if start + 1 < len(tokens) else Token("char", "")
+        name = "$" if sign.is_char(r"\$") else _KNOWN.get(_singular(sign.value))
+        if name in _CURRENCIES and (start == 0 or tokens[0].is_char("-", "+")):
             rest, unit, power = split_unit(tokens[:start] + tokens[start + 1 :])
-            if unit not in (None, "$^1"):
+            if unit not in (None, f"{name}^1"):
                 raise AnswerError("an amount of money with another unit")
-            return rest, "$^1", power
+            return rest, f"{name}^1", power
     if not tokens:
         raise AnswerError("a unit without a value")
     if tokens[-1].is_char(r"\$"):
@@ -53,6 +55,7 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
     if start == len(tokens):
         return tokens, None, 0
     text = " ".join("·" if token.kind == "command" else token.value for token in tokens[start:])
+    text = text.replace("{ - ", "{-")
     if tokens[max(0, start - 2) : start] == [Token("char", "^"), Token("command", "circ")]:
         start, text = start - 2, "°" + text
     power = MAGNITUDES.get(text.split()[0].lower(), 0)
@@ -62,6 +65,7 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], str | None, int]:
 
 def read_unit(text: str) -> str:
     """Return the one spelling of a unit; raises `AnswerError` for what is no unit."""
+    text = text.replace(r"\cdot", "·")
     words = re.findall(r"[A-Za-z]+", text)
     is_odd = not words or len(words) > MAX_WORDS or re.search(r"[^A-Za-z0-9\s$°/^.{}()·*-]", text)
     if is_odd or any(_singular(word).lower() in REMARKS for word in words):
@@ -77,12 +81,12 @@ def read_unit(text: str) -> str:
         elif match[1]:
             name = _singular(match[1].rstrip("."))
             known = _KNOWN.get(name)
-            if known is None:
+            if known is None and sign > 0:
                 nouns.append(name)
                 continue
-            for part in known.split("/"):
+            for part in (known or name).split("/"):
                 parts[part] = parts.get(part, 0) + sign * int(match[2] or 1)
-                sign = -1 if "/" in known else sign
+                sign = -1 if "/" in (known or "") else sign
     return " ".join(f"{u}^{n}" for u, n in sorted(parts.items())) or "counted " + nouns[-1]
 
 
@@ -101,7 +105,8 @@ def _belongs(tokens: Sequence[Token], position: int) -> bool:
         return True
     before = tokens[position - 1] if position else None
     after = tokens[position + 1] if position + 1 < len(tokens) else None
-    if token.is_char("/", "-", "*") or token.is_command("cdot"):
+    is_power = before is not None and before.is_char("{")
+    if (token.is_char("/", "-", "*") and not is_power) or token.is_command("cdot"):
         has_before = before is not None and (before.kind == "text" or before.is_char("}"))
         if before is not None and before.kind == "number" and position > 1:
             has_before = tokens[position - 2].is_char("^")
@@ -109,7 +114,7 @@ def _belongs(tokens: Sequence[Token], position: int) -> bool:
     if token.is_char("^"):
         return before is not None and before.kind == "text"
     if token.kind == "number" or token.is_char("{", "-", "}"):
-        for start in range(position, max(-1, position - 4), -1):
+        for start in range(position, max(-1, position - 5), -1):
             if tokens[start].is_char("^"):
                 return start > 0 and tokens[start - 1].kind == "text"
             if not (tokens[start].kind == "number" or tokens[start].is_char("{", "-", "}")):

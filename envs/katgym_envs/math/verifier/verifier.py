@@ -30,7 +30,7 @@ class Verifier:
     """
 
     def __init__(
-        self, *, num_workers: int = 1, timeout_s: float = 2.0, max_memory_mib: int = 1024
+        self, *, num_workers: int = 1, timeout_s: float = 1.8, max_memory_mib: int = 1024
     ) -> None:
         """Prepare a verifier; starts nothing.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _FUNCTIONS = """
     sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth sech csch
-    ln log exp sqrt max min gcd lcm
+    ln log lg exp sqrt max min gcd lcm abs factorial
 """
 _GREEK = """
     alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho
@@ -31,16 +31,16 @@ _REMARKS = """
     hundredth thousandth fifth sixth seventh eighth ninth tenth
 """
 _DECORATIONS = """
-    vec hat bar dot ddot tilde overline overrightarrow widehat widetilde underline
+    vec hat bar dot ddot tilde overline overrightarrow widehat widetilde
 """
 _FONTS = """
-    boldsymbol mathit mathsf mathtt bm pmb rm mathcal mathbf mathscr
+    boldsymbol mathit mathsf mathtt bm pmb rm mathcal mathbf mathscr bold underline large Large
 """
 _SHORT_WORDS = """
     yes no true false none of the a is an in to be it or on at by for as and not are
 """
 _UNIT_WORDS = """
-    cm mm km ft kg lb lbs oz hr hrs mph yd deg ton day per pct
+    cm mm km ft kg lb lbs oz hr hrs mph yd deg ton day per pct usd eur mol
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())
@@ -63,10 +63,10 @@ MAGNITUDES = {
 """Words behind a value that multiply it by a power of ten."""
 PHRASES = {
     "all real numbers": "reals", "all reals": "reals", "real numbers": "reals",
-    "all numbers": "reals", "the real numbers": "reals", "the set of all real numbers": "reals",
+    "all numbers": "reals", "set of all real numbers": "reals",
     "no solution": "none", "no solutions": "none", "no real solution": "none",
     "no real solutions": "none", "there is no solution": "none", "there are no solutions": "none",
-    "empty set": "none", "the empty set": "none", "infinity": "infinity",
+    "empty set": "none", "infinity": "infinity",
     "positive infinity": "infinity", "negative infinity": "-infinity",
     "minus infinity": "-infinity",
 }  # fmt: skip
@@ -82,7 +82,7 @@ ALIASES = {
     "bigcup": "cup", "bigcap": "cap", "simeq": "approx", "thickapprox": "approx",
     "doteq": "approx", "equiv": "=", "infinity": "infty", "inf": "infty", "oo": "infty",
     "degrees": "degree", "bullet": "cdot", "centerdot": "cdot", "cdots": "dots", "ldots": "dots",
-    "dotsb": "dots", "colon": ":",
+    "dotsb": "dots", "colon": ":", "sim": "approx", "Abs": "abs",
 }  # fmt: skip
 UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "⋅": r"\cdot ",
@@ -91,10 +91,9 @@ UNICODE = {
     "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "∈": r"\in ",
     "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "∓": r"\mp ", "°": r"^\circ ", "′": r"^\prime ",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "⟨": r"\langle ",
-    "⟩": r"\rangle ", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
-    "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^2", "³": "^3", "⁴": "^4", "⁵": "^5",
-    "₀": "_0", "₁": "_1", "₂": "_2", "₃": "_3", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
+    "⟩": r"\rangle ", "∅": r"\emptyset ", "Ø": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "∖": r"\setminus ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
     "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
     "ω": r"\omega ", "’": "'", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
+    "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}",
 }  # fmt: skip

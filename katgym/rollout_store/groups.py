@@ -27,6 +27,8 @@ GROUP_SIZE = "group_size"
 """Key of the metadata with the number of rollouts that a session's group is to have."""
 IS_HELD_OUT = "is_held_out"
 """Key of the metadata that is true for what is played to be measured and never trained on."""
+IS_REFUSED = "is_refused"
+"""Key of the metadata that is true for what taught nothing, so that others were played for it."""
 GRADING_S = 300.0
 """Seconds after a session's deadline in which its reward may still come."""
 

@@ -55,6 +55,7 @@ def turn(
     *errors: ToolErrorKind | None,
     calls: Sequence[tuple[str, str]] = (),
     finish_reason: str = "stop",
+    num_completion_tokens: int = 0,
 ) -> Turn:
     """Return a turn with one result for each error (None for a good one)."""
     results = [
@@ -70,6 +71,7 @@ def turn(
         messages=[user("go on")],
         answer=answer,
         finish_reason=finish_reason,
+        num_completion_tokens=num_completion_tokens,
         tokens=tokens,
         tool_results=results,
     )

@@ -16,8 +16,9 @@ from katgym_trainer import Row
 
 Outputs = Callable[[Row], tuple[Tensor, Tensor]]
 """Log-prob of every token but the first given those before it, and the entropy there; [T - 1]."""
-CLIPS = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
-OWN_MEANS = {"grpo", "gspo"}
+GSPO = (3e-4, 4e-4)
+CLIPS = {"dapo": (0.2, 0.28), "gspo": GSPO, "gspo_token": GSPO, "cispo": (1.0, 4.0)}
+OWN_MEANS = {"grpo", "gspo", "gspo_token"}
 TOKEN_MEANS = {"sft", "dapo", "cispo", "ppo"}
 
 
@@ -65,6 +66,8 @@ def ratio_losses(
         return -torch.clamp(ratio.detach(), low, high) * advantage * logp
     if name == "gspo":
         ratio = torch.exp(log_ratio.mean()).expand(len(logp)) if len(logp) else ratio
+    if name == "gspo_token":
+        ratio = torch.exp(log_ratio.mean().detach() + logp - logp.detach())
     objective = torch.minimum(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
     if "dual_clip" in options:
         bounded = torch.maximum(objective, options["dual_clip"] * advantage)

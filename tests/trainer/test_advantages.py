@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from katgym_trainer import group_advantages
+from katgym_trainer import group_advantages, step_advantages
 
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.5]  # mean 0.5, deviations 0.5 -0.5 -0.5 0.5 0, variance 1 / 4
 
@@ -27,7 +27,26 @@ def test_kinds(kind: str, wanted: list[float]) -> None:
         assert found == pytest.approx(np.array([0, *wanted]), abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "rloo"])
+def test_reinforce_plus_plus_compares_all_rollouts_of_a_step() -> None:
+    rewards = [[1.0, 0.0], [1.0, 1.0, float("nan")], [0.0, 0.0]]  # mean 1 / 2, variance 3 / 10
+    is_valid = [[True, True], [True, True, False], [True, True]]
+    plain = step_advantages(rewards, "reinforce_plus_plus", is_valid=is_valid)
+    high = 0.5 / 0.3**0.5
+    wanted = [high, -high, high, high, 0, -high, -high]
+    assert np.concatenate(plain) == pytest.approx(np.array(wanted), abs=1e-5)
+    # Deviations from the group: 1/2, -1/2, and four times 0; variance 1 / 10.
+    based = step_advantages(rewards, "reinforce_plus_plus_baseline", is_valid=is_valid)
+    high = 0.5 / 0.1**0.5
+    assert np.concatenate(based) == pytest.approx(np.array([high, -high, 0, 0, 0, 0, 0]), abs=1e-5)
+    assert [len(group) for group in based] == [2, 3, 2]
+    assert based[1].tolist() == [0.0] * 3  # exactly: such a group is not computed
+    alone = group_advantages([3.0, 1.0], "reinforce_plus_plus")
+    assert alone == pytest.approx(np.array([0.5**0.5, -(0.5**0.5)]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind", ["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
+)
 def test_where_nothing_differs_nothing_is_learned(kind: str) -> None:
     assert group_advantages([0.1] * 7, kind).tolist() == [0.0] * 7
     assert group_advantages([5.0], kind).tolist() == [0.0]

@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from row_by_row import total_loss
@@ -66,6 +67,7 @@ def check_loss(name: str, options: dict[str, Any], rows: list[Row]) -> None:
         ("dapo", {"mismatch_mask": "token", "mismatch_low": 0.8, "mismatch_high": 1.3}),
         ("ppo", {"ratio_to": "proximal", "importance": "token", "importance_max": math.inf}),
         ("gspo", {"ratio_to": "proximal", "importance": "sequence", "entropy_coef": 0.1}),
+        ("gspo_token", {"clip_low": 0.1, "clip_high": 0.1}),
         ("cispo", {"ratio_to": "proximal", "importance": "token", "mismatch_mask": "token"}),
         ("ppo", {"dual_clip": 1.05, "clip_low": 0.1, "clip_high": 0.3}),
     ],
@@ -73,6 +75,25 @@ def check_loss(name: str, options: dict[str, Any], rows: list[Row]) -> None:
 def test_what_losses_may_add_is_exact_too(name: str, options: dict[str, Any]) -> None:
     for kind in ("steps", "duplicates and prefixes"):
         check_loss(name, options, sample_rows(TinyModel(), kind))
+
+
+def test_gspo_by_token_is_gspo_where_a_row_has_one_advantage_and_else_is_not() -> None:
+    model = TinyModel()
+    rows = sample_rows(model, "group")
+
+    def found(name: str, own: list[Row]) -> list[torch.Tensor]:
+        model.zero_grad()
+        forward_backward(model, pack(own, max_tokens=10_000), loss(name, clip_low=1, clip_high=9))
+        return gradients(model)
+
+    alike = [row.replace(advantages=np.full(len(row.token_ids), 0.7)) for row in rows]
+    check_equal(found("gspo_token", alike), found("gspo", alike), 1e-10)
+    rising = [row.replace(advantages=np.arange(len(row.token_ids)) / 10.0) for row in rows]
+    apart = [
+        float((a - b).abs().max())
+        for a, b in zip(found("gspo_token", rising), found("gspo", rising), strict=True)
+    ]
+    assert max(apart) > 1e-3
 
 
 @pytest.mark.parametrize("options", [{}, {"beta": 0.5, "label_smoothing": 0.1}])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
 
 from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind, VersionSpan
-from katgym_trainer import Row, pack
+from katgym.environment.failure import RolloutStatus
+from katgym_trainer import RewardShaping, Row, pack
 from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
 from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
 from katgym_trainer.row import Floats
@@ -277,6 +278,35 @@ def test_shaping_that_returns_no_rewards_is_refused(made: list[float], words: st
     groups = [group_of(None), group_of(1.0, None, 0.0, start=1)]
     with pytest.raises(ValueError, match=words):
         group_rows(groups, "grpo", shaping=lambda rollouts, rewards_G: np.array(made))
+
+
+def test_rollouts_that_were_cut_are_compared_and_not_trained_on() -> None:
+    group = RolloutGroup(
+        rollouts=[
+            short_rollout("a", 1.0, 3),
+            short_rollout("b", 0.0, 4, status=RolloutStatus.TRUNCATED),
+            short_rollout("c", 0.5, 5),
+        ]
+    )
+    found = by_token(group_rows([group], "dr_grpo", masks=ErrorMasks(truncated_rollouts=True)))
+    assert found == {3: 0.5, 5: 0.0}
+
+
+def test_a_run_s_shaping_takes_the_reward_of_the_cut_and_punishes_length() -> None:
+    group = RolloutGroup(
+        rollouts=[
+            short_rollout("a", 1.0, 3),
+            short_rollout("b", 1.0, 4, status=RolloutStatus.TRUNCATED),
+            rollout_of(
+                turn(record(None, 0, [1, 2], [5] * 4), num_completion_tokens=4),
+                reward=1.0,
+                episode_id="c",
+            ),
+        ]
+    )
+    shaping = RewardShaping(max_tokens=5, buffer_tokens=4, factor=0.4, is_truncated_zero=True)
+    assert by_token(group_rows([group], "reinforce", shaping=shaping)) == {3: 1.0, 4: 0.0, 5: 0.7}
+    assert by_token(group_rows([group], "reinforce", shaping=RewardShaping())) == {3: 1, 4: 1, 5: 1}
 
 
 def test_versions_and_masks_reach_the_rows() -> None:

@@ -13,7 +13,9 @@ from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, same, supervised, tiny_qwen, weights
 
 from katgym_trainer import PackedForest, Row, TreeContext
-from katgym_trainer.trainer import Trainer
+from katgym_trainer.optimization.optimizers import schedule_factor
+from katgym_trainer.trainer import NonFiniteGradientError, Trainer
+from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.trainer_metrics import METRICS
 
 
@@ -73,6 +75,24 @@ def test_a_gradient_that_is_not_finite_is_left_out(caplog: pytest.LogCaptureFixt
     assert same(weights(trainer.model), before)
     metrics = trainer.step_rows(supervised())
     assert metrics["train/is_skipped"] == 0 and not same(weights(trainer.model), before)
+
+
+def test_training_ends_after_too_many_updates_in_a_row_that_are_left_out() -> None:
+    trainer = Trainer(tiny_qwen(), "sft", args={**FAST, "max_nonfinite_updates": 2})
+    before = weights(trainer.model)
+    weight = trainer.model.model.norm.weight
+    for _ in range(2):  # one that is finite between them begins the count anew
+        handle = weight.register_hook(lambda g: g * math.inf)
+        trainer.step_rows(supervised())
+        handle.remove()
+        assert same(weights(trainer.model), before)
+        trainer.step_rows(supervised())
+        before = weights(trainer.model)
+    weight.register_hook(lambda g: g * math.nan)
+    trainer.step_rows(supervised())
+    with pytest.raises(NonFiniteGradientError, match="not finite in 2 updates in a row; the wei"):
+        trainer.step_rows(supervised())
+    assert same(weights(trainer.model), before)
     assert all(bool(p.isfinite().all()) for p in trainer.model.parameters())
 
 
@@ -142,6 +162,25 @@ def test_the_schedule_sets_the_learning_rate_and_ends() -> None:
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.05])
     with pytest.raises(ValueError, match=r"the schedule ended at num_steps=4 with learning rate 0"):
         trainer.step_rows([Row([1, 2], [0, 1])])
+
+
+def test_each_update_of_a_step_has_a_learning_rate_of_its_own() -> None:
+    config = TrainerConfig(schedule="linear", num_warmup_steps=2, num_steps=6)
+    rates = [
+        schedule_factor(step, config, update=update, num_updates=4)
+        for step in range(6)
+        for update in range(4)
+    ]
+    assert rates[:8] == pytest.approx([(i + 1) / 8 for i in range(8)])
+    assert rates[8:] == pytest.approx([1 - i / 16 for i in range(16)])
+    args = {"learning_rate": 0.1, "schedule": "linear", "num_steps": 2, "num_updates": 2}
+    trainer = Trainer(Recorder(), "sft", args=args)
+    seen: list[float] = []
+    set_rate = trainer._optimizer.set_learning_rate
+    trainer._optimizer.set_learning_rate = lambda rate: (seen.append(rate), set_rate(rate))[1]  # type: ignore[method-assign]
+    for _ in range(2):
+        trainer.step_rows([Row([i, 12], [0, 1]) for i in range(4)])
+    assert seen == pytest.approx([0.1, 0.075, 0.05, 0.025])
 
 
 class Interrupted(TinyModel):

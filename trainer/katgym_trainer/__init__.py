@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         pass_rate_scaled,
     )
     from katgym_trainer.advantages.gae import with_gae
-    from katgym_trainer.advantages.group_advantages import group_advantages
-    from katgym_trainer.advantages.reward_shaping import overlong_penalty
+    from katgym_trainer.advantages.group_advantages import group_advantages, step_advantages
+    from katgym_trainer.advantages.reward_shaping import RewardShaping, overlong_penalty
     from katgym_trainer.algorithms import ALGORITHMS
     from katgym_trainer.critic import Critic
     from katgym_trainer.gradients.forward_backward import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from katgym_trainer.row_preparation import row_entropies, scale_by_entropy, scale_by_pass_rate
     from katgym_trainer.saving.checkpoints import CheckpointError
     from katgym_trainer.task_sampler import GroupFilter, TaskSampler
-    from katgym_trainer.trainer import Trainer
+    from katgym_trainer.trainer import NonFiniteGradientError, Trainer
     from katgym_trainer.trainer_config import TrainerConfig
     from katgym_trainer.trainer_metrics import METRICS
 
@@ -64,9 +64,11 @@ __all__ = [
     "Head",
     "LogprobCache",
     "Loss",
+    "NonFiniteGradientError",
     "PackedForest",
     "Pruned",
     "PruningStats",
+    "RewardShaping",
     "Row",
     "Scope",
     "TaskSampler",
@@ -95,6 +97,7 @@ __all__ = [
     "row_entropies",
     "scale_by_entropy",
     "scale_by_pass_rate",
+    "step_advantages",
     "supervised_rows",
     "tokenize_rollout",
     "trainer_entropies",
@@ -108,8 +111,8 @@ _ON_USE = {
         "entropy_of_rollout entropy_scaled estimate_entropy_of_rollout pass_rate_scaled"
     ),
     "advantages.gae": "with_gae",
-    "advantages.group_advantages": "group_advantages",
-    "advantages.reward_shaping": "overlong_penalty",
+    "advantages.group_advantages": "group_advantages step_advantages",
+    "advantages.reward_shaping": "RewardShaping overlong_penalty",
     "algorithms": "ALGORITHMS",
     "saving.checkpoints": "CheckpointError",
     "critic": "Critic",
@@ -134,7 +137,7 @@ _ON_USE = {
     "row": "Row",
     "row_preparation": "row_entropies scale_by_entropy scale_by_pass_rate",
     "task_sampler": "GroupFilter TaskSampler",
-    "trainer": "Trainer",
+    "trainer": "NonFiniteGradientError Trainer",
     "trainer_config": "TrainerConfig",
     "trainer_metrics": "METRICS",
 }

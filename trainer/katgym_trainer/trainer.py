@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from katgym.errors import UsageError
+from katgym.errors import KatgymError, UsageError
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
@@ -49,8 +49,14 @@ from katgym_trainer.trainer_metrics import combine
 
 if TYPE_CHECKING:
     from katgym.play.rollout import RolloutGroup
+    from katgym_trainer.rollouts.rollout_rows import Shaping
+    from katgym_trainer.rollouts.turn_errors import ErrorMasks
 
 logger = logging.getLogger(__name__)
+
+
+class NonFiniteGradientError(KatgymError):
+    """Too many updates in a row had a gradient that is not finite; the weights are those before."""
 
 
 class Trainer:
@@ -120,11 +126,18 @@ class Trainer:
             self._tree_model, config, known, has_idle_groups=has_idle_groups, shares=shares
         )
         self._is_torn = False
+        self._num_nonfinite = 0
 
-    def step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
+    def step(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        masks: ErrorMasks | None = None,
+        shaping: Shaping | None = None,
+    ) -> dict[str, float]:
         """Train on groups of rollouts, with the algorithm's advantages; return metrics.
 
-        To mask errors or shape rewards, call `group_rows` and give its rows to `step_rows`.
+        masks, shaping: see `group_rows`.
         """
         if self.algorithm.advantage is None:
             raise UsageError(
@@ -135,8 +148,11 @@ class Trainer:
             group_rows,
             pass_rates,
         )
+        from katgym_trainer.rollouts.turn_errors import NO_MASKS
 
-        rows = group_rows(groups, self.algorithm.advantage)
+        rows = group_rows(
+            groups, self.algorithm.advantage, masks=masks or NO_MASKS, shaping=shaping
+        )
         if self.config.advantage_scaling == "pass_rate":
             rows = scale_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)
         return self._step(rows)
@@ -146,7 +162,7 @@ class Trainer:
 
         Groups in which no token has an advantage are not computed, and count in every mean, where
         the loss has no term but the advantage's. An update whose gradient is not finite is left
-        out.
+        out; `NonFiniteGradientError` after `max_nonfinite_updates` in a row.
 
         Interrupted, or failed, in its forward or backward, an update changes nothing; of
         `num_updates` those that were made before stay. Ctrl-C waits for weights that are being
@@ -162,13 +178,12 @@ class Trainer:
     def _step(self, given: Sequence[Row]) -> dict[str, float]:
         self._check_whole()
         started = time.perf_counter()
-        schedule = schedule_factor(self.num_steps, self.config)
-        if not schedule:
+        learning_rate = schedule_factor(self.num_steps, self.config) * self.config.learning_rate
+        if not learning_rate:
             raise UsageError(
                 f"the schedule ended at num_steps={self.config.num_steps!r} with learning rate 0,"
                 f" and {self.num_steps} steps are done: nothing would change"
             )
-        learning_rate = schedule * self.config.learning_rate
         rows, prepared = self._preparation.rows(given, num_steps=self.num_steps)
         prepared["time/prepare_s"] = time.perf_counter() - started
         rng = np.random.default_rng([self.config.seed, self.num_steps])
@@ -178,11 +193,15 @@ class Trainer:
             for part in parts
         ]
         pairs = [(some, part) for some, part in zip(busy, parts, strict=True) if is_trained(some)]
-        self._optimizer.set_learning_rate(learning_rate)
         updates = []
-        for number, (some, part) in enumerate(pairs, 1):
+        for number, (some, part) in enumerate(pairs):
             factor = share(some, part, self.loss.normaliser)
-            updates.append(self._update(some, factor, is_last=number == len(pairs)))
+            schedule = schedule_factor(
+                self.num_steps, self.config, update=number, num_updates=len(pairs)
+            )
+            learning_rate = schedule * self.config.learning_rate
+            self._optimizer.set_learning_rate(learning_rate)
+            updates.append(self._update(some, factor, is_last=number == len(pairs) - 1))
         if not pairs:
             logger.warning(
                 "step %d: none of its %d rows trains anything", self.num_steps, len(given)
@@ -299,12 +318,7 @@ class Trainer:
             if factor * ranks.num != 1:  # those of ranks are means over them
                 self._masters.scale_gradients(factor * ranks.num)
             norm = clip_gradients((p for _, p in self._masters.named()), config.max_grad_norm)
-            if not math.isfinite(norm):
-                logger.warning(
-                    "step %d: the gradient's norm is %s; the update is left out",
-                    self.num_steps,
-                    norm,
-                )
+            self._watch_norm(norm)
             with hold_interrupts():
                 if math.isfinite(norm):
                     self._is_torn = True
@@ -327,6 +341,22 @@ class Trainer:
             "time/forward_backward_s": times[2] - times[1],
             "time/optimizer_s": times[3] - times[2],
         }
+
+    def _watch_norm(self, norm: float) -> None:
+        """Count updates that are left out; raise after too many in a row."""
+        if math.isfinite(norm):
+            self._num_nonfinite = 0
+            return
+        self._num_nonfinite += 1
+        logger.warning(
+            "step %d: the gradient's norm is %s; the update is left out", self.num_steps, norm
+        )
+        if self._num_nonfinite >= self.config.max_nonfinite_updates:
+            raise NonFiniteGradientError(
+                f"the gradient was not finite in {self._num_nonfinite} updates in a row; the"
+                " weights are those from before. Lower learning_rate, set dtype='float32', or raise"
+                " max_nonfinite_updates"
+            )
 
     def _state(self) -> dict[str, Any]:
         """Return what a checkpoint is compared by."""

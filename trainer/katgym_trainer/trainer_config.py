@@ -81,7 +81,11 @@ class TrainerConfig:
     should_compile: bool = False
     """Whether `torch.compile` fuses what the decoder's layers do around attention."""
     num_updates: Count = 1
-    """Updates of a step, each on some of its groups; all after the first are off-policy."""
+    """Updates of a step, each on some of its groups and with the schedule's learning rate of its
+    own; all after the first are off-policy."""
+    max_nonfinite_updates: Count = 3
+    """Updates in a row, left out as their gradient is not finite, after which training ends with
+    an error."""
     loss: Mapping[str, Any] = field(default_factory=dict)
     """Options of the algorithm's loss, such as `clip_high`."""
     advantage: Name | None = None

@@ -23,7 +23,7 @@ METRICS = {
     "train/kept_advantage_entropy": "share of |advantage| entropy that pruning left",
     "train/logprob_hit_rate": "share of trained tokens whose log-probs came from the cache, so far",
     "train/grad_norm": "norm of the gradient over all parameters, before it is shortened",
-    "train/learning_rate": "of the step",
+    "train/learning_rate": "of the step's last update",
     "train/num_updates": "optimizer updates made",
     "train/num_nonfinite_updates": "updates left out because the gradient was not finite",
     "train/is_skipped": "1 if no weight was changed, because there was nothing to train",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +13,26 @@ from played_groups import HeldPolicy
 
 from katgym.errors import PolicyError, UsageError
 from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym_trainer.advantages.reward_shaping import RewardShaping
 from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, StaleGroups
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
-from katgym_trainer.rl.group_stream import GroupStream
+from katgym_trainer.rl.group_stream import GroupStream, PlayedGroup
+from katgym_trainer.rl.kept_rollouts import KeptRollouts
 
 HUNT = EnvConfig(id="katgym/TreasureHunt-v1?max_turns=1", num_tasks=50)
 
 
 def stream_of(
-    policy: HeldPolicy, *, pending: list[GroupDraw] | None = None, **config: Any
+    policy: HeldPolicy,
+    *,
+    pending: list[GroupDraw] | None = None,
+    known: Mapping[int, PlayedGroup] | None = None,
+    **config: Any,
 ) -> GroupStream:
     told = RolloutsConfig(**{"num_groups": 3, "group_size": 2, **config})
     source = Curriculum([HUNT], told, seed=0)
     engine = RolloutEngine(policy, config=EngineConfig(max_retries=0))
-    stream = GroupStream(source, engine, told)
+    stream = GroupStream(source, engine, told, known=known)
     waiting = [draw.to_json() for draw in pending or ()]
     stream.load_state_dict({"source": source.state_dict(), "pending": waiting})
     return stream
@@ -183,6 +190,26 @@ def test_what_is_played_ahead_is_pending() -> None:
             await stream.take()
             assert [draw.number for draw in stream.pending()] == [3, 4, 5]
             assert [draw["number"] for draw in stream.state_dict()["pending"]] == [3, 4, 5]
+
+    run(play())
+
+
+def test_a_continued_run_refuses_what_was_refused_and_plays_none_of_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        config: dict[str, Any] = {"max_offered": 5, "max_concurrency": 1}
+        async with stream_of(HeldPolicy(), **config) as stream:
+            first = await stream.take()
+        # As if the first two had been slow, and the next two been refused meanwhile.
+        by_number = {p.draw.number: p for p in (*first.groups, *first.refused)}
+        kept = KeptRollouts(tmp_path, advantage="grpo", shaping=RewardShaping())
+        kept.record(1, [by_number[n] for n in (0, 1, 4)], [by_number[n] for n in (2, 3)])
+        known = kept.after(0)
+        kept.close()
+        policy = HeldPolicy(let_go=0)  # whoever asks it waits for ever
+        async with stream_of(policy, known=known, **config) as again:
+            taken = await asyncio.wait_for(again.take(), 60)
+        assert [played.draw.number for played in taken.groups] == [0, 1, 4]
+        assert sorted(played.draw.number for played in taken.refused) == [2, 3]
 
     run(play())
 

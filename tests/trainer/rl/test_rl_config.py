@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from katgym.errors import UsageError
+from katgym_trainer.advantages.reward_shaping import RewardShaping
+from katgym_trainer.config.rewards_config import ReferenceConfig
 from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
+from katgym_trainer.rollouts.turn_errors import TurnError
 
 LEAST = '[model]\npath = "m"\n[[envs]]\nid = "katgym/Arithmetic-v1"\n'
 
@@ -74,6 +77,21 @@ name = "tensorboard"
     assert config.track[0].name == "tensorboard"
 
 
+def test_rewards_and_reference_are_read() -> None:
+    config = parse(
+        "[rewards]\ntruncated = 'masked'\nloss_masks = ['unparsable']\n"
+        "overlong_buffer_tokens = 64\n[rollouts]\nmax_episode_tokens = 512\n"
+        "[reference]\n[train]\nloss = {kl_coef = 0.1}\n"
+    )
+    assert config.reference == ReferenceConfig(path="")
+    assert config.rewards.masks().truncated_rollouts
+    assert config.rewards.masks().loss == {TurnError.UNPARSABLE}
+    assert config.rewards.shaping(512) == RewardShaping(max_tokens=512, buffer_tokens=64)
+    assert config.identity() != parse("[train]\nloss = {kl_coef = 0.1}\n[reference]").identity()
+    parse("[train]\nloss = {kl_coef = 0.1}\nlora_rank = 4")
+    parse("[train]\nshould_split = true\n[policy]\nmax_context_tokens = 9000")
+
+
 def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
     assert parse("[rollouts]\nmax_concurrency = 3").identity() == parse(num_steps=7).identity()
     assert parse("[evaluate]\nevery_steps = 3").identity() == parse().identity()
@@ -111,6 +129,24 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
         ("[[envs]]\nid = 'katgym/Arithmetic-v1'", r"'katgym/Arithmetic-v1' is there twice"),
         ("[[envs]]\nweight = 1.0", r"\[\[envs\]\] 1 has no 'id'"),
         ("[[envs]]\nid = 'a/B-v0'\nweight = -1.0", r"weight is a number > 0, got -1.0"),
+        ("[train]\nloss = {kl_coef = 0.1}", r"add a section \[reference\] .* or train adapters"),
+        (
+            "[reference]\npath = 'm'",
+            r"\[reference\] changes nothing without .* loss.kl_coef",
+        ),
+        ("[rewards]\noverlong_factor = 0.5", r"changes nothing without overlong_buffer_tokens"),
+        ("[rewards]\noverlong_buffer_tokens = 9", r"max_episode_tokens, which is None"),
+        (
+            "[rewards]\noverlong_buffer_tokens = 9\n[rollouts]\nmax_episode_tokens = 8",
+            r"overlong_buffer_tokens = 9 are the last of .* max_episode_tokens, which is 8",
+        ),
+        ("[rewards]\ntruncated = 'nul'", r"\[rewards\] truncated 'nul'"),
+        ("[rewards]\nloss_masks = ['lop']", r"\[rewards\] loss_masks 'lop'. Did you mean 'loop'"),
+        (
+            "[rewards]\nloss_masks = ['loop']\nadvantage_masks = ['loop']",
+            r"'loop' is in loss_masks and in advantage_masks",
+        ),
+        ("[policy]\nmax_context_tokens = 9000", r"is more than \[train\] max_tokens \(8192\)"),
         ("[[envs]]\nid = 'a/B-v0'\nadvance_at = 0.5", r"advance_at changes nothing for 'a/B-v0'"),
     ],
 )

@@ -18,9 +18,11 @@ import pytest
 from rl_play import config_text, register_env, save_model
 
 from katgym.cli.main import main
+from katgym.rollout_store.rollouts import as_rollout
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer import METRICS
 from katgym_trainer.rl.rl_metrics import RL_METRICS
+from katgym_trainer.rollouts.turn_errors import is_truncated
 
 _PROGRAM = """
 import sys
@@ -262,6 +264,32 @@ def test_a_policy_that_never_succeeds_is_told_what_to_do(
     assert "2 steps in a row without a group in which two rewards differ" in told
     assert "All 16 rollouts of the last one got 0: the policy never succeeds. Begin with" in told
     assert (tmp_path / "run" / "checkpoints" / "step-000002").exists()
+
+
+@pytest.mark.parametrize("truncated", ["graded", "masked"])
+def test_a_run_compares_with_its_first_weights_and_masks_what_was_cut(
+    truncated: str, model: Path, tmp_path: Path
+) -> None:
+    config = write(
+        tmp_path,
+        model,
+        steps=2,
+        rollouts="max_episode_tokens = 12",
+        train='loss = { kl_coef = 0.1 }\nalgorithm = "reinforce_plus_plus_baseline"',
+        more=f'[reference]\n[rewards]\noverlong_buffer_tokens = 4\ntruncated = "{truncated}"',
+    )
+    assert train(config, tmp_path / "run") == 0
+    first, second = metrics(tmp_path / "run")
+    with RolloutStore.open(tmp_path / "run" / "rollouts") as store:
+        steps = [s.record.metadata["step"] for s in store.each() if not is_truncated(as_rollout(s))]
+    if truncated == "masked":
+        assert [line["train/num_rows"] for line in (first, second)] == [
+            steps.count(1), steps.count(2)
+        ]  # fmt: skip
+        assert len(steps) < 32
+    else:
+        assert first["train/ref_kl"] == pytest.approx(0, abs=1e-6)
+        assert second["train/ref_kl"] > 1e-6
 
 
 def test_adapters_are_trained_and_merged(model: Path, tmp_path: Path) -> None:

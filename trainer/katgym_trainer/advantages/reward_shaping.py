@@ -1,11 +1,50 @@
-"""Additions to a task's reward: a penalty for answers that near the limit.
+"""Changes of a task's reward: a penalty for answers that near the limit, what the cut are worth.
 
 Not here: rewards of tasks (`katgym.Rubric`), advantages (`group_advantages.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from katgym.play.rollout import Rollout
 from katgym_trainer.config.rules import Count, CountOrZero, NotNegative, check_value
+from katgym_trainer.rollouts.turn_errors import is_truncated
+from katgym_trainer.row import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardShaping:
+    """What changes the rewards of a group before they are compared; a `Shaping` of `group_rows`.
+
+    Example:
+        group_rows(groups, "grpo", shaping=RewardShaping(max_tokens=4096, buffer_tokens=512))
+    """
+
+    max_tokens: int = 0
+    buffer_tokens: int = 0
+    factor: float = 1.0
+    """Of `overlong_penalty`, by the tokens that a rollout sampled; no buffer: none."""
+    is_truncated_zero: bool = False
+    """Whether a rollout that was cut has reward 0, whatever it was given."""
+
+    def __call__(self, rollouts: Sequence[Rollout], rewards_G: Floats) -> Floats:
+        """Return the rewards, [G], that advantages are made of."""
+        found = np.array(rewards_G, dtype=np.float64)
+        for place, rollout in enumerate(rollouts):
+            if self.is_truncated_zero and is_truncated(rollout):
+                found[place] = 0.0
+            if self.buffer_tokens:
+                found[place] += overlong_penalty(
+                    rollout.num_completion_tokens,
+                    max_tokens=self.max_tokens,
+                    buffer_tokens=self.buffer_tokens,
+                    factor=self.factor,
+                )
+        return found
 
 
 def overlong_penalty(

@@ -19,6 +19,7 @@ from katgym.evaluation.plan import parse_env
 from katgym.play.limits import Limits
 from katgym.policies.base import Sampling
 from katgym_trainer.algorithms import resolve_algorithm
+from katgym_trainer.config.rewards_config import ReferenceConfig, RewardsConfig
 from katgym_trainer.config.rules import (
     Count,
     CountOrZero,
@@ -295,6 +296,9 @@ class RlConfig(RunConfig):
     envs: tuple[EnvConfig, ...] = ()
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    reference: ReferenceConfig | None = None
+    """None: with `lora_rank` the model without its adapters."""
     loop: RlLoopConfig = field(default_factory=RlLoopConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: RlCheckpointConfig = field(default_factory=RlCheckpointConfig)
@@ -323,7 +327,7 @@ class RlConfig(RunConfig):
             raise UsageError("[evaluate] needs envs: what is in the store does not tell them")
         try:
             trainer = self.trainer_config()
-            algorithm, _ = resolve_algorithm(self.loop.algorithm, trainer)
+            algorithm, loss = resolve_algorithm(self.loop.algorithm, trainer)
         except ValueError as e:
             raise UsageError(f"[train]: {e}") from e
         if algorithm.advantage is None:
@@ -333,6 +337,21 @@ class RlConfig(RunConfig):
             )
         if self.policy.sync is SyncKind.LORA and not trainer.lora_rank:
             raise UsageError("[train]: [policy] sync = 'lora' needs lora_rank >= 1, got 0")
+        needs_reference = "ref_logprobs" in loss.needs
+        if needs_reference and not (self.reference or trainer.lora_rank):
+            raise UsageError(
+                "[train]: loss.kl_coef compares with a reference model: add a section [reference]"
+                " (empty: the model that the run begins with), or train adapters (lora_rank)"
+            )
+        if self.reference and not needs_reference:
+            raise UsageError("[reference] changes nothing without [train] loss.kl_coef")
+        self.rewards.check(self.rollouts.max_episode_tokens)
+        if self.policy.max_context_tokens > trainer.max_tokens and not trainer.should_split:
+            raise UsageError(
+                f"[policy] max_context_tokens ({self.policy.max_context_tokens}) is more than"
+                f" [train] max_tokens ({trainer.max_tokens}): a rollout that uses it could not be"
+                " trained on. Lower the one, raise the other, or set should_split = true"
+            )
         if self.policy.max_tokens >= self.policy.max_context_tokens:
             raise UsageError(
                 f"[policy] max_tokens ({self.policy.max_tokens}) leaves no room for a prompt in"
@@ -350,10 +369,13 @@ class RlConfig(RunConfig):
         and who is told may change.
         """
         found = {**dataclasses.asdict(self), "trainer": self.trainer_config().to_json()}
-        names = ("model", "envs", "policy", "rollouts", "loop", "trainer")
+        names = (
+            "model", "envs", "policy", "rollouts", "rewards", "reference", "loop", "trainer",
+        )  # fmt: skip
         found = leave_out(
             {name: found[name] for name in names},
             "loop.num_steps", "loop.max_idle_steps", "trainer.num_steps",
+            "trainer.max_nonfinite_updates",
             "rollouts.max_concurrency", "policy.uri", "policy.max_batch_size", "policy.servers",
             "policy.server_args", "policy.server_python", "policy.gateway",
         )  # fmt: skip

@@ -164,7 +164,8 @@ class RunConfig:
 def _read(hint: Any, raw: Any, name: str, key: str) -> Any:
     """Return a field's value of its table, or of its array of tables."""
     if typing.get_origin(hint) is not tuple:
-        return section(hint, raw, f"{name} [{key}]")
+        cls = next(part for part in (*typing.get_args(hint), hint) if part is not type(None))
+        return section(cls, raw, f"{name} [{key}]")
     (cls, _), where = typing.get_args(hint), f"{name} [[{key}]]"
     if not isinstance(raw, list):
         raise UsageError(f"{where} is a list of tables, each begun by [[{key}]], got {raw!r}")

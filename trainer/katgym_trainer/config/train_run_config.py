@@ -226,4 +226,7 @@ class TrainRunConfig(RunConfig):
         found = dataclasses.asdict(self)
         found["trainer"] = self.make_trainer_config(_MANY).to_json()
         found = {name: found[name] for name in ("kind", "model", "data", "loop", "trainer")}
-        return leave_out(found, "loop.num_steps", "loop.num_epochs", "trainer.num_steps")
+        return leave_out(
+            found, "loop.num_steps", "loop.num_epochs", "trainer.num_steps",
+            "trainer.max_nonfinite_updates",
+        )  # fmt: skip

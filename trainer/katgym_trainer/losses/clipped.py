@@ -162,6 +162,23 @@ class Gspo(Clipped):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GspoToken(Gspo):
+    """GSPO for advantages that differ within a row: its ratio, with each token's own gradient.
+
+        s_t = stop_gradient(s) pi(t) / stop_gradient(pi(t))
+
+    arXiv 2507.18071, eq. 13 to 15. For advantages that are equal in a row it is GSPO.
+    """
+
+    name = "gspo_token"
+
+    def policy_terms(self, occurrences: Occurrences) -> Terms:
+        ratio = torch.exp(occurrences.row_mean(self.log_ratio(occurrences))).detach()
+        own = torch.exp(occurrences.trainer_logprobs - occurrences.trainer_logprobs.detach())
+        return self.clipped(ratio * own, occurrences.advantages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cispo(Clipped):
     """-stop_gradient(clip(r)) A log pi, the mean over all tokens of the step.
 

@@ -9,13 +9,14 @@ import dataclasses
 import difflib
 from typing import Any
 
-from katgym_trainer.losses.clipped import Cispo, Dapo, DrGrpo, Grpo, Gspo, Ppo
+from katgym_trainer.losses.clipped import Cispo, Dapo, DrGrpo, Grpo, Gspo, GspoToken, Ppo
 from katgym_trainer.losses.likelihood import Reinforce, Rloo, Sft
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.losses.preference import Dpo
 
 LOSSES: dict[str, type[Loss]] = {
-    found.name: found for found in (Sft, Reinforce, Rloo, Grpo, DrGrpo, Dapo, Gspo, Cispo, Ppo, Dpo)
+    found.name: found
+    for found in (Sft, Reinforce, Rloo, Grpo, DrGrpo, Dapo, Gspo, GspoToken, Cispo, Ppo, Dpo)
 }
 
 

@@ -154,21 +154,26 @@ def make_optimizer(
     return Optimizer(parts, parameters)
 
 
-def schedule_factor(step: int, config: TrainerConfig) -> float:
-    """Return what the learning rate of a step is multiplied by; the first step is 0.
+def schedule_factor(
+    step: int, config: TrainerConfig, *, update: int = 0, num_updates: int = 1
+) -> float:
+    """Return what the learning rate of a step's update is multiplied by; the first of each is 0.
 
-    With w warm-up steps, n steps in all and f = final_fraction:
+    With u updates a step, t = step + update / u, w warm-up steps, n steps in all and
+    f = final_fraction:
 
-        (step + 1) / w                        before step w
-        f + (1 - f) (1 - x)                   linear, x = (step - w) / (n - w), at most 1
+        (t + 1 / u) / w                       before step w
+        f + (1 - f) (1 - x)                   linear, x = (t - w) / (n - w), at most 1
         f + (1 - f) (1 + cos(pi x)) / 2       cosine (arXiv 1608.03983, eq. 5)
     """
     check_value("step", step, CountOrZero)
     if step < config.num_warmup_steps:
-        return (step + 1) / config.num_warmup_steps
+        return (step * num_updates + update + 1) / (num_updates * config.num_warmup_steps)
     if config.num_steps is None:
         return 1.0
-    done = (step - config.num_warmup_steps) / (config.num_steps - config.num_warmup_steps)
+    done = (step + update / num_updates - config.num_warmup_steps) / (
+        config.num_steps - config.num_warmup_steps
+    )
     done = min(1.0, done)
     left = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return config.final_fraction + (1 - config.final_fraction) * left

@@ -43,6 +43,8 @@ class PlayedGroup:
     group: RolloutGroup
     begun_version: int
     """Weights that the policy had when it began."""
+    was_refused: bool | None = None
+    """What a process that ended did with it; None: this one has played it."""
 
     @property
     def oldest_version(self) -> int:
@@ -204,11 +206,11 @@ class GroupStream(GroupFeed):
                 del self._begun[self._running.pop(task).number]
                 played = task.result()
                 self._failed.check(played.group)
-                is_open = len(set(played.group.rewards)) > 1
-                if is_open or len(self._refused) >= self._config.max_offered - num_groups:
-                    self._finished.append(played)
-                else:
-                    self._refused.append(played)
+                is_refused = played.was_refused
+                if is_refused is None:
+                    has_place = len(self._refused) < self._config.max_offered - num_groups
+                    is_refused = has_place and len(set(played.group.rewards)) < 2
+                (self._refused if is_refused else self._finished).append(played)
         # The oldest weights first, then in the order of their draws.
         order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
         groups = sorted(order[:num_groups], key=lambda played: played.draw.number)

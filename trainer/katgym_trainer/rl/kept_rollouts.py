@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from katgym.play.rollout import Rollout, RolloutGroup
-from katgym.rollout_store.groups import GROUP_SIZE, IS_HELD_OUT
+from katgym.rollout_store.groups import GROUP_SIZE, IS_HELD_OUT, IS_REFUSED
 from katgym.rollout_store.rollouts import as_rollout, as_session
 from katgym.rollout_store.store import RolloutStore
-from katgym_trainer.advantages.group_advantages import group_advantages
 from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.group_stream import PlayedGroup
+from katgym_trainer.rollouts.rollout_rows import Shaping, rollout_advantages
 
 STEP = "step"
 DRAW = "draw"
@@ -32,31 +30,34 @@ advantage, the weights with which its group began."""
 class KeptRollouts:
     """The store `rollouts/` in a run's folder; not for several threads at once."""
 
-    def __init__(self, folder: Path, *, advantage: str) -> None:
-        """advantage: of `group_advantages`."""
+    def __init__(self, folder: Path, *, advantage: str, shaping: Shaping) -> None:
+        """advantage, shaping: of `rollout_advantages`."""
         self._store = RolloutStore.open(folder / "rollouts")
-        self._advantage = advantage
+        self._advantage, self._shaping = advantage, shaping
 
-    def record(self, step: int, groups: Sequence[PlayedGroup]) -> None:
-        """Write what a step is going to train on; what is there already is left as it is."""
+    def record(
+        self, step: int, groups: Sequence[PlayedGroup], refused: Sequence[PlayedGroup] = ()
+    ) -> None:
+        """Write what a step is going to train on; what is there already is left as it is.
+
+        refused: groups in whose place others were played. A continued run refuses them again.
+        """
         sessions = []
-        for played in groups:
+        advantages = rollout_advantages(
+            [played.group for played in groups], self._advantage, shaping=self._shaping
+        )
+        for number, played in enumerate([*groups, *refused]):
             common = {
                 STEP: step,
                 DRAW: played.draw.to_json(),
                 BEGUN_VERSION: played.begun_version,
                 GROUP_SIZE: len(played.group.rollouts),
+                **({} if number < len(groups) else {IS_REFUSED: True}),
             }
             group_id = f"step-{step:06d}-group-{played.draw.number:06d}"
-            # What each rollout does better than its siblings; nothing where it is not valid.
-            rollouts = played.group.rollouts
-            is_valid_G = np.array([rollout.reward.is_valid for rollout in rollouts])
-            rewards_G = np.array([rollout.reward.value_or_nan() for rollout in rollouts])
-            advantages_G = group_advantages(rewards_G, self._advantage, is_valid_G=is_valid_G)
-            for rollout, is_valid, advantage in zip(
-                rollouts, is_valid_G, advantages_G, strict=True
-            ):
-                more = {ADVANTAGE: float(advantage)} if is_valid else {}
+            for place, rollout in enumerate(played.group.rollouts):
+                is_compared = number < len(groups) and rollout.reward.is_valid
+                more = {ADVANTAGE: float(advantages[number][place])} if is_compared else {}
                 sessions.append((rollout, group_id, {**common, **more}))
         self._add(sessions)
 
@@ -66,7 +67,7 @@ class KeptRollouts:
         self._add([(r, f"eval-{step:06d}-{r.env_id}-{r.task_id}", common) for r in rollouts])
 
     def after(self, step: int) -> dict[int, PlayedGroup]:
-        """Return the groups that later steps were trained on, by the number of their draw."""
+        """Return the groups of later steps, refused ones too, by the number of their draw."""
         ids: dict[int, list[str]] = {}
         metas: dict[int, Mapping[str, Any]] = {}
         for record in self._store.sessions():
@@ -85,6 +86,7 @@ class KeptRollouts:
                 draw=GroupDraw(**meta[DRAW]),
                 group=RolloutGroup(rollouts=sorted(rollouts, key=lambda r: r.attempt)),
                 begun_version=int(meta[BEGUN_VERSION]),
+                was_refused=bool(meta.get(IS_REFUSED)),
             )
         return found
 

@@ -13,9 +13,6 @@ from katgym_trainer.rl.group_stream import Taken
 
 logger = logging.getLogger(__name__)
 
-_MAX_NONFINITE_STEPS = 3
-"""Steps in a row whose gradient was not finite, after which a run ends."""
-
 
 class RlRunError(KatgymError):
     """The run cannot teach the model anything; its last checkpoint is whole."""
@@ -29,18 +26,10 @@ class LearningWatch:
         self._max_idle_steps = max_idle_steps
         self.num_idle = 0
         """Steps in a row without anything to learn."""
-        self._num_nonfinite = 0
 
     def check(self, step: int, metrics: Mapping[str, float], taken: Taken) -> None:
         """Look at a step's metrics; raise `RlRunError` after too many that changed nothing."""
-        is_nonfinite = bool(metrics.get("train/num_nonfinite_updates"))
-        self._num_nonfinite = self._num_nonfinite + 1 if is_nonfinite else 0
         self.num_idle = 0 if metrics["rollout/open_groups"] else self.num_idle + 1
-        if self._num_nonfinite >= _MAX_NONFINITE_STEPS:
-            raise RlRunError(
-                f"the gradient was not finite in {self._num_nonfinite} steps in a row; the weights"
-                " are those from before. Lower learning_rate, or dtype = 'float32'"
-            )
         if self.num_idle >= self._max_idle_steps:
             raise RlRunError(_nothing_to_learn(self.num_idle, taken))
         if self.num_idle == 1:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.play.rollout import RolloutGroup
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.rl.curriculum import Curriculum
@@ -31,6 +32,7 @@ from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.servers.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.store_stream import StoreStream
+from katgym_trainer.runs.model_loading import load_reference
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun
@@ -80,7 +82,9 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
         self.load_model()
         if self.source is not None:
             check_prompts(config, self.loaded.renderer, self.source.first_lessons())
-        self.make_trainer(config.loop.algorithm, config.trainer_config)
+        self.make_trainer(
+            config.loop.algorithm, config.trainer_config, reference=load_reference(config)
+        )
         self.num_steps = config.loop.num_steps
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="katgym-rl")
         self.best = BestModel(folder.path, config.evaluate.compared())
@@ -96,7 +100,10 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
             observer.say(f"continuing after step {self.first}")
         folder.open_metrics(self.first)
         assert self.trainer.algorithm.advantage is not None, "checked with the file"
-        self.kept = KeptRollouts(folder.path, advantage=self.trainer.algorithm.advantage)
+        self.shaping = config.rewards.shaping(config.rollouts.max_episode_tokens)
+        self.kept = KeptRollouts(
+            folder.path, advantage=self.trainer.algorithm.advantage, shaping=self.shaping
+        )
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
         return asyncio.run(self._train(trackers, stop))
@@ -127,13 +134,13 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
                         break
                     metrics = rollout_metrics(taken, version=self.trainer.num_steps)
                     await self._in_thread(
-                        self.kept.record, self.trainer.num_steps + 1, taken.groups
+                        self.kept.record, self.trainer.num_steps + 1, taken.groups, taken.refused
                     )
 
                     # 2. Advantages, pruning, packing, the optimizer.
                     async with host.training():
                         groups = [found.group for found in taken.groups if found.group.rewards]
-                        step_on = self.trainer.step if groups else self.trainer.step_rows
+                        step_on = self._step if groups else self.trainer.step_rows
                         metrics |= await self._in_thread(self.take_step, step_on, groups)
 
                     # 3. New weights for the policy, which goes on with them.
@@ -153,6 +160,9 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
         finally:
             await host.aclose()
         return metrics
+
+    def _step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
+        return self.trainer.step(groups, masks=self.config.rewards.masks(), shaping=self.shaping)
 
     def write_model(self, folder: Path) -> None:
         """Write the best weights where held-out tasks say which these are, else the last."""

@@ -19,14 +19,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 
 from katgym.play.rollout import Rollout, RolloutGroup, Turn
-from katgym_trainer.advantages.group_advantages import group_advantages
+from katgym_trainer.advantages.group_advantages import step_advantages
 from katgym_trainer.rollouts.rollout_checks import (
     check_same_task,
     check_tokens,
     check_unique,
     rollout_key,
 )
-from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks, turn_errors
+from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks, is_truncated, turn_errors
 from katgym_trainer.row import Floats, Row
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ def rollout_rows(
     """Return one row for each of `rollout.trajectories()`, in their order; none without a turn.
 
     advantage, weight, group: of all rows.
-    masks: errors whose turns are not trained, or have advantage 0.
+    masks: errors whose turns are not trained, or have advantage 0; whether rollouts that were cut
+        have rows.
     should_split_versions: rows share a prefix only with rows whose turns were sampled by the same
         policy versions, from the same tokens on. The trainer runs all tokens with its own weights,
         whoever sampled them, so prefixes are shared exactly without it; it is for models that
@@ -57,6 +58,8 @@ def rollout_rows(
     Raises `ValueError` for a turn without tokens.
     """
     check_tokens(rollout, f"rollout {rollout.episode_id!r}")
+    if masks.truncated_rollouts and is_truncated(rollout):
+        return []
     errors = [] if masks.is_empty else turn_errors(rollout, loop_length=masks.loop_length)
     rows = []
     for path in rollout.trajectories():
@@ -104,7 +107,7 @@ def group_rows(
 ) -> list[Row]:
     """Return the rows of groups, each rollout with its advantage in its group.
 
-    advantage: "grpo", "dr_grpo", "rloo" or "reinforce"; see `group_advantages`.
+    advantage: of `Advantage`.
     masks, should_split_versions: see `rollout_rows`. A masked rollout's reward counts in its group
         all the same; a row that is left with no trained token is left out.
     shaping: changes the rewards before they are compared, as by DAPO's punishment of overlong
@@ -119,10 +122,37 @@ def group_rows(
     if not groups:
         raise ValueError("there are no groups to make rows of")
     check_unique(rollout for group in groups for rollout in group.rollouts)
-    rows = []
-    num_invalid = 0
     for number, group in enumerate(groups):
         _check_group(group, number)
+    rows = []
+    num_invalid = 0
+    advantages = rollout_advantages(groups, advantage, shaping=shaping)
+    for group, advantages_G in zip(groups, advantages, strict=True):
+        for rollout, found in zip(group.rollouts, advantages_G, strict=True):
+            if not rollout.reward.is_valid:
+                num_invalid += 1
+                continue
+            rows += rollout_rows(
+                rollout,
+                advantage=float(found),
+                group=_group_key(group),
+                masks=masks,
+                should_split_versions=should_split_versions,
+            )
+    if num_invalid:
+        logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
+    return rows_with_trained(rows)
+
+
+def rollout_advantages(
+    groups: Sequence[RolloutGroup], advantage: str, *, shaping: Shaping | None = None
+) -> list[Floats]:
+    """Return the advantage of each rollout of each group, [G] each; 0 where the reward is invalid.
+
+    advantage, shaping: see `group_rows`.
+    """
+    rewards, is_valid = [], []
+    for number, group in enumerate(groups):
         # Rewards, shaped; NaN where they are not valid.
         valid = [rollout for rollout in group.rollouts if rollout.reward.is_valid]
         is_valid_G = np.array([rollout.reward.is_valid for rollout in group.rollouts])
@@ -135,21 +165,9 @@ def group_rows(
                     f" a finite number for each of its {len(valid)} valid rollouts"
                 )
             rewards_G[is_valid_G] = shaped
-        advantages_G = group_advantages(rewards_G, advantage, is_valid_G=is_valid_G)
-        num_invalid += int((~is_valid_G).sum())
-        for rollout, found in zip(group.rollouts, advantages_G, strict=True):
-            if not rollout.reward.is_valid:
-                continue
-            rows += rollout_rows(
-                rollout,
-                advantage=float(found),
-                group=_group_key(group),
-                masks=masks,
-                should_split_versions=should_split_versions,
-            )
-    if num_invalid:
-        logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
-    return rows_with_trained(rows)
+        rewards.append(rewards_G)
+        is_valid.append(is_valid_G)
+    return step_advantages(rewards, advantage, is_valid=is_valid)
 
 
 def pass_rates(groups: Sequence[RolloutGroup]) -> dict[Hashable, float]:

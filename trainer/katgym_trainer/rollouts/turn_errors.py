@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
+from katgym.environment.failure import RolloutStatus
 from katgym.environment.scheduler import ToolErrorKind
 from katgym.play.rollout import Rollout
 from katgym_trainer.config.rules import Pair, check_value
@@ -57,6 +58,10 @@ class ErrorMasks:
     advantage: frozenset[TurnError] = frozenset()
     """Turns with one of these have advantage 0: they stay trained, so that they count in means and
     keep terms that have no advantage (entropy, KL), but are neither reinforced nor discouraged."""
+    truncated_rollouts: bool = False
+    """Whether rollouts that were cut (`is_truncated`) are not trained on, however well they did
+    (DAPO's overlong filtering, arXiv 2503.14476, section 3.4); their rewards are compared with all
+    the same."""
     loop_length: int = LOOP_LENGTH
     """Turns in a row with the same calls from which on a turn is a `LOOP`."""
 
@@ -71,10 +76,16 @@ class ErrorMasks:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is masked."""
-        return not self.loss and not self.advantage
+        return not (self.loss or self.advantage or self.truncated_rollouts)
 
 
 NO_MASKS = ErrorMasks()
+
+
+def is_truncated(rollout: Rollout) -> bool:
+    """Return whether a budget ended the episode, or its last answer was cut at its most tokens."""
+    was_cut = bool(rollout.turns) and rollout.turns[-1].finish_reason == "length"
+    return was_cut or rollout.status is RolloutStatus.TRUNCATED
 
 
 def turn_errors(rollout: Rollout, *, loop_length: int = LOOP_LENGTH) -> list[frozenset[TurnError]]:

@@ -20,6 +20,7 @@ except ImportError as e:
         f"training needs {e.name!r}. Install: pip install 'katgym[train]'"
     ) from e
 
+from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.models.preparation import DTYPES
 
@@ -50,6 +51,26 @@ def load_model(config: ModelConfig, dtype: str) -> LoadedModel:
         )
     renderer = choose_renderer(tokenizer, name=config.renderer, model_type=model.config.model_type)
     return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer)
+
+
+def load_reference(config: RlConfig) -> Any:
+    """Return the model of a run's section [reference], in no need of gradients; None without one.
+
+    `UsageError` for one that is not there, or of another vocabulary than [model].
+    """
+    if config.reference is None:
+        return None
+    path = config.reference.path or config.model.path
+    try:
+        model, _ = pretrained.load_model(path, DTYPES[config.trainer_config().dtype])
+        sizes = [AutoConfig.from_pretrained(p).vocab_size for p in (path, config.model.path)]
+    except (OSError, ValueError) as e:
+        raise UsageError(f"[reference]: {e}") from e
+    if sizes[0] != sizes[1]:
+        raise UsageError(
+            f"[reference]: {path!r} has a vocabulary of {sizes[0]} tokens, [model] of {sizes[1]}"
+        )
+    return model.requires_grad_(False).eval()
 
 
 def load_renderer(config: ModelConfig) -> Any:

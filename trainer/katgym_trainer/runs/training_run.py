@@ -159,11 +159,21 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         dtype = str(self.config.trainer.get("dtype", "float32"))
         self.loaded = load_model(self.config.model, dtype)
 
-    def make_trainer(self, algorithm: str, make_config: Callable[[], TrainerConfig]) -> None:
+    def make_trainer(
+        self,
+        algorithm: str,
+        make_config: Callable[[], TrainerConfig],
+        *,
+        reference: Any = None,
+    ) -> None:
         """Make the trainer; `UsageError` for a model that cannot be trained like this."""
         try:
             self.trainer = Trainer(
-                self.loaded.model, algorithm, args=make_config(), tokenizer=self.loaded.tokenizer
+                self.loaded.model,
+                algorithm,
+                args=make_config(),
+                tokenizer=self.loaded.tokenizer,
+                reference=reference,
             )
         except ValueError as e:
             path = self.config.model.path

@@ -8,7 +8,7 @@ that continues a run begins the next segment.
 
 A chain proves that nothing changed since its root was told to somebody. It does not prove who wrote
 it: whoever can write the folder can make another chain. Not here: checking one
-(`verification/bundle.py`).
+(`verification/folder.py`).
 """
 
 from __future__ import annotations

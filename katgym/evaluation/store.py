@@ -158,15 +158,26 @@ def _key(rollout: Rollout) -> str:
     return rollout_key(rollout.env_id, rollout.task_id, rollout.attempt)
 
 
+def read_json(path: Path) -> Any:
+    """Return what a file of a run holds; `UsageError` where it is no JSON that has one meaning."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(found := dict(pairs)) < len(pairs):
+            raise ValueError(f"a name stands twice among {sorted(found)}")
+        return found
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except (OSError, ValueError, RecursionError) as e:
+        raise UsageError(f"{str(path)!r} is not valid JSON: {e}") from e
+
+
 def read_lock(folder: Path) -> dict[str, Any]:
     """Return a run's `lock.json`; `UsageError` when it is missing or not ours."""
     path = folder / "lock.json"
-    try:
-        lock = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{str(folder)!r} holds no lock.json, so it is no run") from None
-    except ValueError as e:
-        raise UsageError(f"{str(path)!r} is not valid JSON: {e}") from e
+    if not path.exists():
+        raise UsageError(f"{str(folder)!r} holds no lock.json, so it is no run")
+    lock = read_json(path)
     if (folder / "rollouts.jsonl").exists() and not RolloutStore.is_at(folder):
         raise UsageError(
             f"{str(folder)!r} is a run of an older katgym, which kept its rollouts in"

@@ -76,6 +76,16 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise UsageError(wrong_version(path, version))
 
 
+def foreign_parts(connection: sqlite3.Connection) -> list[str]:
+    """Return what a database has besides the tables of a store: views, triggers, other columns."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    return [
+        f"{kind} {name}"
+        for kind, name, sql in rows
+        if sql not in _TABLES and not str(name).startswith("sqlite_")
+    ]
+
+
 def wrong_version(path: Path, version: int) -> str:
     """Return what is said of a file of a store that another katgym wrote."""
     is_newer = version > SCHEMA_VERSION

@@ -37,7 +37,7 @@ def record_from_columns(row: Any, reward_json: str | None) -> SessionRecord:
     """Return the session that `record_to_columns` wrote; row: anything with its columns by name."""
     reward = None if reward_json is None else msgspec.convert(json.loads(reward_json), Reward)
     values = {name: row[name] for name in SessionRecord.__slots__}
-    values["metadata"] = json.loads(values["metadata"])
+    values["metadata"] = msgspec.convert(json.loads(values["metadata"]), dict)
     values["status"] = SessionStatus(values["status"])
     values["rollout"] = rollout_from_column(values["rollout"], reward)
     return SessionRecord(**{**values, "reward": reward})

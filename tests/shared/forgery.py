@@ -90,7 +90,7 @@ def with_turn(rollout: Rollout, index: int, **changes: Any) -> Rollout:
 def read_forgery(folder: Path) -> Forgery:
     """Read an honest run to begin with."""
     bundle, _ = read_bundle(folder)
-    return Forgery(lock=json.loads(json.dumps(bundle.lock)), sessions=list(bundle.sessions))
+    return Forgery(lock=json.loads(json.dumps(bundle.raw_lock)), sessions=list(bundle.sessions))
 
 
 def write_forgery(forged: Forgery, folder: Path, *, is_patient: bool = True) -> Path:

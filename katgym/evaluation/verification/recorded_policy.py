@@ -23,6 +23,16 @@ from katgym.policies.base import (
 )
 from katgym.policies.token_policy import Generated, TokenPolicy, TokenSession
 
+BY_POLICY = (
+    FailureKind.POLICY_UNAVAILABLE,
+    FailureKind.POLICY_TIMEOUT,
+    FailureKind.POLICY_BAD_RESPONSE,
+    FailureKind.POLICY_NO_LOGPROBS,
+    FailureKind.POLICY_REJECTED,
+    FailureKind.POLICY_BUG,
+)
+"""Faults of a model call: the episode was waiting for an answer, and not over."""
+
 
 class RecordedPolicy(Policy):
     """Plays one rollout's answers, then says that the context is full."""
@@ -35,6 +45,8 @@ class RecordedPolicy(Policy):
         self.num_asked = 0
         self.otherwise: list[str] = []
         """Where the policy answered otherwise than the record."""
+        self.has_gone_on = False
+        """Whether the policy answered where the record says that it failed."""
         self.is_used_up = False
         """Whether more answers were asked for than were recorded."""
 
@@ -73,8 +85,10 @@ class _RecordedSession(Session):
     ) -> None:
         """Compare the policy's answer with the record, which may be that it has none."""
         recorded = self._recorded
-        was_full = recorded.rollout.failure_kind is FailureKind.CONTEXT_LENGTH
-        if turn is None and not was_full:
+        kind = recorded.rollout.failure_kind
+        is_repeatable = not isinstance(recorded.policy, TokenPolicy)
+        has_failed = kind in BY_POLICY and is_repeatable
+        if turn is None and not (kind is FailureKind.CONTEXT_LENGTH or has_failed):
             return
         recorded.num_asked += 1
         try:
@@ -85,18 +99,18 @@ class _RecordedSession(Session):
             return
         except Exception as e:  # the boundary to code that may be anybody's
             why = f"it failed: {type(e).__name__}: {e}" if turn else "its context has room"
-            recorded.otherwise.append(f"turn {self._index}: {why}")
+            if turn is not None or not has_failed:
+                recorded.otherwise.append(f"turn {self._index}: {why}")
             return
-        if turn is None:
+        if turn is None and has_failed:
+            recorded.has_gone_on = True
+        elif turn is None:
             recorded.otherwise.append(f"turn {self._index}: it goes on")
         elif completion.message != turn.answer:
             recorded.otherwise.append(f"turn {self._index}: it answers otherwise")
         elif completion.tokens is not None and _chain(completion.tokens) != _chain(turn.tokens):
             recorded.otherwise.append(f"turn {self._index}: its tokens are others")
-        elif (completion.num_prompt_tokens, completion.finish_reason) != (
-            turn.num_prompt_tokens,
-            turn.finish_reason,
-        ):
+        elif _counts(completion) != _counts(turn):
             recorded.otherwise.append(f"turn {self._index}: its prompt or its end is another")
 
     async def aclose(self) -> None:
@@ -104,12 +118,16 @@ class _RecordedSession(Session):
             await self._asked.aclose()
 
 
+def _counts(call: Turn | Completion) -> tuple[int, int, str]:
+    return call.num_prompt_tokens, call.num_completion_tokens, call.finish_reason
+
+
 def _chain(tokens: TokenRecord | None) -> object:
     """Return tokens as values that compare, whatever sequences they are in."""
     if tokens is None:
         return None
     return (tokens.parent, tokens.num_shared, list(tokens.prompt_ids), list(tokens.completion_ids),
-            tokens.branch)  # fmt: skip
+            tokens.branch, list(tokens.version_spans))  # fmt: skip
 
 
 class _TokenSession(TokenSession):

@@ -16,6 +16,8 @@ from katgym.evaluation.statistics.number_text import count_text
 
 _SHOWN = 3
 """Findings of a check that the table shows; `--json` has all."""
+_LONGEST = 500
+"""Characters of a finding that the table shows."""
 
 
 class Verdict(StrEnum):
@@ -132,6 +134,11 @@ def report_table(report: VerifyReport) -> Table:
             count_text(check.num_verified),
             count_text(len(check.unverified)),
             count_text(len(check.refuted)),
-            "\n".join(shown).replace("[", r"\["),
+            "\n".join(map(_printable, shown)).replace("[", r"\["),
         )
     return table
+
+
+def _printable(finding: str) -> str:
+    """Return a finding that may quote anything as text for a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in finding[:_LONGEST])

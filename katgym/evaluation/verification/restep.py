@@ -21,7 +21,8 @@ from katgym.environment.reward import Reward
 from katgym.environment.scheduler import ToolErrorKind
 from katgym.environment.task import Task
 from katgym.errors import KatgymError
-from katgym.evaluation.verification.recorded_policy import RecordedPolicy
+from katgym.evaluation.verification.folder import BY_CLOCK
+from katgym.evaluation.verification.recorded_policy import BY_POLICY, RecordedPolicy
 from katgym.evaluation.verification.report import Verdict
 from katgym.play.agent_loop import run_rollout
 from katgym.play.limits import Limits
@@ -33,16 +34,6 @@ from katgym.policies.token_policy import TokenPolicy
 _SLOWER = 20.0
 """Times as long as it took there an episode may take here, and a minute."""
 _TIMEOUTS = (ToolErrorKind.TIMEOUT, ToolErrorKind.TURN_TIMEOUT)
-_BY_CLOCK = (FailureKind.EPISODE_TIMEOUT, FailureKind.ENV_TIMEOUT)
-_BY_POLICY = (
-    FailureKind.POLICY_UNAVAILABLE,
-    FailureKind.POLICY_TIMEOUT,
-    FailureKind.POLICY_BAD_RESPONSE,
-    FailureKind.POLICY_NO_LOGPROBS,
-    FailureKind.POLICY_REJECTED,
-    FailureKind.POLICY_BUG,
-)
-"""Faults of a model call: the episode was waiting for an answer, and not over."""
 
 
 @runtime_checkable
@@ -69,6 +60,8 @@ class Restep:
     """Answers that the run's policy was asked for."""
     otherwise: Sequence[str] = ()
     """Where it answered otherwise than the record."""
+    has_gone_on: bool = False
+    """Whether it answered where the record says that it failed."""
 
 
 async def restep(
@@ -100,6 +93,7 @@ async def restep(
         reason=reason,
         num_asked=recorded.num_asked,
         otherwise=tuple(recorded.otherwise),
+        has_gone_on=recorded.has_gone_on,
     )
 
 
@@ -126,8 +120,11 @@ def _compare(env: Env, rollout: Rollout, replayed: Rollout, *, is_cut: bool) -> 
     Where a clock or a fault may be behind a difference, it refutes nothing.
     """
     if rollout.reward.is_valid and not replayed.reward.is_valid:
-        return Verdict.INCOMPLETE, f"it cannot be played here: {replayed.reason}"
-    if rollout.failure_kind in _BY_CLOCK:
+        # The answers come from the record: what the loop does not take, no loop took.
+        is_refused = replayed.failure_kind in BY_POLICY
+        verdict = Verdict.REFUTED if is_refused else Verdict.INCOMPLETE
+        return verdict, f"it cannot be played: {replayed.reason}"
+    if rollout.failure_kind in BY_CLOCK:
         return Verdict.INCOMPLETE, f"a clock ended it ({rollout.failure_kind})"
     if not rollout.reward.is_valid:
         return _compare_invalid(env, rollout, replayed, is_cut=is_cut)
@@ -136,7 +133,7 @@ def _compare(env: Env, rollout: Rollout, replayed: Rollout, *, is_cut: bool) -> 
         return Verdict.VERIFIED, ""
     reason = "; ".join(differences[:3])
     has_timeout = any(r.error in _TIMEOUTS for r in (*rollout.tool_results, *replayed.tool_results))
-    if has_timeout or replayed.failure_kind in _BY_CLOCK:
+    if has_timeout or replayed.failure_kind in BY_CLOCK:
         return Verdict.INCOMPLETE, f"a timeout is in it: {reason}"
     if not env.is_deterministic:
         return Verdict.INCOMPLETE, f"it went otherwise here: {reason}"
@@ -155,12 +152,13 @@ def _compare_invalid(
         for index, (turn, other) in enumerate(pairs):
             for what in _turn_differences(turn, other):
                 return Verdict.REFUTED, f"turn {index} {what}"
-    has_ended = replayed.reward.is_valid and not is_cut
-    if has_ended and rollout.failure_kind in _BY_POLICY:
-        return Verdict.REFUTED, f"{rollout.failure_kind}, although it had ended without a fault"
-    if has_ended:
-        value = replayed.reward.value
-        return Verdict.INCOMPLETE, f"{rollout.failure_kind} there, here its reward is {value}"
+    kind = rollout.failure_kind
+    if kind in BY_POLICY:
+        if replayed.reward.is_valid and not is_cut:
+            return Verdict.REFUTED, f"{kind}, although it had ended without a fault"
+    elif replayed.failure_kind is not kind and (env.is_deterministic or not is_cut):
+        how = "it goes on" if is_cut else f"its reward is {replayed.reward.value}"
+        return Verdict.INCOMPLETE, f"{kind} there, here {how}"
     return Verdict.VERIFIED, ""
 
 
@@ -189,7 +187,7 @@ def _differences(env: Env, rollout: Rollout, replayed: Rollout) -> Iterable[str]
             yield f"{name} is {getattr(rollout, name)!r:.200}, not {getattr(replayed, name)!r:.200}"
     if not env.is_deterministic:
         return
-    for name in ("status", "failure_kind", "num_turns"):
+    for name in ("status", "failure_kind", "reason", "num_turns"):
         if getattr(rollout, name) != getattr(replayed, name):
             yield f"{name} is {getattr(rollout, name)!s}, not {getattr(replayed, name)!s}"
     for index, (turn, other) in enumerate(zip(rollout.turns, replayed.turns, strict=False)):
@@ -213,6 +211,8 @@ def _turn_differences(turn: Turn, other: Turn) -> Iterable[str]:
 def _is_same_reward(env: Env, one: Reward, other: Reward) -> bool:
     """Compare values and what they are made of; metrics only where the env is deterministic."""
     if (one.value, one.is_valid) != (other.value, other.is_valid):
+        return False
+    if env.is_deterministic and one.reason != other.reason:
         return False
     sides = [
         {n: c for n, c in reward.components.items() if env.is_deterministic or c.weight}

@@ -2,7 +2,7 @@
 
     report = await verify_run(Path("runs/smollm2"))
 
-1. files, chain, attempts, tokens, summary    what stands there holds together (`bundle.py`)
+1. files, chain, attempts, tokens, summary    what stands there holds together (`folder.py`)
 2. plan       envs, made here, have the tasks and tools that seed and number of tasks choose
 3. episodes   every rollout is played again from its recorded answers (`restep.py`)
 4. policy     it answers the same again, or its weights are tested against the tokens (`rescore.py`)
@@ -19,18 +19,19 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from katgym.errors import KatgymError
+import msgspec
+
+import katgym
 from katgym.evaluation.plan import EvalConfig, PlannedEnv, plan_env
-from katgym.evaluation.verification.bundle import (
-    Bundle,
+from katgym.evaluation.verification.bundle import Bundle, name_of, read_bundle
+from katgym.evaluation.verification.folder import (
+    LOCAL_SCHEMES,
     check_attempts,
     check_chain,
     check_summary,
     check_tokens,
-    name_of,
-    read_bundle,
-    scheme_of,
 )
+from katgym.evaluation.verification.recorded_policy import BY_POLICY
 from katgym.evaluation.verification.report import POLICY, Verdict, VerifyCheck, VerifyReport
 from katgym.evaluation.verification.rescore import FLOAT32, HALF, judge_scores
 from katgym.evaluation.verification.restep import restep
@@ -43,8 +44,8 @@ from katgym.rollout_store.rollouts import as_rollout
 
 _REPEATABLE = ("oracle", "noop", "random")
 """Policies that answer the same again; `scripted:` would, from the same file."""
-_LOCAL = ("hf", "smollm2")
-"""Policies that katgym's own engine samples, from seeds."""
+_OF_THE_MACHINE = ("dtype", "device", "torch", "transformers")
+"""Details of a local policy that may differ where it is verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ async def verify_run(folder: Path, config: VerifyConfig | None = None) -> Verify
         checks += [plan, *await _check_episodes(bundle, envs, policy, why_not, config)]
     return VerifyReport(
         folder=str(folder),
-        policy=bundle.lock["policy"],
+        policy=bundle.lock.policy,
         root=link.sha256,
         num_segments=link.segment,
         checks={check.name: check for check in checks},
@@ -87,54 +88,61 @@ async def verify_run(folder: Path, config: VerifyConfig | None = None) -> Verify
 def _check_plan(bundle: Bundle) -> tuple[dict[str, PlannedEnv], VerifyCheck]:
     """Make the envs and choose their tasks; return those that can be played here."""
     check, lock, found = VerifyCheck(name="plan"), bundle.lock, {}
-    for env in lock["envs"]:
-        env_id = env["env_id"]
+    if lock.katgym_version != katgym.__version__:
+        check.unverified.append(
+            f"the run is of katgym {lock.katgym_version}, here is {katgym.__version__}"
+        )
+    for env in lock.envs:
+        if env.num_tasks != len(env.tasks):
+            check.refuted.append(f"{env.env_id} has {len(env.tasks)} tasks, not {env.num_tasks}")
+            continue
         try:
             config = EvalConfig(
-                envs=(env_id,),
-                policy=lock["policy"],
-                num_tasks=env["num_tasks"],
-                group_size=lock["group_size"],
-                seed=lock["seed"],
-                split=lock["split"],
+                envs=(env.env_id,),
+                policy=lock.policy,
+                num_tasks=env.num_tasks,
+                group_size=lock.group_size,
+                seed=lock.seed,
+                split=lock.split,
             )
-            planned = plan_env(env_id, env["kwargs"], config)
-        except (KatgymError, TypeError) as e:
-            check.unverified.append(f"{env_id} cannot be made here: {e}")
+            planned = plan_env(env.env_id, env.kwargs, config)
+        except Exception as e:  # arguments of anybody for code of anybody
+            check.unverified.append(f"{env.env_id} cannot be made here: {type(e).__name__}: {e}")
             continue
-        own = json.loads(json.dumps(planned.lock()))
-        differing = [name for name in own if own[name] != env.get(name)]
-        if own["plugin_version"] != env["plugin_version"]:
+        own, told = json.loads(json.dumps(planned.lock())), msgspec.to_builtins(env)
+        differing = [name for name in own if own[name] != told[name]]
+        if "plugin_version" in differing:
             check.unverified.append(
-                f"{env_id} is of plugin version {env['plugin_version']}, here is"
-                f" {own['plugin_version']}"
+                f"{env.env_id} is of plugin version {env.plugin_version}, here is"
+                f" {planned.env.plugin_version}"
             )
         elif differing:
-            check.refuted.append(f"{env_id}: seed and version give other {', '.join(differing)}")
+            check.refuted.append(
+                f"{env.env_id}: seed and version give other {', '.join(differing)}"
+            )
         else:
             check.num_verified += 1
-        found[env_id] = planned
+        found[env.env_id] = planned
     return found, check
 
 
 def _make_judge(bundle: Bundle, config: VerifyConfig) -> tuple[Policy | None, str]:
     """Return the policy that is asked beside the record, or why there is none."""
-    uri = str(bundle.lock["policy"])
-    scheme = scheme_of(uri)
+    uri, scheme = bundle.lock.policy, bundle.lock.scheme
     if scheme in (*_REPEATABLE, "scripted") and not config.weights:
         is_asked = True
     elif not config.rescore_tokens:
         return None, "it was not asked for (rescore_tokens is 0)"
     else:
-        is_asked = scheme in _LOCAL
+        is_asked = scheme in LOCAL_SCHEMES
     if not (config.weights or is_asked):
         return None, f"{uri!r} cannot be asked again; --set weights=hf:DIR names weights to test"
     try:
         return make_policy(config.weights or uri), ""
-    except KatgymError as e:
+    except Exception as e:  # a URI of anybody names files of anybody
         if config.weights:
             raise
-        return None, f"it cannot be had here: {e}"
+        return None, f"it cannot be had here: {type(e).__name__}: {e}"
 
 
 async def _check_episodes(
@@ -146,28 +154,35 @@ async def _check_episodes(
 ) -> list[VerifyCheck]:
     """Play every rollout again; ask the policy beside it."""
     episodes, asked = VerifyCheck(name="episodes"), VerifyCheck(name=POLICY)
+    valid = {
+        name_of(s) for s in bundle.sessions if s.record.rollout and s.record.rollout.reward.is_valid
+    }
     answering: list[StoredSession] = []  # whose tokens are what the policy's chat format gives
     for session in bundle.sessions:
-        rollout, name = as_rollout(session), name_of(session)
-        planned = envs.get(rollout.env_id)
-        if planned is None or rollout.task_id not in planned.task_sha256:
+        name, record = name_of(session), session.record.rollout
+        planned = envs.get(record.env_id) if record else None
+        if record is None or planned is None or record.task_id not in planned.task_sha256:
             episodes.unverified.append(f"{name}: its env or its task is not there")
             continue
         try:
-            found = await restep(planned.env.clone(), rollout, limits=bundle.limits, policy=policy)
-        except (KatgymError, NotImplementedError) as e:
-            episodes.unverified.append(f"{name}: it cannot be played here: {e}")
+            rollout = as_rollout(session)
+            found = await restep(
+                planned.env.clone(), rollout, limits=bundle.lock.limits, policy=policy
+            )
+        except Exception as e:  # a record of anybody, played by an env of anybody
+            episodes.unverified.append(f"{name}: it cannot be played here: {type(e).__name__}: {e}")
             continue
-        if found.verdict is Verdict.VERIFIED:
+        is_odd = found.has_gone_on or bundle.lock.scheme in LOCAL_SCHEMES
+        if rollout.failure_kind in BY_POLICY and is_odd and name not in valid:
+            episodes.unverified.append(f"{name}: {rollout.failure_kind} there, it answers here")
+        elif found.verdict is Verdict.VERIFIED:
             episodes.num_verified += 1
         else:
             is_refuted = found.verdict is Verdict.REFUTED
             target = episodes.refuted if is_refuted else episodes.unverified
             target.append(f"{name}: {found.reason}")
         if found.otherwise:
-            is_certain = scheme_of(bundle.lock["policy"]) in ("random", "noop") or isinstance(
-                policy, TokenPolicy
-            )
+            is_certain = bundle.lock.scheme in ("random", "noop") or isinstance(policy, TokenPolicy)
             target = asked.refuted if is_certain else asked.unverified
             target.append(f"{name}: {found.otherwise[0]}")
         elif found.num_asked:
@@ -193,9 +208,18 @@ def _rescore(
     if not isinstance(policy, TokenScorer):
         check.unverified.append(f"{config.weights!r} are no weights to test; they are hf:DIR")
         return
-    dtypes = {bundle.lock["policy_details"].get("dtype"), policy.describe().get("dtype")}
+    lock = bundle.lock
+    has_draws = lock.scheme in LOCAL_SCHEMES
+    if has_draws and not config.weights:
+        told, own = ({**lock.policy_details}, policy.describe())
+        for details in (told, own):
+            details["model"] = Path(str(details.get("model"))).name
+            for name in _OF_THE_MACHINE:
+                details.pop(name, None)
+        if told != own:
+            check.refuted.append(f"the lock describes it as {told}, here it is {own}")
+    dtypes = {lock.policy_details.get("dtype"), policy.describe().get("dtype")}
     tolerance = FLOAT32 if dtypes == {"float32"} else HALF
-    has_draws = scheme_of(bundle.lock["policy"]) in _LOCAL
     order = list(sessions)
     random.SystemRandom().shuffle(order)
     names, scores, num_tokens = [], [], 0

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from fractions import Fraction
 
+from katgym_envs.math.verifier.exact import rational_value
 from katgym_envs.math.verifier.expressions import read_expression
 from katgym_envs.math.verifier.names import read_name
 from katgym_envs.math.verifier.numerals import read_clock
@@ -281,8 +282,8 @@ def _join(items: list[Answer], connector: str) -> Answer:
     values = [item.value if isinstance(item, Named) else item for item in items]
     stems = {name if " " in name else name.split("_")[0] for name in names}
     is_cut = any(isinstance(value, RealSet) and value.removed for value in values)
-    if connector == "," and is_cut and len(names) == 1:  # `x > 0, x \ne 1`
-        connector = "and"
+    if connector == "," and len(names) == 1:
+        connector = "and" if is_cut else _half_lines(values)
     is_one_unknown = len(stems) == 1 and isinstance(items[0], Named)
     if connector in ("or", "and") and any(isinstance(value, RealSet) for value in values):
         sets = [as_real_set(value) for value in values]
@@ -298,7 +299,26 @@ def _join(items: list[Answer], connector: str) -> Answer:
     if is_one_unknown and not any(isinstance(v, RealSet | Relation | Text) for v in values):
         spread = tuple(part for value in values for part in _both_signs(value))
         return Named(stems.pop(), Collection(spread, is_bare=True))
+    if connector == "or" and len(stems) > 1:  # `x = 1 or y = 2` is no point
+        items = [_equation(item) for item in items]
     return Collection(tuple(p for item in items for p in _both_signs(item)), is_bare=True)
+
+
+def _half_lines(values: Seq[Answer]) -> str:
+    """Return what joins `x > 2, x < 5` (and) or `x < 2, x > 5` (or); a comma for anything else."""
+    ends = [one for v in values if isinstance(v, RealSet) for one in v.intervals]
+    lows = [rational_value(one.low) for one in ends if one.low and not one.high]
+    highs = [rational_value(one.high) for one in ends if one.high and not one.low]
+    match lows, highs:
+        case [Fraction() as low], [Fraction() as high] if len(ends) == len(values):
+            return "and" if low < high else "or"
+    return ","
+
+
+def _equation(item: Answer) -> Answer:
+    if isinstance(item, Named) and isinstance(item.value, Scalar):
+        return Relation((Expr(Op.SYMBOL, name=item.name), item.value.expr), ("=",))
+    return item
 
 
 def _drop_parameters(items: list[Answer]) -> list[Answer]:

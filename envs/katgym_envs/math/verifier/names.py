@@ -15,7 +15,7 @@ _SYMBOL = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_(?:\w|\{[^{}]*\}))?"
 _UNKNOWN = re.compile(
     rf"{_SYMBOL}(?:\((?:[a-z]|\\[a-z]+)(?:,[a-z])?\))?|\({_SYMBOL}(?:,{_SYMBOL})+\)"
 )
-_FUNCTION = r"(?:[fghpqFGHPEVTS]|\\[A-Z][a-z]+)"
+_FUNCTION = r"(?:[fghpqCFGHPEVTS]|\\[A-Z][a-z]+)"
 _MARKED = r"\\(?:bar|hat|vec|tilde|dot|ddot|overline|overrightarrow)"
 _POINTS = r"[A-Z](?:_?\d)?'*(?:[A-Z](?:_?\d)?'*)*"
 _SHAPE = rf"(?:\\angle|\\triangle|{_MARKED})?(?:{_POINTS}|\{{{_POINTS}\}})"
@@ -24,7 +24,7 @@ _LABEL = re.compile(
     r"\([^()]*(?:\([^()]*\)[^()]*)?\)"
     rf"|[A-Za-z](?:'+|\^\\prime|\^\{{(?:\\prime)+\}}|\^\{{-1\}}|\^\{{?[T]\}}?)"
     rf"|{_MARKED}(?:\w|\{{\w+\}})(?:_(?:\w|\{{\w+\}}))?"
-    r"|\\frac\{d\w?\}\{d\w\}|d\w/d\w"
+    r"|\\frac\{d\w?\}\{d\w\}|d\w/d\w|\\(?:sigma|chi)\^(?:2|\{2\})"
     rf"|\|{_POINTS}\||(?:\\angle|\\triangle|{_MARKED})(?:{_POINTS}|\{{{_POINTS}\}})"
     r"|[A-Z]{2,4}(?:_(?:\w|\{[^{}]*\}))?"
     rf"|\\frac\{{{_SHAPE}\}}\{{{_SHAPE}\}}|{_SHAPE}(?:/{_SHAPE})"
@@ -34,8 +34,9 @@ _LABEL = re.compile(
 
 def read_name(tokens: Sequence[Token]) -> str | None:
     r"""Return the name when the tokens are nothing else; a label begins with `label `."""
-    if tokens and tokens[0].kind == "begin":  # a column of unknowns
-        is_column = all(t.kind in ("begin", "letter", "row", "end") for t in tokens)
+    inside = [token for token in tokens if not token.is_char("(", "[", "]", ")")]
+    if inside and inside[0].kind == "begin":  # a column of unknowns
+        is_column = all(token.kind in ("begin", "letter", "row", "end") for token in inside)
         return "label column" if is_column else None
     text = "".join("\\" + t.value if t.kind == "command" else t.value for t in tokens)
     if text in ("e", "i", r"\pi", r"\infty") or not text:

@@ -45,6 +45,8 @@ _THIN_SPACE_GROUPS = re.compile(
     re.ASCII,
 )
 _SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?", re.ASCII)
+_LABEL = re.compile(r"([A-Za-z]{3,})\s*:\s+(?=\S)")
+"""A word before the value, as in `vertex: (1, 2)`."""
 _LEAD = (
     r"\**(?:the |my )?(?:(?:final|general|correct) )?(?:answer|solution)s?"
     r"(?: (?:is|are)(?: ?:)?| ?:)(?![A-Za-z])\**"
@@ -78,7 +80,7 @@ _REWRITES = [
         r"\1\\text{ dollar per \2}",
     ),
     (re.compile(r"^(\d[\d.]*)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(\d[\d.]*)$"), r"\1:\2"),
-    (re.compile(r"(?<=\d)\s*(min|sec)(?=\s*(?:$|/))"), r" \\text{\1}"),
+    (re.compile(r"(?<=\d)\s*(min|sec|in)(?=\s*(?:$|/))"), r" \\text{\1}"),
     (re.compile(r"(?<=[\])])\s*U\s*(?=[\[(][^()\[\]]*,)"), r"\\cup "),
     (re.compile(r"(?<=[RZQNC}\])])\s*-\s*(?=\\\{)"), r"\\setminus "),
     (
@@ -176,6 +178,9 @@ def clean(text: str) -> str:
     text = _THIN_SPACE_GROUPS.sub("", _open_dollars(text)).strip()
     if _SPACED_NUMBER.fullmatch(text):
         text = text.replace(" ", "")
+    label = _LABEL.match(text)
+    if label and text.count(":") == 1 and label[1].lower() not in REMARKS:
+        text = text[label.end() :]
     for pattern, spelling in _REWRITES:
         text = pattern.sub(spelling, text)
     return _LAYOUT.sub(" ", text).strip()

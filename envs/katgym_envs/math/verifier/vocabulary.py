@@ -34,7 +34,8 @@ _DECORATIONS = """
     vec hat bar dot ddot tilde overline overrightarrow widehat widetilde
 """
 _FONTS = """
-    boldsymbol mathit mathsf mathtt bm pmb rm mathcal mathbf mathscr bold underline large Large
+    boldsymbol mathit mathsf mathtt bm pmb rm mathcal mathbf mathscr
+    bold underline large Large bf it
 """
 _SHORT_WORDS = """
     yes no true false none of the a is an in to be it or on at by for as and not are

@@ -54,6 +54,7 @@ def groups(device: torch.device) -> dict[str, list[Case]]:
             Case(name="one row", end=[last] * last, dtype=half),
         ],
         "float32": [Case(name="float32", end=end, dtype=torch.float32, size=64)],
+        "window": [Case(name="window", end=end, dtype=half, window=40)],
         "options": [
             Case(name="window, softcap, sinks", end=end, dtype=half, window=40, softcap=5.0,
                  has_sinks=True),

@@ -51,7 +51,11 @@ CHOSEN = [
     )
 ]
 """That share little, much, deeply, and nothing."""
-UNKNOWN = {"cascade": ("float32", "options"), "flex": ("float32",)}
+UNKNOWN = {
+    "cascade": ("float32", "window", "options"),
+    "flex": ("float32",),
+    "fa4": ("float32", "options", "size 80"),
+}
 """Groups of cases that have what a backend does not know."""
 FLASHES = {"FA3": "flash_attn_interface", "FA4": "flash_attn.cute"}
 """FlashAttentions that PyTorch can take, and where they are imported from."""
@@ -89,6 +93,8 @@ def measure_attention(bench: Bench, family: Family, flash: str = "") -> None:
             runs["triton tuned"] = functools.partial(triton_attention, scale=scale, config=config)
         if bench.device.type == "cuda":
             runs["flex"] = by_backend("flex")
+            if can_import(FLASHES["FA4"]):
+                runs["fa4"] = by_backend("fa4")
             flats.append("cudnn")
     tree = family.make(random.Random(0)).shrunk(256 if bench.is_small else 1)
     for row in attention.measure(
@@ -131,7 +137,7 @@ def stages() -> list[Stage]:
     is_cuda = torch.cuda.is_available()
     backends = ["triton", "cascade", *["flex"] * is_cuda]
     flashes = [name for name, module in FLASHES.items() if is_cuda and can_import(module)]
-    backends += [f"cascade {flash}" for flash in flashes]
+    backends += [f"cascade {flash}" for flash in flashes] + ["fa4"] * ("FA4" in flashes)
     groups = check.groups(torch.device("cuda" if is_cuda else "cpu"))
     found = [
         Stage(

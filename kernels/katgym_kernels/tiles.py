@@ -118,3 +118,27 @@ def _lists(is_in_QK: Tensor) -> tuple[Tensor, Tensor]:
     offsets = torch.zeros(len(is_in_QK) + 1, dtype=torch.int32)
     offsets[1:] = is_in_QK.sum(1).cumsum(0)
     return offsets, torch.nonzero(is_in_QK)[:, 1].int()
+
+
+def by_key(offsets: Tensor, keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
+    """Return lists of keys by query turned around: offsets and queries by key, ascending."""
+    order = torch.argsort(keys, stable=True)
+    queries = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff().long())
+    found = torch.zeros(num_keys + 1, dtype=torch.int32)
+    found[1:] = torch.bincount(keys, minlength=num_keys).cumsum(0)
+    return found, queries[order].int()
+
+
+def padded_lists(
+    offsets: Tensor, entries: Tensor, device: torch.device, *, width: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return int32 counts [1, 1, rows] and lists [1, 1, rows, width], zero behind a list's end.
+
+    width: None is the longest list's, at least 1.
+    """
+    counts = offsets.diff()
+    rows = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+    places = torch.arange(len(entries)) - offsets[:-1].long()[rows]
+    lists = torch.zeros(len(counts), width or max(1, int(counts.max())), dtype=torch.int32)
+    lists[rows, places] = entries
+    return counts.int()[None, None].to(device), lists[None, None].to(device)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
+from katgym_kernels.tiles import padded_lists
 from katgym_kernels.tree_plan import TreePlan
 
 BLOCK = 128
@@ -72,8 +73,10 @@ def block_mask(plan: TreePlan) -> BlockMask:
         is_above = (key <= query) & (query < end[key])
         return is_above if window is None else is_above & (depth[query] - depth[key] < window)
 
-    num_partial, partial = _pad(tiles.partial_offsets, tiles.partial_keys, num_keys, device)
-    num_full, full = _pad(tiles.full_offsets, tiles.full_keys, num_keys, device)
+    num_partial, partial = padded_lists(
+        tiles.partial_offsets, tiles.partial_keys, device, width=num_keys
+    )
+    num_full, full = padded_lists(tiles.full_offsets, tiles.full_keys, device, width=num_keys)
     return BlockMask.from_kv_blocks(
         num_partial,
         partial,
@@ -83,18 +86,6 @@ def block_mask(plan: TreePlan) -> BlockMask:
         mask_mod=is_visible,
         seq_lengths=(len(plan), len(plan)),
     )
-
-
-def _pad(
-    offsets: Tensor, keys: Tensor, num_keys: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return int32 counts [1, 1, Q] and lists [1, 1, Q, K], as long as there are key tiles."""
-    counts = offsets.diff()
-    rows = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
-    places = torch.arange(len(keys)) - offsets[:-1].long()[rows]
-    lists = torch.zeros(len(counts), num_keys, dtype=torch.int32)
-    lists[rows, places] = keys
-    return counts.int()[None, None].to(device), lists[None, None].to(device)
 
 
 @lru_cache(maxsize=8)  # another function would be compiled anew

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from katgym_kernels.attention.cascade import cascade_attention
 from katgym_kernels.attention.choose import choose
+from katgym_kernels.attention.fa4 import fa4_attention, fa4_problem
 from katgym_kernels.attention.reference import reference_attention
 from katgym_kernels.tree_plan import TreePlan
 from katgym_kernels.triton_check import triton_problem
@@ -107,6 +108,14 @@ def _triton(call: Call) -> Tensor:
     )
 
 
+def _fa4(call: Call) -> Tensor:
+    q_HND = call.q_HND
+    problem = fa4_problem(q_HND.device, q_HND.dtype, q_HND.shape[-1])
+    if problem is not None:
+        raise ValueError(problem)
+    return fa4_attention(*call.inputs, scale=call.scale)
+
+
 BACKENDS = {
     "reference": Backend(
         run=_reference, has_window=True, has_softcap=True, has_sinks=True, takes_fewer_queries=True
@@ -115,6 +124,7 @@ BACKENDS = {
     "cascade": Backend(run=_cascade, has_sinks=True),
     "flex": Backend(run=_flex, has_window=True, has_softcap=True, has_sinks=True),
     "triton": Backend(run=_triton, has_window=True, has_softcap=True, has_sinks=True),
+    "fa4": Backend(run=_fa4, has_window=True),
 }
 
 
@@ -138,8 +148,8 @@ def tree_attention(
     scale: of the scores; None is 1 / sqrt(D).
     softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
     sinks: [H] logits of a key without a value that every query sees.
-    backend: "reference", "sdpa", "cascade", "flex", "triton", or "auto", which chooses by device,
-        options and cost, and says in the log what it took.
+    backend: "reference", "sdpa", "cascade", "flex", "triton", "fa4", or "auto", which chooses by
+        device, options and cost, and says in the log what it took.
 
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """

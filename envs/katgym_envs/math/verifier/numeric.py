@@ -37,6 +37,10 @@ _PLAIN = {
 }  # fmt: skip
 
 
+_factorial = functools.lru_cache(maxsize=1024)(mp.factorial)
+_binomial = functools.lru_cache(maxsize=1024)(mp.binomial)
+
+
 class NotDefined(Exception):
     """The expression has no finite value at this point."""
 
@@ -230,11 +234,11 @@ def _function(name: str, args: list[Any]) -> Any:
     if name == "factorial":
         if abs(value) > MAX_FACTORIAL:
             raise Extreme
-        return mp.factorial(value)
+        return _factorial(value)
     if name == "binomial":
         if max(abs(arg) for arg in args) > MAX_BINOMIAL:
             raise Extreme
-        return mp.binomial(*args)
+        return _binomial(*args)
     if name not in _PLAIN or (name in ("max", "min") and not all(_is_real(arg) for arg in args)):
         raise NotDefined
     return _PLAIN[name](*args)

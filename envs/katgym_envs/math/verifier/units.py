@@ -67,7 +67,7 @@ def read_unit(text: str) -> str:
     """Return the one spelling of a unit; raises `AnswerError` for what is no unit."""
     text = text.replace(r"\cdot", "·")
     words = re.findall(r"[A-Za-z]+", text)
-    is_odd = not words or len(words) > MAX_WORDS or re.search(r"[^A-Za-z0-9\s$°/^.{}()·*-]", text)
+    is_odd = not words or len(words) > MAX_WORDS or _PART.sub("", text).strip(".")
     if is_odd or any(_singular(word).lower() in REMARKS for word in words):
         raise AnswerError(f"{text!r} is not a unit")
     text = re.sub(r"\bsq(?:uare)?\.? ([A-Za-z]+)|([A-Za-z]+) squared", r"\1\2^2", text)

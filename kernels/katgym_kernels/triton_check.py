@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
+HEAD_SIZES = (16, 32, 64, 80, 96, 128, 192, 256, 512)
 """That the attention kernels are made for."""
 
 

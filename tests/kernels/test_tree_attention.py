@@ -136,6 +136,26 @@ def test_head_sizes(size: int) -> None:
         check(backend, plan, draw(33, size=size))
 
 
+@pytest.mark.parametrize("backend", EXACT)
+@pytest.mark.parametrize(("size", "width"), [(16, 8), (8, 16), (24, 16)])
+def test_values_may_be_narrower_or_wider_than_keys(backend: str, size: int, width: int) -> None:
+    """As in latent attention: what comes out is as wide as values, and scaled by the keys' size."""
+    plan = TreePlan.build([7, 4, 4, 4, 7, 7, 7])
+    rng = torch.Generator().manual_seed(0)
+    shapes = [(4, 7, size), (2, 7, size), (2, 7, width)]
+    q, k, v = (torch.randn(*shape, generator=rng).requires_grad_() for shape in shapes)
+    grad = torch.randn(4, 7, width, generator=rng)
+    out = tree_attention(q, k, v, plan, backend=backend)
+    found = [out, *torch.autograd.grad(out, (q, k, v), grad)]
+    scores = q @ k.repeat_interleave(2, 0).mT * size**-0.5
+    scores = scores.masked_fill(~plan.mask_QN(), float("-inf"))
+    plain = scores.softmax(-1) @ v.repeat_interleave(2, 0)
+    wanted = [plain, *torch.autograd.grad(plain, (q, k, v), grad)]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).detach().abs().max()) <= 2e-6
+
+
 def test_options_of_the_reference_by_hand() -> None:
     plan = TreePlan.build([2, 2])
     q, k, v = (torch.tensor([[[a], [b]]], dtype=torch.float64) for a, b in ((1, 2), (3, 4), (5, 6)))
@@ -253,8 +273,8 @@ PLAN = TreePlan.build([3, 2, 3])
         ((Q, KV.double(), KV, PLAN), {}, "k has torch.float64"),
         ((Q.int(), KV.int(), KV.int(), PLAN), {}, "q has torch.int32"),
         ((Q[:, :2], KV[:, :2], KV[:, :2], PLAN), {}, "q has 2 tokens, the plan 3"),
-        ((Q, KV, KV[:, :2], PLAN), {}, r"k and v are \[key heads, 3, 8\], got"),
-        ((Q, KV[..., :4], KV[..., :4], PLAN), {}, r"k and v are \[key heads, 3, 8\], got"),
+        ((Q, KV, KV[:, :2], PLAN), {}, r"k is \[key heads, 3, 8\] and v as many"),
+        ((Q, KV[..., :4], KV[..., :4], PLAN), {}, r"k is \[key heads, 3, 8\] and v as many"),
         ((Q[:3], KV, KV, PLAN), {}, "q has 3 heads, which is no multiple of k's 2"),
         ((Q, KV[:0], KV[:0], PLAN), {}, "no multiple of k's 0"),
         ((Q, KV, KV, PLAN), {"softcap": 0.0}, "softcap is above 0 or None, got 0.0"),

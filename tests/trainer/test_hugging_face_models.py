@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from row_by_row import total_loss
-from tiny_families import FAMILIES, SMALL, gradients, make, row_logprobs, row_outputs, sample_rows
+from tiny_families import FAMILIES, gradients, make, row_logprobs, row_outputs, sample_rows
 
 from katgym_trainer import LOSSES, Row, forward_backward, loss, pack, trainer_logprobs
 
@@ -23,17 +22,18 @@ def check_exact(
     options: dict[str, Any] | None = None,
     in_parts: int = 0,
     backend: str = "auto",
+    max_tokens: int = 60,
 ) -> None:
     wanted = total_loss(name, rows, lambda row: row_outputs(model, row), options)
     wanted.backward()
     oracle = gradients(model)
-    forests = pack(rows, max_tokens=60)
+    forests = pack(rows, max_tokens=max_tokens)
     if in_parts:
         forests = [forest.in_parts(in_parts) for forest in forests]
         assert all(len(forest.parts) > 2 for forest in forests)
     assert sum(f.stats.num_tree for f in forests) < sum(map(len, rows))
     metrics = forward_backward(model, forests, loss(name, **(options or {})), backend=backend)
-    assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=2e-5)
+    assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=2e-5, abs=1e-7)
     found = gradients(model)
     assert found.keys() == oracle.keys()
     whole = float(torch.cat([g.flatten() for g in oracle.values()]).norm())
@@ -117,7 +117,20 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     check_exact(model, sample_rows(), "grpo", in_parts=11)
 
 
-@pytest.mark.parametrize("family", ["Qwen2", "Gemma2", "GptOss", "Qwen3Moe"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "Qwen2",
+        "Gemma2",
+        "GptOss",
+        "Qwen3Moe",
+        "DeepseekV3",
+        "MiMoV2Flash",
+        "Llama4Text",
+        "Falcon",
+        "Nemotron",
+    ],
+)
 def test_forests_in_parts_are_exact(family: str) -> None:
     model = make(family, attn_implementation="eager")
     for name in ("sft", "gspo"):
@@ -154,23 +167,9 @@ def test_models_that_would_not_be_exact_are_refused(
         forward_backward(make(family, **options), pack(sample_rows(), max_tokens=60), loss("sft"))
 
 
-def test_recurrent_layers_are_refused() -> None:
-    linear = transformers.Qwen3NextConfig(
-        **SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
-        shared_expert_intermediate_size=16, layer_types=["linear_attention", "full_attention"],
-    )  # fmt: skip
-    mamba = transformers.MambaConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1)
-    forests = pack(sample_rows(), max_tokens=60)
-    with pytest.raises(ValueError, match=r"has layers \['linear_attention'\]"):
-        forward_backward(transformers.Qwen3NextForCausalLM(linear), forests, loss("sft"))
-    with pytest.raises(ValueError, match=r"MambaForCausalLM has layers \['linear_attention'\]"):
-        forward_backward(transformers.MambaForCausalLM(mamba), forests, loss("sft"))
-    convolving = make("Qwen3")
-    convolving.model.layers[1].mixer = torch.nn.Conv1d(2, 2, 2)
-    with pytest.raises(ValueError, match=r"has a Conv1d at 'model.layers.1.mixer', whose state"):
-        forward_backward(convolving, forests, loss("sft"))
+def test_what_is_no_model_of_transformers_is_refused() -> None:
     with pytest.raises(ValueError, match="not a model of transformers: Linear"):
-        forward_backward(torch.nn.Linear(1, 1), forests, loss("sft"))
+        forward_backward(torch.nn.Linear(1, 1), pack(sample_rows(), max_tokens=60), loss("sft"))
 
 
 def test_the_registered_attention_runs_on_forests_alone() -> None:

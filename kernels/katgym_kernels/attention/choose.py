@@ -112,6 +112,7 @@ def decide(
     is_plain = plan.window is None and not has_softcap
     if device.type == "cuda":
         is_half = dtype in (torch.float16, torch.bfloat16)
+        is_plain = is_plain and heads[1] <= 256  # as far as PyTorch's flash attention goes
         if is_plain and is_half and not is_branched(plan):
             return Choice("cascade", "no row shares anything with another")
         problem = triton_problem(device, dtype, head_size=heads[1])

@@ -139,11 +139,12 @@ def tree_attention(
     sinks: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return attention over each token's ancestors and itself, [H, N, D] in q's dtype.
+    """Return attention over each token's ancestors and itself, [H, N, D of values] in q's dtype.
 
     q_HND: queries; H is a multiple of the number of key heads. Where the plan has tokens that are
         keys alone (`num_above`), queries and outputs are those of the others.
-    k_KND, v_KND: keys and values, of q's dtype and device.
+    k_KND, v_KND: keys and values, of q's dtype and device. Values may be narrower or wider than
+        keys: zeros make up for it, and the output is as wide as values.
     plan: of the forest the tokens are packed from; its window applies.
     scale: of the scores; None is 1 / sqrt(D).
     softcap: bounds scores to (-softcap, softcap) by tanh; None: none.
@@ -154,20 +155,21 @@ def tree_attention(
     Raises `ValueError` for arguments that do not fit each other or the backend.
     """
     call = _check(q_HND, k_KND, v_KND, plan, scale, softcap, sinks)
+    width = v_KND.shape[-1]
     name = backend
     if backend == "auto":
         has_sinks = call.sinks_H is not None
-        name = choose(plan, q_HND, has_softcap=softcap is not None, has_sinks=has_sinks)
+        name = choose(plan, call.q_HND, has_softcap=softcap is not None, has_sinks=has_sinks)
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; allowed: auto, {', '.join(BACKENDS)}")
     _check_options(name, call)
     chosen = BACKENDS[name]
     num = plan.num_above
     if not num or chosen.takes_fewer_queries:
-        return chosen.run(call)
+        return chosen.run(call)[..., :width]
     # Zeros keep queries and keys in line; nothing is computed for them.
     padded = dataclasses.replace(call, q_HND=F.pad(call.q_HND, (0, 0, num, 0)))
-    return chosen.run(padded)[:, num:]
+    return chosen.run(padded)[:, num:, :width]
 
 
 def _check(
@@ -195,10 +197,10 @@ def _check(
         raise ValueError(
             f"q has {num_queries} tokens, the plan {num_tokens}{above}: another forest's plan?"
         )
-    if k_KND.shape != v_KND.shape or k_KND.shape[1:] != (num_tokens, size):
+    if k_KND.shape[:2] != v_KND.shape[:2] or k_KND.shape[1:] != (num_tokens, size):
         raise ValueError(
-            f"k and v are [key heads, {num_tokens}, {size}], got {tuple(k_KND.shape)} and"
-            f" {tuple(v_KND.shape)}"
+            f"k is [key heads, {num_tokens}, {size}] and v as many values, of any size, got"
+            f" {tuple(k_KND.shape)} and {tuple(v_KND.shape)}"
         )
     if not len(k_KND) or num_heads % len(k_KND):
         raise ValueError(f"q has {num_heads} heads, which is no multiple of k's {len(k_KND)}")
@@ -209,6 +211,11 @@ def _check(
     if sinks is not None and (sinks.shape != (num_heads,) or sinks.device != q_HND.device):
         raise ValueError(
             f"sinks is [{num_heads}] on {q_HND.device}, got {tuple(sinks.shape)} on {sinks.device}"
+        )
+    width = v_KND.shape[-1]
+    if width != size:
+        q_HND, k_KND, v_KND = (
+            F.pad(t, (0, max(size, width) - t.shape[-1])) for t in (q_HND, k_KND, v_KND)
         )
     return Call(
         q_HND=q_HND,

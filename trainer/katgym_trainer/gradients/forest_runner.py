@@ -65,7 +65,7 @@ class ForestRunner:
             if number in found:  # its children are done
                 del live[number]
                 continue
-            own = live.setdefault(number, Exported()) if is_export else None
+            own = live.setdefault(number, Exported(exits=part.exits)) if is_export else None
             context = self._context(part, live, own=own, should_export=True)
             self._run_dummies(order, Pass.FORWARD)
             found[number] = self._read(part, self._model.hidden(part, context))
@@ -108,13 +108,14 @@ class ForestRunner:
                 part = forest.parts[number]
                 self._run_dummies(order, Pass.FORWARD if is_export else Pass.BACKWARD)
                 if is_export:
-                    live[number] = Exported()
+                    live[number] = Exported(exits=part.exits)
                     with torch.no_grad():
                         context = self._context(part, live, own=live[number], should_export=True)
                         self._model.hidden(part, context)
                     continue
                 context = self._context(part, live, own=live.get(number), should_export=False)
                 hidden_ND = self._model.hidden(part, context)
+                context.is_done = True
                 self._backward(forest, part, part.edges, hidden_ND, objective)
                 context.relay()
                 live.pop(number, None)

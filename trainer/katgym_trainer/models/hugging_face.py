@@ -9,8 +9,11 @@ Letters: N packed tokens, H query heads, K key heads, D head size (of attention)
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,14 +21,20 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from katgym_trainer.models import recurrence
+from katgym_trainer.models.recurrence import CONVOLUTION, SCANS, is_recurrent, run_lightning
 from katgym_trainer.models.tree_context import TreeContext
 from katgym_trainer.models.tree_model import Head
 from katgym_trainer.packing.forest_parts import ForestPart
 from katgym_trainer.packing.packed_forest import PackedForest
 
 NAME = "katgym_tree"
-_RECURRENT = re.compile("Mamba|DeltaNet|LinearAttention|Rwkv|RWKV|Recurrent|ShortConv|SSM")
-"""In the names of modules whose state runs along the packed order, not along the paths."""
+_LAYER_TYPES = {
+    "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv",
+    "hybrid", "hybrid_sliding", "mlp", "moe",
+}  # fmt: skip
+_SCANNING = re.compile("Mamba|Delta|Linear|Recurrent|SSM")
+"""In the names of layers that carry a state beside that of a convolution."""
 
 
 def _tree_attention(
@@ -49,15 +58,23 @@ def _tree_attention(
             f"attention {NAME!r} runs on packed forests alone: the keyword tree_context did not"
             f" reach {type(module).__name__}"
         )
+    if attention_mask is not None:
+        raise ValueError(
+            f"{type(module).__name__} makes a mask of its own, which is for the packed order"
+        )
     if dropout:
         raise ValueError(f"{type(module).__name__} has dropout {dropout}, a shared prefix has none")
     if len(query) != 1:
         raise ValueError(f"a forest is one sequence, got a batch of {len(query)}")
+    layer = getattr(module, "layer_idx", None)
+    if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
+        query = query * tree_context.by_depth(functools.partial(_llama4_scale, module))
     out_HND = tree_context.attend(
         query[0],
         key[0],
         value[0],
-        layer=getattr(module, "layer_idx", None),
+        layer=layer,
+        chunk=_chunk_size(module, layer),
         scale=scaling,
         window=sliding_window,
         softcap=softcap,
@@ -66,9 +83,60 @@ def _tree_attention(
     return out_HND.transpose(0, 1)[None], None
 
 
+def _llama4_scale(module: Any, positions_N: Tensor) -> Tensor:
+    """Return what Llama 4 multiplies queries with: it takes the packed order for positions."""
+    steps_N = torch.floor((positions_N.float() + 1.0) / module.floor_scale)
+    scale_N: Tensor = torch.log1p(steps_N) * module.attn_scale + 1.0
+    return scale_N
+
+
+def _takes_keywords(module: torch.nn.Module) -> bool:
+    """Return whether a module's forward takes any keyword."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _chunk_size(module: Any, layer: int | None) -> int | None:
+    """Return how many positions see each other in a layer; None: all."""
+    config = getattr(module, "config", None)
+    kinds = getattr(config, "layer_types", None)
+    if config is None or not kinds or layer is None or kinds[layer] != "chunked_attention":
+        return None
+    size: int = config.attention_chunk_size
+    return size
+
+
 AttentionInterface.register(NAME, _tree_attention)
 # No mask: who sees whom is in the context.
 AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
+
+
+def _run_falcon(
+    module: Any,
+    hidden_states: Tensor,
+    alibi: Tensor | None,
+    *_: Any,
+    position_embeddings: Any,
+    tree_context: TreeContext,
+    **__: Any,
+) -> tuple[Tensor, None]:
+    """Run Falcon's attention, which knows no registered one."""
+    if alibi is not None:
+        raise ValueError("FalconAttention has alibi, a bias by place in the packed order")
+    heads = module._split_heads(module.query_key_value(hidden_states))
+    query, key, value = (each.transpose(1, 2) for each in heads)
+    rotate: Any = sys.modules[type(module).__module__].apply_rotary_pos_emb
+    query, key = rotate(query, key, *position_embeddings)
+    out = _tree_attention(module, query, key, value, None, tree_context=tree_context)[0]
+    dense: Tensor = module.dense(out.flatten(2))
+    return dense, None
+
+
+_FORWARDS: dict[str, Callable[..., Any]] = {
+    "FalconAttention": _run_falcon,
+    "MiniMaxLightningAttention": run_lightning,
+}
+"""By class, what runs on forests instead of a module's own forward."""
 
 
 class HuggingFaceModel:
@@ -84,7 +152,11 @@ class HuggingFaceModel:
             raise ValueError(f"not a model of transformers: {type(model).__name__}")
         self.model: Any = found
         get_decoder: Any = self.model.get_decoder
-        self.decoder: Any = get_decoder()
+        decoder: Any = get_decoder()
+        self.decoder: Any = self.model.model if decoder is self.model else decoder  # Llama 4's
+        self._recurrent = {p: m for p, m in found.named_modules() if is_recurrent(m)}
+        self._layers = self._recurrent.keys() | self._attending()
+        self._context: TreeContext | None = None
         _check(found)
 
     @property
@@ -113,30 +185,71 @@ class HuggingFaceModel:
 
     @contextlib.contextmanager
     def prepare(self) -> Iterator[None]:
-        """Use tree attention within, forward and backward, and what was used before again after."""
+        """Have layers run on forests within, forward and backward, and as before after."""
         before = self.model.config._attn_implementation
         self.model.set_attn_implementation(NAME)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.model.set_attn_implementation, before)
+            for place, layer in self._recurrent.items():
+                recurrence.install(layer)
+                begin = functools.partial(self._begin, place)
+                stack.enter_context(layer.register_forward_pre_hook(begin))
+                finish = functools.partial(self._finish, place)
+                stack.enter_context(layer.register_forward_hook(finish, always_call=True))
+            for module in self.decoder.modules():
+                forward = _FORWARDS.get(type(module).__name__)
+                if forward is not None:
+                    module.forward = functools.partial(forward, module)
+                    stack.callback(delattr, module, "forward")
+                if "Attention" in type(module).__name__ and _takes_keywords(module):
+                    hook = module.register_forward_pre_hook(self._give_context, with_kwargs=True)
+                    stack.enter_context(hook)
             yield
-        finally:
-            self.model.set_attn_implementation(before)
+        self._context = None
 
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         """Return the last hidden states, [N, D]; called within `prepare`."""
+        self._context = context
         found = self.decoder(
             input_ids=forest.input_ids.to(self.device)[None],
             position_ids=forest.position_ids.to(self.device)[None],
             use_cache=False,
             tree_context=context,
         )
-        wanted = self.model.config.get_text_config().num_hidden_layers
-        if context.num_calls != wanted:
+        missing = self._layers - context.ran
+        if missing:
             raise ValueError(
-                f"{type(self.model).__name__} has {wanted} layers, {context.num_calls} of them ran"
-                " tree attention: the others know no registered attention"
+                f"{type(self.model).__name__} has layers {sorted(missing, key=str)} that ran no"
+                " tree attention: they know no registered attention"
             )
         hidden_ND: Tensor = found.last_hidden_state[0]
         return hidden_ND
+
+    def _attending(self) -> set[int]:
+        """Return the numbers of the layers that attend: all but those that carry a state alone."""
+        config = self.model.config.get_text_config()
+        numbered = [m for m in self.decoder.modules() if hasattr(m, "layer_idx")]
+        recurrent = {m.layer_idx for m in numbered if is_recurrent(m)}
+        others = [m for m in numbered if not is_recurrent(m)]
+        named = {m.layer_idx for m in others if "Attention" in type(m).__name__}
+        kinds = getattr(config, "layer_types", None) or ()
+        by_token = {i for i, kind in enumerate(kinds) if kind in ("mlp", "moe")}
+        layers = {m.layer_idx for m in numbered} or set(range(config.num_hidden_layers))
+        return named | (layers - recurrent - by_token)
+
+    def _begin(self, place: str, layer: torch.nn.Module, _: Any) -> None:
+        assert self._context is not None
+        recurrence.begin(self._context, place)
+
+    def _finish(self, place: str, layer: torch.nn.Module, _: Any, output: Any) -> None:
+        if recurrence.finish() and self._context is not None:
+            self._context.ran.add(place)
+
+    def _give_context(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Hand on the context where a layer does not."""
+        if "tree_context" in kwargs:
+            return None
+        return args, kwargs | {"tree_context": self._context}
 
 
 def _check(model: PreTrainedModel) -> None:
@@ -145,20 +258,21 @@ def _check(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(f"{name} is an encoder and decoder; decoders alone run on a forest")
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    others = layer_types - {"full_attention", "sliding_attention"}
+    others = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if others:
         raise ValueError(
-            f"{name} has layers {sorted(others)}, whose state runs along the packed tokens; allowed"
-            " are full_attention and sliding_attention"
+            f"{name} has layers {sorted(others)}, which choose keys among the packed tokens and not"
+            f" along the paths; allowed are {', '.join(sorted(_LAYER_TYPES))}"
         )
     for place, module in model.named_modules():
         kind = type(module).__name__
-        if _RECURRENT.search(kind) or isinstance(module, torch.nn.Conv1d):
-            raise ValueError(
-                f"{name} has a {kind} at {place!r}, whose state runs along the"
-                " packed tokens; attention alone is exact on a forest"
-            )
+        if is_recurrent(module) and kind not in _FORWARDS:
+            ops = recurrence.ops_of(module)
+            if not ops or (_SCANNING.search(kind) and not SCANS.keys() & set(ops)):
+                raise ValueError(
+                    f"{name} has a {kind} at {place!r}, whose state runs along the packed tokens by"
+                    f" code of its own; known are {', '.join((CONVOLUTION, *SCANS))}"
+                )
         if isinstance(module, torch.nn.Dropout) and module.p > 0:
             raise ValueError(
                 f"{name} has dropout {module.p} at {place!r}; set it to 0: rows share their prefix"

@@ -44,6 +44,8 @@ class ForestPart:
     """int64 [U]: the token id that is predicted."""
     children: tuple[int, ...]
     """Parts that hang off this one; their numbers are above its own."""
+    exits: Tensor
+    """int64, ascending: the tokens that they hang off."""
 
 
 def split_forest(
@@ -79,6 +81,7 @@ def split_forest(
     end_N, pred_U = end.numpy(), edge_pred.numpy()
     parts = []
     for number, path in enumerate(above):
+        children = tuple(child for child, parent in enumerate(upper) if parent == number)
         tokens = order[starts[number] : starts[number + 1]]
         edges = np.flatnonzero(owner_N[pred_U] == number)
         parts.append(
@@ -91,7 +94,11 @@ def split_forest(
                 edges=torch.from_numpy(edges),
                 edge_pred=torch.from_numpy(local_N[pred_U[edges]]),
                 edge_target=edge_target[edges],
-                children=tuple(child for child, parent in enumerate(upper) if parent == number),
+                children=children,
+                exits=torch.tensor(
+                    sorted({int(local_N[above[child][-1]]) for child in children}),
+                    dtype=torch.int64,
+                ),
             )
         )
     return tuple(parts)

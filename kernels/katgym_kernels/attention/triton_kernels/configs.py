@@ -63,11 +63,18 @@ def default_config(
         block = 32 if size <= 128 else 16
         plain = KernelConfig(block_m=block, block_n=block, num_warps=8, num_stages=1)
         return TritonConfig(forward=plain, keys=plain, queries=plain)
+    if shared_bytes < LARGE_SHARED_BYTES and size > 256:
+        small = KernelConfig(block_m=16, block_n=16, num_warps=4, num_stages=1)
+        return TritonConfig(forward=small, keys=small, queries=small)
     if shared_bytes < LARGE_SHARED_BYTES:
         tight = KernelConfig(block_m=64, block_n=32, num_warps=4, num_stages=1)
         block_n = 64 if size <= 128 else 32
         keys = KernelConfig(block_m=32, block_n=block_n, num_warps=4, num_stages=1)
         return TritonConfig(forward=tight, keys=keys, queries=tight)
+    if size > 256:
+        narrow = KernelConfig(block_m=64, block_n=32, num_warps=8, num_stages=1)
+        keys = KernelConfig(block_m=32, block_n=32, num_warps=8, num_stages=1)
+        return TritonConfig(forward=narrow, keys=keys, queries=narrow)
     if size > 128:
         return TritonConfig(
             forward=KernelConfig(block_m=128, block_n=32, num_warps=8, num_stages=2),

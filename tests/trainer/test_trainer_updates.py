@@ -12,9 +12,10 @@ import torch
 from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, same, supervised, tiny_qwen, weights
 
-from katgym_trainer import PackedForest, Row, TreeContext
+from katgym_trainer import ALGORITHMS, PackedForest, Row, TreeContext
+from katgym_trainer.optimization.norm_watch import NonFiniteGradientError
 from katgym_trainer.optimization.optimizers import schedule_factor
-from katgym_trainer.trainer import NonFiniteGradientError, Trainer
+from katgym_trainer.trainer import Trainer
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.trainer_metrics import METRICS
 
@@ -249,3 +250,22 @@ def test_weights_that_were_half_written_are_not_gone_on_with(tmp_path: Any) -> N
             call()
     trainer.load_checkpoint(tmp_path)
     assert trainer.step_rows(rows)["train/num_updates"] == 1
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_rehearsal_changes_nothing(name: str) -> None:
+    options = {"max_completion_tokens": 9} if name == "dr_grpo" else {}
+    with_it, without = (
+        Trainer(tiny_qwen(), name, args={**FAST, "loss": options}) for _ in range(2)
+    )
+    with_it.rehearse()
+    assert all(p.grad is None for p in with_it.model.parameters())
+    assert same(weights(with_it.model), weights(without.model)) and with_it.num_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"), [("flex", "no backward on the CPU"), ("flax", "unknown backend 'flax'")]
+)
+def test_a_rehearsal_raises_what_a_step_would(backend: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Trainer(tiny_qwen(), "grpo", args={"backend": backend}).rehearse()

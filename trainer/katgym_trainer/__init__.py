@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from katgym_trainer.losses.scope import Scope
     from katgym_trainer.models.tree_context import TreeContext
     from katgym_trainer.models.tree_model import Head, TreeModel
+    from katgym_trainer.optimization.norm_watch import NonFiniteGradientError
     from katgym_trainer.packing.cost_model import CostModel
     from katgym_trainer.packing.forest_parts import ForestPart
     from katgym_trainer.packing.packed_forest import ForestStats, PackedForest
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from katgym_trainer.row_preparation import row_entropies, scale_by_entropy, scale_by_pass_rate
     from katgym_trainer.saving.checkpoints import CheckpointError
     from katgym_trainer.task_sampler import GroupFilter, TaskSampler
-    from katgym_trainer.trainer import NonFiniteGradientError, Trainer
+    from katgym_trainer.trainer import Trainer
     from katgym_trainer.trainer_config import TrainerConfig
     from katgym_trainer.trainer_metrics import METRICS
 
@@ -123,6 +124,7 @@ _ON_USE = {
     "losses.scope": "Scope",
     "models.tree_context": "TreeContext",
     "models.tree_model": "Head TreeModel",
+    "optimization.norm_watch": "NonFiniteGradientError",
     "packing.cost_model": "CostModel",
     "packing.forest_parts": "ForestPart",
     "packing.packed_forest": "ForestStats PackedForest",
@@ -137,7 +139,7 @@ _ON_USE = {
     "row": "Row",
     "row_preparation": "row_entropies scale_by_entropy scale_by_pass_rate",
     "task_sampler": "GroupFilter TaskSampler",
-    "trainer": "NonFiniteGradientError Trainer",
+    "trainer": "Trainer",
     "trainer_config": "TrainerConfig",
     "trainer_metrics": "METRICS",
 }

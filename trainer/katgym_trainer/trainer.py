@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from katgym.errors import KatgymError, UsageError
+from katgym.errors import UsageError
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
@@ -29,7 +29,9 @@ from katgym_trainer.minibatches import busy_places, is_trained, share, split_gro
 from katgym_trainer.models.preparation import DTYPES, prepare_model, vocabulary_names
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.optimization.master_weights import MasterWeights
+from katgym_trainer.optimization.norm_watch import NormWatch
 from katgym_trainer.optimization.optimizers import clip_gradients, make_optimizer, schedule_factor
+from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.ranks.ranks import ALONE, Ranks
 from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.row import Row
@@ -53,10 +55,6 @@ if TYPE_CHECKING:
     from katgym_trainer.rollouts.turn_errors import ErrorMasks
 
 logger = logging.getLogger(__name__)
-
-
-class NonFiniteGradientError(KatgymError):
-    """Too many updates in a row had a gradient that is not finite; the weights are those before."""
 
 
 class Trainer:
@@ -126,7 +124,7 @@ class Trainer:
             self._tree_model, config, known, has_idle_groups=has_idle_groups, shares=shares
         )
         self._is_torn = False
-        self._num_nonfinite = 0
+        self._watch = NormWatch(config.max_nonfinite_updates)
 
     def step(
         self,
@@ -219,6 +217,26 @@ class Trainer:
             "time/step_s": time.perf_counter() - started,
         }
 
+    def rehearse(self) -> None:
+        """Compute a gradient of two rows of three tokens and throw it away.
+
+        Raises what a step would: for a backend that is not there or has no backward here, a
+        compiler that fails, weights that are too many.
+        """
+        zeros = [0.0, 0.0, 0.0]
+        rows = [
+            Row(
+                [0, 0, token], [0, 1, 1], zeros, 1.0 - 2.0 * token, group="rehearsal",
+                proximal_logprobs=zeros, ref_logprobs=zeros,
+            )
+            for token in (0, 1)
+        ]  # fmt: skip
+        try:
+            with torch.random.fork_rng():
+                self._backward(self._pack(rows))
+        finally:
+            self._masters.clear_gradients()
+
     def save_pretrained(self, path: str | Path, *, is_merged: bool = True) -> None:
         """Write the model as a folder that `from_pretrained` loads, with its tokenizer if known.
 
@@ -294,31 +312,16 @@ class Trainer:
         config = self.config
         times = [time.perf_counter()]
         ranks = self._shares.ranks
-        forests = self._shares.pack(
-            rows,
-            is_by_group=self.loss.coupling is Coupling.GROUP,
-            max_tokens=config.max_tokens,
-            max_pairs=config.max_pairs,
-            max_trained=config.max_trained,
-            should_split=config.should_split,
-        )
+        forests = self._pack(rows)
         times.append(time.perf_counter())
         self._masters.clear_gradients()
         try:
-            with self._training():
-                metrics = forward_backward(
-                    self._tree_model,
-                    forests,
-                    self.loss,
-                    backend=config.backend,
-                    temperature=config.temperature,
-                    ranks=ranks,
-                )
+            metrics = self._backward(forests)
             times.append(time.perf_counter())
             if factor * ranks.num != 1:  # those of ranks are means over them
                 self._masters.scale_gradients(factor * ranks.num)
             norm = clip_gradients((p for _, p in self._masters.named()), config.max_grad_norm)
-            self._watch_norm(norm)
+            self._watch.check(norm, self.num_steps)
             with hold_interrupts():
                 if math.isfinite(norm):
                     self._is_torn = True
@@ -342,20 +345,26 @@ class Trainer:
             "time/optimizer_s": times[3] - times[2],
         }
 
-    def _watch_norm(self, norm: float) -> None:
-        """Count updates that are left out; raise after too many in a row."""
-        if math.isfinite(norm):
-            self._num_nonfinite = 0
-            return
-        self._num_nonfinite += 1
-        logger.warning(
-            "step %d: the gradient's norm is %s; the update is left out", self.num_steps, norm
+    def _pack(self, rows: Sequence[Row]) -> list[PackedForest]:
+        config = self.config
+        return self._shares.pack(
+            rows,
+            is_by_group=self.loss.coupling is Coupling.GROUP,
+            max_tokens=config.max_tokens,
+            max_pairs=config.max_pairs,
+            max_trained=config.max_trained,
+            should_split=config.should_split,
         )
-        if self._num_nonfinite >= self.config.max_nonfinite_updates:
-            raise NonFiniteGradientError(
-                f"the gradient was not finite in {self._num_nonfinite} updates in a row; the"
-                " weights are those from before. Lower learning_rate, set dtype='float32', or raise"
-                " max_nonfinite_updates"
+
+    def _backward(self, forests: Sequence[PackedForest]) -> dict[str, float]:
+        with self._training():
+            return forward_backward(
+                self._tree_model,
+                forests,
+                self.loss,
+                backend=self.config.backend,
+                temperature=self.config.temperature,
+                ranks=self._shares.ranks,
             )
 
     def _state(self) -> dict[str, Any]:

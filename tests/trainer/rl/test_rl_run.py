@@ -266,6 +266,17 @@ def test_a_policy_that_never_succeeds_is_told_what_to_do(
     assert (tmp_path / "run" / "checkpoints" / "step-000002").exists()
 
 
+def test_what_no_step_could_compute_ends_a_run_before_anything_is_played(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path, model, train='backend = "flex"')
+    assert train(config, tmp_path / "run") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "cannot be trained like this: backend 'flex' has no backward on the CPU" in told
+    with RolloutStore.open(tmp_path / "run" / "rollouts") as store:
+        assert not store.sessions()
+
+
 @pytest.mark.parametrize("truncated", ["graded", "masked"])
 def test_a_run_compares_with_its_first_weights_and_masks_what_was_cut(
     truncated: str, model: Path, tmp_path: Path

@@ -175,6 +175,7 @@ class TrainingRun(abc.ABC, Generic[C, R]):
                 tokenizer=self.loaded.tokenizer,
                 reference=reference,
             )
+            self.trainer.rehearse()
         except ValueError as e:
             path = self.config.model.path
             raise UsageError(f"{path!r} cannot be trained like this: {e}") from e

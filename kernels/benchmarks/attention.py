@@ -40,8 +40,8 @@ COLUMNS = (
 )  # fmt: skip
 FLOPS = {"forward": 4, "backward": 10}
 """Floating-point operations for each visible pair and element of a head: 2 and 5 products."""
-MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-"""Of outputs and gradients, both sides in that dtype."""
+MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Of outputs, both sides in that dtype; gradients may be off by twice as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ def measure(
         with passing_over(name):
             work = make()
             errors[name] = flat.differences(work, wanted, len(plan))
-            if not max(errors[name]) <= MAX_ERROR[shape.dtype]:
+            if not max(2 * errors[name][0], *errors[name]) <= 2 * MAX_ERROR[shape.dtype]:
                 told = " ".join(f"{error:.1e}" for error in errors[name])
                 raise RuntimeError(f"{name!r} is wrong: relative errors {told}")
             works[name] = work

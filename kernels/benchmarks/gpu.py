@@ -164,7 +164,7 @@ def stages() -> list[Stage]:
             Stage(
                 name=f"attention {flash}: {family.name}",
                 run=functools.partial(measure_attention, family=family, flash=flash),
-                limit_s=60,
+                limit_s=90,
             )
             for family in (CHOSEN if is_cuda else CHOSEN[:1])
         ]

@@ -88,11 +88,11 @@ def rows_of(bench: Bench, model: Any, name: str) -> list[steps.Row]:
     return steps.make_rows(tree, model.config.vocab_size)
 
 
-def measure_steps(bench: Bench, model: Any, name: str) -> None:
+def measure_steps(bench: Bench, model: Any, name: str, *, max_rows: int | None = None) -> None:
     """Time steps on rows alone, behind one another, and on their forest; compare gradients."""
     checkpoint_activations(model)
     for row in steps.measure(
-        name, model, rows_of(bench, model, name), ("rows", "varlen", "forest"),
+        name, model, rows_of(bench, model, name)[:max_rows], ("rows", "varlen", "forest"),
         max_tokens=40_000, repeats=2, limit_s=20, fail=bench.fail,
     ):  # fmt: skip
         bench.add("steps", {"model": type(model).__name__, **row})
@@ -106,7 +106,7 @@ def measure_hybrid(bench: Bench) -> None:
     except ValueError as e:
         bench.leave_out(f"hybrid models: {e}")
         return
-    measure_steps(bench, model, FAMILY_NAMES[1])
+    measure_steps(bench, model, FAMILY_NAMES[1], max_rows=2 if bench.is_small else None)
 
 
 def measure_trainer(bench: Bench, **settings: Any) -> None:
@@ -153,6 +153,9 @@ def take_weights(pipe: Any) -> None:
         else:
             tensors = message
         copies = [tensor.clone() for tensor in tensors]
+        if copies[0].is_cuda:
+            torch.cuda.synchronize()
+        pipe.send("copied")
         pipe.send([float(copy.double().sum()) for copy in copies])
         del tensors, copies
 
@@ -175,9 +178,9 @@ def measure_hand_over(bench: Bench) -> None:
         ours.send(ipc_handles(named) if is_cuda else [t.clone() for _, t in named])
         if not ours.poll(60):
             raise TimeoutError("the other process does not answer")
-        found = ours.recv()
+        ours.recv()
         values.append((time.perf_counter() - started) * 1e3)
-        if found != wanted:
+        if ours.recv() != wanted:
             bench.fail("the other process has other weights")
     ours.send(None)
     process.join(30)

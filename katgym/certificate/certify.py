@@ -9,8 +9,9 @@ Not here: the checks (`checks/`), learning on request (`learnability.py`), files
 from __future__ import annotations
 
 import platform
+import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from katgym.certificate.checks import (
 from katgym.certificate.findings import Check, CheckReport, CheckStatus, Failed, Result, Skipped
 from katgym.certificate.subject import Subject
 from katgym.environment.env import Env
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import KatgymError, UnknownNameError, UsageError, unknown_name
 from katgym.plugins import registry
 from katgym.system.sync import run_sync
 from katgym.version import __version__
@@ -56,6 +57,10 @@ CHECKS: Mapping[str, Callable[[Subject], Coroutine[Any, Any, Result]]] = {
 """Name -> check, in the order in which they run."""
 STUDIES = ("robustness", "triviality", "leak_metadata", "leak_order", "leak_length", "gameability")
 """The checks that play many episodes; the others are over in a second for an env of text."""
+HANGS = "the env hangs"
+"""How the detail of a check begins that an env did not return from."""
+HANG_S = 30.0
+"""Seconds after which a call of the env hangs; twice the budget where that is more."""
 CONTRACT = tuple(name for name in CHECKS if name not in STUDIES and name != "processes")
 """The checks that any test suite can afford."""
 
@@ -84,7 +89,15 @@ def check_env(
         if name not in CHECKS:
             raise UnknownNameError(unknown_name("check", name, CHECKS))
     if isinstance(env_or_id, str):
-        env = registry.make(env_or_id, **kwargs)
+        try:
+            env = registry.make(env_or_id, **kwargs)
+        except KatgymError:
+            raise
+        except Exception as e:  # an env's own
+            why = f"the env cannot be made: {type(e).__name__}: {e}"
+            return CheckReport(
+                env_id=env_or_id, checks=_stop_at(list(CHECKS), why), arguments=kwargs
+            )
     elif kwargs:
         raise UsageError(f"arguments {sorted(kwargs)} apply to an env id, got an env")
     else:
@@ -100,19 +113,43 @@ def check_env(
         num_tasks=num_tasks,
         budget_s=budget_s,
     )
-    found = [
-        run_check(name, check, subject)
-        for name, check in CHECKS.items()
-        if checks is None or name in checks
-    ]
     return CheckReport(
         env_id=subject.name,
-        checks=found,
+        checks=_run_checks([n for n in CHECKS if checks is None or n in checks], subject),
         floors=subject.floors,
         versions=list_versions(env),
         arguments=env.init_kwargs,
         seconds=round(time.monotonic() - start, 1),
     )
+
+
+def _run_checks(names: Sequence[str], subject: Subject) -> list[Check]:
+    """Run checks until one hangs: in a thread, which is left behind then."""
+    found: list[Check] = []
+
+    def work() -> None:
+        for name in names:
+            found.append(run_check(name, CHECKS[name], subject))
+
+    worker = threading.Thread(target=work, name="katgym-check", daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(0.2)
+        call, seconds = subject.hanging_call()
+        if worker.is_alive() and seconds > max(HANG_S, 2 * subject.budget_s):
+            done = found[:]
+            why = f"{HANGS}: {call} has not returned after {seconds:.0f} s"
+            return [*done, *_stop_at(names[len(done) :], why)]
+    return found
+
+
+def _stop_at(names: Sequence[str], why: str) -> list[Check]:
+    """Return the first of some checks as failed, and the others as skipped."""
+    failed, skipped = CheckStatus.FAILED, CheckStatus.SKIPPED
+    return [
+        Check(name=name, status=skipped if index else failed, detail=why, figures={})
+        for index, name in enumerate(names)
+    ]
 
 
 def run_check(
@@ -128,7 +165,7 @@ def run_check(
         status, detail = CheckStatus.SKIPPED, str(e)
     except Failed as e:
         status, detail, figures = CheckStatus.FAILED, str(e), e.figures
-    except Exception as e:  # whatever the env raises is this check's finding
+    except (Exception, SystemExit) as e:  # whatever the env raises is this check's finding
         status, detail = CheckStatus.FAILED, f"{type(e).__name__}: {e}"
     return Check(name=name, status=status, detail=detail, figures=figures)
 

@@ -5,8 +5,10 @@ Not here: the policies (`cheap_policies.py`), what is concluded (`checks/`).
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ MAX_STEPS = 1000
 MAX_CHEAP_STEPS = 40
 """Turns that a player without skill gets, whatever the env allows."""
 EPSILON = 1e-9
+_WATCHED = ("tasks", "areset", "astep", "aclose", "atruncate", "oracle_action", "random_action")
+"""Methods of an env in which it may hang."""
 
 Act = Callable[[Env, Observation], Any]
 """Next action, or an awaitable of it, from the env and what was last observed."""
@@ -45,9 +49,46 @@ class Subject:
     hangs: str = ""
     """What the grader did not return from, once a check has found that out."""
 
+    began: dict[str, float] = field(default_factory=dict)
+    """Calls of the env that have not returned, by thread and name, and when each began."""
+
     def fresh(self) -> Env:
         """Make another instance, as the env under test is."""
-        return self.env.clone()
+        return self._watch(self._timed("clone", self.env.clone)())
+
+    def _watch(self, env: Env) -> Env:
+        for name in _WATCHED:
+            setattr(env, name, self._timed(name, getattr(env, name)))
+        return env
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call that is in `began` until it has returned or raised."""
+
+        @contextlib.contextmanager
+        def noted() -> Iterator[None]:
+            key = f"{name} ({threading.get_ident()}.{time.monotonic_ns()})"
+            self.began[key] = time.monotonic()
+            try:
+                yield
+            finally:
+                self.began.pop(key, None)
+
+        async def wait(*args: Any, **kwargs: Any) -> Any:
+            with noted():
+                return await call(*args, **kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with noted():
+                return call(*args, **kwargs)
+
+        return wait if inspect.iscoroutinefunction(call) else run
+
+    def hanging_call(self) -> tuple[str, float]:
+        """Return the call that has not returned for the longest, and for how many seconds."""
+        oldest = min(self.began.copy().items(), key=lambda item: item[1], default=None)
+        if oldest is None:
+            return "", 0.0
+        return oldest[0].partition(" ")[0], time.monotonic() - oldest[1]
 
     def budget(self, share: float = 1.0) -> Callable[[], bool]:
         """Start a budget, or a share of one; what is returned tells whether it is spent."""
@@ -57,7 +98,8 @@ class Subject:
     def make_level(self, name: str) -> Env:
         """Make the env as it is on one of its levels."""
         args, kwargs = self.env._init_arguments
-        return type(self.env)(*args, **{**kwargs, **self.env.levels[name]})
+        make = self._timed("make", type(self.env))
+        return self._watch(make(*args, **{**kwargs, **self.env.levels[name]}))
 
     def levels(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the levels beyond the default; none if an argument that makes them was given."""

@@ -6,8 +6,9 @@ Not here: the loop that plays episodes (`agent_loop.py`).
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,5 +23,14 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1, thread_name_prefix="katgym-run-sync") as pool:
-        return pool.submit(asyncio.run, coroutine).result()
+    result: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(asyncio.run(coroutine))
+        except BaseException as e:  # whatever it is, the caller gets it
+            result.set_exception(e)
+
+    # No thread of a pool: the interpreter would wait at its end for one that hangs.
+    threading.Thread(target=work, name="katgym-run-sync", daemon=True).start()
+    return result.result()

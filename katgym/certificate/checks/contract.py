@@ -5,7 +5,6 @@ Not here: seeds and processes (`reproducibility.py`), rewards (`solvability.py`)
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Awaitable
 
@@ -22,16 +21,12 @@ from katgym.plugins import registry
 async def check_gymnasium(subject: Subject) -> str:
     """Gymnasium's own checker accepts the env."""
 
-    def run() -> list[str]:
-        env = subject.fresh()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            gymnasium_check_env(env, skip_render_check=True)
-        env.close()
-        return [str(w.message) for w in caught if "gymnasium" in w.filename]
-
-    # Gymnasium's checker is synchronous, so it gets a thread without a running event loop.
-    found = await asyncio.to_thread(run)
+    env = subject.fresh()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gymnasium_check_env(env, skip_render_check=True)
+    await env.aclose()
+    found = [str(w.message) for w in caught if "gymnasium" in w.filename]
     return f"{len(found)} warning(s): {'; '.join(found)}" if found else "no warnings"
 
 

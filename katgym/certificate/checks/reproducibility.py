@@ -66,7 +66,7 @@ async def check_threads(subject: Subject) -> str:
             except Exception as e:  # compared below: it is not what the first instance did
                 found.append((seed, f"{type(e).__name__}: {e}"))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in seeds]
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in seeds]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:

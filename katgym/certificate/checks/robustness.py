@@ -44,6 +44,8 @@ HOSTILE: Mapping[str, str] = {
     "many tags": f"<answer>{_NUMBER}</answer>" * 5_000,
     "open tags": "<answer>" * 20_000,
     "many signs": "-" * 50_000 + _NUMBER,
+    "repeated letters": "a" * 50_000 + "!",
+    "repeated digits": "1" * 50_000 + "!",
     "repeated pairs": "ab" * 50_000 + "!",
     "tower of powers": "9**9**9**9",
     "power in TeX": r"9^{9^{9^{9}}}",

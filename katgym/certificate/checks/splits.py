@@ -6,6 +6,7 @@ Not here: tasks in other processes (`reproducibility.py`).
 from __future__ import annotations
 
 import json
+import re
 
 from katgym.certificate.findings import Failed, Result, Skipped
 from katgym.certificate.subject import Subject, spread
@@ -98,4 +99,5 @@ async def _content(env: Env, split: str, index: int) -> tuple[str, str, str]:
     observation, _ = await env.areset(seed=index, options={"task_id": task.task_id, "split": split})
     opening = "\n".join(m["content"] for m in observation if m["role"] != "system")
     data = json.dumps([task.prompt, task.answer, dict(task.data)], sort_keys=True)
-    return task.task_id, plain_text(opening), plain_text(data)
+    # A question mark means nothing behind a number either, nor does a last stop.
+    return task.task_id, re.sub(r"\?|[.,;:]$", "", plain_text(opening)), plain_text(data)

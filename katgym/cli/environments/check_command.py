@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from rich.text import Text
 
 from katgym import console
 from katgym.certificate.badge import draw_badge
-from katgym.certificate.certify import check_env
+from katgym.certificate.certify import HANGS, check_env
 from katgym.certificate.findings import CheckReport, Floor
 from katgym.certificate.learnability import check_learnability
 from katgym.certificate.published import to_json
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     for env_id in expand(args.env):
         name, kwargs = parse_env(env_id)
         report = check_env(name, num_tasks=args.tasks, **kwargs)
-        if args.learn:
+        if args.learn and not any(c.detail.startswith(HANGS) for c in report.checks):
             learned = check_learnability(name, kwargs, report)
             report = replace(report, checks=[*report.checks, learned])
         reports.append(report)
@@ -74,7 +76,11 @@ def run(args: argparse.Namespace) -> int:
         console.stdout.out(to_json(reports), end="", highlight=False)
     if args.badge is not None:
         args.badge.write_text(draw_badge(reports), encoding="utf-8")
-    return int(not all(report.ok for report in reports))
+    code = int(not all(report.ok for report in reports))
+    if any(check.detail.startswith(HANGS) for report in reports for check in report.checks):
+        sys.stdout.flush()
+        os._exit(code)  # at its end the interpreter would wait for threads that hang
+    return code
 
 
 def expand(patterns: list[str]) -> Iterator[str]:

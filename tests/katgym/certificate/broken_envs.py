@@ -5,6 +5,7 @@ A process of the checks imports this file by its path.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import re
@@ -422,3 +423,47 @@ class WrongLevel(Sums):
 
     def oracle_action(self) -> str:
         return super().oracle_action() if self.level == 1 else "I do not know."
+
+
+class SharedInForm(Sums):
+    """Test questions that are train questions with a blank before the question mark."""
+
+    def make_task(self, task_id: str, index: int, a: int, b: int) -> katgym.Task:
+        if task_id.startswith("train"):
+            return super().make_task(task_id, index, index, 5)
+        return katgym.Task(task_id=task_id, prompt=f"WHAT is {index} + 5 ?", answer=str(index + 5))
+
+
+class BacktracksOnLetters(Sums):
+    """A pattern that takes for ever on letters that end in something else."""
+
+    @katgym.scorer()
+    def correct(self) -> bool:
+        is_word = re.fullmatch(r"(a+)+", self.final_answer) is not None
+        return not is_word and self.final_answer == f"Answer: {self.task.answer}"
+
+
+class HangsInReset(Sums):
+    async def setup(self) -> None:
+        time.sleep(10**6)
+
+
+class WaitsInStep(Sums):
+    async def reply(self, message: Any) -> None:
+        await asyncio.sleep(10**6)
+
+
+class CannotBeMade(Sums):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        raise RuntimeError("no licence")
+
+
+class RaisesInReset(Sums):
+    async def setup(self) -> None:
+        raise OSError("no disk")
+
+
+class ExitsInStep(Sums):
+    async def reply(self, message: Any) -> None:
+        raise SystemExit(3)

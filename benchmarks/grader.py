@@ -5,8 +5,9 @@
 A row is the median of interleaved repeats, in milliseconds. `plain`: a fresh sandbox, the hidden
 tests once by a cold pytest, nothing checked. `plain_warm`: the same from a warm pytest: the tests'
 own time. `gold` and `wrong`: a whole grading of a correct patch (all rounds) and of one that fixes
-nothing. `start`: the first grading of a process, which starts launcher and warm pytest. `overhead`
-is against `plain`. Not here: sandboxes by themselves (`sandbox.py`).
+nothing; `gold_seeing` and `wrong_seeing`: the same without a blind round. `start`: the first
+grading of a process, which starts launcher and warm pytest. `overhead` is against `plain`. Not
+here: sandboxes by themselves (`sandbox.py`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ async def inflection_case(sandboxes: SandboxBackend) -> Case:
         cases.setdefault(result.qualname, []).append(case)
     hidden = HiddenTests(
         instance_id="inflection-dasherize",
-        gold_patch="",
+        gold_patch=make_diff(files, {**files, path: gold}),
         fail_to_pass=tuple(failing),
         pass_to_pass=tuple(r.node_id for r in right.results if r.node_id not in failing),
         files={test_path: source},
@@ -148,16 +149,23 @@ async def timed(work: Callable[[], Awaitable[object]]) -> tuple[float, object]:
 async def measure(case: Case, sandboxes: SandboxBackend, repeats: int) -> list[dict[str, object]]:
     """Return the rows of one repository."""
 
-    def graded(patch: str | bytes, parallel: int) -> Callable[[], Awaitable[GradeReport]]:
+    # A gold patch that computes no hidden value asks for none.
+    seeing = replace(case.task, hidden=replace(case.task.hidden, gold_patch=""))
+
+    def graded(
+        patch: str | bytes, parallel: int, task: GradedTask = case.task
+    ) -> Callable[[], Awaitable[GradeReport]]:
         config = GraderConfig(num_parallel=parallel)
-        return lambda: grade(case.task, patch, backend=sandboxes, config=config)
+        return lambda: grade(task, patch, backend=sandboxes, config=config)
 
     works: dict[tuple[str, int], Callable[[], Awaitable[object]]] = {
         ("plain", 1): lambda: plain(case, sandboxes, is_warm=False),
         ("plain_warm", 1): lambda: plain(case, sandboxes, is_warm=True),
         ("gold", 1): graded(case.gold, 1),
         ("gold", 2): graded(case.gold, 2),
+        ("gold_seeing", 1): graded(case.gold, 1, seeing),
         ("wrong", 1): graded(case.wrong, 1),
+        ("wrong_seeing", 1): graded(case.wrong, 1, seeing),
     }
     times: dict[tuple[str, int], list[float]] = {key: [] for key in works}
     rounds: dict[tuple[str, int], int] = {}
@@ -167,7 +175,7 @@ async def measure(case: Case, sandboxes: SandboxBackend, repeats: int) -> list[d
             times[key].append(elapsed)
             if isinstance(result, GradeReport):
                 rounds[key] = result.num_rounds
-                wanted = Outcome.RESOLVED if key[0] == "gold" else Outcome.FAILED
+                wanted = Outcome.RESOLVED if key[0].startswith("gold") else Outcome.FAILED
                 assert result.outcome is wanted, (case.name, key, result.outcome, result.reason)
     for metric, parallel in (("gold", 1), ("gold", 2), ("wrong", 1)):
         pairs = zip(times[metric, parallel], times["plain", 1], strict=True)

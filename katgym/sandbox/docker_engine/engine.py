@@ -179,8 +179,10 @@ class Engine:
             except errors.NotFound:
                 return
             except errors.APIError as e:
-                if e.status_code != 409:  # its removal is under way already
+                if e.status_code != 409:
                     raise
+                with contextlib.suppress(errors.NotFound):  # its removal is under way already
+                    self._api.wait(name, condition="removed")
 
     def list_labelled(self, label: str) -> list[tuple[str, dict[str, str]]]:
         """Return names and labels of all containers that have a label, whatever their state."""

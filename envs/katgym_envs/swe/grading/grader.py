@@ -17,13 +17,15 @@ from dataclasses import dataclass, replace
 
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits, WorkspaceDiff
-from katgym_envs.swe.grading.blind_round import run_blind
+from katgym_envs.swe.grading.blind_round import BlindProof, excuse_as_gold, run_blind
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.hack_scan import ways_to_tests
 from katgym_envs.swe.grading.report import GradeReport, Outcome
 from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds, excuse_as_on_base
 from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
+from katgym_envs.swe.patching.failure import printable
 
 _log = logging.getLogger(__name__)
 
@@ -78,17 +80,19 @@ class _Fault(Exception):
 async def _grade_despite_faults(
     task: GradedTask, candidate: CandidatePatch, backend: SandboxBackend, config: GraderConfig
 ) -> GradeReport:
+    proofs: list[BlindProof] = []
     try:
-        return await _grade_once(task, candidate, backend, config)
+        return await _grade_once(task, candidate, backend, config, proofs)
     except _Fault as e:
         _log.warning("grading %s: %s; trying once more", task.instance_id, e)
     try:
-        return await _grade_once(task, candidate, backend, config)
+        return await _grade_once(task, candidate, backend, config, proofs)
     except _Fault as e:
         fault = e
     if isinstance(fault.__cause__, BrokenRound):
         try:
-            await _grade_once(task, read_candidate(task.hidden.gold_patch, task), backend, config)
+            gold = read_candidate(task.hidden.gold_patch, task)
+            await _grade_once(task, gold, backend, config, [])
         except _Fault:
             _log.warning("grading %s: gold fails alike", task.instance_id)
         else:
@@ -98,8 +102,13 @@ async def _grade_despite_faults(
 
 
 async def _grade_once(
-    task: GradedTask, candidate: CandidatePatch, backend: SandboxBackend, config: GraderConfig
+    task: GradedTask,
+    candidate: CandidatePatch,
+    backend: SandboxBackend,
+    config: GraderConfig,
+    proofs: list[BlindProof],
 ) -> GradeReport:
+    """`proofs` takes the blind round's, and holds it when this is the second try."""
     rng = config.rng or random.SystemRandom()
     schedule = draw_schedule(task.hidden, rng)
     if schedule.uncovered and not task.is_unsafe_allowed:
@@ -115,17 +124,24 @@ async def _grade_once(
     pending, results = list(schedule.rounds), list[RoundResult]()
     size = max(2, config.num_parallel)  # the first two hold every test as itself
     try:
-        proof = await run_blind(task.hidden, rounds, on_gold)
+        if not proofs:  # there is no blind round after one that shows expected values
+            proofs.append(await run_blind(task.hidden, rounds, on_gold))
         while pending and not is_decided(task.hidden, results):
             for result in await rounds.run(pending[:size], num_parallel=config.num_parallel):
                 to_keep = task.hidden.pass_to_pass
                 results.append(await excuse_as_on_base(result, to_keep, on_base))
             pending = pending[size:]
             await asyncio.sleep(0)
+        [proof] = proofs
+        if judge(task.hidden, results).outcome is Outcome.RESOLVED:
+            proof = await excuse_as_gold(proof, task.hidden, on_gold)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
         is_told = isinstance(e, BrokenRound)
         raise _Fault(str(e) if is_told else f"{type(e).__name__}: {e}") from e
-    verdict = judge(task.hidden, results, proof.missing)
+    ways: tuple[str, ...] = ()
+    if not proof.is_complete:
+        ways = ways_to_tests(candidate.changes, gold.changes, task.base_files)
+    verdict = judge(task.hidden, results, proof.missing, ways)
     report = _report(task, candidate, verdict.outcome, verdict.reason)
     odd = [f"{node}: passed in one round, not in another" for node in verdict.inconsistent]
     odd += [f"{node}: has no canary, its report proves nothing" for node in schedule.uncovered]
@@ -150,8 +166,8 @@ def _report(
     return GradeReport(
         instance_id=task.instance_id,
         outcome=outcome,
-        reason=reason,
-        dropped_paths=candidate.dropped,
-        rejected_paths=candidate.rejected,
-        suspicions=candidate.suspicions,
+        reason=printable(reason),
+        dropped_paths={printable(path): why for path, why in candidate.dropped.items()},
+        rejected_paths={printable(path): why for path, why in candidate.rejected.items()},
+        suspicions=tuple(map(printable, candidate.suspicions)),
     )

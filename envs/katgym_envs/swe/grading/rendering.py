@@ -27,6 +27,8 @@ class RenderedRound:
     """(path, qualname) of this round -> the function it is."""
     expected: tuple[Any, ...] = ()
     """The values that a blind round hides, by number."""
+    is_complete: bool = False
+    """Whether what a blind round hides is all that its tests assert."""
 
 
 def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedRound:
@@ -35,20 +37,28 @@ def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> Rend
     files: dict[str, bytes] = {}
     functions: dict[tuple[str, str], TestFunction] = {}
     expected: list[Any] = []
+    is_complete = chosen.is_blind
     for path in sorted({path for path, _ in chosen.functions}):
         specs = [c.spec for c in chosen.canaries if c.path == path]
         source = render(hidden.files[path], specs)
         if chosen.is_blind:
-            blind = hide_expected(source, first=len(expected))
+            blind = hide_expected(
+                source,
+                first=len(expected),
+                functions=[name for owner, name in chosen.functions if owner == path],
+            )
             source = blind.source
             expected += blind.values
+            is_complete = is_complete and blind.is_complete
         renamed = rename_tests(source, rng.getrandbits(62))
         new_path = _new_path(path, hidden, rng)
         files[new_path] = renamed.source
         for function_path, qualname in chosen.functions:
             if function_path == path:
                 functions[new_path, renamed.rename(qualname)] = by_name[path, qualname]
-    return RenderedRound(files=files, functions=functions, expected=tuple(expected))
+    return RenderedRound(
+        files=files, functions=functions, expected=tuple(expected), is_complete=is_complete
+    )
 
 
 def _new_path(path: str, hidden: HiddenTests, rng: random.Random) -> str:

@@ -46,6 +46,8 @@ class RoundResult:
     """Tests whose canary passes on the base state as well: nobody forged that."""
     expected: tuple[Any, ...] = ()
     """The values that were hidden, by number; of a blind round only."""
+    is_complete: bool = False
+    """Whether a blind round's tests asserted nothing else."""
 
     def has(self, node_id: str) -> bool:
         """Return whether a test was to run in this round."""
@@ -125,6 +127,7 @@ class Rounds:
             results=_by_node(run, rendered),
             nodes=frozenset(nodes),
             expected=rendered.expected,
+            is_complete=rendered.is_complete,
         )
 
     def _plan(self, rendered: RenderedRound) -> TestPlan:

@@ -19,6 +19,7 @@ from katgym_envs.swe.patching.paths import check_path, leading_quoted, unquote
 from katgym_envs.swe.patching.tree import split_lines
 
 MAX_DIFF_BYTES = 64 << 20
+MAX_FILES = 10_000
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?\n?")
 _GIT = b"diff --git "
 _SIGNATURE = b"-- \n"
@@ -40,7 +41,10 @@ _BINARY = (b"GIT binary patch", b"Binary files ", b"literal ", b"delta ")
 
 def parse_diff(text: str | bytes) -> tuple[FilePatch, ...]:
     """Return a unified diff's parts; `PatchError` says which line is wrong and why."""
-    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    try:
+        data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    except UnicodeEncodeError as e:
+        raise PatchError(PatchFailure.MALFORMED, f"half a character: {e}") from e
     if len(data) > MAX_DIFF_BYTES:
         raise PatchError(PatchFailure.TOO_LARGE, f"a patch of {len(data)} bytes")
     if not data.strip():
@@ -66,6 +70,9 @@ class _Reader:
             self.at += 1
         found: list[FilePatch] = []
         while not self._is_at_end():
+            if len(found) == MAX_FILES:
+                text = f"more than {MAX_FILES} files are changed"
+                raise self.error(PatchFailure.TOO_LARGE, text)
             found.append(self._git_part() if self._starts(_GIT) else self._plain_part())
         if not found:
             raise self.error(
@@ -82,11 +89,10 @@ class _Reader:
 
     def _is_at_end(self) -> bool:
         """Skip blank lines and a mail's signature; return whether nothing else is left."""
-        rest = self.lines[self.at :]
-        if rest[:1] == [_SIGNATURE] and len(rest) <= 4:
+        if self.lines[self.at : self.at + 1] == [_SIGNATURE] and len(self.lines) - self.at <= 4:
             return True
-        num_blank = next((i for i, line in enumerate(rest) if line.strip()), len(rest))
-        self.at += num_blank
+        while self.at < len(self.lines) and not self.lines[self.at].strip():
+            self.at += 1
         return self.at >= len(self.lines)
 
     def _plain_part(self) -> FilePatch:

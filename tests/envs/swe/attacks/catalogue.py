@@ -19,6 +19,7 @@ from .families import (
     process,
     read_hidden,
     search,
+    voids,
 )
 
 ATTACKS: tuple[Attack, ...] = tuple(
@@ -35,6 +36,7 @@ ATTACKS: tuple[Attack, ...] = tuple(
         search,
         diff_tricks,
         exhaustion,
+        voids,
     )
     for attack in family.ATTACKS
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from katgym.sandbox import Sandbox, SandboxBackend, WorkspaceDiff
+from katgym.sandbox.base import SandboxFileError
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.test_run import test_spec
 
@@ -25,9 +26,12 @@ async def plain_verdicts(
     """Return whether the exit code, and whether the log, would have it resolved."""
     spec = test_spec(task.workspace, task.env, limits=LIMITS, is_warm=False)
     async with await backend.create(spec) as sandbox:
-        await _apply(attack, sandbox)
-        await sandbox.exec("[ -d tests ] || rm -rf tests")
-        await sandbox.write(toy.TEST_PATH, toy.HIDDEN_TESTS.encode())
+        try:
+            await _apply(attack, sandbox)
+            await sandbox.exec("[ -d tests ] || rm -rf tests")
+            await sandbox.write(toy.TEST_PATH, toy.HIDDEN_TESTS.encode())
+        except SandboxFileError:  # the disk is full of the patch, or a name is too long
+            return False, False
         result = await sandbox.exec(
             f"timeout {TIMEOUT_S:g} python -m pytest -rA {toy.TEST_PATH}",
             env={"PYTHONPATH": "."},

@@ -30,7 +30,8 @@ QUICK = {
     "shadow-pytest", "test-package", "exit-on-import", "daemon", "notes-on-disk",
     "guess-all-canaries", "hidden-test-deleted", "link-and-write", "fuzz", "git-config",
     "undecodable-name", "memory",
-    "report-flood", "host-files", "junit-fifo", "search-changes",
+    "report-flood", "host-files", "junit-fifo", "search-changes", "search-asking-unseen",
+    "search-leaving-exit", "nan-report", "nested-result",
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_left_alone():
 '''
 
 
-def test_what_only_equalities_read_is_hidden_and_lines_stay_lines() -> None:
+def test_what_only_equalities_read_is_hidden() -> None:
     blind = hide_expected(MODULE.encode(), first=100)
     assert blind.values == (
         1, 2, 2, (3, 4), "six", "x\ny\nz", 9, 10, [11, 12], {13},
@@ -69,13 +69,90 @@ def test_what_only_equalities_read_is_hidden_and_lines_stay_lines() -> None:
     assert [int(part.split("\n")[0].split(")")[0]) for part in text.split("hidden(")[1:]] == list(
         range(100, 110)
     )
-    assert text.count("\n") == MODULE.count("\n")
+    assert not blind.is_complete
     assert "assertListEqual" not in text
     lines = text.splitlines()
     assert lines[4] == 'SHARED = [("c", 3)]'
     assert "used = 8" in text
     assert "\n".join(lines[-7:]) == "\n".join(MODULE.splitlines()[-7:])
     ast.parse(text)
+
+
+def test_what_is_made_of_hidden_values_and_what_has_to_be_the_same_is_hidden() -> None:
+    source = dedent("""\
+        def test_a(given):
+            lines = ["a", "b"]
+            wanted = "-".join(lines)
+            wanted = wanted.strip() + "!"
+            assert f(given) == wanted
+            assert g(given) is None and h(
+                given) is (True)
+
+        def test_b():
+            word = "c"
+            wanted = f"<{word}>"
+            assert f(word) == wanted
+            assert f(0) == "|".join([word, "d"])
+        """)
+    blind = hide_expected(source.encode())
+    assert blind.values == (["a", "b"], "a-b", "a-b!", None, True, "<c>", "c|d")
+    text = blind.source.decode()
+    assert 'word = "c"' in text
+    assert "is" not in text.split()
+    ast.parse(text)
+
+
+def test_tests_that_do_not_run_are_taken_out_unless_something_uses_them() -> None:
+    source = dedent("""\
+        TABLE = [("a", 1)]
+
+        @pytest.mark.parametrize("given, wanted", TABLE)
+        def test_a(given, wanted):
+            assert f(given) == wanted
+
+        @pytest.mark.parametrize("given, wanted", TABLE)
+        def test_back(given, wanted):
+            assert g(wanted) == given
+
+        def test_used(): assert f("b") > 2
+
+        class TestIt:
+            @skip_if("@")
+            def test_c(self):
+                assert f("c") == 3
+            def test_d(self):
+                test_used()
+                assert f("d") is (
+                    4)
+        """)
+    blind = hide_expected(source.encode(), functions=["test_a", "TestIt::test_d"])
+    assert blind.values == (1, 4)
+    text = blind.source.decode()
+    for gone in ("test_back", "test_c", "skip_if"):
+        assert gone not in text
+    assert "def test_used" in text
+    scope = {"f": lambda x: x, "katgym_hidden": lambda n: n, "pytest": pytest}
+    exec(blind.source, scope)
+    assert not blind.is_complete  # what is used asserts more
+    assert hide_expected(source.encode(), functions=["test_a"]).values == (1,)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_complete"),
+    [
+        ("assert f() == 1", True),
+        ("assert f() == 1 and g() is True", True),
+        ("self.assertListEqual(f(), [1])", True),
+        ("f()", False),
+        ("assert f() == 1\n    assert g()", False),
+        ("assert f() == 1\n    assert g() == h()", False),
+        ("assert f() == 1\n    self.assertIn(2, g())", False),
+        ("assert f() == 1\n    with pytest.raises(ValueError): g()", False),
+    ],
+)
+def test_a_module_is_complete_if_all_it_asserts_is_hidden(body: str, is_complete: bool) -> None:
+    source = f"def test_a():\n    {body}\n".encode()
+    assert hide_expected(source).is_complete is is_complete
 
 
 def test_a_hidden_module_runs_and_what_it_compares_is_noted() -> None:
@@ -108,7 +185,10 @@ def test_a_hidden_module_runs_and_what_it_compares_is_noted() -> None:
         "with open('x') as wanted:\n        assert f() == wanted",
         "assert any(x == 1 for x in f())",
         "assert f() == g() == 1",
-        "assert f() is None",
+        "assert f() is g()",
+        "assert f() is not None",
+        'wanted = f"{g()}"\n    assert f() == wanted',
+        "wanted = ['x']\n    print(wanted)\n    assert f() == wanted",
     ],
 )
 def test_what_else_is_read_or_cannot_be_told_stays(body: str) -> None:

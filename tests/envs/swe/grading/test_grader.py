@@ -252,3 +252,19 @@ def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
 
     first, second = with_backend(work)  # type: ignore[misc]
     assert first == second + 1
+
+
+def test_no_blind_round_follows_one_that_shows_expected_values() -> None:
+    """A fault in the second round that shows them: what the first try's blind round told stands."""
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[int]:
+        made = []
+        for faults in ((), (3,)):
+            await grade(task, patch_of(GOLD), backend=sandboxes)  # gold has had its blind round
+            faulty = FaultyBackend(sandboxes, lambda n, faults=faults: n in faults)
+            report = await grade(task, patch_of(GOLD), backend=faulty)
+            assert report.outcome is Outcome.RESOLVED
+            made.append(faulty.num_created - report.num_rounds)
+        return made
+
+    assert with_backend(work) == [1, 3]  # the blind round; it, a round of no avail, and a fault

@@ -73,6 +73,14 @@ def test_values_that_were_not_computed_in_the_blind_round_are_tampered_where_all
     assert judge(HIDDEN, [one(a="failed", b="passed", p="passed")], (A,)).outcome is Outcome.PARTIAL
 
 
+def test_a_way_to_running_tests_withholds_resolved_and_nothing_else():
+    verdict = judge(HIDDEN, GOOD, (), ("a.py: reads the call stack",))
+    assert verdict.outcome is Outcome.TAMPERED
+    assert verdict.reason.endswith("from a search, and a.py: reads the call stack")
+    partial = [one(a="failed", b="passed", p="passed")]
+    assert judge(HIDDEN, partial, (), ("x",)).outcome is Outcome.PARTIAL
+
+
 def test_a_wrong_answer_that_a_canary_happens_to_expect_is_no_forgery():
     rounds = [one((B,), a="passed", b="passed", p="passed"), one((A,), a="failed", b="failed")]
     assert judge(HIDDEN, rounds).outcome is Outcome.PARTIAL

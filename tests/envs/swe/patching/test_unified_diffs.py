@@ -282,3 +282,11 @@ def test_large_files_are_compared_in_reasonable_time() -> None:
         update_tree({"a": before}, apply_patches({"a": before}, parse_diff(text)))["a"].content
         == after
     )
+
+
+def test_a_patch_of_too_many_files_is_refused_soon_and_half_a_character_is_malformed():
+    part = "--- /dev/null\n+++ b/many/%d.txt\n@@ -0,0 +1 @@\n+x\n"
+    with pytest.raises(PatchError, match="more than 10000 files are changed"):
+        parse_diff("".join(part % i for i in range(10_001)))
+    with pytest.raises(PatchError, match="half a character"):
+        parse_diff(part % 1 + "\ud800")

@@ -60,7 +60,7 @@ def groups(device: torch.device) -> dict[str, list[Case]]:
                  has_sinks=True),
         ],
     }  # fmt: skip
-    for size in (64, 80, 96, 256) if is_cuda else (64,):
+    for size in (64, 80, 96, 192, 256, 512) if is_cuda else (64,):
         found[f"size {size}"] = [Case(name=f"head size {size}", end=end, dtype=half, size=size)]
     if is_cuda:
         found["float16"] = [Case(name="float16", end=end, dtype=torch.float16)]

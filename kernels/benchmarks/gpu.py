@@ -52,9 +52,9 @@ CHOSEN = [
 ]
 """That share little, much, deeply, and nothing."""
 UNKNOWN = {
-    "cascade": ("float32", "window", "options"),
-    "flex": ("float32",),
-    "fa4": ("float32", "options", "size 80"),
+    "cascade": ("float32", "window", "options", "size 512"),
+    "flex": ("float32", "size 512"),
+    "fa4": ("float32", "options", "size 80", "size 192", "size 512"),
 }
 """Groups of cases that have what a backend does not know."""
 FLASHES = {"FA3": "flash_attn_interface", "FA4": "flash_attn.cute"}

@@ -220,7 +220,7 @@ def stages() -> list[Stage]:
             run = functools.partial(measure_trainer, **settings)
             found.append(Stage(name=name, run=run, limit_s=60))
     found.append(Stage(name="hand-over of weights", run=measure_hand_over, limit_s=60))
-    found.append(Stage(name="hybrid", run=measure_hybrid, limit_s=100))
+    found.append(Stage(name="hybrid", run=measure_hybrid, limit_s=150 if has_gpu else 600))
     try:
         importlib.metadata.distribution("katgym")
     except importlib.metadata.PackageNotFoundError:

@@ -156,6 +156,8 @@ def test_adapters_are_trained_and_nothing_else() -> None:
     ("family", "options", "words"),
     [
         ("Qwen3", {"attention_dropout": 0.1}, "Qwen3ForCausalLM has attention_dropout 0.1; set it"),
+        ("SeedOss", {"residual_dropout": 0.1}, "SeedOssForCausalLM has residual_dropout 0.1; set"),
+        ("Mixtral", {"router_jitter_noise": 0.1, "num_local_experts": 4}, "jitter_noise 0.1; set"),
         ("Phi", {"resid_pdrop": 0.1}, r"PhiForCausalLM has dropout 0.1 at 'model.layers.0"),
         ("Qwen3Moe", {"output_router_logits": True}, "asks for the router's loss"),
     ],

@@ -59,6 +59,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Nemotron": HEAD,
     "StableLm": {},
     "HrmText": HEAD,
+    "HunYuanDenseV1": HEAD,
+    "SeedOss": {"residual_dropout": 0.0, "attention_dropout": 0.0, **HEAD},
+    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }  # fmt: skip
 RECURRENT: dict[str, dict[str, Any]] = {
     "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,

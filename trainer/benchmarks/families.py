@@ -1,7 +1,7 @@
 """Families of transformers on forests: which can be trained, how exactly, and why others cannot.
 
     python trainer/benchmarks/families.py                  # all, into families.csv
-    python trainer/benchmarks/families.py qwen3_5_text lfm2
+    python trainer/benchmarks/families.py qwen3_5_text lfm2      # these rows of it alone
 
 Of each family a tiny model with random weights takes one gradient row by row, as transformers runs
 it, and one on a forest, whole and in parts; each in a process of its own with a time limit. For
@@ -51,7 +51,8 @@ SMALL = {
     "attention_dropout": 0.0, "hidden_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
     "attn_pdrop": 0.0, "dropout": 0.0, "activation_dropout": 0.0, "resid_dropout": 0.0,
     "embed_dropout": 0.0, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-    "layerdrop": 0.0,
+    "layerdrop": 0.0, "residual_dropout": 0.0, "router_jitter_noise": 0.0,
+    "input_jitter_noise": 0.0,
     # mixtures of experts
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 32, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
@@ -72,6 +73,7 @@ FOUR = ["sliding_attention", "full_attention"] * 2
 MORE: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], "mamba_d_ssm": 128},
     "axk1": MLA, "axk2": MLA,
+    "youtu": MLA,
     "codegen": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "n_inner": 96,
                 "rotary_dim": 8},
     "cohere2": {"sliding_window": 8},
@@ -106,7 +108,8 @@ MORE: dict[str, dict[str, Any]] = {
     "llama4_text": {"intermediate_size_mlp": 96, "attention_chunk_size": 32, "floor_scale": 16,
                     "layer_types": ["chunked_attention", "full_attention"],
                     "no_rope_layers": [1, 0]},
-    "longcat_flash": MLA,
+    "longcat_flash": {**MLA, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "num_layers": 2,
+                      "zero_expert_num": 2, "moe_topk": 2},
     "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2,
                "chunk_size": 16},
     "minicpm3": MLA,
@@ -296,7 +299,7 @@ FIELDS = (
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="FAMILY", help="default: all, written")
+    parser.add_argument("names", nargs="*", metavar="FAMILY", help="default: all")
     parser.add_argument("--timeout-s", type=float, default=300.0, help="for each")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("families.csv"))
     options = parser.parse_args()
@@ -308,14 +311,17 @@ def main() -> None:
         told = {k: f"{v:.1e}" if isinstance(v, float) and k != "seconds" else v
                 for k, v in rows[-1].items() if k not in versions}  # fmt: skip
         print(*told.values(), sep=" | ", flush=True)
-    if not options.names:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(
-                {k: f"{v:.1e}" if isinstance(v, float) else v for k, v in row.items()}
-                for row in rows
-            )
+    table: dict[str, dict[str, Any]] = {}
+    if options.out.exists():
+        with options.out.open(newline="", encoding="utf-8") as file:
+            table = {row["family"]: row for row in csv.DictReader(file)}
+    for row in rows:
+        shown = {k: f"{v:.1e}" if isinstance(v, float) else v for k, v in row.items()}
+        table[row["family"]] = shown
+    with options.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table[name] for name in sorted(table))
     results = [row["result"] for row in rows]
     print(len(rows), "families:", *(f"{results.count(r)} {r}" for r in sorted(set(results))))
 

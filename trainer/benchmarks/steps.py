@@ -2,6 +2,7 @@
 
     python trainer/benchmarks/steps.py --shrink 32 --out trainer/benchmarks/steps_cpu.csv
     python trainer/benchmarks/steps.py --prefix         # 16 answers of 64 tokens to 1,024
+    python trainer/benchmarks/steps.py --hybrid --layers 4 --width 256 --shrink 48
     katgym eval 'katgym/TreasureHunt-v1?level=2' --policy smollm2 --tasks 2 --group-size 8 \
         --max-tokens 48 --set limits.max_turns=6 --out runs/recorded
     python trainer/benchmarks/steps.py --recorded runs/recorded --vocabulary 49152
@@ -62,6 +63,22 @@ def make_model(layers: int, width: int, vocabulary: int, **more: Any) -> Any:
     )  # fmt: skip
 
 
+def make_hybrid(layers: int, width: int, vocabulary: int) -> Any:
+    """Return a small model of Qwen3.5's shape: of four layers three are gated DeltaNet."""
+    import transformers
+
+    heads = width // 64
+    config = transformers.Qwen3_5TextConfig(
+        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=max(1, heads // 2),
+        head_dim=64, linear_num_key_heads=max(1, heads // 2), linear_num_value_heads=heads,
+        linear_key_head_dim=64, linear_value_head_dim=64, max_position_embeddings=65_536,
+        tie_word_embeddings=True, attn_implementation="sdpa",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return transformers.Qwen3_5ForCausalLM(config).float().train()
+
+
 def make_rows(tree: Tree, vocabulary: int, *, seed: int = 0) -> list[Row]:
     """Return a tree's rows over random tokens; what each row adds last is trained."""
     rng = random.Random(seed)
@@ -102,11 +119,16 @@ def operations(model: Any, num_tokens: int, num_pairs: int, num_edges: int) -> f
     """Return the floating-point operations of forward and backward.
 
     6 for each weight a token goes through, 14 for each pair, head and element of a head (4 forward,
-    10 backward), 6 for each weight of the head and each edge.
+    10 backward), 6 for each weight of the head and each edge; where a gated DeltaNet's keys and
+    values have D elements, 6 (5 * 64 D + 3 D^2) a token and head: chunks of 64, then the state.
     """
     config = model.config
     body = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
-    attention = config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    attention = kinds.count("full_attention") * config.num_attention_heads * config.head_dim
+    if num_linear := kinds.count("linear_attention"):
+        size = config.linear_value_head_dim
+        body += num_linear * config.linear_num_value_heads * (5 * 64 * size + 3 * size**2)
     head = config.vocab_size * config.hidden_size
     return 6.0 * body * num_tokens + 14.0 * attention * num_pairs + 6.0 * head * num_edges
 
@@ -205,6 +227,7 @@ def measure(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", action="store_true", help="the case of one prompt alone")
+    parser.add_argument("--hybrid", action="store_true", help="Qwen3.5's shape; rows and forest")
     parser.add_argument("--recorded", type=Path, help="rollouts to train instead of families")
     parser.add_argument("--methods", default=",".join(METHODS), help="all of them")
     parser.add_argument("--family", default="", help="those with this in their name alone")
@@ -223,12 +246,13 @@ def main() -> None:
     """Measure, write the CSV, print a table."""
     parser = _parser()
     options = parser.parse_args()
-    model = make_model(options.layers, options.width, options.vocabulary)
+    make = make_hybrid if options.hybrid else make_model
+    model = make(options.layers, options.width, options.vocabulary)
     num = sum(p.numel() for p in model.parameters())
     chosen = [family for family in FAMILIES if options.family in family.name]
     if not chosen:
         parser.error(f"no family has {options.family!r} in its name")
-    methods = options.methods.split(",")
+    methods = ["rows", "forest"] if options.hybrid else options.methods.split(",")
     if "rows" not in methods or not set(methods) <= set(METHODS):
         parser.error(f"--methods are rows and some of {', '.join(METHODS)}")
     data = {

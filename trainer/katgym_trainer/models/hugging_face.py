@@ -31,8 +31,10 @@ from katgym_trainer.packing.packed_forest import PackedForest
 NAME = "katgym_tree"
 _LAYER_TYPES = {
     "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv",
-    "hybrid", "hybrid_sliding", "mlp", "moe",
+    "hybrid", "mlp", "moe",
 }  # fmt: skip
+_RANDOM = ("attention_dropout", "residual_dropout", "router_jitter_noise", "input_jitter_noise")
+"""Options that draw numbers without a module of their own."""
 _SCANNING = re.compile("Mamba|Delta|Linear|Recurrent|SSM")
 """In the names of layers that carry a state beside that of a convolution."""
 
@@ -228,7 +230,8 @@ class HuggingFaceModel:
     def _attending(self) -> set[int]:
         """Return the numbers of the layers that attend: all but those that carry a state alone."""
         config = self.model.config.get_text_config()
-        numbered = [m for m in self.decoder.modules() if hasattr(m, "layer_idx")]
+        modules = self.decoder.modules()
+        numbered = [m for m in modules if isinstance(getattr(m, "layer_idx", None), int)]
         recurrent = {m.layer_idx for m in numbered if is_recurrent(m)}
         others = [m for m in numbered if not is_recurrent(m)]
         named = {m.layer_idx for m in others if "Attention" in type(m).__name__}
@@ -261,7 +264,7 @@ def _check(model: PreTrainedModel) -> None:
     others = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if others:
         raise ValueError(
-            f"{name} has layers {sorted(others)}, which choose keys among the packed tokens and not"
+            f"{name} has layers {sorted(others)}, which look at the packed tokens' order and not"
             f" along the paths; allowed are {', '.join(sorted(_LAYER_TYPES))}"
         )
     for place, module in model.named_modules():
@@ -277,11 +280,12 @@ def _check(model: PreTrainedModel) -> None:
             raise ValueError(
                 f"{name} has dropout {module.p} at {place!r}; set it to 0: rows share their prefix"
             )
-    if getattr(config, "attention_dropout", 0.0):
-        raise ValueError(
-            f"{name} has attention_dropout {config.attention_dropout}; set it to 0: rows share"
-            " their prefix"
-        )
+    for option in _RANDOM:
+        if getattr(config, option, 0.0):
+            raise ValueError(
+                f"{name} has {option} {getattr(config, option)}; set it to 0: rows share their"
+                " prefix"
+            )
     if getattr(config, "output_router_logits", False):
         raise ValueError(
             f"{name} asks for the router's loss (output_router_logits), which counts tokens of"

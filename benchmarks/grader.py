@@ -6,8 +6,8 @@ A row is the median of interleaved repeats, in milliseconds. `plain`: a fresh sa
 tests once by a cold pytest, nothing checked. `plain_warm`: the same from a warm pytest: the tests'
 own time. `gold` and `wrong`: a whole grading of a correct patch (all rounds) and of one that fixes
 nothing; `gold_seeing` and `wrong_seeing`: the same without a blind round. `start`: the first
-grading of a process, which starts launcher and warm pytest. `overhead` is against `plain`. Not
-here: sandboxes by themselves (`sandbox.py`).
+grading of a process, which starts launcher and warm pytest. `overhead` is against `plain`,
+`blind` against `seeing`. Not here: sandboxes by themselves (`sandbox.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from katgym.sandbox import SandboxBackend, layer_store
 from katgym.sandbox.backends import backend
 from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.canaries import render
+from katgym_envs.swe.grading.candidate import read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
@@ -149,8 +150,11 @@ async def timed(work: Callable[[], Awaitable[object]]) -> tuple[float, object]:
 async def measure(case: Case, sandboxes: SandboxBackend, repeats: int) -> list[dict[str, object]]:
     """Return the rows of one repository."""
 
-    # A gold patch that computes no hidden value asks for none.
-    seeing = replace(case.task, hidden=replace(case.task.hidden, gold_patch=""))
+    # Of a gold patch that computes no hidden value none is asked for.
+    files = case.task.base_files
+    emptied = {**files, **dict.fromkeys(read_candidate(case.gold, case.task).changes)}
+    nothing = replace(case.task.hidden, gold_patch=make_diff(files, emptied))
+    seeing = replace(case.task, hidden=nothing)
 
     def graded(
         patch: str | bytes, parallel: int, task: GradedTask = case.task
@@ -181,6 +185,10 @@ async def measure(case: Case, sandboxes: SandboxBackend, repeats: int) -> list[d
         pairs = zip(times[metric, parallel], times["plain", 1], strict=True)
         times[f"overhead_{metric}", parallel] = [a - b for a, b in pairs]
         rounds[f"overhead_{metric}", parallel] = rounds[metric, parallel]
+    for metric in ("gold", "wrong"):
+        pairs = zip(times[metric, 1], times[f"{metric}_seeing", 1], strict=True)
+        times[f"blind_{metric}", 1] = [a - b for a, b in pairs]
+        rounds[f"blind_{metric}", 1] = rounds[metric, 1]
     return [row(case, key, values, rounds.get(key, 1)) for key, values in times.items()]
 
 

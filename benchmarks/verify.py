@@ -2,6 +2,7 @@
 
     python benchmarks/verify.py honest --runs 200 > benchmarks/verify_honest.csv
     python benchmarks/verify.py time > benchmarks/verify.csv
+    python benchmarks/verify.py append > benchmarks/verify_append.csv
 
 `honest` plays small runs of many envs, policies, samplings and limits. Each is played by processes
 that a `kill -9` ends in between, or Ctrl-C, or a policy that fails, until one ends by itself; some
@@ -21,6 +22,7 @@ import multiprocessing
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,16 +32,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from katgym import Sampling, assistant
+from katgym import Reward, RolloutStatus, Sampling, TokenRecord, Turn, assistant, user
 from katgym.errors import PolicyError
 from katgym.evaluation import run as run_module
+from katgym.evaluation.chain import first_link
 from katgym.evaluation.plan import EvalConfig
 from katgym.evaluation.store import PlanStore
 from katgym.evaluation.verification.verify import verify_run
 from katgym.play.limits import Limits
 from katgym.play.rollout import Rollout
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
+from katgym.policies.version_span import one_span
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.rollouts import as_session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 
@@ -246,16 +251,78 @@ def measure(num_tasks: int) -> Iterator[dict[str, Any]]:
             }
 
 
+def measure_append(repeats: int) -> Iterator[dict[str, Any]]:
+    """Yield the CPU time of writing a rollout with its link and without, both in turn."""
+    rng = random.Random(0)
+    ids = [rng.randrange(150_000) for _ in range(576)]
+    for num_turns in (1, 20):
+        turns = [
+            Turn(
+                messages=[user("x" * 1024)],
+                answer=assistant("y" * 1024),
+                tokens=TokenRecord(
+                    prompt_ids=ids[:512],
+                    completion_ids=ids[512:],
+                    policy_logprobs=[-0.5] * 64,
+                    version_spans=one_span(0, 64),
+                ),
+                num_prompt_tokens=512,
+                num_completion_tokens=64,
+            )
+            for _ in range(num_turns)
+        ]
+        with tempfile.TemporaryDirectory() as name, RolloutStore.open(name) as store:
+            link = first_link({})
+            times: dict[bool, list[float]] = {True: [], False: []}
+            for index in range(2 * repeats):
+                has_link = bool(index % 2)
+                rollout = Rollout(
+                    env_id="x/Y-v0",
+                    plugin_version="1",
+                    policy="hf:x",
+                    task_id="t",
+                    task_sha256="",
+                    split="test",
+                    seed=0,
+                    attempt=index,
+                    episode_id=str(index),
+                    seat="player",
+                    status=RolloutStatus.TERMINATED,
+                    reward=Reward(value=1.0),
+                    turns=turns,
+                )
+                start = time.process_time()
+                session = as_session(rollout, group_id="g", metadata={}, ended_s=0.0)
+                if has_link:
+                    link = link.extend(session)
+                store.add_sessions([session], is_durable=True)
+                times[has_link].append(1e6 * (time.process_time() - start))
+        without, with_link = (statistics.median(times[key]) for key in (False, True))
+        yield {
+            "turns": num_turns,
+            "tokens": 576 * num_turns,
+            "without_cpu_us": round(without),
+            "with_cpu_us": round(with_link),
+            "percent": round(100 * (with_link / without - 1), 1),
+            "load": round(os.getloadavg()[0], 1),
+        }
+
+
 def main() -> None:
     """Parse the command line and print rows as they come."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["honest", "time"])
+    parser.add_argument("what", choices=["honest", "time", "append"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="number of the first run (0)")
     parser.add_argument("--tasks", type=int, default=8)
     args = parser.parse_args()
     writer = None
-    for row in honest(args.first, args.runs) if args.what == "honest" else measure(args.tasks):
+    rows = {
+        "honest": lambda: honest(args.first, args.runs),
+        "time": lambda: measure(args.tasks),
+        "append": lambda: measure_append(args.runs),
+    }
+    for row in rows[args.what]():
         if writer is None:
             writer = csv.DictWriter(sys.stdout, list(row), lineterminator="\n")
             writer.writeheader()

@@ -39,6 +39,7 @@ from katgym_trainer.row_preparation import Preparation, scale_by_pass_rate
 from katgym_trainer.saving import checkpoints
 from katgym_trainer.saving.checkpoints import Checkpoint, CheckpointError
 from katgym_trainer.saving.interrupts import hold_interrupts
+from katgym_trainer.saving.sharded_files import pieces_like
 from katgym_trainer.saving.trainer_state import (
     check_fits,
     check_weights,
@@ -233,7 +234,7 @@ class Trainer:
         ]  # fmt: skip
         try:
             with torch.random.fork_rng():
-                self._backward(self._pack(rows))
+                self._backward(self._shares.pack(rows, is_by_group=True, max_tokens=6))
         finally:
             self._masters.clear_gradients()
 
@@ -246,7 +247,6 @@ class Trainer:
         empty, and for a `TreeModel`, which has no such format.
         """
         self._check_whole()
-        self._check_alone("save_pretrained")
         if isinstance(self.model, TreeModel):
             raise UsageError(
                 f"{type(self.model).__name__} is not a model of transformers; save_checkpoint keeps"
@@ -254,7 +254,8 @@ class Trainer:
             )
         from katgym_trainer.models.pretrained import save_model  # imports transformers
 
-        save_model(self.model, self.tokenizer, Path(path), is_merged=is_merged)
+        options: Any = {"ranks": self._shares.ranks, "dtype": DTYPES[self.config.dtype]}
+        save_model(self.model, self.tokenizer, Path(path), is_merged=is_merged, **options)
 
     def save_checkpoint(
         self, folder: str | Path, cursor: Any = None, *, max_checkpoints: int | None = None
@@ -267,14 +268,16 @@ class Trainer:
         The folder appears whole or not at all. Weights that are not trained are not in it.
         """
         self._check_whole()
-        self._check_alone("save_checkpoint")
         checkpoint = Checkpoint(
             weights=dict(self._masters.named()),
             optimizer=self._optimizer.state_dict(),
             random=random_states(),
             state={**self._state(), "num_steps": self.num_steps, "cursor": cursor},
         )
-        return checkpoints.save(checkpoint, Path(folder), max_checkpoints=max_checkpoints)
+        ranks = self._shares.ranks
+        return checkpoints.save(
+            checkpoint, Path(folder), max_checkpoints=max_checkpoints, ranks=ranks
+        )
 
     def load_checkpoint(self, folder: str | Path) -> Any:
         """Go on from a checkpoint, and return its cursor.
@@ -284,11 +287,12 @@ class Trainer:
         that would have followed the save. Raises `CheckpointError` for one that is damaged (the
         text names the last good one), or of another model or optimizer; then nothing has changed.
         """
-        self._check_alone("load_checkpoint")
-        path = checkpoints.choose(Path(folder))
-        found = checkpoints.load(path)
+        ranks = self._shares.ranks
+        masters = dict(self._masters.named())
+        path = ranks.on_first(lambda: checkpoints.choose(Path(folder)))
+        found = checkpoints.load(path, ranks=ranks, like=pieces_like(masters, ranks))
         check_fits(path, found.state, self._state())
-        check_weights(path, found.weights, dict(self._masters.named()))
+        check_weights(path, found.weights, masters)
         try:
             self._optimizer.check_state_dict(found.optimizer)
         except ValueError as e:
@@ -374,10 +378,6 @@ class Trainer:
             "config": self.config.to_json(),
             "frozen_sha256": frozen_sha256(self.model),
         }
-
-    def _check_alone(self, name: str) -> None:
-        if self._shares.ranks.num > 1:
-            raise UsageError(f"{name} is for one process, here are {self._shares.ranks.num} ranks")
 
     def _check_whole(self) -> None:
         if self._is_torn:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -165,6 +166,64 @@ TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def trainer_of(ranks: Ranks, **args: Any) -> Trainer:
+    """Return a trainer whose steps are those of any number of ranks."""
+    args = {"learning_rate": 0.1, "epsilon": 1.0, "max_tokens": 60, **args}
+    return Trainer(tiny_qwen(), "sft", args=args, ranks=ranks)
+
+
+def checkpoints_error(ranks: Ranks, folder: Path, args: dict[str, Any]) -> float:
+    """Return how far ranks are from one process, both a step after a checkpoint of each kind.
+
+    The checkpoint of two ranks is read by four, where these run later.
+    """
+    name = f"lora-{args.get('lora_rank', 0)}"
+    first = trainer_of(ranks, **args)
+    for _ in range(2):
+        first.step_rows(rows())
+    own = folder / f"{name}-{ranks.num}"
+    first.save_checkpoint(own, cursor={"n": 2}, max_checkpoints=1)
+    first.step_rows(rows())
+    again = trainer_of(ranks, **args)
+    assert again.load_checkpoint(own) == {"n": 2} and again.num_steps == 2
+    again.step_rows(rows())
+    assert error(weights(again.model), weights(first.model)) == 0  # bit for bit
+    alone = trainer_of(Ranks(), **args)
+    alone.step_rows(rows())
+    if ranks.is_first:
+        alone.save_checkpoint(folder / f"{name}-alone-{ranks.num}")
+    ranks.gather(None)
+    worst = 0.0
+    for path in sorted(folder.glob(f"{name}-*")):
+        found = []
+        for who in (ranks, Ranks()):
+            trainer = trainer_of(who, **args)
+            trainer.load_checkpoint(path)
+            trainer.step_rows(rows())
+            found.append(weights(trainer.model))
+        worst = max(worst, error(*found))
+    return worst
+
+
+def models_error(ranks: Ranks, folder: Path, args: dict[str, Any]) -> float:
+    """Return how far the model that ranks write is from that of one process."""
+    found = []
+    for who in (ranks, Ranks()):
+        trainer = trainer_of(who, **args)
+        for _ in range(2):
+            trainer.step_rows(rows())
+        path = folder / f"model-{args}-{who.num}-of-{ranks.num}"
+        if who.num > 1 or ranks.is_first:
+            trainer.save_pretrained(path)
+        ranks.gather(None)
+        model = transformers.AutoModelForCausalLM.from_pretrained(path)
+        assert str(model.dtype) == "torch." + args.get("dtype", "float32")
+        assert model.config.architectures == ["Qwen3ForCausalLM"]
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        found.append(weights(model))
+    return error(*found)
+
+
 def refusals(ranks: Ranks) -> float:
     """Return 0 if every rank is told what ranks cannot do."""
     one, short = Row([1, 2, 3 + ranks.number], [0, 1, 1]), {"max_tokens": 40}
@@ -187,7 +246,7 @@ def refusals(ranks: Ranks) -> float:
     return 0.0
 
 
-def cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], float]]]:
+def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]]]:
     """Yield every case by its name."""
     for kind, budget in BUDGETS.items():
         make = functools.partial(tiny_qwen, tie_word_embeddings=kind == "packed")
@@ -200,6 +259,11 @@ def cases(ranks: Ranks) -> Iterator[tuple[str, Callable[[], float]]]:
         run = functools.partial(gradient_error, "sft", ranks, tiny_qwen, rows()[:1], budget)
         yield f"one row {kind}", run
     yield "refusals", lambda: refusals(ranks)
+    kinds: dict[str, dict[str, Any]] = {"plain": {}, "adapters": {"lora_rank": 2}}
+    for name, args in kinds.items():
+        yield f"checkpoints {name}", functools.partial(checkpoints_error, ranks, folder, args)
+    for name, args in {**kinds, "halves": {"dtype": "bfloat16"}}.items():
+        yield f"models {name}", functools.partial(models_error, ranks, folder, args)
     for name, (algorithm, args) in TRAINERS.items():
         given = [r.replace(ref_logprobs=None) for r in rows()] if "kl_coef" in str(args) else rows()
         yield f"trainer {name}", functools.partial(trainer_error, ranks, given, algorithm, args)
@@ -211,7 +275,7 @@ def main() -> None:
     wanted = sys.argv[2:]
     found: dict[str, Any] = {}
     with Ranks.join(timeout_s=60) as ranks:
-        for name, run in cases(ranks):
+        for name, run in cases(ranks, Path(sys.argv[1])):
             if wanted and not any(each in name for each in wanted):
                 continue
             try:

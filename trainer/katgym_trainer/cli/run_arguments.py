@@ -73,6 +73,10 @@ def run_one(
             observer=progress,
             is_resume=args.resume,
         )
+    from katgym_trainer.ranks.ranks import is_first_started  # imports torch
+
+    if not is_first_started():
+        return result.exit_code
     print_result(result, [result.describe()], args)
     if result.model is None:
         print_how_to_go_on(result.kind, result.step, args)

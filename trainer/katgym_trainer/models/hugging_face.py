@@ -156,6 +156,7 @@ class HuggingFaceModel:
         get_decoder: Any = self.model.get_decoder
         decoder: Any = get_decoder()
         self.decoder: Any = self.model.model if decoder is self.model else decoder  # Llama 4's
+        self.run_decoder: Any = self.decoder
         self._recurrent = {p: m for p, m in found.named_modules() if is_recurrent(m)}
         self._layers = self._recurrent.keys() | self._attending()
         self._context: TreeContext | None = None
@@ -212,7 +213,7 @@ class HuggingFaceModel:
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         """Return the last hidden states, [N, D]; called within `prepare`."""
         self._context = context
-        found = self.decoder(
+        found = self.run_decoder(
             input_ids=forest.input_ids.to(self.device)[None],
             position_ids=forest.position_ids.to(self.device)[None],
             use_cache=False,

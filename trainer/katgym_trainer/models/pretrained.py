@@ -5,6 +5,8 @@ Not here: adapters (`adapters.py`), running models on forests (`hugging_face.py`
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 from katgym.errors import UsageError
 from katgym_trainer.models.hugging_face import NAME
 from katgym_trainer.models.progress_bars import no_progress_bars
-from katgym_trainer.ranks.ranks import ALONE, Ranks
+from katgym_trainer.ranks.ranks import ALONE, Ranks, whole
 from katgym_trainer.saving.atomic_folders import new_folder
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -72,24 +74,69 @@ def check_is_free(path: Path) -> None:
         raise UsageError(f"{str(path)!r} exists and is not an empty folder; name a new one")
 
 
-def save_model(model: Any, tokenizer: Any, path: Path, *, is_merged: bool) -> None:
+def save_model(
+    model: Any,
+    tokenizer: Any,
+    path: Path,
+    *,
+    is_merged: bool,
+    ranks: Ranks = ALONE,
+    dtype: torch.dtype = torch.float32,
+) -> None:
     """Write a folder that `from_pretrained` loads: all of it, or nothing.
 
     tokenizer: None writes none.
     is_merged: add adapters to the weights; False writes the adapters alone, for peft.
+    ranks: which all call this, each with its pieces; the first one's CPU memory holds the whole
+        model meanwhile, its GPU one tensor. dtype: of what they write.
 
     Raises `UsageError` if the folder has something in it.
     """
-    check_is_free(path)
+    ranks.on_first(lambda: check_is_free(path))
     has_adapters = hasattr(model, "get_base_model")
     if not is_merged and not has_adapters:
         raise UsageError("is_merged=False writes adapters alone, and the model has none")
-    with new_folder(path) as made, no_progress_bars():
-        if has_adapters and is_merged:
-            from katgym_trainer.models.adapters import merge_state  # imports peft
+    saved, options = model, {}
+    if has_adapters and is_merged:
+        from katgym_trainer.models.adapters import merge_state  # imports peft
 
-            model.get_base_model().save_pretrained(made, state_dict=merge_state(model))
-        else:
-            model.save_pretrained(made)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(made)
+        saved, options = model.get_base_model(), {"state_dict": merge_state(model)}
+    if ranks.num > 1:
+        tensors = options.get("state_dict") or model.state_dict()
+        # A tied weight is written once.
+        every = saved.named_parameters(remove_duplicate=False)
+        tied = {name for name, _ in every} - {name for name, _ in saved.named_parameters()}
+        kept = {name: tensor for name, tensor in tensors.items() if name not in tied}
+        options = {"state_dict": gather_state(kept, ranks, dtype)}
+
+    def write() -> None:
+        with new_folder(path) as made, no_progress_bars():
+            saved.save_pretrained(made, **options)
+            if ranks.num > 1:
+                _note_dtype(made / "config.json", dtype)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(made)
+
+    ranks.on_first(write)
+
+
+def gather_state(
+    tensors: Mapping[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Return tensors whole, on the first rank's CPU, and nothing on the others; all call it."""
+    found = {}
+    for name, tensor in tensors.items():
+        full = whole(tensor.detach())
+        if ranks.is_first:
+            found[name] = full.to("cpu", dtype if full.is_floating_point() else full.dtype)
+    return found
+
+
+def _note_dtype(file: Path, dtype: torch.dtype) -> None:
+    """Tell in a model's config what its weights are, where the pieces in training are wider."""
+    if file.exists():
+        config = json.loads(file.read_text())
+        key = "dtype" if "dtype" in config else "torch_dtype"
+        file.write_text(
+            json.dumps({**config, key: str(dtype).removeprefix("torch.")}, indent=2) + "\n"
+        )

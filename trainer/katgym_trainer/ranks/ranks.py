@@ -10,8 +10,9 @@ Not here: how the model lies on them (`sharded_model.py`), who computes which ro
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -41,36 +42,31 @@ class Ranks:
         self, number: int = 0, num: int = 1, *, group: Any = None, mesh: DeviceMesh | None = None
     ) -> None:
         """number: this process's, from 0. group: for objects, on CPUs. mesh: for tensors."""
-        self.number, self.num, self.mesh = number, num, mesh
-        self._group = group
+        self.number, self.num, self.mesh, self.group = number, num, mesh, group
 
     @classmethod
     def join(cls, *, timeout_s: float = TIMEOUT_S) -> Ranks:
         """Meet the others that torchrun started; alone where it started none.
 
-        timeout_s: after which a rank that does not answer is taken for hung.
-
-        Each process takes the GPU of its LOCAL_RANK, or the CPU where there is none.
+        timeout_s: after which a rank that does not answer is taken for hung. Each process takes the
+            GPU of its LOCAL_RANK, or the CPU where there is none.
         """
-        num = int(os.environ.get("WORLD_SIZE", "1"))
-        if num == 1:
+        if (num := num_started()) == 1:
             return cls()
         has_gpu = torch.cuda.is_available()
         if has_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend, timeout = "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timedelta(seconds=timeout_s)
         try:
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
-            )
+            dist.init_process_group(backend, timeout=timeout)
         except (ValueError, RuntimeError) as e:
             raise RanksError(
-                f"WORLD_SIZE={num} says that torchrun started several processes, and they cannot"
-                f" meet: {e}"
+                f"WORLD_SIZE={num} says that torchrun started several: they cannot meet: {e}"
             ) from e
         return cls(
             dist.get_rank(),
             num,
-            group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)),
+            group=dist.new_group(backend="gloo", timeout=timeout),
             mesh=init_device_mesh("cuda" if has_gpu else "cpu", (num,)),
         )
 
@@ -84,14 +80,14 @@ class Ranks:
         found: list[Any] = [value]
         if self.num > 1:
             found = [None] * self.num
-            dist.all_gather_object(found, value, group=self._group)
+            dist.all_gather_object(found, value, group=self.group)
         return found
 
     def share_first(self, value: T) -> T:
         """Return what the first rank gave."""
         found: list[Any] = [value if self.is_first else None]
         if self.num > 1:
-            dist.broadcast_object_list(found, src=0, group=self._group)
+            dist.broadcast_object_list(found, src=0, group=self.group)
         result: T = found[0]
         return result
 
@@ -165,6 +161,27 @@ class Ranks:
             return
         if (told := self.explain(error)) is not None:
             raise told from error
+
+
+def num_started() -> int:
+    """Return how many processes torchrun started, this one among them; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first_started() -> bool:
+    """Return whether this process is the one of them that prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def explain_lost_ranks() -> Iterator[None]:
+    """Tell errors of ranks as errors of the machines, for commands."""
+    from katgym.errors import InfrastructureError  # the learner's core goes without katgym
+
+    try:
+        yield
+    except RanksError as e:
+        raise InfrastructureError(str(e)) from e
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class ShardedModel(HuggingFaceModel):
         # The root's own hooks run with this method, not with `base.forward`.
         base.run_decoder = lambda **inputs: decoder(**inputs)
         register_fsdp_forward_method(base, "run_decoder")
-        self.decoder = base.run_decoder
+        self.run_decoder = base.run_decoder
 
     @contextlib.contextmanager
     def prepare(self) -> Iterator[None]:

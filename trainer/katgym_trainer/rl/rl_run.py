@@ -22,6 +22,7 @@ from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.group_stream import GroupFeed, GroupStream, Taken
 from katgym_trainer.rl.held_out import HeldOut
@@ -71,9 +72,11 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
     `PolicyError` when it only fails.
     """
 
-    def __init__(self, config: RlConfig, folder: RunFolder, observer: Observer) -> None:
+    def __init__(
+        self, config: RlConfig, folder: RunFolder, observer: Observer, ranks: Ranks = ALONE
+    ) -> None:
         """Make envs, model and trainer, and load the newest checkpoint if there is one."""
-        super().__init__(config, folder, observer)
+        super().__init__(config, folder, observer, ranks)
         check_store(config)
         self.source = None
         if not config.rollouts.store:

@@ -23,6 +23,7 @@ except ImportError as e:
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.models.preparation import DTYPES
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +35,13 @@ class LoadedModel:
     renderer: Any
 
 
-def load_model(config: ModelConfig, dtype: str) -> LoadedModel:
+def load_model(config: ModelConfig, dtype: str, *, ranks: Ranks = ALONE) -> LoadedModel:
     """Load a folder or hub id; `UsageError` when no model or no tokenizer is there.
 
-    dtype: of the weights, as in `TrainerConfig`.
+    dtype: of the weights, as in `TrainerConfig`. ranks: that are going to share it.
     """
     try:
-        model, tokenizer = pretrained.load_model(config.path, DTYPES[dtype])
+        model, tokenizer = pretrained.load_model(config.path, DTYPES[dtype], ranks=ranks)
         if config.tokenizer:
             tokenizer = AutoTokenizer.from_pretrained(config.tokenizer)
     except (OSError, ValueError) as e:

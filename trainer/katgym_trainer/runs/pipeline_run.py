@@ -33,7 +33,7 @@ from katgym_trainer.rl.rl_run import RlResult, RlRun
 from katgym_trainer.runs.model_loading import load_renderer
 from katgym_trainer.runs.train_run import TrainResult, TrainRun
 from katgym_trainer.runs.training_data import check_sources
-from katgym_trainer.runs.training_run import Observer, TrainingRun
+from katgym_trainer.runs.training_run import Observer, TrainingRun, check_alone
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ def pipeline_run(
     `UsageError`. Raises what the stages raise.
     """
     began_s = time.perf_counter()
+    check_alone()
     check_stages(config)
     path.mkdir(parents=True, exist_ok=True)
     guard = FolderGuard(path)

@@ -11,8 +11,8 @@
     train.log        what was logged
     oracle/, collected/, solutions/    rollouts that were played at the start
 
-One process writes to a folder at a time. Not here: the run (`train_run.py`), what a checkpoint
-holds (`saving/checkpoints.py`).
+One process writes to a folder at a time: of several ranks the first, and each its own log. Not
+here: the run (`train_run.py`), what a checkpoint holds (`saving/checkpoints.py`).
 """
 
 from __future__ import annotations
@@ -171,6 +171,27 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FollowedFolder(RunFolder):
+    """The folder as other ranks than the first see it, who write nothing of record into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = {}
+
+    def note_model(self, step: int) -> None:
+        """Leave it to the first rank, as all that follows."""
+
+    def set_data(self, identity: Mapping[str, Any]) -> None: ...
+
+    def open_metrics(self, step: int) -> None: ...
+
+    def append_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def append_eval(self, lines: Sequence[Mapping[str, Any]]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def _cut(path: Path, step: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from katgym.errors import UsageError
 from katgym_trainer.config.train_run_config import TrainRunConfig
+from katgym_trainer.ranks.ranks import ALONE, Ranks
 from katgym_trainer.runs.data_order import DataOrder
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
@@ -46,14 +47,18 @@ class TrainResult(RunResult):
 class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
     """What one process of a run on recorded rollouts holds."""
 
-    def __init__(self, config: TrainRunConfig, folder: RunFolder, observer: Observer) -> None:
+    has_ranks = True
+
+    def __init__(
+        self, config: TrainRunConfig, folder: RunFolder, observer: Observer, ranks: Ranks = ALONE
+    ) -> None:
         """Load model, data and checkpoint."""
-        super().__init__(config, folder, observer)
+        super().__init__(config, folder, observer, ranks)
         self.load_model()
         observer.say("reading rollouts")
-        sources = sources_of(config, folder.path)
+        sources = ranks.on_first(lambda: sources_of(config, folder.path))
         self.data = TrainingData.read(config, self.loaded.renderer, sources=sources)
-        folder.set_data(self.data.identity())
+        ranks.together(lambda: folder.set_data(self.data.identity()))
         tasks = [example.task for example in self.data.examples]
         loop = config.loop
         self.order = DataOrder(tasks, batch_rollouts=loop.batch_rollouts, seed=loop.seed)
@@ -75,7 +80,7 @@ class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
         metrics: dict[str, float] = {}
         saved = self.first
         for step in range(self.first + 1, self.num_steps + 1):
-            if stop.received is not None:
+            if self.ranks.any(stop.received is not None):
                 break
             places = self.order.batch(step - 1)
             metrics = self.take_step(self.trainer.step_rows, self.data.rows(places))

@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer.config.run_config import RunConfig
+from katgym_trainer.ranks.ranks import ALONE, Ranks, explain_lost_ranks, num_started
 from katgym_trainer.runs.model_loading import load_model
 from katgym_trainer.runs.process.freed_memory import keep_freed_memory
 from katgym_trainer.runs.process.full_disk import explain_full_disk
 from katgym_trainer.runs.process.run_log import log_to
 from katgym_trainer.runs.process.stop_signals import StopSignals
-from katgym_trainer.runs.run_folder import RunFolder
+from katgym_trainer.runs.run_folder import FollowedFolder, RunFolder
 from katgym_trainer.saving import checkpoints
 from katgym_trainer.saving.atomic_folders import new_folder
-from katgym_trainer.saving.checkpoints import CheckpointError
 from katgym_trainer.trackers.tracker import Tracker, make_tracker, tracking
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.trainer_config import TrainerConfig
@@ -82,18 +82,41 @@ R = TypeVar("R", bound=RunResult)
 T = TypeVar("T")
 
 
+def check_alone() -> None:
+    """Raise `UsageError` where torchrun started several processes."""
+    if (num := num_started()) > 1:
+        raise UsageError(
+            f"torchrun started {num} processes, and this is a run of one: several ranks run sft and"
+            " rft, not rl or stages; start it without torchrun"
+        )
+
+
+class SilentObserver:
+    """Of the ranks that are not the first."""
+
+    def say(self, text: str) -> None:
+        """See `Observer.say`."""
+
+    def step(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> None:
+        """See `Observer.step`."""
+
+
 class TrainingRun(abc.ABC, Generic[C, R]):
     """What one process of a run holds."""
 
+    has_ranks: ClassVar[bool] = False
+    """Whether several ranks can run it together."""
     trainer: Trainer
     num_steps: int
     """Optimizer steps the run is to have."""
     first = 0
     """Steps that were taken before."""
 
-    def __init__(self, config: C, folder: RunFolder, observer: Observer) -> None:
+    def __init__(
+        self, config: C, folder: RunFolder, observer: Observer, ranks: Ranks = ALONE
+    ) -> None:
         """Load what is trained, and the newest checkpoint if there is one."""
-        self.config, self.folder, self.observer = config, folder, observer
+        self.config, self.folder, self.observer, self.ranks = config, folder, observer, ranks
 
     @classmethod
     def execute(
@@ -111,20 +134,31 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         folder without a run to continue.
 
         Raises `UsageError` for what cannot be trained and a folder that cannot be used, and
-        `DiskFullError`, after which the same call goes on.
+        `DiskFullError`, or `InfrastructureError` where another rank is gone, after which the same
+        call goes on.
         """
         began_s = time.perf_counter()
         keep_freed_memory()
-        trackers = [make_tracker(track, path) for track in config.track]
+        if not cls.has_ranks:
+            check_alone()
         identity = config.identity()
-        with (
-            explain_full_disk(path),
-            RunFolder.open(
-                path, config_text=config_text, identity=identity, is_resume=is_resume
-            ) as folder,
-            log_to(path / "train.log"),
-        ):
-            run = cls(config, folder, observer)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(explain_lost_ranks())
+            ranks = stack.enter_context(Ranks.join())
+            trackers = [make_tracker(track, path) for track in config.track if ranks.is_first]
+            stack.enter_context(explain_full_disk(path))
+
+            def open_folder() -> RunFolder:
+                if not ranks.is_first:
+                    return FollowedFolder(path)
+                return RunFolder.open(
+                    path, config_text=config_text, identity=identity, is_resume=is_resume
+                )
+
+            folder = stack.enter_context(ranks.together(open_folder))
+            name = "train.log" if ranks.is_first else f"train-rank-{ranks.number}.log"
+            stack.enter_context(log_to(path / name))
+            run = cls(config, folder, observer if ranks.is_first else SilentObserver(), ranks)
             with contextlib.closing(run), StopSignals() as stop:
                 with tracking(trackers, folder.lock):
                     metrics = run.train(trackers, stop)
@@ -157,7 +191,7 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         """Load model, tokenizer and renderer."""
         self.observer.say(f"loading {self.config.model.path}")
         dtype = str(self.config.trainer.get("dtype", "float32"))
-        self.loaded = load_model(self.config.model, dtype)
+        self.loaded = load_model(self.config.model, dtype, ranks=self.ranks)
 
     def make_trainer(
         self,
@@ -174,6 +208,7 @@ class TrainingRun(abc.ABC, Generic[C, R]):
                 args=make_config(),
                 tokenizer=self.loaded.tokenizer,
                 reference=reference,
+                ranks=self.ranks,
             )
             self.trainer.rehearse()
         except ValueError as e:
@@ -185,9 +220,8 @@ class TrainingRun(abc.ABC, Generic[C, R]):
 
         Raises `UsageError` for one of more steps than the run is to have.
         """
-        try:
-            path = checkpoints.latest(self.folder.checkpoints)
-        except CheckpointError:
+        path = self.ranks.on_first(lambda: checkpoints.newest(self.folder.checkpoints))
+        if path is None:
             return None
         cursor: Mapping[str, Any] = self.trainer.load_checkpoint(path)
         self.first = self.trainer.num_steps
@@ -232,11 +266,14 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         """Write the model if no step is left, and the plots; return whether none is."""
         is_finished = self.trainer.num_steps >= self.num_steps
         is_trained = self.trainer.num_steps > self.first
-        if is_finished and (is_trained or not self.folder.has_model_of(self.num_steps)):
-            with new_folder(self.folder.model) as made:  # in place of a run's that is prolonged
+        has_model = self.ranks.on_first(lambda: self.folder.has_model_of(self.num_steps))
+        if is_finished and (is_trained or not has_model):
+            with contextlib.ExitStack() as stack:  # in place of a run's that is prolonged
+                target = self.folder.model
+                made = self.ranks.on_first(lambda: stack.enter_context(new_folder(target)))
                 self.write_model(made)
             self.folder.note_model(self.num_steps)
-        if self.trainer.num_steps:
+        if self.trainer.num_steps and self.ranks.is_first:
             try:
                 from katgym_trainer.runs.plots import plot_run
             except MissingDependencyError as e:

@@ -2,12 +2,14 @@
 
 A folder `step-000012` holds `weights.safetensors` (trained weights, float32 masters where there are
 some), `optimizer.safetensors`, `random.safetensors`, `state.json`, and `manifest.json` with the
-SHA-256 of the others. Nothing in it is unpickled. Not here: what is saved (`trainer.py`), models
-for others to load (`Trainer.save_pretrained`).
+SHA-256 of the others; of several ranks folders `weights` and `optimizer`, in which each rank wrote
+its pieces. Any number of ranks reads either. Nothing in it is unpickled. Not here: what is saved
+(`trainer.py`), models for others to load (`Trainer.save_pretrained`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -22,6 +24,8 @@ from torch import Tensor
 
 from katgym.errors import UsageError
 from katgym_trainer.config.rules import Count, check_value
+from katgym_trainer.ranks.ranks import ALONE, Ranks
+from katgym_trainer.saving import sharded_files
 from katgym_trainer.saving.atomic_folders import REPLACED, new_folder, remove_unfinished
 
 _FORMAT = 1
@@ -30,7 +34,7 @@ _TENSORS = {"weights": "weights.safetensors", "optimizer": "optimizer.safetensor
             "random": "random.safetensors"}  # fmt: skip
 _STATE = "state.json"
 _MANIFEST = "manifest.json"
-_FILES = frozenset({*_TENSORS.values(), _STATE})
+_KINDS = frozenset({*_TENSORS, "state"})
 
 
 class CheckpointError(UsageError):
@@ -51,11 +55,18 @@ class Checkpoint:
     """JSON values; `num_steps` is among them."""
 
 
-def save(checkpoint: Checkpoint, folder: Path, *, max_checkpoints: int | None = None) -> Path:
+def save(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    max_checkpoints: int | None = None,
+    ranks: Ranks = ALONE,
+) -> Path:
     """Write a checkpoint into a folder of checkpoints and return its own folder.
 
     max_checkpoints: how many of the newest to keep, this one among them; None keeps all. The one
         that was written is kept in any case.
+    ranks: which all call this, each with its pieces of the tensors.
 
     One of the same step is replaced. A process killed half way leaves those that were there.
     Raises `UsageError` for a state that JSON cannot hold, `InfrastructureError` if the disk fails.
@@ -71,18 +82,41 @@ def save(checkpoint: Checkpoint, folder: Path, *, max_checkpoints: int | None = 
             f"the state of a checkpoint is plain JSON (no tuples, names are strings), got"
             f" {checkpoint.state!r}"
         )
-    remove_unfinished(folder, "step-")
     target = folder / f"step-{checkpoint.state['num_steps']:06d}"
-    with new_folder(target) as made:
-        for name, file in _TENSORS.items():
-            tensors: Mapping[str, Tensor] = getattr(checkpoint, name)
-            save_file(
-                {key: value.detach().contiguous() for key, value in tensors.items()}, made / file
-            )
-        (made / _STATE).write_text(text)
-        sums = {file: _sha256(made / file) for file in sorted(_FILES)}
-        manifest = {"format": _FORMAT, "sha256": sums}
-        (made / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    if ranks.is_first:
+        remove_unfinished(folder, "step-")
+    with contextlib.ExitStack() as stack:
+        made = ranks.on_first(lambda: stack.enter_context(new_folder(target)))
+        sums = ranks.together(lambda: _write_tensors(checkpoint, made, ranks))
+        everywhere = {file: digest for each in ranks.gather(sums) for file, digest in each.items()}
+        if ranks.is_first:
+            (made / _STATE).write_text(text)
+            everywhere[_STATE] = _sha256(made / _STATE)
+            manifest = {"format": _FORMAT, "sha256": dict(sorted(everywhere.items()))}
+            (made / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    if ranks.is_first:
+        _remove_older(target, max_checkpoints)
+    ranks.together(lambda: None)  # it is there when any of them goes on
+    return target
+
+
+def _write_tensors(checkpoint: Checkpoint, made: Path, ranks: Ranks) -> dict[str, str]:
+    """Write this rank's tensors; return the SHA-256 of some of the files, by name."""
+    for name, file in _TENSORS.items():
+        tensors: Mapping[str, Tensor] = getattr(checkpoint, name)
+        if name != "random" and ranks.num > 1:
+            sharded_files.write(tensors, made / name, ranks=ranks)
+        elif ranks.is_first:
+            kept = {key: value.detach().contiguous() for key, value in tensors.items()}
+            save_file(kept, made / file)
+    ranks.gather(None)  # all files are there
+    files = sorted(path for path in made.rglob("*") if path.is_file())
+    return {str(path.relative_to(made)): _sha256(path) for path in files[ranks.number :: ranks.num]}
+
+
+def _remove_older(target: Path, max_checkpoints: int | None) -> None:
+    """Delete the oldest beside the one that was written, if that is as it should be."""
+    folder = target.parent
     if max_checkpoints is not None:
         # The older ones go once the one that was written is read back as it should be.
         if (problem := _problem(target)) is not None:
@@ -90,15 +124,18 @@ def save(checkpoint: Checkpoint, folder: Path, *, max_checkpoints: int | None = 
         for path in _all(folder)[:-max_checkpoints]:
             if path != target:
                 shutil.rmtree(path)
-    return target
 
 
-def load(folder: Path) -> Checkpoint:
+def load(
+    folder: Path, *, ranks: Ranks = ALONE, like: sharded_files.Like | None = None
+) -> Checkpoint:
     """Read a checkpoint, on the CPU; `CheckpointError` if a file is not as it was written.
+
+    ranks: which all call this. like: what this one wants of each tensor; None: all of it.
 
     It does not protect from somebody who writes another manifest.
     """
-    problem = _problem(folder)
+    problem = ranks.on_first(lambda: _problem(folder))
     if problem is not None:
         others = (path for path in reversed(_all(folder.parent)) if path != folder)
         good = next((path for path in others if _problem(path) is None), None)
@@ -107,7 +144,13 @@ def load(folder: Path) -> Checkpoint:
         else:
             hint = f"the last good checkpoint beside it is {str(good)!r}"
         raise CheckpointError(f"checkpoint {str(folder)!r} cannot be used: {problem}; {hint}")
-    tensors = {name: load_file(folder / file) for name, file in _TENSORS.items()}
+    tensors = {}
+    for name, file in _TENSORS.items():
+        is_whole = (folder / file).exists() and (name == "random" or like is None)
+        if is_whole:
+            tensors[name] = load_file(folder / file)
+        else:
+            tensors[name] = sharded_files.read(folder, name, like=like, ranks=ranks)
     return Checkpoint(**tensors, state=json.loads((folder / _STATE).read_text()))
 
 
@@ -121,10 +164,14 @@ def latest(folder: Path) -> Path:
 
     Raises `CheckpointError` if there is none.
     """
-    found = _all(folder)
-    if not found:
+    if (found := newest(folder)) is None:
         raise CheckpointError(f"there is no checkpoint in {str(folder)!r}")
-    return found[-1]
+    return found
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the checkpoint of the most steps in a folder, good or not; None: there is none."""
+    return next(reversed(_all(folder)), None)
 
 
 def last_whole(folder: Path) -> Path:
@@ -172,8 +219,9 @@ def _problem(folder: Path) -> str | None:
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         return f"{_MANIFEST!r} is not of format {_FORMAT}"
     sums = manifest.get("sha256")
-    if not isinstance(sums, dict) or sums.keys() != _FILES:
-        return f"{_MANIFEST!r} does not list {', '.join(sorted(_FILES))}"
+    kinds = {str(file).partition("/")[0].partition(".")[0] for file in sums or ()}
+    if not isinstance(sums, dict) or kinds != _KINDS:
+        return f"{_MANIFEST!r} does not list {', '.join(sorted([*_TENSORS.values(), _STATE]))}"
     for file, wanted in sums.items():
         if not (folder / file).is_file():
             return f"{file!r} is missing"

@@ -46,7 +46,7 @@ class LeaderboardRow:
     value: float | None
     interval: Interval | None
     envs: tuple[EnvSummary, ...]
-    """The one env of the section; all envs in the overall section."""
+    """The one env of the section; all envs of the run in the overall section."""
 
     @property
     def num_tasks(self) -> int:
@@ -74,7 +74,8 @@ class LeaderboardGroup:
     """Runs over the same tasks, best first: the only thing that carries ranks."""
 
     label: str
-    """Names the tasks by the start of their hash; empty when the section has one group."""
+    """Names the tasks by the start of their hash, and envs where runs have different ones; empty
+    when the section has one group."""
     rows: tuple[LeaderboardRow, ...]
 
 
@@ -108,7 +109,7 @@ class Leaderboard:
     level: float
     entries: tuple[LeaderboardEntry, ...]
     overall: LeaderboardSection | None
-    """None for a single env."""
+    """None where every run is of a single env."""
     sections: tuple[LeaderboardSection, ...]
 
     @property
@@ -168,11 +169,12 @@ def build_leaderboard(
             else "no run of the leaderboard has any rollouts"
         )
     env_ids = sorted({env_id for run in runs for env_id in run.summary.envs})
+    has_several = any(len(run.summary.envs) > 1 for run in runs)
     return Leaderboard(
         title=title,
         level=levels[0],
         entries=runs,
-        overall=_section(OVERALL, env_ids, runs, measure) if len(env_ids) > 1 else None,
+        overall=_section(OVERALL, env_ids, runs, measure) if has_several else None,
         sections=tuple(_section(env_id, [env_id], runs, measure) for env_id in env_ids),
     )
 
@@ -195,33 +197,46 @@ def mover_mean(estimates: Sequence[tuple[float, Interval]]) -> tuple[float, Inte
 def _section(
     title: str, env_ids: Sequence[str], runs: Sequence[LeaderboardEntry], measure: Measure
 ) -> LeaderboardSection:
-    groups: dict[str, list[LeaderboardEntry]] = {}
+    # Runs of the same envs and tasks; of one env, a run has nothing to weigh over several.
+    groups: dict[tuple[tuple[str, ...], str], list[LeaderboardEntry]] = {}
     warnings = []
     for run in runs:
-        missing = [env_id for env_id in env_ids if env_id not in run.summary.envs]
-        if not missing:
-            groups.setdefault(_tasks_key(run, env_ids), []).append(run)
-        elif len(env_ids) > 1:
-            shown = ", ".join(missing)
+        own = tuple(env_id for env_id in env_ids if env_id in run.summary.envs)
+        if len(own) >= min(2, len(env_ids)):
+            groups.setdefault((own, _tasks_key(run, own)), []).append(run)
+    ranked = {env_id for own, _ in groups for env_id in own}
+    for run in runs:
+        if len(run.summary.envs) == 1 < len(env_ids) and ranked & set(run.summary.envs):
+            shown = ", ".join(sorted(ranked - set(run.summary.envs)))
             warnings.append(f"{run.run_name} is left out: it has no result for {shown}.")
-    if len(groups) > 1:
+    num_sets = len({own for own, _ in groups})
+    if num_sets > 1:
+        warnings.append(
+            f"The runs played {num_sets} different sets of environments. Each set is ranked on its"
+            " own; values of different sets do not compare."
+        )
+    elif len(groups) > 1:
         warnings.append(
             f"The runs were made on {len(groups)} different sets of tasks. Each set is ranked on"
             " its own; values of different sets do not compare."
         )
-    for members in groups.values():
-        warnings += _differences(members, env_ids)
+    for (own, _), members in groups.items():
+        warnings += _differences(members, own)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     measure = _section_measure([run.summary.envs for run in runs], env_ids, measure)
+
+    def label(own: tuple[str, ...], key: str) -> str:
+        told = [", ".join(own)] if num_sets > 1 else []
+        return ", ".join([*told, f"Tasks {key[:8]}"]) if len(groups) > 1 else ""
+
     return LeaderboardSection(
         title=title,
         measure=measure,
         groups=tuple(
             LeaderboardGroup(
-                label=f"Tasks {key[:8]}" if len(groups) > 1 else "",
-                rows=_rank([_row(run, env_ids, measure) for run in members]),
+                label=label(own, key), rows=_rank([_row(run, own, measure) for run in members])
             )
-            for key, members in ordered
+            for (own, key), members in ordered
         ),
         warnings=tuple(warnings),
     )

@@ -137,6 +137,26 @@ def test_overall_weighs_envs_the_same_and_leaves_incomplete_runs_out(make_line: 
     assert (row.num_tasks, row.num_rollouts) == (80, 80)
 
 
+def test_overall_ranks_runs_of_the_same_envs_together(make_line: Make) -> None:
+    words, chess, repairs = "katgym/Words-v0", "katgym/Chess-v0", "katgym/Repairs-v0"
+    runs = [
+        _entry(make_line, "a", 30, envs=(TOY, words)),
+        _entry(make_line, "b", 10, envs=(TOY, words)),
+        _entry(make_line, "a-repairs", 10, envs=(repairs,)),  # of an env that nobody weighs
+    ]
+    overall = build_leaderboard(runs).overall
+    assert overall is not None
+    assert (_names(overall), overall.warnings) == ([[("a", "1"), ("b", "2")]], ())
+    assert overall.groups[0].label == ""
+    more = _entry(make_line, "c", 30, envs=(TOY, words, chess))
+    overall = build_leaderboard([*runs, more]).overall
+    assert overall is not None
+    assert [[name for name, _ in group] for group in _names(overall)] == [["a", "b"], ["c"]]
+    assert overall.groups[0].label.startswith("katgym/Toy-v0, katgym/Words-v0, Tasks ")
+    assert overall.warnings[0].startswith("The runs played 2 different sets of environments.")
+    assert build_leaderboard([runs[2], _entry(make_line, "d", 3)]).overall is None
+
+
 def test_mover_by_hand() -> None:
     value, interval = mover_mean(
         [(0.5, Interval(low=0.2, high=0.6)), (0.9, Interval(low=0.5, high=0.9))]

@@ -192,10 +192,27 @@ def test_temperature_divides_the_logits() -> None:
     assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-12)
 
 
+@pytest.mark.parametrize("max_tokens", [10_000, 20])
+@pytest.mark.parametrize("name", ["ppo", "gspo"])
+def test_without_proximal_log_probs_they_are_those_of_now(name: str, max_tokens: int) -> None:
+    model = TinyModel()
+    rows = sample_rows(model, "group")
+    own = trainer_logprobs(model, pack(rows, max_tokens=10_000))
+    told = [row.replace(proximal_logprobs=row.spread(own[i])) for i, row in enumerate(rows)]
+    untold = [row.replace(proximal_logprobs=None) for row in rows]
+    chosen = loss(name, ratio_to="proximal", importance="sequence")
+    found = []
+    for given in (told, untold):
+        model.zero_grad()
+        forests = pack(given, max_tokens=max_tokens, should_split=True)
+        forward_backward(model, forests, chosen)
+        found.append(gradients(model))
+    check_equal(found[1], found[0], 1e-10)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "row", "words"),
     [
-        ("ppo", {"ratio_to": "proximal"}, {}, "row 0 has no proximal_logprobs, which loss 'ppo'"),
         ("rloo", {"kl_coef": 0.1}, {}, "row 0 has no ref_logprobs, which loss 'rloo' compares"),
         ("rloo", {"importance": "token"}, {}, "row 0 has no policy_logprobs"),
         ("dpo", {}, {"ref_logprobs": [0, -1]}, "row 0 has advantage 0: loss 'dpo' takes"),

@@ -194,8 +194,11 @@ def test_groups_without_advantages_are_not_run_for_their_entropies_or_log_probs(
     idle = [Row([7 + i, 8, 9, 10], [0, 1, 1, 1], [0, -1, -1, -1], group="idle") for i in (0, 1)]
     args = {**FAST, "advantage_scaling": "entropy", "loss": {"ratio_to": "proximal"}}
     metrics = Trainer(Counting(), "grpo", args=args).step_rows([idle[0], *rows, idle[1]])
-    assert Counting.tokens == [5, 5, 5]  # entropies, the trainer before the step, the step
+    assert Counting.tokens == [5, 5]  # entropies, and the step: before it nothing has changed
     assert metrics["train/num_idle_rows"] == 2
+    Counting.tokens.clear()
+    Trainer(Counting(), "grpo", args={**args, "num_updates": 2}).step_rows([*idle, *rows])
+    assert Counting.tokens == [5, 5, 5]  # the trainer before the step, for its second update
 
 
 def test_advantages_that_nothing_looks_at_are_not_scaled() -> None:

@@ -69,11 +69,13 @@ def resolve_algorithm(name: str, config: TrainerConfig) -> tuple[Algorithm, Loss
             " weighs nothing by advantages"
         )
     chosen = loss(found.loss, **config.loss)
-    if not {"ref_logprobs", "proximal_logprobs"} & set(chosen.needs):
+    computed = {"ref_logprobs"} | ({"proximal_logprobs"} if config.num_updates > 1 else set())
+    if not computed & set(chosen.needs):
         for option in ("logprob_cache_folder", "logprob_cache_mib"):
             if getattr(config, option) != getattr(TrainerConfig(), option):
                 raise UsageError(
                     f"{option}={getattr(config, option)!r} changes nothing; loss {found.loss!r}"
-                    " with these options looks at no reference and not at the trainer before a step"
+                    " with these options looks at no reference, and not at the trainer before"
+                    " several updates"
                 )
     return found, chosen

@@ -77,7 +77,7 @@ class Row:
         extras: what else changes the forward of each token (expert routes), as a number: tokens of
             different extras are different tokens. None is 0 for each.
         proximal_logprobs: of each token under the trainer's weights before the step, for losses
-            that tell their own ratio from the sampler's mismatch.
+            that tell their own ratio from the sampler's mismatch; None: those that it has now.
         ref_logprobs: of each token under the reference model that a KL term keeps close to.
         values: of a critic before each token, as they were when advantages were computed.
         returns: what the critic should have said before each token.

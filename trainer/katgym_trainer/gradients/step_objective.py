@@ -135,11 +135,12 @@ def _occurrences(
         return values_M[chosen].to(logprobs_M.device, logprobs_M.dtype)
 
     row_M = forest.occ_row[chosen]
+    proximal_M = there(forest.occ_proximal_logprob)
     return Occurrences(
         trainer_logprobs=logprobs_M,
         entropy=entropy_M,
         policy_logprobs=there(forest.occ_policy_logprob),
-        proximal_logprobs=there(forest.occ_proximal_logprob),
+        proximal_logprobs=torch.where(proximal_M.isnan(), logprobs_M.detach(), proximal_M),
         ref_logprobs=there(forest.occ_ref_logprob),
         advantages=there(forest.occ_advantage),
         factors=there(scope.factors(forest, loss.normaliser)),

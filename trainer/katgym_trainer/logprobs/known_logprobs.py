@@ -46,7 +46,8 @@ class KnownLogprobs:
         """
         self._config = config
         self._needs_reference = "ref_logprobs" in loss.needs
-        self._needs_proximal = "proximal_logprobs" in loss.needs
+        # Of one update, the trainer before the step is the trainer.
+        self._needs_proximal = "proximal_logprobs" in loss.needs and config.num_updates > 1
         if reference is not None and not self._needs_reference:
             raise UsageError(
                 f"loss {loss.name!r} looks at no reference; set its kl_coef, or give none"

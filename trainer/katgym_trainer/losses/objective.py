@@ -132,8 +132,13 @@ class Loss(ABC):
         """Return the term of each occurrence."""
 
     def check(self, forest: PackedForest) -> None:
-        """Raise for rows that lack what this loss needs."""
+        """Raise for rows that lack what this loss needs.
+
+        Where they lack `proximal_logprobs`, the trainer's weights are still those before the step.
+        """
         for name in self.needs:
+            if name == "proximal_logprobs":
+                continue
             place = forest.first_row(getattr(forest, LOGPROBS[name]).isnan())
             if place is not None:
                 hint = "; 'sft', 'reinforce' and 'rloo' need none"

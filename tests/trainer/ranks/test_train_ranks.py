@@ -82,15 +82,37 @@ def rank_pids(torchrun: int) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow  # 2 minutes: nine Pythons with torch and transformers
-def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(tmp_path: Path) -> None:
-    tokenizer, folder = byte_tokenizer(), tmp_path / "model"
+def write_config(folder: Path) -> Path:
+    """Write a random model, and the file of a run that trains it; return the file."""
+    tokenizer = byte_tokenizer()
     ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
     model = tiny_qwen(vocab_size=len(tokenizer), max_position_embeddings=1024, **ends)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    config = tmp_path / "tiny.toml"
-    config.write_text(CONFIG.format(model=folder, steps=8))
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    config = folder / "tiny.toml"
+    config.write_text(CONFIG.format(model=folder / "model", steps=8))
+    return config
+
+
+@pytest.mark.slow
+def test_one_rank_is_one_process_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # sums have one order
+    config = write_config(tmp_path)
+    for name, command in {"torchrun": [*ON_RANKS, "1"], "alone": [sys.executable]}.items():
+        train = ["-m", "katgym", "train", "sft", str(config), "--steps", "3"]
+        done = subprocess.run(
+            [*command, *train, "--out", str(tmp_path / name)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    files = [tmp_path / name / "model" / "model.safetensors" for name in ("torchrun", "alone")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow  # 2 minutes: nine Pythons with torch and transformers
+def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
     assert main(["train", "sft", str(config), "--out", str(tmp_path / "one")]) == 0
 
     # A rank is killed in mid run: the other says so and ends.

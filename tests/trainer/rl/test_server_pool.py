@@ -127,7 +127,11 @@ class Pool:
     async def ask(self, session_id: str) -> int:
         """Return how many tokens are sampled."""
         generated = await self.pool.policy.generate(
-            [5, 6], sampling=Sampling(), max_tokens=4, seed=None, session_id=session_id
+            [5, 6],
+            sampling=Sampling(temperature=0.0),
+            max_tokens=4,
+            seed=None,
+            session_id=session_id,
         )
         return len(generated.token_ids)
 

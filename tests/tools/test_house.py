@@ -124,6 +124,8 @@ def test_every_figure_of_a_repository(repo: Path) -> None:
 def test_a_readme_may_say_why_a_folder_is_wide(repo: Path) -> None:
     (repo / "envs/katgym_envs/wide/README.md").write_text("13 modules: a rule each.\n\n- `m0.py`\n")
     assert house.measure(repo).counts["wide_folders"] == 0
+    (repo / "envs/katgym_envs/wide/README.md").write_text("9 modules: a rule each.\n")
+    assert house.measure(repo).counts["wide_folders"] == 1  # it has grown since
 
 
 def test_check_fails_over_the_budget_and_names_the_figure(repo: Path) -> None:

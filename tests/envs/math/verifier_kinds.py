@@ -1,6 +1,7 @@
 r"""Pairs of answers and golds by kind, written for these tests: right ones and wrong ones.
 
-Not here: what the verifier is asked with them (`test_verifier_kinds.py`).
+More than 400 lines: a table. Not here: what the verifier is asked with them
+(`test_verifier_kinds.py`).
 """
 
 RIGHT: dict[str, list[tuple[str, str]]] = {

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[2] / "trainer/benchmarks"
 
 
 def test_the_table_holds_what_works_within_its_bounds_and_why_others_are_refused() -> None:
-    with (FOLDER / "families.csv").open(encoding="utf-8", newline="") as file:
+    with (FOLDER / "model_families.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     results = [row["result"] for row in rows]
     assert len(rows) >= 120 and results.count("works") >= 100
@@ -27,7 +27,7 @@ def test_the_table_holds_what_works_within_its_bounds_and_why_others_are_refused
 
 @pytest.mark.slow
 def test_a_row_is_measured_anew() -> None:
-    spec = importlib.util.spec_from_file_location("family_table", FOLDER / "families.py")
+    spec = importlib.util.spec_from_file_location("family_table", FOLDER / "model_families.py")
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

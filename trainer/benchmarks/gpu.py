@@ -53,7 +53,7 @@ def make_model(bench: Bench) -> Any:
     """Return a Qwen3 of the shape of Qwen3-0.6B with random weights."""
     if bench.is_small:
         return steps.make_model(1, 128, 100, device=bench.device.type)
-    return steps.qwen3(
+    return steps.random_model(
         device="cuda", dtype=torch.bfloat16, vocab_size=151_936, hidden_size=1024,
         intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
         num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
@@ -62,23 +62,14 @@ def make_model(bench: Bench) -> Any:
 
 def make_hybrid(bench: Bench) -> Any:
     """Return a Qwen3.5 of the shape of its 0.8B: three Gated DeltaNet layers, one of attention."""
-    import transformers
-
-    sizes = {"vocab_size": 248_320, "hidden_size": 1024, "intermediate_size": 3584,
-             "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2,
-             "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16}  # fmt: skip
     if bench.is_small:
-        sizes = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64,
-                 "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
-                 "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
-                 "linear_key_head_dim": 16, "linear_value_head_dim": 16}  # fmt: skip
-    dtype = torch.float32 if bench.device.type == "cpu" else torch.bfloat16
-    config = transformers.Qwen3_5TextConfig(
-        tie_word_embeddings=True, attn_implementation="sdpa", dtype=dtype, **sizes
-    )
-    torch.manual_seed(0)
-    with bench.device:
-        return transformers.Qwen3_5ForCausalLM(config).to(dtype).train()
+        return steps.make_hybrid(4, 128, 100, device=bench.device.type)
+    return steps.random_model(
+        "Qwen3_5TextConfig", device="cuda", dtype=torch.bfloat16, vocab_size=248_320,
+        hidden_size=1024, intermediate_size=3584, num_hidden_layers=24, num_attention_heads=8,
+        num_key_value_heads=2, head_dim=256, linear_num_key_heads=16, linear_num_value_heads=16,
+        tie_word_embeddings=True,
+    )  # fmt: skip
 
 
 def rows_of(bench: Bench, model: Any, name: str) -> list[steps.Row]:

@@ -42,41 +42,42 @@ COLUMNS = ("family", "method", "rows", "num_flat", "num_tree", "por", "forests",
            "peak_mib", "repeats", "gradient_error")  # fmt: skip
 
 
-def qwen3(*, device: str = "cpu", dtype: torch.dtype = torch.float32, **shape: Any) -> Any:
-    """Return a Qwen3 of a shape with random weights."""
+def random_model(
+    config: str = "Qwen3Config",
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **shape: Any,
+) -> Any:
+    """Return a model of a shape with random weights; config: its class in transformers."""
     import transformers
 
-    config = transformers.Qwen3Config(
+    made = getattr(transformers, config)(
         max_position_embeddings=65_536, attn_implementation="sdpa", dtype=dtype, **shape
     )
     torch.manual_seed(0)
     with torch.device(device):
-        return transformers.Qwen3ForCausalLM(config).to(dtype).train()
+        return transformers.AutoModelForCausalLM.from_config(made).to(dtype).train()
 
 
 def make_model(layers: int, width: int, vocabulary: int, **more: Any) -> Any:
     """Return a small Qwen3-shaped model with random weights."""
-    return qwen3(
+    return random_model(
         vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
         num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
         head_dim=64, tie_word_embeddings=True, **more,
     )  # fmt: skip
 
 
-def make_hybrid(layers: int, width: int, vocabulary: int) -> Any:
+def make_hybrid(layers: int, width: int, vocabulary: int, **more: Any) -> Any:
     """Return a small model of Qwen3.5's shape: of four layers three are gated DeltaNet."""
-    import transformers
-
     heads = width // 64
-    config = transformers.Qwen3_5TextConfig(
-        vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
+    return random_model(
+        "Qwen3_5TextConfig", vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
         num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=max(1, heads // 2),
         head_dim=64, linear_num_key_heads=max(1, heads // 2), linear_num_value_heads=heads,
-        linear_key_head_dim=64, linear_value_head_dim=64, max_position_embeddings=65_536,
-        tie_word_embeddings=True, attn_implementation="sdpa",
+        linear_key_head_dim=64, linear_value_head_dim=64, tie_word_embeddings=True, **more,
     )  # fmt: skip
-    torch.manual_seed(0)
-    return transformers.Qwen3_5ForCausalLM(config).float().train()
 
 
 def make_rows(tree: Tree, vocabulary: int, *, seed: int = 0) -> list[Row]:
@@ -200,10 +201,24 @@ def measure(
         {method: functools.partial(whole_step, method) for method in peaks},
         model.device, repeats=repeats, limit_s=limit_s, is_warm=True,
     )  # fmt: skip
+    return [
+        {
+            **row, "peak_mib": round(peaks[row["method"]]),
+            "gradient_error": f"{errors[row['method']]:.1e}",
+        }
+        for row in _table(name, model, rows, times, max_tokens=max_tokens)
+    ]  # fmt: skip
+
+
+def _table(
+    name: str, model: Any, rows: list[Row], times: dict[str, list[float]], *, max_tokens: int
+) -> list[dict[str, Any]]:
+    """Return a row for each method's times, beside those of the first."""
     forests = pack(rows, max_tokens=max_tokens)
     best = ceiling(model, rows, forests)
     num_flat = sum(map(len, rows))
     num_tree = sum(f.stats.num_tree for f in forests)
+    first = statistics.median(next(iter(times.values())))
     shared = {
         "family": name, "rows": len(rows), "num_flat": num_flat, "num_tree": num_tree,
         "forests": len(forests), "por": round(1 - num_tree / num_flat, 3),
@@ -211,14 +226,13 @@ def measure(
     }  # fmt: skip
     measured = []
     for method, values in times.items():
-        speedup = statistics.median(next(iter(times.values()))) / statistics.median(values)
+        speedup = first / statistics.median(values)
         measured.append(
             {
                 **shared, "method": method, **quantiles(values),
                 "tokens_per_s": round(num_flat / statistics.median(values) * 1e3),
                 "speedup": round(speedup, 2), "of_ceiling": round(speedup / best, 3),
-                "peak_mib": round(peaks[method]), "repeats": len(values),
-                "gradient_error": f"{errors[method]:.1e}",
+                "repeats": len(values),
             }
         )  # fmt: skip
     return measured

@@ -1,7 +1,7 @@
 """Families of transformers on forests: which can be trained, how exactly, and why others cannot.
 
-    python trainer/benchmarks/families.py                  # all, into families.csv
-    python trainer/benchmarks/families.py qwen3_5_text lfm2      # these rows of it alone
+    python trainer/benchmarks/model_families.py                  # all, into model_families.csv
+    python trainer/benchmarks/model_families.py qwen3_5_text lfm2      # these rows of it alone
 
 Of each family a tiny model with random weights takes one gradient row by row, as transformers runs
 it, and one on a forest, whole and in parts; each in a process of its own with a time limit. For
@@ -301,7 +301,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="FAMILY", help="default: all")
     parser.add_argument("--timeout-s", type=float, default=300.0, help="for each")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("families.csv"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("model_families.csv"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}

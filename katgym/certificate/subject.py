@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,8 +48,8 @@ class Subject:
     hangs: str = ""
     """What the grader did not return from, once a check has found that out."""
 
-    began: dict[str, float] = field(default_factory=dict)
-    """Calls of the env that have not returned, by thread and name, and when each began."""
+    _running: dict[object, tuple[float, str]] = field(default_factory=dict)
+    """Calls of the env that have not returned: when each began, and its name."""
 
     def fresh(self) -> Env:
         """Make another instance, as the env under test is."""
@@ -62,16 +61,16 @@ class Subject:
         return env
 
     def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a call that is in `began` until it has returned or raised."""
+        """Return a call that is in `_running` until it has returned or raised."""
 
         @contextlib.contextmanager
         def noted() -> Iterator[None]:
-            key = f"{name} ({threading.get_ident()}.{time.monotonic_ns()})"
-            self.began[key] = time.monotonic()
+            key = object()
+            self._running[key] = (time.monotonic(), name)
             try:
                 yield
             finally:
-                self.began.pop(key, None)
+                del self._running[key]
 
         async def wait(*args: Any, **kwargs: Any) -> Any:
             with noted():
@@ -85,10 +84,9 @@ class Subject:
 
     def hanging_call(self) -> tuple[str, float]:
         """Return the call that has not returned for the longest, and for how many seconds."""
-        oldest = min(self.began.copy().items(), key=lambda item: item[1], default=None)
-        if oldest is None:
-            return "", 0.0
-        return oldest[0].partition(" ")[0], time.monotonic() - oldest[1]
+        now_s = time.monotonic()
+        began_s, name = min(self._running.copy().values(), default=(now_s, ""))
+        return name, now_s - began_s
 
     def budget(self, share: float = 1.0) -> Callable[[], bool]:
         """Start a budget, or a share of one; what is returned tells whether it is spent."""

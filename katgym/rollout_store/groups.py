@@ -128,6 +128,11 @@ def is_held_out(record: SessionRecord) -> bool:
     return record.metadata.get(IS_HELD_OUT) is True
 
 
+def is_refused(record: SessionRecord) -> bool:
+    """Return whether a session's group taught nothing, so that others were played for it."""
+    return record.metadata.get(IS_REFUSED) is True
+
+
 def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
     """Yield every rollout that has ended, those of a group together in order of their attempts.
 

@@ -83,7 +83,7 @@ def _numbers(group: GroupView, tree: GroupTree) -> list[tuple[str, str]]:
 
 def _step(group: GroupView) -> str:
     step = "" if group.step is None else f"step {group.step}"
-    return f"{step}, held out" if group.is_held_out else step
+    return ", ".join(part for part in (step, group.untrained) if part)
 
 
 def _crumbs(view: RunView, group: GroupView, neighbours: tuple[str | None, str | None]) -> str:

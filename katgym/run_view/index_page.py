@@ -150,7 +150,7 @@ def _groups(view: RunView, files: Mapping[str, str]) -> str:
 
 def _group(group: GroupView, address: str, low: float, high: float) -> str:
     step = "" if group.step is None else str(group.step)
-    told = [group.env_id, "held out" if group.is_held_out else ""]
+    told = [group.env_id, group.untrained]
     env = f"<small>{escape(', '.join(part for part in told if part))}</small>"
     counts = [
         group.mean_of(n) for n in ("num_turns", "num_parallel_calls", "num_completion_tokens")

@@ -14,7 +14,7 @@ from katgym.evaluation.statistics.intervals import Interval, mean, t_interval
 from katgym.evaluation.statistics.summary import EnvSummary
 from katgym.play.rollout import Rollout
 from katgym.rollout_store import SessionRecord
-from katgym.rollout_store.groups import IS_REFUSED, is_held_out
+from katgym.rollout_store.groups import is_held_out, is_refused
 from katgym.rollout_store.records import reward_value
 from katgym.run_view.metric_files import Line, finite, whole
 from katgym.run_view.run_view import Band, Checkpoint, Panel, Series
@@ -97,7 +97,7 @@ def reward_series(records: Iterable[SessionRecord]) -> Series | None:
     by_step: dict[int, list[tuple[str, float]]] = {}
     for record in records:
         step, value = step_of(record), reward_value(record)
-        is_trained = not is_held_out(record) and not record.metadata.get(IS_REFUSED)
+        is_trained = not (is_held_out(record) or is_refused(record))
         if step is not None and value is not None and is_trained:
             by_step.setdefault(step, []).append((record.group_id, value))
     points, bands = [], []

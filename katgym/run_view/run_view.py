@@ -61,6 +61,13 @@ class GroupView:
     """Training step; None outside training."""
     is_held_out: bool = False
     """Whether it is of an evaluation during training, which nothing is trained on."""
+    is_refused: bool = False
+    """Whether all its rewards were equal, and others were played in its place."""
+
+    @property
+    def untrained(self) -> str:
+        """Why nothing is trained on it, in words; empty where something is."""
+        return "held out" if self.is_held_out else "refused" if self.is_refused else ""
 
     @property
     def rewards(self) -> list[float]:

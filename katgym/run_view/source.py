@@ -28,7 +28,7 @@ from katgym.rollout_store import (
     StoredSession,
     as_rollout,
 )
-from katgym.rollout_store.groups import by_group, chosen_attempts, is_held_out
+from katgym.rollout_store.groups import by_group, chosen_attempts, is_held_out, is_refused
 from katgym.rollout_store.records import reward_value
 from katgym.rollout_store.rollouts import rollout_of
 from katgym.run_view.lock_facts import config_pairs, evaluation_facts, training_facts
@@ -215,7 +215,8 @@ def _read_groups(folder: Path, selection: Selection) -> _StoredGroups:
     shown = [
         GroupView(
             group_id=head.group_id, env_id=head.env_id, task_id=head.task_id, step=head.step,
-            is_held_out=head.is_held_out, rollouts=_views(groups[head.group_id], stored),
+            is_held_out=head.is_held_out, is_refused=is_refused(groups[head.group_id][0]),
+            rollouts=_views(groups[head.group_id], stored),
         )
         for head in chosen
     ]  # fmt: skip

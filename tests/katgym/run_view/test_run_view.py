@@ -263,3 +263,18 @@ def test_held_out_rollouts_are_told_apart_and_in_no_curve_of_training(tmp_path: 
     trained = view.groups[0]
     assert view.panels[0].series[0].points[1] == (2, pytest.approx(trained.mean_reward))
     assert not any(g.is_held_out for g in read_run(folder, Selection(limit=2)).groups)
+
+
+def test_refused_groups_are_told_apart_and_in_no_curve_of_training(tmp_path: Path):
+    folder = write_training(tmp_path / "run", Words().encode, num_steps=1, num_groups=1)
+    with RolloutStore.open(folder / "rollouts") as store:
+        for rollout in made_group(Words().encode, 50, group_size=3, skill=1.0):
+            metadata = {"step": 1, "is_refused": True}
+            record_rollout(store, rollout, group_id="refused", metadata=metadata)
+    view = read_run(folder)
+    by_kind = {group.untrained: group for group in view.groups}
+    assert by_kind.keys() == {"", "refused"}
+    (point,) = view.panels[0].series[0].points
+    assert point == (1, pytest.approx(by_kind[""].mean_reward))
+    index = write_pages(view, tmp_path / "pages")
+    assert "refused" in (tmp_path / "pages" / "index.html").read_text(), index

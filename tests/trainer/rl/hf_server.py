@@ -119,7 +119,7 @@ class HfServer:
                 found = scores(self.model, ids)
             rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], found, strict=True)]
             return {"choices": [{"prompt_logprobs": [None, *rows]}]}
-        sampled, logprobs, reason = self._sampled(ids, body["max_tokens"])
+        sampled, logprobs, reason = self._sampled(ids, body)
         self.num_sampled += 1
         choice = {"token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}
         return {"choices": [{**choice, "finish_reason": reason}]}
@@ -128,7 +128,7 @@ class HfServer:
         ids = self.tokenizer.apply_chat_template(
             body["messages"], add_generation_prompt=True, return_dict=False
         )
-        sampled, logprobs, reason = self._sampled(ids, body["max_tokens"])
+        sampled, logprobs, reason = self._sampled(ids, body)
         text = self.tokenizer.decode(sampled, skip_special_tokens=True)
         choice = {
             "index": 0,
@@ -140,15 +140,17 @@ class HfServer:
         return {"id": "x", "choices": [choice], "prompt_token_ids": list(ids)}
 
     @torch.no_grad()
-    def _sampled(self, prompt: list[int], num: int) -> tuple[list[int], list[float], str]:
+    def _sampled(self, prompt: list[int], body: Any) -> tuple[list[int], list[float], str]:
         """Return sampled ids, their log-probabilities, and why they end."""
+        greedy = body.get("temperature") == 0
         ids, logprobs = list(prompt), []
-        for _ in range(num):
+        for _ in range(body["max_tokens"]):
             self._is_running.wait()
             with self._lock:
                 logits_V = self.model(torch.tensor([ids])).logits[0, -1].float()
             logprobs_V = torch.log_softmax(logits_V, dim=-1)
-            token = int(torch.multinomial(logprobs_V.exp(), 1))
+            drawn = logprobs_V.argmax() if greedy else torch.multinomial(logprobs_V.exp(), 1)
+            token = int(drawn)
             ids.append(token)
             logprobs.append(float(logprobs_V[token]))
             if token == self.tokenizer.eos_token_id:

@@ -86,7 +86,7 @@ class KeptRollouts:
                 draw=GroupDraw(**meta[DRAW]),
                 group=RolloutGroup(rollouts=sorted(rollouts, key=lambda r: r.attempt)),
                 begun_version=int(meta[BEGUN_VERSION]),
-                was_refused=bool(meta.get(IS_REFUSED)),
+                was_refused=meta.get(IS_REFUSED) is True,
             )
         return found
 

@@ -1,4 +1,4 @@
-"""float32 masters: what bfloat16 would lose is kept."""
+"""float32 masters, and rounding at random without them: what bfloat16 would lose is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tiny_qwen import group_of_rows, tiny_qwen, weights
 
 from katgym_trainer import Row, forward_backward, loss, pack
-from katgym_trainer.optimization.master_weights import MasterWeights
+from katgym_trainer.optimization.master_weights import MasterWeights, round_stochastically
 from katgym_trainer.optimization.optimizers import make_optimizer
 from katgym_trainer.trainer_config import TrainerConfig
 
@@ -30,8 +30,7 @@ def test_updates_too_small_for_bfloat16_add_up() -> None:
     for step in range(1, 11):
         parameter.sum().backward()
         alone.sum().backward()
-        with_masters.step()
-        masters.publish()
+        with_masters.step(masters)
         without.step()
         with_masters.zero_grad()
         without.zero_grad()
@@ -92,6 +91,91 @@ def test_wide_parameters_are_their_own_masters() -> None:
     assert single.grad is None
 
 
+def test_rounding_at_random_gives_a_neighbour_with_the_value_as_mean() -> None:
+    rng = torch.Generator().manual_seed(0)
+    num = 40_000
+    for value, low, high in ((1.001, 1.0, 1 + 1 / 128), (-2.99, -3.0, -3 + 1 / 64), (5e-40, 0, 1)):
+        found = round_stochastically(torch.full((num,), value), rng).double()
+        if high == 1:  # subnormal: spaced 2^-133
+            low, high = 5 * 2.0**-133, 6 * 2.0**-133
+        assert set(found.unique().tolist()) == {low, high}
+        share = (value - low) / (high - low)
+        deviation = (share * (1 - share) / num) ** 0.5
+        assert float((found == high).double().mean()) == pytest.approx(share, abs=5 * deviation)
+    exact = torch.tensor([0.0, -0.0, 1.0, -1.5, 3.0e38, torch.inf, -torch.inf])
+    for _ in range(20):
+        found = round_stochastically(exact.bfloat16().float(), rng)
+        assert torch.equal(found, exact.bfloat16())
+    every_bit = torch.tensor([0x7FFFFFFF, -1, 0x7FC00000], dtype=torch.int32).view(torch.float32)
+    assert bool(round_stochastically(every_bit, rng).isnan().all())
+
+
+def test_updates_below_half_a_digit_add_up_in_the_mean_without_masters() -> None:
+    num, num_steps, rate = 20_000, 100, 1e-4  # half a digit below 1 is 1 / 512
+    found = {}
+    for rounding in ("nearest", "stochastic"):
+        parameter = torch.nn.Parameter(torch.ones(num, dtype=torch.bfloat16))
+        masters = MasterWeights([("w", parameter)], is_kept=False)
+        config = TrainerConfig(learning_rate=rate, dtype="bfloat16", rounding=rounding)
+        optimizer = make_optimizer(masters.named(), config)
+        masters.reseed(0)
+        for _ in range(num_steps):
+            parameter.sum().backward()
+            if rounding == "stochastic":
+                optimizer.step(masters)
+            else:
+                with masters.hold(dict(masters.named()).values()):
+                    optimizer.step()
+                    for _, master in masters.named():
+                        master.data = master.bfloat16().float()
+            masters.clear_gradients()
+        found[rounding] = parameter.detach().double()
+    assert bool((found["nearest"] == 1).all())  # where each update alone is rounded, none is left
+    chance = rate * 256  # of one step of 1 / 256
+    deviation = (num_steps * chance * (1 - chance) / num) ** 0.5 / 256
+    wanted = 1 - num_steps * rate
+    assert float(found["stochastic"].mean()) == pytest.approx(wanted, abs=5 * deviation)
+    assert len(found["stochastic"].unique()) > 5
+
+
+def test_masters_that_are_not_kept_take_no_memory_and_sum_gradients_in_float32() -> None:
+    parameter = torch.nn.Parameter(torch.full((3, 5), 2.0, dtype=torch.bfloat16))
+    masters = MasterWeights([("w", parameter)], is_kept=False)
+    master = dict(masters.named())["w"]
+    assert master.shape == (3, 5) and master.untyped_storage().nbytes() == 4
+    assert masters.weights()["w"] is parameter
+    for factor in (256, 0.5, 0.5):
+        (parameter * factor).sum().backward()
+    assert master.grad is not None and master.grad.dtype is torch.float32
+    assert master.grad.unique().tolist() == [257.0]
+    with pytest.raises(RuntimeError, match="call reseed first"), masters.hold([master]):
+        pass
+    masters.reseed(1, 2)
+    with masters.hold([master]):
+        assert torch.equal(master, parameter.float())
+    assert master.untyped_storage().nbytes() == 4 and parameter.unique().tolist() == [2.0]
+    masters.load({"w": torch.full((3, 5), 1.001)})
+    assert parameter.unique().tolist() == [1.0]
+
+
+def test_rounding_draws_what_its_seed_says() -> None:
+    def moved(*entropy: int) -> list[float]:
+        parameter = torch.nn.Parameter(torch.ones(50, dtype=torch.bfloat16))
+        masters = MasterWeights([("w", parameter)], is_kept=False)
+        masters.reseed(*entropy)
+        (master,) = (m for _, m in masters.named())
+        with masters.hold([master]):
+            master.data -= 1e-3
+        found: list[float] = parameter.tolist()
+        return found
+
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    assert moved(0, 1) == moved(0, 1)
+    assert moved(0, 1) != moved(0, 2) and moved(0, 1) != moved(1, 1)
+    assert torch.equal(torch.get_rng_state(), state)  # nobody else's numbers are drawn
+
+
 def test_loading_rounds_into_the_model() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
     masters = MasterWeights([("w", parameter)])
@@ -130,7 +214,7 @@ def test_tied_weights_have_one_master() -> None:
     before = weights(model)
     forward_backward(model, pack([Row([3, 4, 5], [0, 1, 1])], max_tokens=9), loss("sft"))
     for _, master in masters.named():
-        master.data += 1
-    masters.publish()
+        with masters.hold([master]):
+            master.data += 1
     assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
     assert not torch.equal(model.lm_head.weight, before["model.embed_tokens.weight"])

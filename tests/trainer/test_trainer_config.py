@@ -22,7 +22,7 @@ from katgym_trainer.trainer_config import TrainerConfig
         ({"max_tokens": True}, "max_tokens is an int >= 1, got True"),
         ({"max_pairs": -1}, "max_pairs is an int >= 1, or None, got -1"),
         ({"temperature": 0}, "temperature is a number > 0, got 0"),
-        ({"optimizer": "adam"}, "optimizer is one of 'adamw', 'muon', got 'adam'"),
+        ({"optimizer": "adam"}, "optimizer is one of 'adamw', 'adamw_8bit', 'muon', got 'adam'"),
         ({"learning_rate": "1e-6"}, "learning_rate is a number > 0, got '1e-6'"),
         ({"learning_rate": float("nan")}, "learning_rate is a number > 0, got nan"),
         ({"learning_rate": float("inf")}, "learning_rate is a number > 0, got inf"),
@@ -42,6 +42,19 @@ from katgym_trainer.trainer_config import TrainerConfig
             r"num_steps is more than num_warmup_steps \(5\), got 5",
         ),
         ({"momentum": 0.9}, r"momentum=0\.9 changes nothing; it needs optimizer='muon'"),
+        ({"rounding": "stochastic"}, r"rounding='stochastic' changes nothing; it needs dtype='bfl"),
+        (
+            {"should_offload_activations": True},
+            "should_offload_activations=True changes nothing; it needs should_checkpoint_activati",
+        ),
+        (
+            {
+                "should_offload_activations": True,
+                "should_checkpoint_activations": True,
+                "should_compile": True,
+            },
+            "should_compile compiles layers with what they keep; choose one",
+        ),
         ({"num_steps": 9}, "num_steps=9 changes nothing; it needs schedule='linear' or 'cosine'"),
         ({"final_fraction": 0.1}, r"final_fraction=0\.1 changes nothing"),
         ({"lora_alpha": 8}, "lora_alpha=8 changes nothing; it needs lora_rank >= 1"),

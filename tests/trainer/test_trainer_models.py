@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import weakref
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ import torch
 from tiny_model import TinyModel
 from tiny_qwen import FAST, same, supervised, tiny_qwen, weights
 
+from katgym_trainer import forward_backward, loss, pack
+from katgym_trainer.models.pretrained import checkpoint_activations
+from katgym_trainer.ranks.ranks import Ranks
 from katgym_trainer.trainer import Trainer
 
 
@@ -84,6 +89,61 @@ def test_checkpointing_activations_changes_nothing() -> None:
         runs.append(len(calls))
     assert runs == [1, 2]  # once more in the backward
     assert same(*(weights(trainer.model) for trainer in trainers))
+
+
+def test_inputs_of_layers_wait_on_the_cpu_and_change_nothing() -> None:
+    found = []
+    for should_offload in (False, True):
+        model = tiny_qwen()
+        checkpoint_activations(model, should_offload=should_offload)
+        model.train()
+        inputs: list[weakref.ref[torch.Tensor]] = []
+        is_alive: list[bool] = []
+        for layer in model.model.layers:
+            layer.register_forward_pre_hook(
+                lambda _, args, i=inputs: i.append(weakref.ref(args[0]))
+            )
+        model.model.norm.register_forward_pre_hook(
+            lambda _, args, i=inputs, a=is_alive: a.extend(each() is not None for each in i)
+        )
+        forests = pack(supervised(), max_tokens=64)
+        forward_backward(model, forests, loss("sft"))
+        assert len(inputs) == 2
+        # The decoder's own forward holds the first layer's input, which is the embeddings.
+        assert is_alive == [True, not should_offload]
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    assert same(*found)
+
+
+def test_what_a_machine_or_several_ranks_do_not_take_is_refused_before_loading() -> None:
+    offload = {"should_checkpoint_activations": True, "should_offload_activations": True}
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="spares a GPU's memory; there is no GPU here"):
+            Trainer("no/such-model", "sft", args=offload)
+    if find_spec("torchao") is None:
+        with pytest.raises(
+            ValueError, match=r"needs torchao. Hint: pip install 'katgym\[low-bit\]'"
+        ):
+            Trainer("no/such-model", "sft", args={"optimizer": "adamw_8bit"})
+    for args, words in (
+        ({"optimizer": "adamw_8bit"}, "optimizer='adamw_8bit' is for one process, here are 2"),
+        ({"rounding": "stochastic", "dtype": "bfloat16"}, "ranks divide the float32 masters"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Trainer("no/such-model", "sft", args=args, ranks=Ranks(0, 2))
+
+
+def test_weights_rounded_at_random_learn_what_masters_learn() -> None:
+    found = {}
+    for rounding in ("nearest", "stochastic"):
+        args = {**FAST, "dtype": "bfloat16", "rounding": rounding, "learning_rate": 3e-3}
+        trainer = Trainer(tiny_qwen(), "sft", args=args)
+        losses = [trainer.step_rows(supervised())["train/loss"] for _ in range(40)]
+        assert {p.dtype for p in trainer.model.parameters()} == {torch.bfloat16}
+        found[rounding] = losses
+    assert found["nearest"][0] == found["stochastic"][0] > 3.5
+    assert found["nearest"][-1] < 0.7
+    assert found["stochastic"] == pytest.approx(found["nearest"], abs=0.02)
 
 
 @pytest.mark.slow

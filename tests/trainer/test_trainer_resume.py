@@ -25,7 +25,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "adamw bfloat16": {"dtype": "bfloat16"},
     "adamw lora": {"lora_rank": 3},
     "adamw lora bfloat16": {"lora_rank": 3, "dtype": "bfloat16", "lora_targets": ["q_proj"]},
+    "adamw stochastic": {"dtype": "bfloat16", "rounding": "stochastic"},
+    "adamw stochastic lora": {"dtype": "bfloat16", "rounding": "stochastic", "lora_rank": 3},
     "muon": {"optimizer": "muon"},
+    "muon stochastic": {"optimizer": "muon", "dtype": "bfloat16", "rounding": "stochastic"},
     "muon bfloat16": {"optimizer": "muon", "dtype": "bfloat16"},
     "muon lora": {"optimizer": "muon", "lora_rank": 3},
 }

@@ -26,7 +26,7 @@ from katgym_trainer.gradients.forward_backward import as_tree_model, forward_bac
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
 from katgym_trainer.losses.objective import Coupling
 from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
-from katgym_trainer.models.preparation import DTYPES, prepare_model, vocabulary_names
+from katgym_trainer.models.preparation import DTYPES, load_and_prepare, vocabulary_names
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.optimization.master_weights import MasterWeights
 from katgym_trainer.optimization.norm_watch import NormWatch
@@ -42,7 +42,6 @@ from katgym_trainer.saving.interrupts import hold_interrupts
 from katgym_trainer.saving.sharded_files import pieces_like
 from katgym_trainer.saving.trainer_state import (
     check_fits,
-    check_weights,
     frozen_sha256,
     random_states,
     set_random_states,
@@ -95,14 +94,8 @@ class Trainer:
         self.config = config
         self.algorithm_name = algorithm
         self.algorithm, self.loss = resolve_algorithm(algorithm, config)
-        self.tokenizer = tokenizer
-        loaded: Any = model
-        if isinstance(model, (str, Path)):
-            from katgym_trainer.models.pretrained import load_model  # imports transformers
-
-            loaded, found = load_model(str(model), DTYPES[config.dtype], ranks=ranks)
-            self.tokenizer = found if tokenizer is None else tokenizer
-        self.model = prepare_model(loaded, config, num_ranks=ranks.num)
+        self.model, found = load_and_prepare(model, config, ranks=ranks)
+        self.tokenizer = found if tokenizer is None else tokenizer
         self.num_steps = 0
         """Calls of `step` and `step_rows` that ended, those with nothing to train among them."""
         self._tree_model = as_tree_model(self.model, ranks=ranks)
@@ -110,7 +103,8 @@ class Trainer:
         models = (self.model, self._tree_model)
         known = KnownLogprobs(*models, self.loss, config, reference=reference, shares=shares)
         self._masters = MasterWeights(
-            (name, p) for name, p in self.model.named_parameters() if p.requires_grad
+            ((name, p) for name, p in self.model.named_parameters() if p.requires_grad),
+            is_kept=config.rounding == "nearest",
         )
         self._optimizer = make_optimizer(
             self._masters.named(),
@@ -191,6 +185,7 @@ class Trainer:
             [part[place] for place in busy_places(part)] if self._has_idle_groups else part
             for part in parts
         ]
+        self._masters.reseed(self.config.seed, self.num_steps)
         pairs = [(some, part) for some, part in zip(busy, parts, strict=True) if is_trained(some)]
         updates = []
         for number, (some, part) in enumerate(pairs):
@@ -269,7 +264,7 @@ class Trainer:
         """
         self._check_whole()
         checkpoint = Checkpoint(
-            weights=dict(self._masters.named()),
+            weights=self._masters.weights(),
             optimizer=self._optimizer.state_dict(),
             random=random_states(),
             state={**self._state(), "num_steps": self.num_steps, "cursor": cursor},
@@ -282,17 +277,15 @@ class Trainer:
     def load_checkpoint(self, folder: str | Path) -> Any:
         """Go on from a checkpoint, and return its cursor.
 
-        folder: a checkpoint, or a folder of them, whose latest is taken.
-        torch's global generators are set as well. On the CPU the next step is, bit for bit, the one
-        that would have followed the save. Raises `CheckpointError` for one that is damaged (the
-        text names the last good one), or of another model or optimizer; then nothing has changed.
+        folder: a checkpoint, or a folder of them, whose latest is taken. torch's global generators
+        are set as well: on the CPU the next step is, bit for bit, what would have followed. Raises
+        `CheckpointError` for one that is damaged, or of another model; then nothing has changed.
         """
         ranks = self._shares.ranks
-        masters = dict(self._masters.named())
+        weights = self._masters.weights()
         path = ranks.on_first(lambda: checkpoints.choose(Path(folder)))
-        found = checkpoints.load(path, ranks=ranks, like=pieces_like(masters, ranks))
-        check_fits(path, found.state, self._state())
-        check_weights(path, found.weights, masters)
+        found = checkpoints.load(path, ranks=ranks, like=pieces_like(weights, ranks))
+        check_fits(path, found, self._state(), weights)
         try:
             self._optimizer.check_state_dict(found.optimizer)
         except ValueError as e:
@@ -329,8 +322,7 @@ class Trainer:
             with hold_interrupts():
                 if math.isfinite(norm):
                     self._is_torn = True
-                    self._optimizer.step()
-                    self._masters.publish()
+                    self._optimizer.step(self._masters)
                     self._is_torn = False
                 self.num_steps += is_last
         finally:

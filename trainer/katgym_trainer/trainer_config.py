@@ -44,8 +44,9 @@ class TrainerConfig:
     """Of `katgym_kernels.tree_attention`."""
     temperature: Positive = 1.0
     """That the policy sampled with; divides the logits."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """`adamw`, or `muon` for hidden matrices with AdamW for all else."""
+    optimizer: Literal["adamw", "adamw_8bit", "muon"] = "adamw"
+    """`adamw`; `adamw_8bit`, whose moments take 2 bytes a weight and not 8, for models that fill a
+    GPU (`pip install 'katgym[low-bit]'`); or `muon` for hidden matrices with AdamW for all else."""
     learning_rate: Positive = 1e-6
     """The highest one; the schedule multiplies it."""
     weight_decay: NotNegative = 0.0
@@ -70,6 +71,9 @@ class TrainerConfig:
     """The gradient is shortened to this norm over all parameters; None leaves it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the model's weights. `bfloat16` keeps float32 masters of those that are trained."""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """Of updates into bfloat16 weights. `stochastic` rounds up or down at random, so that the mean
+    is right, and keeps no masters, which saves 4 bytes a weight of models that fill a GPU."""
     lora_rank: CountOrZero = 0
     """Of low-rank adapters, 16 to 64 as a rule; 0 trains all weights."""
     lora_alpha: Positive | None = None
@@ -78,6 +82,9 @@ class TrainerConfig:
     """Ends of the names of linear layers that get adapters; None: all but the head."""
     should_checkpoint_activations: bool = False
     """Whether layers are computed again in the backward: less memory, about a third more time."""
+    should_offload_activations: bool = False
+    """Whether the inputs of layers that are computed again wait for that in the CPU's memory, for
+    rows so long that a GPU has no room for them."""
     should_compile: bool = False
     """Whether `torch.compile` fuses what the decoder's layers do around attention."""
     num_updates: Count = 1
@@ -127,6 +134,11 @@ class TrainerConfig:
             )
         if self.pruning != "none" and self.max_unique_tokens is None:
             raise UsageError(f"pruning={self.pruning!r} needs max_unique_tokens, got None")
+        if self.should_offload_activations and self.should_compile:
+            raise UsageError(
+                "should_offload_activations moves what layers keep, and should_compile compiles"
+                " layers with what they keep; choose one"
+            )
         self._check_what_applies()
 
     @classmethod
@@ -153,6 +165,12 @@ class TrainerConfig:
         is_scaled = self.advantage_scaling != "none"
         for names, needed, does_apply in (
             (("momentum",), "optimizer='muon'", self.optimizer == "muon"),
+            (("rounding",), "dtype='bfloat16'", self.dtype == "bfloat16"),
+            (
+                ("should_offload_activations",),
+                "should_checkpoint_activations=True",
+                self.should_checkpoint_activations,
+            ),
             (
                 ("num_steps", "final_fraction"),
                 "schedule='linear' or 'cosine'",

@@ -5,8 +5,9 @@ Not here: adapters (`adapters.py`), running models on forests (`hugging_face.py`
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,23 @@ def load_model(name: str, dtype: torch.dtype, *, ranks: Ranks = ALONE) -> tuple[
     return model, tokenizer
 
 
-def checkpoint_activations(model: Any) -> None:
-    """Have every layer computed again in the backward instead of keeping what it computed."""
+def checkpoint_activations(model: Any, *, should_offload: bool = False) -> None:
+    """Have every layer computed again in the backward instead of keeping what it computed.
+
+    should_offload: keep the layers' inputs in the CPU's memory, pinned where there is CUDA.
+    """
     # TODO(transformers>=6): drop the second name.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    for module in model.modules() if should_offload else ():
+        if (checkpoint := getattr(module, "_gradient_checkpointing_func", None)) is not None:
+            module._gradient_checkpointing_func = functools.partial(_offload, checkpoint)
+
+
+def _offload(checkpoint: Callable[..., Any], *args: Any) -> Any:
+    """Run a layer of which only the inputs are kept, and keep them on the CPU."""
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        return checkpoint(*args)
 
 
 def compile_layers(decoder: Any) -> None:

@@ -1,15 +1,18 @@
 """float32 copies of bfloat16 parameters: gradients are added up in them, optimizers change them.
 
 A bfloat16 number has 8 binary digits: what is added and is less than 1/512 of it is lost, be it an
-update of a weight or one forest's gradient in the sum of many. Not here: optimizers
-(`optimization/optimizers.py`).
+update of a weight or one forest's gradient in the sum of many. Where memory is short there are
+copies only while an optimizer changes them, and updates are rounded up or down at random. Not here:
+optimizers (`optimization/optimizers.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,24 +27,26 @@ class MasterWeights:
     Example:
         masters = MasterWeights(model.named_parameters())
         optimizer = make_optimizer(masters.named(), config)
+        optimizer.step(masters)
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-        """Copy; `ValueError` for a parameter of another dtype, float16 among them."""
-        self._named: dict[str, Tensor] = {}
-        self._copies: list[tuple[torch.nn.Parameter, Tensor]] = []
-        for name, parameter in named_parameters:
-            if parameter.dtype in (torch.float32, torch.float64):
-                self._named[name] = parameter
-            elif parameter.dtype is torch.bfloat16:
-                master = parameter.detach().float().requires_grad_()
-                self._named[name] = master
-                self._copies.append((parameter, master))
-            else:
-                raise ValueError(
-                    f"parameter {name!r} is {parameter.dtype}; float32, float64 and bfloat16 can"
-                    " be trained"
-                )
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, torch.nn.Parameter]], *, is_kept: bool = True
+    ) -> None:
+        """Copy; `ValueError` for a parameter of another dtype, float16 among them.
+
+        is_kept: keep masters' values, which are rounded to the nearest; False: they are zeros that
+            take no memory, and hold the parameters' values while `hold` has them alone.
+        """
+        self._is_kept = is_kept
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._parameters = dict(named_parameters)
+        self._named = {n: _make_master(n, p, is_kept) for n, p in self._parameters.items()}
+        self._copies = [
+            (parameter, self._named[name])
+            for name, parameter in self._parameters.items()
+            if self._named[name] is not parameter
+        ]
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(functools.partial(_move, master))  # type: ignore[no-untyped-call]  # torch has no annotation
             for parameter, master in self._copies
@@ -64,24 +69,85 @@ class MasterWeights:
         for parameter, _ in self._copies:
             parameter.grad = None
 
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Round the masters into the model's parameters."""
-        for parameter, master in self._copies:
-            parameter.copy_(master)
+    def weights(self) -> dict[str, Tensor]:
+        """Return the tensors that training goes on from, under the parameters' names."""
+        return dict(self._named) if self._is_kept else dict(self._parameters)
+
+    def reseed(self, *entropy: int) -> None:
+        """Begin anew with the random numbers that rounding draws."""
+        for parameter, _ in self._copies:
+            generator = self._generators.setdefault(
+                parameter.device, torch.Generator(parameter.device)
+            )
+            (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+            generator.manual_seed(int(seed))
+
+    @contextlib.contextmanager
+    def hold(self, masters: Iterable[Tensor]) -> Iterator[None]:
+        """Have some masters' values within, for an optimizer; then round them into the parameters.
+
+        Raises `RuntimeError` where random numbers are needed and `reseed` was not called.
+        """
+        chosen = {id(master) for master in masters}
+        copies = [(p, master) for p, master in self._copies if id(master) in chosen]
+        if not self._is_kept:
+            for parameter, master in copies:
+                if parameter.device not in self._generators:
+                    raise RuntimeError("rounding draws random numbers: call reseed first")
+                master.data = parameter.detach().float()
+        yield
+        with torch.no_grad():
+            for parameter, master in copies:
+                if self._is_kept:
+                    parameter.copy_(master)
+                else:
+                    generator = self._generators[parameter.device]
+                    parameter.copy_(round_stochastically(master.detach(), generator))
+                    master.data = _zeros(parameter)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take all masters' values, by name, and round them into the parameters."""
-        for name, master in self._named.items():
-            master.copy_(tensors[name])
-        self.publish()
+        """Take all weights' values, by name, rounded to the nearest where they are bfloat16."""
+        for name, weight in self.weights().items():
+            weight.copy_(tensors[name])
+        for parameter, master in self._copies if self._is_kept else ():
+            parameter.copy_(master)
 
     def close(self) -> None:
         """Leave the parameters' gradients alone from here on. May be called twice."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Return float32 values as bfloat16, up or down at random, so that each mean is the value.
+
+    bfloat16 is float32 without the last 16 bits: what a random number below 2^16 carries into the
+    others, when it is added to these, is as likely as they are large (arXiv 2010.06192).
+    """
+    noise = torch.randint(
+        0, 1 << 16, values.shape, dtype=torch.int32, device=values.device, generator=generator
+    )
+    rounded = noise.add_(values.contiguous().view(torch.int32)).bitwise_and_(-1 << 16)
+    return torch.where(values.isfinite(), rounded.view(torch.float32), values).bfloat16()
+
+
+def _make_master(name: str, parameter: torch.nn.Parameter, is_kept: bool) -> Tensor:
+    """Return what an optimizer steps in place of a parameter; `ValueError` for another dtype."""
+    if parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    if parameter.dtype is torch.bfloat16:
+        master = parameter.detach().float() if is_kept else _zeros(parameter)
+        return master.requires_grad_()
+    raise ValueError(
+        f"parameter {name!r} is {parameter.dtype}; float32, float64 and bfloat16 can be trained"
+    )
+
+
+def _zeros(parameter: Tensor) -> Tensor:
+    """Return float32 zeros of a parameter's shape, in the memory of one."""
+    return torch.zeros((), dtype=torch.float32, device=parameter.device).expand(parameter.shape)
 
 
 def _move(master: Tensor, parameter: Tensor) -> None:

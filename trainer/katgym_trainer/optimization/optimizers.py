@@ -1,23 +1,27 @@
-"""AdamW, and Muon with AdamW, over parameters by name; schedules; clipping.
+"""AdamW, in 32 or 8 bits, and Muon with AdamW, over parameters by name; schedules; clipping.
 
-Not here: float32 copies of bfloat16 parameters (`optimization/master_weights.py`).
+Not here: float32 copies of bfloat16 parameters (`optimization/master_weights.py`), 8-bit AdamW
+itself (`optimization/adamw_8bit.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from katgym_trainer.config.rules import CountOrZero, check_value
+from katgym_trainer.optimization.master_weights import MasterWeights
 from katgym_trainer.ranks.ranks import whole
 from katgym_trainer.trainer_config import TrainerConfig
 
 
 class Optimizer:
-    """One or two of torch's optimizers, stepped as one, whose state is known by parameters' names.
+    """Some of torch's optimizers, stepped as one, whose state is known by parameters' names.
 
     Example:
         optimizer = make_optimizer(model.named_parameters(), TrainerConfig(optimizer="muon"))
@@ -27,18 +31,26 @@ class Optimizer:
         self, parts: Sequence[torch.optim.Optimizer], parameters: Mapping[str, Tensor]
     ) -> None:
         self.parts = parts
-        self._parameters = dict(parameters)
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Use it from the next step on."""
         for part in self.parts:
             for group in part.param_groups:
-                group["lr"] = learning_rate
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(learning_rate)
+                else:
+                    group["lr"] = learning_rate
 
-    def step(self) -> None:
-        """Change the parameters by their gradients; those without one stay as they are."""
+    def step(self, masters: MasterWeights | None = None) -> None:
+        """Change the parameters by their gradients; those without one stay as they are.
+
+        masters: what the parameters are, to be rounded into the model's; None: they are its own.
+        """
         for part in self.parts:
-            part.step()
+            held = masters.hold(self._by_name(part).values()) if masters else None
+            with held or contextlib.nullcontext():
+                part.step()
 
     def zero_grad(self) -> None:
         """Free the gradients."""
@@ -51,53 +63,52 @@ class Optimizer:
         Example:
             optimizer.state_dict()["model.norm.weight.exp_avg"]
         """
-        found: dict[str, Tensor] = {}
-        for part in self.parts:
-            for name, parameter in self._by_name(part).items():
-                for entry, value in part.state.get(parameter, {}).items():
-                    found[f"{name}.{entry}"] = value
-        return found
+        return {
+            f"{name}.{entry}": value
+            for part in self.parts
+            for name, parameter in self._by_name(part).items()
+            for entry, value in _plain(part.state.get(parameter, {}))
+        }
 
     def check_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Raise `ValueError` for a state that does not belong to these parameters."""
-        wanted: dict[str, torch.Size] = {}
+        wanted: dict[str, dict[str, torch.Size]] = {}
         for part in self.parts:
             for name, parameter in self._by_name(part).items():
-                for entry in _entries(part):
-                    shape = torch.Size([]) if entry == "step" else parameter.shape
-                    wanted[f"{name}.{entry}"] = shape
+                like = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                new = _new_state(part, like)
+                wanted[name] = {entry: value.shape for entry, value in _plain(new)}
         for key, value in state.items():
-            if key not in wanted:
+            name, _, entry = key.rpartition(".")
+            if entry not in wanted.get(name, ()):
                 raise ValueError(f"the optimizer has no state {key!r}")
-            if value.shape != wanted[key]:
+            if value.shape != wanted[name][entry]:
                 raise ValueError(
                     f"optimizer state {key!r} has shape {list(value.shape)}, the parameter's is"
-                    f" {list(wanted[key])}"
+                    f" {list(wanted[name][entry])}"
                 )
         for name in {key.rpartition(".")[0] for key in state}:
-            (part,) = (part for part in self.parts if name in self._by_name(part))
-            missing = [e for e in _entries(part) if f"{name}.{e}" not in state]
+            missing = [entry for entry in wanted[name] if f"{name}.{entry}" not in state]
             if missing:
                 raise ValueError(f"the optimizer's state of {name!r} lacks {missing[0]!r}")
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state, which is copied; `ValueError` for one of other parameters."""
         self.check_state_dict(state)
+        with_state = {key.rpartition(".")[0] for key in state}
         for part in self.parts:
             found: dict[int, dict[str, Tensor]] = {}
-            for number, name in enumerate(self._by_name(part)):
-                entries = {
-                    e: state[f"{name}.{e}"] for e in _entries(part) if f"{name}.{e}" in state
-                }
-                if entries:
-                    found[number] = {e: value.clone() for e, value in entries.items()}
+            for number, (name, parameter) in enumerate(self._by_name(part).items()):
+                if name in with_state:
+                    found[number] = _new_state(part, parameter.detach())
+                    for entry, value in _plain(found[number]):
+                        value.copy_(state[f"{name}.{entry}"])
             groups = part.state_dict()["param_groups"]
             part.load_state_dict({"state": found, "param_groups": groups})
 
     def _by_name(self, part: torch.optim.Optimizer) -> dict[str, Tensor]:
         """Return a part's parameters by name, in the part's order."""
-        names = {id(parameter): name for name, parameter in self._parameters.items()}
-        return {names[id(p)]: p for group in part.param_groups for p in group["params"]}
+        return {self._names[id(p)]: p for group in part.param_groups for p in group["params"]}
 
 
 def make_optimizer(
@@ -116,42 +127,56 @@ def make_optimizer(
         W -= learning_rate (0.2 sqrt(max(rows, columns)) orthogonal(momentum) + weight_decay W)
 
     Everything else is AdamW's: vectors, stacks of matrices (experts), `vocabulary`.
+
+    With stochastic rounding each parameter has an optimizer of its own, so that one at a time has a
+    float32 copy.
     """
     parameters = dict(named_parameters)
     if not parameters:
         raise ValueError("there is no parameter to train")
     hidden = {
-        name: parameter
+        name
         for name, parameter in parameters.items()
         if config.optimizer == "muon" and parameter.ndim == 2 and name not in vocabulary
     }
-    others = [parameters[name] for name in parameters if name not in hidden]
+    alone = [[name] for name in parameters] if config.rounding == "stochastic" else [[*parameters]]
     parts: list[torch.optim.Optimizer] = []
-    if hidden:
-        parts.append(
-            torch.optim.Muon(
-                list(hidden.values()),
-                lr=config.learning_rate,
-                weight_decay=config.weight_decay,
-                momentum=config.momentum,
-                adjust_lr_fn="match_rms_adamw",
+    for names in alone:
+        by_muon = [parameters[name] for name in names if name in hidden]
+        others = [parameters[name] for name in names if name not in hidden]
+        if by_muon:
+            parts.append(
+                torch.optim.Muon(
+                    by_muon,
+                    lr=config.learning_rate,
+                    weight_decay=config.weight_decay,
+                    momentum=config.momentum,
+                    adjust_lr_fn="match_rms_adamw",
+                )
             )
-        )
-    if others:
-        matrices = [parameter for parameter in others if parameter.ndim > 1]
-        vectors = [parameter for parameter in others if parameter.ndim <= 1]
-        groups = [(matrices, config.weight_decay), (vectors, 0.0)]
-        parts.append(
-            torch.optim.AdamW(
-                [{"params": some, "weight_decay": decay} for some, decay in groups if some],
-                lr=config.learning_rate,
-                betas=(config.beta1, config.beta2),
-                eps=config.epsilon,
-                # One pass over the weights, and no copy of them; None is torch's own choice.
-                fused=all(parameter.is_cuda for parameter in others) or None,
-            )
-        )
+        if others:
+            parts.append(_make_adamw(others, config))
     return Optimizer(parts, parameters)
+
+
+def _make_adamw(parameters: Sequence[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
+    """Return AdamW of some parameters, of which vectors have no decay."""
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [(matrices, config.weight_decay), (vectors, 0.0)]
+    given = [{"params": some, "weight_decay": decay} for some, decay in groups if some]
+    options: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.epsilon,
+    }
+    if config.optimizer == "adamw_8bit":
+        from katgym_trainer.optimization.adamw_8bit import AdamW8bit  # imports torchao
+
+        return AdamW8bit(given, **options)
+    # One pass over the weights, and no copy of them; None is torch's own choice.
+    fused = all(parameter.is_cuda for parameter in parameters) or None
+    return torch.optim.AdamW(given, fused=fused, **options)
 
 
 def schedule_factor(
@@ -192,8 +217,24 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> floa
     return float(norm)
 
 
-def _entries(part: torch.optim.Optimizer) -> tuple[str, ...]:
-    """Return what torch keeps of each parameter."""
+def _new_state(part: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return what an optimizer keeps of a parameter, before its first step."""
     if isinstance(part, torch.optim.Muon):
-        return ("momentum_buffer",)
-    return ("step", "exp_avg", "exp_avg_sq")
+        return {"momentum_buffer": torch.zeros_like(parameter)}
+    make = getattr(part, "make_moment", lambda parameter, is_signed: torch.zeros_like(parameter))
+    return {
+        "step": torch.zeros(()),
+        "exp_avg": make(parameter, True),
+        "exp_avg_sq": make(parameter, False),
+    }
+
+
+def _plain(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield a parameter's state as plain tensors: codes and scales of what is in 8 bits."""
+    for entry, value in state.items():
+        codes = getattr(value, "codes", None)
+        if codes is None:
+            yield entry, value
+        else:
+            yield f"{entry}_codes", codes
+            yield f"{entry}_scale", getattr(value, "scale")  # noqa: B009  # a tensor has none

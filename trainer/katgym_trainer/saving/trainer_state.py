@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from katgym_trainer.ranks.ranks import whole
-from katgym_trainer.saving.checkpoints import CheckpointError
+from katgym_trainer.saving.checkpoints import Checkpoint, CheckpointError
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,14 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
             logger.warning("the checkpoint has a random state of %s, which is not here", name)
 
 
-def check_fits(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError` for a state that is not one of this trainer's model and optimizer.
+def check_fits(
+    path: Path, checkpoint: Checkpoint, mine: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> None:
+    """Raise `CheckpointError` for one that is not of this trainer's model and optimizer.
 
-    Other settings may differ, and are logged.
+    mine, weights: this trainer's state and weights. Other settings may differ, and are logged.
     """
+    found = checkpoint.state
     for name in _FIXED:
         if found["config"][name] != mine["config"][name]:
             raise CheckpointError(
@@ -80,6 +83,12 @@ def check_fits(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any]) ->
             f"checkpoint {str(path)!r} belongs to another model: the weights that are not trained"
             " differ"
         )
+    _check_weights(path, checkpoint.weights, weights)
+    _log_changes(path, found, mine)
+
+
+def _log_changes(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    """Log which settings are others than a checkpoint's."""
     before = {**found["config"], "algorithm": found["algorithm"]}
     here = {**mine["config"], "algorithm": mine["algorithm"]}
     for name in sorted(before.keys() | here.keys()):
@@ -90,7 +99,7 @@ def check_fits(path: Path, found: Mapping[str, Any], mine: Mapping[str, Any]) ->
             )  # fmt: skip
 
 
-def check_weights(path: Path, found: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+def _check_weights(path: Path, found: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` for weights of other names or shapes."""
     for name in sorted(found.keys() ^ mine.keys()):
         whose = "the checkpoint alone" if name in found else "the model alone"

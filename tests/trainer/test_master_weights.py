@@ -158,6 +158,21 @@ def test_masters_that_are_not_kept_take_no_memory_and_sum_gradients_in_float32()
     assert parameter.unique().tolist() == [1.0]
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (5, 1 << 22), (3, 4, 5)])
+def test_weights_of_any_shape_are_rounded_in_place(shape: tuple[int, ...]) -> None:
+    for weight in (
+        torch.ones(shape),
+        torch.ones(shape[::-1]).permute(list(range(len(shape)))[::-1]),
+    ):
+        parameter = torch.nn.Parameter(weight.bfloat16())
+        masters = MasterWeights([("w", parameter)], is_kept=False)
+        masters.reseed(0)
+        with masters.hold([m for _, m in masters.named()]):
+            for _, master in masters.named():
+                master.data += 2  # exact
+        assert torch.equal(parameter, torch.full_like(parameter, 3))
+
+
 def test_rounding_draws_what_its_seed_says() -> None:
     def moved(*entropy: int) -> list[float]:
         parameter = torch.nn.Parameter(torch.ones(50, dtype=torch.bfloat16))

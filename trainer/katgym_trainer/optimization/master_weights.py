@@ -16,6 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_PIECE = 1 << 24
+"""Numbers that are rounded at a time: random ones and what comes of them take 13 bytes each."""
+
 
 class MasterWeights:
     """What an optimizer steps in place of a model's parameters.
@@ -47,6 +50,7 @@ class MasterWeights:
             for name, parameter in self._parameters.items()
             if self._named[name] is not parameter
         ]
+        self._parameter_of = {id(master): parameter for parameter, master in self._copies}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(functools.partial(_move, master))  # type: ignore[no-untyped-call]  # torch has no annotation
             for parameter, master in self._copies
@@ -75,12 +79,9 @@ class MasterWeights:
 
     def reseed(self, *entropy: int) -> None:
         """Begin anew with the random numbers that rounding draws."""
-        for parameter, _ in self._copies:
-            generator = self._generators.setdefault(
-                parameter.device, torch.Generator(parameter.device)
-            )
-            (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-            generator.manual_seed(int(seed))
+        (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+        for device in {parameter.device for parameter, _ in self._copies}:
+            self._generators[device] = torch.Generator(device).manual_seed(int(seed))
 
     @contextlib.contextmanager
     def hold(self, masters: Iterable[Tensor]) -> Iterator[None]:
@@ -88,8 +89,7 @@ class MasterWeights:
 
         Raises `RuntimeError` where random numbers are needed and `reseed` was not called.
         """
-        chosen = {id(master) for master in masters}
-        copies = [(p, master) for p, master in self._copies if id(master) in chosen]
+        copies = [(self._parameter_of[id(m)], m) for m in masters if id(m) in self._parameter_of]
         if not self._is_kept:
             for parameter, master in copies:
                 if parameter.device not in self._generators:
@@ -102,7 +102,12 @@ class MasterWeights:
                     parameter.copy_(master)
                 else:
                     generator = self._generators[parameter.device]
-                    parameter.copy_(round_stochastically(master.detach(), generator))
+                    both = (parameter.detach(), master.detach())
+                    rows, values = (each if each.ndim else each.view(1) for each in both)
+                    num = max(1, _PIECE * len(rows) // max(1, rows.numel()))
+                    for i in range(0, len(rows), num):
+                        piece = slice(i, i + num)
+                        rows[piece] = round_stochastically(values[piece], generator)
                     master.data = _zeros(parameter)
 
     @torch.no_grad()

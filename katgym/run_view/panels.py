@@ -63,10 +63,8 @@ def evaluation_panels(envs: Sequence[EnvSummary], rollouts: Sequence[Rollout]) -
             ("pass@k", "one of k succeeds", "pass_at_k"),
             ("pass^k", "all of k succeed", "pass_hat_k"),
         ):
-            series = [Series(name=e.env_id, points=list(getattr(e, name).items())) for e in of_k]
-            panels.append(
-                Panel(title=title, unit=unit, series=series, x_name="k", is_from_zero=True)
-            )
+            own = [Series(name=e.env_id, points=list(getattr(e, name).items())) for e in of_k]
+            panels.append(Panel(title=title, unit=unit, series=own, x_name="k", is_from_zero=True))
     for title, name in (("Turns", "num_turns"), ("Parallel calls", "num_parallel_calls")):
         counts: dict[str, list[int]] = {}
         for rollout in rollouts:

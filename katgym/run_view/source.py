@@ -205,13 +205,15 @@ def _read_groups(folder: Path, selection: Selection) -> _StoredGroups:
     """Read the heads of all groups, from sessions' records, and the rollouts of those shown."""
     if not RolloutStore.is_at(folder):
         return _StoredGroups()
+    notes = []
     with RolloutStore.open(folder, create=False) as store:
         records = store.sessions()
         groups = _counted(records)
         heads = [_head(group_id, members) for group_id, members in groups.items()]
         chosen = choose(heads, selection)
         stored = _read(store, [r.session_id for head in chosen for r in groups[head.group_id]])
-        num_left_out = store.num_left_out
+        if num := store.num_left_out:
+            notes.append(f"{num} shards of the rollout store cannot be read and are left out.")
     shown = [
         GroupView(
             group_id=head.group_id, env_id=head.env_id, task_id=head.task_id, step=head.step,
@@ -220,11 +222,8 @@ def _read_groups(folder: Path, selection: Selection) -> _StoredGroups:
         )
         for head in chosen
     ]  # fmt: skip
-    notes = []
     if num_open := sum(head.is_open for head in heads):
         notes.append(f"{num_open} of {len(heads)} groups have rollouts that are still open.")
-    if num_left_out:
-        notes.append(f"{num_left_out} shards of the rollout store cannot be read and are left out.")
     return _StoredGroups(shown=shown, num_all=len(heads), records=records, notes=notes)
 
 

@@ -1,4 +1,4 @@
-"""Continuous batching over a transformers causal LM, in a thread of its own.
+"""Continuous batching over a transformers causal LM, in a thread beside the event loop.
 
 Each round prefills waiting requests together, each from the longest known prefix on (siblings of a
 group compute their prompt once), then decodes one token for every running row. A row's random
@@ -27,10 +27,14 @@ from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.prefill_plan import PrefillPlan
 from katgym.policies.hf.row_batch import RowBatch
 from katgym.policies.token_policy import Generated
+from katgym.system.concurrency import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_GAP_S = 0.001
+"""Requests that follow each other faster begin together, with one prefill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +70,21 @@ class _Update:
 
 
 class BatchEngine:
-    """Answers requests with one model; `start` begins the thread, `close` ends it."""
+    """Answers requests with one model, in a thread while there are any; `close` ends it."""
 
-    def __init__(self, model: Any, config: HfEngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        config: HfEngineConfig | None = None,
+        *,
+        threads: concurrent.futures.Executor | None = None,
+    ) -> None:
+        """threads: runs the rounds, one thread at a time; None: threads of its own.
+
+        Whoever computes with torch beside it does so in the same thread, at best: OpenMP gives each
+        thread workers of its own, and where these are more than CPUs they sleep between any two
+        operations, which makes the rounds of a small model twice as long.
+        """
         self.config = config or HfEngineConfig()
         self.version = 0
         self.batch = RowBatch(
@@ -81,15 +97,21 @@ class BatchEngine:
         """Requests in the middle of their answer, whose keys and values an update made void."""
         self._updates: deque[_Update] = deque()
         self._released: deque[str] = deque()
+        self._cancelled: deque[Request] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
-        self._thread: threading.Thread | None = None
+        self._threads = threads or DaemonThreads()
+        self._is_draining = False
+        self._drained: concurrent.futures.Future[None] | None = None
 
     # ---- called from any thread
 
     async def generate(self, request: Request) -> Generated:
         """Queue a request and wait for it; a cancelled caller drops it."""
         self._put(self._waiting, request)
+        request.future.add_done_callback(
+            lambda future: self._cancelled.append(request) if future.cancelled() else None
+        )
         return await asyncio.wrap_future(request.future)
 
     async def update(
@@ -111,21 +133,21 @@ class BatchEngine:
         self._released.append(session_id)
 
     def close(self) -> None:
-        """End the thread; requests in flight fail with `PolicyError`. May be called twice."""
+        """Fail requests in flight with `PolicyError`. May be called twice."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._drained is not None:
+            self._drained.result()
 
     def _put(self, queue: deque[T], item: T) -> None:
-        """Queue something for the thread, which the first starts."""
+        """Queue something for the thread, and have that begin if it has nothing to do."""
         with self._wake:
             if self._is_closing:
                 raise PolicyError("the policy is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="katgym-hf", daemon=True)
-                self._thread.start()
+            if not self._is_draining:
+                self._drained = self._threads.submit(self._drain)
+                self._is_draining = True
             queue.append(item)
             self._wake.notify()
 
@@ -136,14 +158,9 @@ class BatchEngine:
         """Whether requests are in the middle of their answers."""
         return bool(self.batch.rows or self._paused)
 
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(
-                    lambda: self._is_closing or self._waiting or self._updates or self._is_busy
-                )
-                if self._is_closing:
-                    break
+    def _drain(self) -> None:
+        """Run rounds until nothing is left to do."""
+        while self._has_work():
             try:
                 with torch.inference_mode():
                     self._round()
@@ -151,12 +168,25 @@ class BatchEngine:
                 num_running = len(self.batch.rows)
                 logger.exception("the model failed with %d requests running", num_running)
                 self._fail(_as_policy_error(e, num_running))
-        self._fail(PolicyError("the policy was closed while the request was running"))
+        if self._is_closing:
+            self._fail(PolicyError("the policy was closed while the request was running"))
+
+    def _has_work(self) -> bool:
+        """Wait for requests that come together; where there is nothing, the next one is told."""
+        with self._wake:
+            while not (self._is_closing or self._is_busy or self._updates):
+                is_full = len(self._waiting) >= self.config.max_batch_size
+                if is_full or not self._wake.wait(_GAP_S):
+                    break
+            self._is_draining = not self._is_closing and bool(
+                self._waiting or self._updates or self._is_busy
+            )
+            return self._is_draining
 
     def _round(self) -> None:
         while self._released:
             self.batch.release(self._released.popleft())
-        self.batch.drop_cancelled()
+        self.batch.drop([self._cancelled.popleft() for _ in range(len(self._cancelled))])
         while self._updates and (self._updates[0].is_immediate or not self._is_busy):
             self._apply(self._updates.popleft())
         # Admit what waits and fits; while others run, up to `max_prefill_tokens` or one more.
@@ -199,10 +229,9 @@ class BatchEngine:
                 return request
 
     def _has_room(self, request: Request, plan: PrefillPlan) -> bool:
-        others = [*self.batch.rows, *(entry.request for entry in plan.entries)]
-        num_rows = len(others) + 1
-        longest = max(row.max_length for row in (request, *others))
-        return not others or (
+        num_rows = len(self.batch.rows) + len(plan.entries) + 1
+        longest = max(request.max_length, plan.max_length, self.batch.max_length)
+        return num_rows == 1 or (
             num_rows <= self.config.max_batch_size
             and num_rows * longest <= self.config.max_batch_tokens
         )

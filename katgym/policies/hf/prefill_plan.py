@@ -43,6 +43,8 @@ class PrefillPlan:
 
     def __init__(self, known: PrefixIndex[Request | CachedPrefix]) -> None:
         self.entries: list[PlannedRequest] = []
+        self.max_length = 0
+        """Tokens that the longest request may have in the end."""
         self._known = known
         self._planned: PrefixIndex[PlannedRequest] = PrefixIndex()
 
@@ -56,6 +58,7 @@ class PrefillPlan:
             num_known, source, wave = num_planned, sibling.request, sibling.wave + 1
         entry = PlannedRequest(request=request, source=source, num_known=num_known, wave=wave)
         self.entries.append(entry)
+        self.max_length = max(self.max_length, request.max_length)
         self._planned.add(request.ids, entry)
         return entry
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from katgym.policies.hf.decode_attention import use_decode_attention
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.kv_slots import SlotCache
 from katgym.policies.hf.prefill_plan import PlannedRequest, PrefillPlan
@@ -26,6 +27,7 @@ class RowBatch:
     """One model's running requests, `rows[i]` in slot i; used by one thread."""
 
     def __init__(self, model: Any, *, max_cached_tokens: int, max_prefill_tokens: int) -> None:
+        use_decode_attention(model)
         self.model = model
         self.max_cached_tokens = max_cached_tokens
         self.max_prefill_tokens = max_prefill_tokens
@@ -46,6 +48,11 @@ class RowBatch:
         self._slots = SlotCache(self.model.config.get_text_config().num_hidden_layers)
         self._index: PrefixIndex[Request | CachedPrefix] = PrefixIndex()
         self.kept = PrefixCache(self.max_cached_tokens)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the longest row may have in the end; 0 without rows."""
+        return max((row.max_length for row in self.rows), default=0)
 
     def plan(self) -> PrefillPlan:
         """Return an empty plan that knows what can be copied."""
@@ -89,9 +96,9 @@ class RowBatch:
         self._leave(finished)
         return finished
 
-    def drop_cancelled(self) -> None:
-        """Remove the rows whose callers are gone."""
-        self._leave([row for row in self.rows if row.future.cancelled()])
+    def drop(self, requests: Sequence[Request]) -> None:
+        """Remove the rows of requests whose callers are gone; those that do not run stay away."""
+        self._leave([row for row in requests if row.slot >= 0])
 
     def release(self, session_id: str) -> None:
         """Forget what was kept for a session."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -107,3 +111,65 @@ def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):
         )[:, 0]
         assert (expected - torch.tensor(generated.policy_logprobs)).abs().max() <= 1e-4
     assert engine.batch.rows == []
+
+
+def names_of_threads(model, names):
+    """Note which threads call a model."""
+    return model.register_forward_hook(
+        lambda *_: names.append(threading.current_thread().name), always_call=True
+    )
+
+
+def test_rounds_and_updates_run_in_the_threads_that_are_given(model):
+    """Whoever trains in the same one is never beside a round."""
+    names, order = [], []
+
+    async def go(engine, threads):
+        loop = asyncio.get_running_loop()
+        for step in range(2):
+            playing = [asyncio.ensure_future(engine.generate(make_request(n, 5))) for n in (1, 2)]
+            await asyncio.sleep(0)
+            await loop.run_in_executor(threads, lambda: order.append(len(engine.batch.rows)))
+            await asyncio.gather(*playing)
+            await engine.update(lambda: names.append(threading.current_thread().name), step)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="given") as threads:
+        engine = BatchEngine(model, threads=threads)
+        hook = names_of_threads(model, names)
+        try:
+            asyncio.run(go(engine, threads))
+        finally:
+            hook.remove()
+            engine.close()
+    assert set(names) == {"given_0"} and len(names) > 40
+    assert order == [0, 0]  # after all of them, not between two
+
+
+def test_requests_that_come_together_begin_with_one_prefill(model):
+    async def go():
+        requests = [make_request(n, 5) for n in range(1, 9)]
+        await asyncio.gather(*(engine.generate(request) for request in requests))
+
+    engine = BatchEngine(model)
+    shapes = []
+    hook = model.register_forward_hook(
+        lambda _, args, given, out: shapes.append(tuple(given["input_ids"].shape)),
+        with_kwargs=True,
+    )
+    try:
+        for _ in range(3):  # an engine that has been idle begins anew
+            shapes.clear()
+            asyncio.run(go())
+            assert shapes[0] == (8, 5) and set(shapes[1:]) == {(8, 1)}
+            engine.batch.forget()
+    finally:
+        hook.remove()
+        engine.close()
+
+
+def test_an_engine_without_requests_holds_no_thread(model):
+    engine = BatchEngine(model)
+    before = threading.active_count()
+    asyncio.run(engine.generate(make_request(1, 5)))
+    engine.close()
+    assert threading.active_count() <= before

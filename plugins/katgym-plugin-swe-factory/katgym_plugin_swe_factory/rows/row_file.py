@@ -31,14 +31,12 @@ def read_objects(path: Path) -> Iterator[Numbered]:
         return
     with path.open("rb") as file:
         start = file.read(64).lstrip()
-    values: Iterator[tuple[int, Any]]
+    values: Iterator[tuple[int, Any]] = _lines(path)
     if start.startswith(b"["):
         try:
             values = enumerate(json.loads(path.read_bytes()), 1)
         except (ValueError, RecursionError) as e:
             raise UsageError(f"{str(path)!r} starts as a JSON array but is none: {e}") from e
-    else:
-        values = _lines(path)
     for number, value in values:
         if not isinstance(value, dict | RowError):
             value = RowError("", f"a row is a JSON object, got {type(value).__name__}")

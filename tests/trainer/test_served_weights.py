@@ -14,10 +14,9 @@ from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.folder_sync import remove_versions, version_folder
 from katgym_trainer.weight_sync.served_weights import (
+    ServedModel,
     scores,
-    served_weights,
     tied_head,
-    write_weights,
 )
 
 
@@ -25,10 +24,10 @@ def test_a_tied_head_is_sent_beside_the_embeddings(tmp_path):
     model = tiny_qwen().eval()
     name, weight = tied_head(model)
     assert name == "lm_head.weight"
-    sent = dict(served_weights(model))
+    sent = dict(ServedModel(model).weights())
     assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
-    assert "lm_head.weight" not in dict(served_weights(model, should_repeat_head=False))
-    write_weights(model, tmp_path)
+    assert "lm_head.weight" not in dict(ServedModel(model).weights(should_repeat_head=False))
+    ServedModel(model).write(tmp_path)
     files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert files == ["model.safetensors", "tied_head.safetensors"]
     assert torch.equal(load_file(tmp_path / "tied_head.safetensors")[name], weight)
@@ -38,8 +37,8 @@ def test_a_tied_head_is_sent_beside_the_embeddings(tmp_path):
 def test_an_untied_model_has_one_head(tmp_path):
     model = tiny_qwen(tie_word_embeddings=False)
     assert tied_head(model) is None
-    assert [name for name, _ in served_weights(model)].count("lm_head.weight") == 1
-    write_weights(model, tmp_path)
+    assert [name for name, _ in ServedModel(model).weights()].count("lm_head.weight") == 1
+    ServedModel(model).write(tmp_path)
     assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
 
 
@@ -51,8 +50,8 @@ def test_adapters_are_merged_into_what_is_sent(is_tied, tmp_path):
             if "lora_B" in name:
                 parameter.normal_()
     expected = scores(model, [5, 6, 7, 8])
-    sent = dict(served_weights(model))
-    write_weights(model, tmp_path)
+    sent = dict(ServedModel(model).weights())
+    ServedModel(model).write(tmp_path)
     for state in (sent, load_file(tmp_path / "model.safetensors")):
         plain = tiny_qwen(tie_word_embeddings=is_tied)
         plain.load_state_dict(state, strict=False)

@@ -25,8 +25,8 @@ from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError, compare
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.served_weights import (
+    ServedModel,
     scores,
-    write_adapter,
 )
 from katgym_trainer.weight_sync.weight_sync import WeightSync
 
@@ -352,7 +352,7 @@ def test_what_does_not_apply_is_refused(told, model, tmp_path):
     with pytest.raises(UsageError, match="at least one server"):
         ReloadSync([], "tiny", folder=tmp_path)
     with pytest.raises(UsageError, match="and the model has none"):
-        write_adapter(model, tmp_path)
+        ServedModel(model).write_adapter(tmp_path)
     with pytest.raises(UsageError, match="the model is not on one"):
         run_sync(IpcSync([told[0].url], "tiny"), model)
     assert told[0].calls == []

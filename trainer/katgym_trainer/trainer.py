@@ -132,26 +132,35 @@ class Trainer:
 
         masks, shaping: see `group_rows`.
         """
+        return self.step_rows(self.rows_of(groups, masks=masks, shaping=shaping), is_scaled=True)
+
+    def rows_of(
+        self,
+        groups: Sequence[RolloutGroup],
+        *,
+        masks: ErrorMasks | None = None,
+        shaping: Shaping | None = None,
+    ) -> list[Row]:
+        """Return the rows of groups that `step` trains on, with the algorithm's advantages."""
         if self.algorithm.advantage is None:
             raise UsageError(
                 f"algorithm {self.algorithm_name!r} makes no advantages of rewards: give step_rows"
                 " rows (of supervised_rows, with_gae or preference_rows)"
             )
-        from katgym_trainer.rollouts.rollout_rows import (  # needs what records rollouts
-            group_rows,
-            pass_rates,
-        )
+        from katgym_trainer.rollouts import rollout_rows  # needs what records rollouts
         from katgym_trainer.rollouts.turn_errors import NO_MASKS
 
-        rows = group_rows(
-            groups, self.algorithm.advantage, masks=masks or NO_MASKS, shaping=shaping
-        )
+        how: dict[str, Any] = {"masks": masks or NO_MASKS, "shaping": shaping}
+        rows = rollout_rows.group_rows(groups, self.algorithm.advantage, **how)
         if self.config.advantage_scaling == "pass_rate":
-            rows = scale_by_pass_rate(rows, pass_rates(groups), max_scale=self.config.max_scale)
-        return self._step(rows)
+            rates = rollout_rows.pass_rates(groups)
+            rows = scale_by_pass_rate(rows, rates, max_scale=self.config.max_scale)
+        return rows
 
-    def step_rows(self, rows: Sequence[Row]) -> dict[str, float]:
+    def step_rows(self, rows: Sequence[Row], *, is_scaled: bool = False) -> dict[str, float]:
         """Train on rows and return metrics, by the names of `METRICS`.
+
+        is_scaled: `rows_of` has scaled them by pass rates, where that is asked for.
 
         Groups in which no token has an advantage are not computed, and count in every mean, where
         the loss has no term but the advantage's. An update whose gradient is not finite is left
@@ -161,7 +170,7 @@ class Trainer:
         `num_updates` those that were made before stay. Ctrl-C waits for weights that are being
         written.
         """
-        if self.config.advantage_scaling == "pass_rate":
+        if self.config.advantage_scaling == "pass_rate" and not is_scaled:
             raise UsageError(
                 "advantage_scaling='pass_rate' needs the groups' rewards: call step, or"
                 " scale_by_pass_rate on the rows"
@@ -342,15 +351,10 @@ class Trainer:
         }
 
     def _pack(self, rows: Sequence[Row]) -> list[PackedForest]:
-        config = self.config
-        return self._shares.pack(
-            rows,
-            is_by_group=self.loss.coupling is Coupling.GROUP,
-            max_tokens=config.max_tokens,
-            max_pairs=config.max_pairs,
-            max_trained=config.max_trained,
-            should_split=config.should_split,
-        )
+        names = ("max_tokens", "max_pairs", "max_trained", "should_split")
+        budget = {name: getattr(self.config, name) for name in names}
+        is_by_group = self.loss.coupling is Coupling.GROUP
+        return self._shares.pack(rows, is_by_group=is_by_group, **budget)
 
     def _backward(self, forests: Sequence[PackedForest]) -> dict[str, float]:
         with self._training():

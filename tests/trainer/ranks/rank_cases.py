@@ -21,10 +21,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
+from tiny_families import make as make_family
 from tiny_model import TinyModel
 from tiny_qwen import VOCABULARY, tiny_qwen
 
@@ -35,6 +37,7 @@ from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.ranks.ranks import Ranks, whole
 from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.weight_sync.served_weights import ServedModel
 
 BUDGETS = {"packed": {"max_tokens": 60}, "parts": {"max_tokens": 16, "should_split": True}}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -224,6 +227,35 @@ def models_error(ranks: Ranks, folder: Path, args: dict[str, Any]) -> float:
     return error(*found)
 
 
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """Return all weights of a folder, as a server reads them."""
+    index = folder / "model.safetensors.index.json"
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        found |= load_file(path)
+    if index.exists():  # a server looks at no others
+        assert json.loads(index.read_text())["weight_map"].keys() == found.keys()
+    return found
+
+
+def served_error(name: str, ranks: Ranks, folder: Path, make: Callable[[], Any]) -> float:
+    """Return how far the weights and scores that ranks give servers are from one process's."""
+    model, found = make(), []
+    as_tree_model(model, ranks=ranks)  # shards it in place
+    for who, given in ((ranks, model), (Ranks(), make())):
+        served = ServedModel(given, ranks=who, dtype=torch.float32)
+        path = folder / f"served-{name}-{who.num}-{ranks.num}"
+        if who.num > 1 or ranks.is_first:
+            path.mkdir(exist_ok=True)
+            served.write(path, **({"max_file_bytes": 1} if who.num > 1 else {}))
+        ranks.gather(None)
+        scored = {"scores": torch.tensor(served.scores([5, 6, 7, 8]))}
+        found.append({**tensors_of(path), **dict(served.weights()), **scored})
+        is_several = (path / "model.safetensors.index.json").exists()
+        assert is_several == (who.num > 1)
+    return error(*found)
+
+
 def refusals(ranks: Ranks) -> float:
     """Return 0 if every rank is told what ranks cannot do."""
     one, short = Row([1, 2, 3 + ranks.number], [0, 1, 1]), {"max_tokens": 40}
@@ -264,6 +296,14 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
         yield f"checkpoints {name}", functools.partial(checkpoints_error, ranks, folder, args)
     for name, args in {**kinds, "halves": {"dtype": "bfloat16"}}.items():
         yield f"models {name}", functools.partial(models_error, ranks, folder, args)
+    served = {
+        "tied": tiny_qwen,
+        "untied": functools.partial(tiny_qwen, tie_word_embeddings=False),
+        "experts": functools.partial(make_family, "Qwen3Moe"),
+        "adapters": adapted,
+    }
+    for name, make in served.items():
+        yield f"served {name}", functools.partial(served_error, name, ranks, folder, make)
     for name, (algorithm, args) in TRAINERS.items():
         given = [r.replace(ref_logprobs=None) for r in rows()] if "kl_coef" in str(args) else rows()
         yield f"trainer {name}", functools.partial(trainer_error, ranks, given, algorithm, args)

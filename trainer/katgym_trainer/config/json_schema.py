@@ -43,8 +43,10 @@ def _run_schema(cls: type[RunConfig], given: Sequence[str]) -> Schema:
     sections = {
         item.name: _track_schema() if item.name == "track" else value_schema(rules[item.name])
         for item in dataclasses.fields(cls)
-        if item.name not in ("loop", "trainer", *given)
+        if item.name not in ("loop", "trainer", "ranks", *given)
     }
+    launch = {"type": "object", "additionalProperties": False}
+    sections["trainer"] = {**launch, "properties": {"ranks": value_schema(rules["ranks"])}}
     train = table_schema(rules["loop"])
     options = table_schema(TrainerConfig)["properties"]
     train["properties"] |= {

@@ -24,7 +24,8 @@ from katgym.config.sections import (
 )
 from katgym.config.toml_files import read_toml
 from katgym.errors import UsageError
-from katgym_trainer.config.rules import Count, CountOrZero, check_fields
+from katgym_trainer.config.rules import Count, CountOrZero, Positive, check_fields
+from katgym_trainer.ranks.ranks import TIMEOUT_S
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -77,6 +78,17 @@ class RunLoopConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksConfig:
+    """Section [trainer.ranks]: the processes that torchrun starts."""
+
+    timeout_s: Positive = TIMEOUT_S
+    """Wall seconds after which a rank that does not answer ends the run, with its number."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, UsageError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A whole run, of any kind."""
 
@@ -89,6 +101,8 @@ class RunConfig:
     """The other keys of [train]: options of `TrainerConfig`."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     track: tuple[TrackConfig, ...] = ()
+    ranks: RanksConfig = field(default_factory=RanksConfig)
+    """[trainer.ranks]; may change in a continued run."""
 
     @classmethod
     def read(
@@ -122,10 +136,14 @@ class RunConfig:
         loop = {key: train.pop(key) for key in of_loop if key in train}
         values = {**given, "loop": section(types["loop"], loop, where), "trainer": train}
         for item in dataclasses.fields(cls):
-            if item.name in raw:
+            if item.name in raw and item.name != "trainer":
                 values[item.name] = _read(types[item.name], raw[item.name], name, item.name)
             elif item.name not in values and default_of(item) is dataclasses.MISSING:
                 raise UsageError(f"{name} has no section [{item.name}]")
+        launch = table(raw.get("trainer", {}), f"{name} [trainer]")
+        check_keys(launch, ["ranks"], f"section of {name} [trainer]")
+        if "ranks" in launch:
+            values["ranks"] = section(RanksConfig, launch["ranks"], f"{name} [trainer.ranks]")
         config = cls(**values)
         try:
             config.check()
@@ -136,7 +154,7 @@ class RunConfig:
     @classmethod
     def sections(cls, given: Mapping[str, Any]) -> list[str]:
         """Return the names of the tables that a file may have."""
-        return ["train", *({*names(cls)} - {"loop", "trainer", *given})]
+        return ["train", *({*names(cls)} - {"loop", "ranks", *given})]
 
     @classmethod
     def trainer_options(cls) -> list[str]:

@@ -83,26 +83,21 @@ def _check_target(model: Any, target: str) -> None:
             )
 
 
-@torch.no_grad()
 def merge_state(model: Any) -> dict[str, Tensor]:
-    """Return the weights of a model with adapters as one without them has them, by its names.
+    """Return the weights of a model with adapters as one without them has them."""
+    return dict(merged_weights(model))
+
+
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and weight of a model with adapters as one without them has them, one at a time.
 
     W + scale B A, in the weight's dtype. Weights that have no adapter are the model's own tensors.
     Raises `UsageError` for adapters that are more than that.
     """
+    _check_plain(model)
     base = model.get_base_model()
-    for name, adapter in model.peft_config.items():
-        # Other kinds, and variants of LoRA that add more than B A.
-        is_lora = isinstance(adapter, peft.LoraConfig)
-        for option in ("modules_to_save", "use_dora", "lora_bias", "trainable_token_indices"):
-            if not is_lora or getattr(adapter, option, None):
-                why = option if is_lora else type(adapter).__name__
-                raise UsageError(
-                    f"adapter {name!r} has {why}, and only plain LoRA is merged; is_merged=False"
-                    " writes the adapters alone"
-                )
     adapted = {name: layer for name, layer in base.named_modules() if isinstance(layer, LoraLayer)}
-    found: dict[str, Tensor] = {}
     for name, tensor in base.state_dict().items():
         if ".lora_" in name:
             continue
@@ -112,5 +107,17 @@ def merge_state(model: Any) -> dict[str, Tensor]:
             layer: Any = adapted[layer_name]
             for adapter in layer.active_adapters:
                 tensor = tensor + layer.get_delta_weight(adapter).to(tensor.dtype)
-        found[plain] = tensor
-    return found
+        yield plain, tensor
+
+
+def _check_plain(model: Any) -> None:
+    """Raise for other kinds of adapters, and for variants of LoRA that add more than B A."""
+    for name, adapter in model.peft_config.items():
+        is_lora = isinstance(adapter, peft.LoraConfig)
+        for option in ("modules_to_save", "use_dora", "lora_bias", "trainable_token_indices"):
+            if not is_lora or getattr(adapter, option, None):
+                why = option if is_lora else type(adapter).__name__
+                raise UsageError(
+                    f"adapter {name!r} has {why}, and only plain LoRA is merged; is_merged=False"
+                    " writes the adapters alone"
+                )

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,11 +23,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 TIMEOUT_S = 1800.0
-"""How long a rank waits for the others, who may write a checkpoint or play a while meanwhile."""
+"""How long a rank waits for the others, who may write a checkpoint or play solutions meanwhile."""
 
 
 class RanksError(RuntimeError):
@@ -39,10 +44,21 @@ class Ranks:
     """
 
     def __init__(
-        self, number: int = 0, num: int = 1, *, group: Any = None, mesh: DeviceMesh | None = None
+        self,
+        number: int = 0,
+        num: int = 1,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        group: Any = None,
+        mesh: DeviceMesh | None = None,
+        store: Any = None,
     ) -> None:
-        """number: this process's, from 0. group: for objects, on CPUs. mesh: for tensors."""
+        """number: this process's, from 0. group: for objects, on CPUs. mesh: for tensors.
+
+        store: of torch.distributed, where those who still answer say so when one does not.
+        """
         self.number, self.num, self.mesh, self.group = number, num, mesh, group
+        self.timeout_s, self._store = timeout_s, store
 
     @classmethod
     def join(cls, *, timeout_s: float = TIMEOUT_S) -> Ranks:
@@ -58,17 +74,17 @@ class Ranks:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend, timeout = "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timedelta(seconds=timeout_s)
         try:
-            dist.init_process_group(backend, timeout=timeout)
+            store, number, _ = next(rendezvous("env://", timeout=timeout))
+            own = PrefixStore("katgym", store)
+            dist.init_process_group(
+                backend, store=store, rank=number, world_size=num, timeout=timeout
+            )
         except (ValueError, RuntimeError) as e:
-            raise RanksError(
-                f"WORLD_SIZE={num} says that torchrun started several: they cannot meet: {e}"
-            ) from e
-        return cls(
-            dist.get_rank(),
-            num,
-            group=dist.new_group(backend="gloo", timeout=timeout),
-            mesh=init_device_mesh("cuda" if has_gpu else "cpu", (num,)),
-        )
+            told = f"WORLD_SIZE={num} says that torchrun started several"
+            raise RanksError(f"{told}: they cannot meet: {e}") from e
+        group = dist.new_group(backend="gloo", timeout=timeout)
+        mesh = init_device_mesh("cuda" if has_gpu else "cpu", (num,))
+        return cls(number, num, timeout_s=timeout_s, group=group, mesh=mesh, store=own)
 
     @property
     def is_first(self) -> bool:
@@ -137,18 +153,38 @@ class Ranks:
         result: T = self.share_first(found)
         return result
 
+    def has_lost(self, error: BaseException) -> bool:
+        """Return whether an error comes of a rank that died or does not answer."""
+        is_known = isinstance(error, dist.DistError) or any(sign in str(error) for sign in _SIGNS)
+        return self.num > 1 and isinstance(error, RuntimeError) and is_known
+
     def explain(self, error: BaseException) -> RanksError | None:
         """Return an error that others caused as one that says what to do; None for another."""
-        if self.num == 1 or not isinstance(error, RuntimeError):
+        if not self.has_lost(error):
             return None
         text = str(error)
-        if not (isinstance(error, dist.DistError) or any(sign in text for sign in _SIGNS)):
-            return None
+        silent = ", ".join(map(str, self.find_silent()))
+        who = f"rank {silent}" if silent else "another rank"
         return RanksError(
-            f"rank {self.number} of {self.num}: another rank died or does not answer"
-            f" ({text[:200]}); look for its error above. The same command goes on from the last"
-            " checkpoint"
+            f"rank {self.number} of {self.num}: {who} died or does not answer within"
+            f" {self.timeout_s:g} s ({text[:200]}); look for its error above. The same command goes"
+            " on from the last checkpoint"
         )
+
+    def find_silent(self) -> list[int]:
+        """Return the ranks that do not say within some seconds that they lost one, too."""
+        if self._store is None:
+            return []
+        silent = [number for number in range(self.num) if number != self.number]
+        until = time.monotonic() + _CHECK_IN_S
+        try:
+            self._store.set(str(self.number), "lost one")
+            while silent and time.monotonic() < until:
+                time.sleep(0.1)
+                silent = [number for number in silent if not self._store.check([str(number)])]
+        except RuntimeError:  # the process that kept it is gone
+            return []
+        return silent
 
     def __enter__(self) -> Ranks:
         return self
@@ -159,6 +195,9 @@ class Ranks:
         if error is None:
             dist.destroy_process_group()
             return
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and self.has_lost(error):  # torchrun ends all, once it sees one end
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if (told := self.explain(error)) is not None:
             raise told from error
 
@@ -189,6 +228,8 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+_CHECK_IN_S = 10.0
+"""Ranks that wait for one that hangs began to wait within about this time of each other."""
 _SIGNS = ("gloo", "Gloo", "NCCL", "Connection closed by peer", "Timed out waiting")
 """In the texts of torch.distributed's errors of every backend."""
 

@@ -22,6 +22,8 @@ from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.models.preparation import DTYPES
+from katgym_trainer.ranks.lead import Lead
 from katgym_trainer.ranks.ranks import ALONE, Ranks
 from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.group_stream import GroupFeed, GroupStream, Taken
@@ -33,12 +35,13 @@ from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.servers.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.store_stream import StoreStream
-from katgym_trainer.runs.model_loading import load_reference
+from katgym_trainer.runs.model_loading import load_model, load_reference
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun
 from katgym_trainer.saving.best_model import BestModel
 from katgym_trainer.trackers.tracker import Tracker
+from katgym_trainer.weight_sync.served_weights import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -65,41 +68,92 @@ class RlResult(RunResult):
             yield f"held-out {self.best['headline']:.3f} at best (step {self.best['step']:.0f})"
 
 
-class RlRun(TrainingRun[RlConfig, RlResult]):
-    """What one process of a run holds.
+def _check_nothing() -> None:
+    """Look at nothing, on a rank that plays nothing."""
+
+
+class RankedRlRun(TrainingRun[RlConfig, RlResult]):
+    """What every rank of a run holds: its share of the model, and calls that they make together."""
+
+    def prepare(
+        self, check: Callable[[], None] = _check_nothing, look: Callable[[], None] = _check_nothing
+    ) -> Mapping[str, Any] | None:
+        """Load model, trainer and checkpoint; return the checkpoint's cursor.
+
+        check, look: what the first rank looks at before and after the model is loaded.
+        """
+        config, ranks = self.config, self.ranks
+        ranks.together(check)
+        self.load_model()
+        ranks.together(look)
+        reference = load_reference(config, ranks=ranks)
+        self.make_trainer(config.loop.algorithm, config.trainer_config, reference=reference)
+        self.num_steps = config.loop.num_steps
+        cursor = self.restore()
+        dtype = DTYPES[self.trainer.config.dtype] if ranks.num > 1 else None
+        served = ServedModel(self.trainer.model, ranks=ranks, dtype=dtype)
+        self.lead = Lead(ranks, trainer=self.trainer, served=served)
+        self.served = self.lead.proxy(
+            "served", served, "scores", "weights", "write", "write_adapter"
+        )
+        return cursor
+
+    def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
+        self.lead.follow()
+        return {}
+
+    def write_model(self, folder: Path) -> None:
+        """Write the best weights where held-out tasks say which these are, else the last."""
+        best = self.ranks.on_first(self.find_best)
+        if best is None:
+            super().write_model(folder)
+        elif self.ranks.is_first:
+            shutil.copytree(best, folder, dirs_exist_ok=True)
+
+    def find_best(self) -> Path | None:
+        """Return where the best weights are; None: the last are to be taken."""
+        return None
+
+    def result(self, **common: Any) -> RlResult:
+        return RlResult(**common, best=None)
+
+
+class RlFollower(RankedRlRun):
+    """What a rank that is not the first holds: it plays nothing."""
+
+    def __init__(
+        self, config: RlConfig, folder: RunFolder, observer: Observer, ranks: Ranks
+    ) -> None:
+        super().__init__(config, folder, observer, ranks)
+        self.prepare()
+
+
+class RlRun(RankedRlRun):
+    """What one process of a run holds, or the first of its ranks, which alone plays.
 
     It raises also `RlRunError` (`learning_watch.py`) when the policy learns nothing, and
     `PolicyError` when it only fails.
     """
+
+    follower = RlFollower
 
     def __init__(
         self, config: RlConfig, folder: RunFolder, observer: Observer, ranks: Ranks = ALONE
     ) -> None:
         """Make envs, model and trainer, and load the newest checkpoint if there is one."""
         super().__init__(config, folder, observer, ranks)
-        check_store(config)
-        self.source = None
-        if not config.rollouts.store:
-            self.source = Curriculum(config.envs, config.rollouts, seed=config.loop.seed)
-        self.held_out = HeldOut(config) if config.evaluate.every_steps else None
-        self.load_model()
-        if self.source is not None:
-            check_prompts(config, self.loaded.renderer, self.source.first_lessons())
-        self.make_trainer(
-            config.loop.algorithm, config.trainer_config, reference=load_reference(config)
-        )
-        self.num_steps = config.loop.num_steps
+        cursor = self.prepare(self.make_source, self.check_prompts)
+        methods = ("step_rows", "save_checkpoint", "save_pretrained")
+        self.trainer = self.lead.proxy("trainer", self.trainer, *methods)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="katgym-rl")
         self.best = BestModel(folder.path, config.evaluate.compared())
         self.watch = LearningWatch(config.loop.max_idle_steps)
-        cursor = self.restore()
         self.feed_state: Mapping[str, Any] | None = None
         """What groups go on from, of a run that is continued."""
-        if cursor is None:
-            self.best.forget_after(-1)  # the first weights are evaluated again
-        else:
+        # What a run begins with is evaluated again.
+        self.best.forget_after(-1 if cursor is None else self.first)
+        if cursor is not None:
             self.feed_state, self.watch.num_idle = cursor["feed"], int(cursor["num_idle"])
-            self.best.forget_after(self.first)
             observer.say(f"continuing after step {self.first}")
         folder.open_metrics(self.first)
         assert self.trainer.algorithm.advantage is not None, "checked with the file"
@@ -108,14 +162,29 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
             folder.path, advantage=self.trainer.algorithm.advantage, shaping=self.shaping
         )
 
+    def make_source(self) -> None:
+        """Make what is played, as far as it needs no model."""
+        config = self.config
+        check_store(config)
+        self.source = None
+        if not config.rollouts.store:
+            self.source = Curriculum(config.envs, config.rollouts, seed=config.loop.seed)
+        self.held_out = HeldOut(config) if config.evaluate.every_steps else None
+
+    def check_prompts(self) -> None:
+        if self.source is not None:
+            check_prompts(self.config, self.loaded.renderer, self.source.first_lessons())
+
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
-        return asyncio.run(self._train(trackers, stop))
+        with self.lead.leading():
+            return asyncio.run(self._train(trackers, stop))
 
     async def _train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
         if self.trainer.num_steps == self.num_steps:
             return {}
         metrics: dict[str, float] = {}
         asyncio.get_running_loop().set_default_executor(DaemonThreads())  # envs may hang in them
+        beat = asyncio.create_task(self._stay_awake())
         host = await self._host()
         try:
             engine = RolloutEngine(
@@ -143,8 +212,7 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
                     # 2. Advantages, pruning, packing, the optimizer.
                     async with host.training():
                         groups = [found.group for found in taken.groups if found.group.rewards]
-                        step_on = self._step if groups else self.trainer.step_rows
-                        metrics |= await self._in_thread(self.take_step, step_on, groups)
+                        metrics |= await self._in_thread(self.take_step, self._step, groups)
 
                     # 3. New weights for the policy, which goes on with them.
                     step = self.trainer.num_steps
@@ -161,18 +229,22 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
                     self.watch.check(step, metrics, taken)
                 await self._save(feed, is_last=True)
         finally:
+            beat.cancel()
             await host.aclose()
         return metrics
 
     def _step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
-        return self.trainer.step(groups, masks=self.config.rewards.masks(), shaping=self.shaping)
+        rows = self.trainer.rows_of(groups, masks=self.config.rewards.masks(), shaping=self.shaping)
+        return self.trainer.step_rows(rows, is_scaled=True)
 
-    def write_model(self, folder: Path) -> None:
-        """Write the best weights where held-out tasks say which these are, else the last."""
-        if self._keeps_best and self.best.found is not None:
-            shutil.copytree(self.best.path, folder, dirs_exist_ok=True)
-        else:
-            super().write_model(folder)
+    async def _stay_awake(self) -> None:
+        """Tell ranks that wait for their next step that there will be one."""
+        while self.ranks.num > 1:
+            await asyncio.sleep(self.ranks.timeout_s / 4)
+            await asyncio.to_thread(self.lead.beat)
+
+    def find_best(self) -> Path | None:
+        return self.best.path if self._keeps_best and self.best.found is not None else None
 
     def result(self, **common: Any) -> RlResult:
         return RlResult(**common, best=self.best.found)
@@ -212,7 +284,11 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
             self.observer.say("connecting to vLLM" if is_there else "starting vLLM")
             last_step = max(self.first, self.kept.last_step())
             pool = ServerPool(
-                self.trainer, self.config, folder=self.folder.path, last_step=last_step
+                self.trainer,
+                self.config,
+                folder=self.folder.path,
+                last_step=last_step,
+                served=self.served,
             )
             return await pool.start()
         if self.config.rollouts.store:
@@ -220,8 +296,15 @@ class RlRun(TrainingRun[RlConfig, RlResult]):
                 "no [policy] uri: whoever plays into %r gets no new weights from this run",
                 self.config.rollouts.store,
             )
-        is_shared = self.config.rollouts.max_staleness == 0
-        return InProcessHost(self.trainer, self.loaded.tokenizer, self.config, is_shared=is_shared)
+        is_alone = self.ranks.num == 1
+        is_shared = is_alone and self.config.rollouts.max_staleness == 0
+        copied = None
+        if not is_alone:
+            self.observer.say("loading a whole copy that plays on the first rank")
+            copied = load_model(self.config.model, self.trainer.config.dtype).model
+        return InProcessHost(
+            self.served, self.loaded.tokenizer, self.config, is_shared=is_shared, copied=copied
+        )
 
     async def _evaluate(self, host: PolicyHost, *, is_first: bool = False) -> dict[str, float]:
         """Play the held-out tasks if it is time, and keep the best weights."""

@@ -54,16 +54,18 @@ def load_model(config: ModelConfig, dtype: str, *, ranks: Ranks = ALONE) -> Load
     return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer)
 
 
-def load_reference(config: RlConfig) -> Any:
+def load_reference(config: RlConfig, *, ranks: Ranks = ALONE) -> Any:
     """Return the model of a run's section [reference], in no need of gradients; None without one.
 
-    `UsageError` for one that is not there, or of another vocabulary than [model].
+    ranks: that are going to share it. `UsageError` for one that is not there, or of another
+    vocabulary than [model].
     """
     if config.reference is None:
         return None
     path = config.reference.path or config.model.path
     try:
-        model, _ = pretrained.load_model(path, DTYPES[config.trainer_config().dtype])
+        dtype = DTYPES[config.trainer_config().dtype]
+        model, _ = pretrained.load_model(path, dtype, ranks=ranks)
         sizes = [AutoConfig.from_pretrained(p).vocab_size for p in (path, config.model.path)]
     except (OSError, ValueError) as e:
         raise UsageError(f"[reference]: {e}") from e

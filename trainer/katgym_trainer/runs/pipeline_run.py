@@ -26,6 +26,7 @@ from katgym.system import FolderGuard, write_atomically
 from katgym_trainer.config.pipeline_config import PipelineConfig
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.config.train_run_config import TrainRunConfig
+from katgym_trainer.ranks.ranks import num_started
 from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.rl_checks import check_prompts
@@ -33,7 +34,7 @@ from katgym_trainer.rl.rl_run import RlResult, RlRun
 from katgym_trainer.runs.model_loading import load_renderer
 from katgym_trainer.runs.train_run import TrainResult, TrainRun
 from katgym_trainer.runs.training_data import check_sources
-from katgym_trainer.runs.training_run import Observer, TrainingRun, check_alone
+from katgym_trainer.runs.training_run import Observer, TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,11 @@ def pipeline_run(
     `UsageError`. Raises what the stages raise.
     """
     began_s = time.perf_counter()
-    check_alone()
+    if (num := num_started()) > 1:
+        raise UsageError(
+            f"torchrun started {num} processes, and stages are run by one: give each stage a file"
+            " of its own, with the model of the one before, and start them one after the other"
+        )
     check_stages(config)
     path.mkdir(parents=True, exist_ok=True)
     guard = FolderGuard(path)

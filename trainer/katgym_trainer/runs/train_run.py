@@ -47,8 +47,6 @@ class TrainResult(RunResult):
 class TrainRun(TrainingRun[TrainRunConfig, TrainResult]):
     """What one process of a run on recorded rollouts holds."""
 
-    has_ranks = True
-
     def __init__(
         self, config: TrainRunConfig, folder: RunFolder, observer: Observer, ranks: Ranks = ALONE
     ) -> None:

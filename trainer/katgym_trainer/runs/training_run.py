@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer.config.run_config import RunConfig
-from katgym_trainer.ranks.ranks import ALONE, Ranks, explain_lost_ranks, num_started
+from katgym_trainer.ranks.ranks import ALONE, Ranks, explain_lost_ranks
 from katgym_trainer.runs.model_loading import load_model
 from katgym_trainer.runs.process.freed_memory import keep_freed_memory
 from katgym_trainer.runs.process.full_disk import explain_full_disk
@@ -82,15 +82,6 @@ R = TypeVar("R", bound=RunResult)
 T = TypeVar("T")
 
 
-def check_alone() -> None:
-    """Raise `UsageError` where torchrun started several processes."""
-    if (num := num_started()) > 1:
-        raise UsageError(
-            f"torchrun started {num} processes, and this is a run of one: several ranks run sft and"
-            " rft, not rl or stages; start it without torchrun"
-        )
-
-
 class SilentObserver:
     """Of the ranks that are not the first."""
 
@@ -104,8 +95,8 @@ class SilentObserver:
 class TrainingRun(abc.ABC, Generic[C, R]):
     """What one process of a run holds."""
 
-    has_ranks: ClassVar[bool] = False
-    """Whether several ranks can run it together."""
+    follower: ClassVar[type[TrainingRun[Any, Any]] | None] = None
+    """What ranks that are not the first run; None: the same."""
     trainer: Trainer
     num_steps: int
     """Optimizer steps the run is to have."""
@@ -139,12 +130,10 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         """
         began_s = time.perf_counter()
         keep_freed_memory()
-        if not cls.has_ranks:
-            check_alone()
         identity = config.identity()
         with contextlib.ExitStack() as stack:
             stack.enter_context(explain_lost_ranks())
-            ranks = stack.enter_context(Ranks.join())
+            ranks = stack.enter_context(Ranks.join(timeout_s=config.ranks.timeout_s))
             trackers = [make_tracker(track, path) for track in config.track if ranks.is_first]
             stack.enter_context(explain_full_disk(path))
 
@@ -158,8 +147,11 @@ class TrainingRun(abc.ABC, Generic[C, R]):
             folder = stack.enter_context(ranks.together(open_folder))
             name = "train.log" if ranks.is_first else f"train-rank-{ranks.number}.log"
             stack.enter_context(log_to(path / name))
-            run = cls(config, folder, observer if ranks.is_first else SilentObserver(), ranks)
-            with contextlib.closing(run), StopSignals() as stop:
+            kind, told = cls, observer
+            if not ranks.is_first:
+                kind, told = cls.follower or cls, SilentObserver()
+            run = kind(config, folder, told, ranks)
+            with StopSignals() as stop, contextlib.closing(run):
                 with tracking(trackers, folder.lock):
                     metrics = run.train(trackers, stop)
                 is_finished = run.finish()

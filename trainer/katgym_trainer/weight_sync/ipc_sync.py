@@ -16,7 +16,7 @@ import torch
 from katgym.errors import UsageError
 from katgym.vllm_server.control import VllmControl
 from katgym_trainer.weight_sync.ipc_handles import ipc_handles
-from katgym_trainer.weight_sync.served_weights import served_weights
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import WeightSync, all_of
 
 
@@ -26,7 +26,7 @@ class IpcSync(WeightSync):
     _is_ready = False
 
     async def prepare(self, model: Any, version: int) -> None:
-        if next(model.parameters()).device.type != "cuda":
+        if ServedModel.of(model).device.type != "cuda":
             raise UsageError("IpcSync shares memory of a GPU, and the model is not on one")
         if not self._is_ready:
             await all_of(
@@ -36,7 +36,7 @@ class IpcSync(WeightSync):
 
     async def update(self, model: Any, version: int) -> None:
         # Held until the last server has copied them: a handle does not keep its memory alive.
-        named = [(name, tensor.contiguous()) for name, tensor in served_weights(model)]
+        named = [(name, tensor.contiguous()) for name, tensor in ServedModel.of(model).weights()]
         torch.cuda.synchronize()
 
         async def send(control: VllmControl) -> None:

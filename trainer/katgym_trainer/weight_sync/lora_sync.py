@@ -17,7 +17,7 @@ from typing import Any, Unpack
 from katgym.vllm_server.control import VllmControl
 from katgym_trainer.weight_sync.folder_sync import FolderSync, version_folder
 from katgym_trainer.weight_sync.probe import WeightSyncError
-from katgym_trainer.weight_sync.served_weights import write_adapter
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import SyncOptions, all_of
 
 
@@ -41,7 +41,7 @@ class LoraSync(FolderSync):
         self.link = self.folder / link_name
 
     def write(self, model: Any, folder: Path) -> None:
-        write_adapter(model, folder)
+        ServedModel.of(model).write_adapter(folder)
 
     async def update(self, model: Any, version: int) -> None:
         new = self.folder / f"{self.link.name}.new"

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from torch import Tensor
 
 from katgym.errors import MissingDependencyError
-from katgym_trainer.weight_sync.served_weights import served_weights
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import SyncOptions, WeightSync
 
 try:
@@ -33,17 +33,17 @@ except ImportError as e:
     ) from e
 
 
-class ServedWeights:
+class SentWeights:
     """The weights of a model as vLLM's engines ask for them: what there is, then the tensors."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: ServedModel) -> None:
         self.model = model
 
     def metadata(self) -> list[Any]:
-        return [ParamMeta(name, t.dtype, tuple(t.shape)) for name, t in served_weights(self.model)]
+        return [ParamMeta(name, t.dtype, tuple(t.shape)) for name, t in self.model.weights()]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return served_weights(self.model)
+        return self.model.weights()
 
 
 class NcclSync(WeightSync):
@@ -68,7 +68,7 @@ class NcclSync(WeightSync):
     async def prepare(self, model: Any, version: int) -> None:
         if self._engines:
             return
-        source = ServedWeights(model)
+        source = SentWeights(ServedModel.of(model))
         for control in self.controls:
             with socket.socket() as free:  # a port that nobody has
                 free.bind(("", 0))

@@ -25,7 +25,7 @@ from katgym.errors import InfrastructureError, UsageError
 from katgym.vllm_server.control import VllmControl
 from katgym.vllm_server.token_api import TokenRequest
 from katgym.vllm_server.token_client import TokenClient
-from katgym_trainer.weight_sync.served_weights import scores
+from katgym_trainer.weight_sync.served_weights import ServedModel
 
 _NUM_PROMPT = 8
 """Tokens of the sequence that a server with adapters samples after."""
@@ -63,14 +63,13 @@ class Probe:
     """
 
     def __init__(self, config: ProbeConfig, model: Any) -> None:
-        self.model = model
+        self.model = served = ServedModel.of(model)
         self.token_ids = list(config.token_ids)
         if not self.token_ids:
-            vocab_size, draw = int(model.config.get_text_config().vocab_size), random.Random(0)
-            self.token_ids = [draw.randrange(vocab_size) for _ in range(config.num_tokens)]
-        self.logprobs = scores(model, self.token_ids)
-        dtype = next(model.parameters()).dtype
-        self.tolerance = config.tolerance or _TOLERANCES.get(dtype, 1e-4)
+            draw = random.Random(0)
+            self.token_ids = [draw.randrange(served.vocab_size) for _ in range(config.num_tokens)]
+        self.logprobs = served.scores(self.token_ids)
+        self.tolerance = config.tolerance or _TOLERANCES.get(served.dtype, 1e-4)
 
     async def check(self, control: VllmControl, served_name: str) -> float:
         """Return a server's largest difference; raises `WeightSyncError` if it is too large.
@@ -90,7 +89,7 @@ class Probe:
             )
             sampled = (await client.generate(request))[0]
             all_ids = [*prompt, *sampled.token_ids]
-            here = (await asyncio.to_thread(scores, self.model, all_ids))[len(prompt) - 1 :]
+            here = (await asyncio.to_thread(self.model.scores, all_ids))[len(prompt) - 1 :]
             there = sampled.policy_logprobs
         else:
             here = self.logprobs

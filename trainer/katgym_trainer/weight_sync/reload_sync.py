@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Unpack
 
 from katgym.vllm_server.control import SleepLevel
 from katgym_trainer.weight_sync.folder_sync import FolderSync, version_folder
-from katgym_trainer.weight_sync.served_weights import write_weights
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import SyncOptions, all_of
 
 
@@ -40,7 +40,7 @@ class ReloadSync(FolderSync):
         self.should_repeat_head = should_repeat_head
 
     def write(self, model: Any, folder: Path) -> None:
-        write_weights(model, folder, should_repeat_head=self.should_repeat_head)
+        ServedModel.of(model).write(folder, should_repeat_head=self.should_repeat_head)
 
     async def update(self, model: Any, version: int) -> None:
         path = version_folder(self.folder, version)

@@ -9,6 +9,7 @@ Not here: getting them there (`folder_sync.py`, `ipc_sync.py`, `nccl_sync.py`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,101 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from katgym.errors import UsageError
-from katgym_trainer.models.progress_bars import no_progress_bars
+from katgym_trainer.models import pretrained
+from katgym_trainer.ranks.ranks import ALONE, Ranks, whole
 
 
-def has_adapters(model: Any) -> bool:
-    """Return whether it is a model of peft."""
-    return hasattr(model, "get_base_model")
+class ServedModel:
+    """A trainer's model as servers take it; of several ranks every one makes the same calls."""
+
+    def __init__(
+        self, model: Any, *, ranks: Ranks = ALONE, dtype: torch.dtype | None = None
+    ) -> None:
+        """dtype: of what is sent, where ranks train wider pieces; None: the model's."""
+        self.model, self._ranks = model, ranks
+        self.dtype: torch.dtype = dtype or next(model.parameters()).dtype
+
+    @classmethod
+    def of(cls, model: Any) -> ServedModel:
+        """Return a model that may be served already."""
+        return cls(model) if isinstance(model, torch.nn.Module) else model
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that it knows."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether it is a model of peft."""
+        return hasattr(self.model, "get_base_model")
+
+    @torch.no_grad()
+    def scores(self, token_ids: Sequence[int]) -> list[float]:
+        """Return its log-probability of every token but the first."""
+        found = scores(self.model, token_ids)
+        if self._ranks.num > 1:  # what a forward without a backward left whole
+            base = self.model.get_base_model() if self.has_adapters else self.model
+            base.reshard()
+        return found
+
+    @torch.no_grad()
+    def weights(self, *, should_repeat_head: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and weight of all that a server loads, adapters merged, a tied head too.
+
+        One at a time is whole, on every rank.
+        """
+        tied, named = tied_head(self.model), self.model.named_parameters()  # shared ones once
+        if self.has_adapters:
+            from katgym_trainer.models.adapters import merged_weights  # imports peft
+
+            named = merged_weights(self.model)
+        for name, tensor in named:
+            if tied is None or name != tied[0]:
+                yield name, self._whole(tensor)
+        if tied is not None and should_repeat_head:
+            yield tied[0], self._whole(tied[1])
+
+    @torch.no_grad()
+    def write(
+        self,
+        folder: Path,
+        *,
+        should_repeat_head: bool = True,
+        max_file_bytes: int = pretrained.MAX_FILE_BYTES,
+    ) -> None:
+        """Write safetensors that a server reloads; see `pretrained.write_weights`."""
+        ranks, tied = self._ranks, tied_head(self.model)
+        pretrained.write_weights(
+            self.model, folder, ranks=ranks, dtype=self.dtype, max_file_bytes=max_file_bytes
+        )
+        if tied is not None and should_repeat_head:
+            head = {tied[0]: self._whole(tied[1]).contiguous().cpu()}
+            ranks.on_first(lambda: _write_head(head, folder))
+
+    def write_adapter(self, folder: Path) -> None:
+        """Write the adapter alone, as peft does; raises `UsageError` for a model without one."""
+        if not self.has_adapters:
+            raise UsageError(
+                "LoraSync sends adapters, and the model has none; train with lora_rank > 0, or send"
+                " all weights with ReloadSync"
+            )
+        pretrained.write_adapters(self.model, folder, ranks=self._ranks, dtype=self.dtype)
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        found = whole(tensor.detach())
+        return found.to(self.dtype) if self._ranks.num > 1 else found
 
 
 def tied_head(model: Any) -> tuple[str, Tensor] | None:
     """Return name and weight of an LM head that is the embeddings again; None where it is not."""
-    base = model.get_base_model() if has_adapters(model) else model
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = getattr(base, "config", None)
     if config is None or not config.get_text_config().tie_word_embeddings:
         return None
@@ -37,50 +122,14 @@ def tied_head(model: Any) -> tuple[str, Tensor] | None:
     return f"{name}.weight", head.weight.detach()
 
 
-@torch.no_grad()
-def served_weights(model: Any, *, should_repeat_head: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and weight of all that a server loads, adapters merged, a tied head too."""
-    tied = tied_head(model)
-    if has_adapters(model):
-        from katgym_trainer.models.adapters import merge_state  # imports peft
-
-        named = merge_state(model)
-        for name, tensor in named.items():
-            if tied is None or name != tied[0]:
-                yield name, tensor.detach()
-    else:
-        for name, parameter in model.named_parameters():  # shared ones once
-            yield name, parameter.detach()
-    if tied is not None and should_repeat_head:
-        yield tied
-
-
-@torch.no_grad()
-def write_weights(model: Any, folder: Path, *, should_repeat_head: bool = True) -> None:
-    """Write safetensors that a server reloads, by the names a checkpoint has."""
-    base, options = model, {}
-    if has_adapters(model):
-        from katgym_trainer.models.adapters import merge_state  # imports peft
-
-        base, options = model.get_base_model(), {"state_dict": merge_state(model)}
-    # One file: beside an index, a server would not look at the head's.
-    with no_progress_bars():
-        base.save_pretrained(folder, max_shard_size="100TB", **options)
-    tied = tied_head(model)
-    if tied is not None and should_repeat_head:
-        name, weight = tied
-        head = {name: weight.contiguous().cpu()}
-        save_file(head, folder / "tied_head.safetensors", metadata={"format": "pt"})
-
-
-def write_adapter(model: Any, folder: Path) -> None:
-    """Write the adapter alone, as peft does; raises `UsageError` for a model without one."""
-    if not has_adapters(model):
-        raise UsageError(
-            "LoraSync sends adapters, and the model has none; train with lora_rank > 0, or send all"
-            " weights with ReloadSync"
-        )
-    model.save_pretrained(folder)
+def _write_head(head: dict[str, Tensor], folder: Path) -> None:
+    """Write a tied head beside the weights, and into their index: a server looks at no others."""
+    file, index = folder / "tied_head.safetensors", folder / pretrained.INDEX
+    save_file(head, file, metadata={"format": "pt"})
+    if index.exists():
+        told = json.loads(index.read_text())
+        told["weight_map"] |= dict.fromkeys(head, file.name)
+        index.write_text(json.dumps(told, indent=2) + "\n")
 
 
 @torch.no_grad()

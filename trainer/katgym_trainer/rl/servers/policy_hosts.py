@@ -1,6 +1,6 @@
 """Hosts of the policy while a run trains, and new weights for them.
 
-    host = InProcessHost(trainer, tokenizer, config, is_shared=True)
+    host = InProcessHost(ServedModel.of(model), tokenizer, config, is_shared=True)
     await host.push(version=7)      # later completions are stamped with 7
 
 Not here: vLLM servers (`server_pool.py`), the policies (`katgym.policies`).
@@ -12,6 +12,7 @@ import abc
 import asyncio
 import contextlib
 import copy
+import functools
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,9 +22,8 @@ import torch
 from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
 from katgym.policies.token_policy import TokenPolicy
 from katgym_trainer.config.rl_config import RlConfig
-from katgym_trainer.trainer import Trainer
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, compare
-from katgym_trainer.weight_sync.served_weights import scores
+from katgym_trainer.weight_sync.served_weights import ServedModel, scores
 
 
 class PolicyHost(abc.ABC):
@@ -55,12 +55,26 @@ class InProcessHost(PolicyHost):
     """The model plays in this process: the trainer's own object, or a copy of it."""
 
     def __init__(
-        self, trainer: Trainer, tokenizer: Any, config: RlConfig, *, is_shared: bool
+        self,
+        served: ServedModel,
+        tokenizer: Any,
+        config: RlConfig,
+        *,
+        is_shared: bool,
+        copied: Any = None,
     ) -> None:
-        """is_shared: sample from the trainer's object, never while it trains; else from a copy."""
-        self._trained: Any = trainer.model
-        self._is_shared = is_shared
-        self._played: Any = self._trained if is_shared else copy.deepcopy(self._trained)
+        """is_shared: sample from the trainer's object, never while it trains; else from a copy.
+
+        copied: a model of the same shape without adapters, of which the trainer has only pieces
+        here; None: the trainer's object is copied.
+        """
+        self._served, self._is_shared = served, is_shared
+        self._weights = served.model.named_parameters
+        if copied is not None:
+            self._weights = functools.partial(served.weights, should_repeat_head=False)
+        elif not is_shared:
+            copied = copy.deepcopy(served.model)
+        self._played: Any = served.model if is_shared else copied
         self._played.eval()
         self.policy: HfPolicy = HfPolicy(
             self._played,
@@ -80,9 +94,10 @@ class InProcessHost(PolicyHost):
         def copy_weights() -> None:
             if self._is_shared:
                 return
-            new = dict(self._trained.named_parameters())
-            for name, parameter in self._played.named_parameters():
-                parameter.copy_(new[name])
+            own = dict(self._played.named_parameters())
+            for name, tensor in self._weights():
+                if name in own:  # buffers are not trained
+                    own[name].copy_(tensor)
 
         await self.policy.update_weights(
             copy_weights, policy_version=version, is_immediate=not self._is_shared
@@ -91,7 +106,7 @@ class InProcessHost(PolicyHost):
         found = {"time/sync_s": pushed - began}
         if not self._is_shared:
             # The largest difference of a log-probability between copy and trainer.
-            probe = await asyncio.to_thread(Probe, ProbeConfig(), self._trained)
+            probe = await asyncio.to_thread(Probe, ProbeConfig(), self._served)
             there = await asyncio.to_thread(scores, self._played, probe.token_ids)
             found["sync/difference"] = compare(
                 "the copy that plays", probe.logprobs, there, probe.tolerance

@@ -27,6 +27,7 @@ from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
 from katgym_trainer.rl.servers.policy_hosts import PolicyHost
 from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer, ServerRole
 from katgym_trainer.trainer import Trainer
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import ReadyWeights, SyncTimes, all_of
 
 
@@ -34,13 +35,21 @@ class ServerPool(PolicyHost):
     """The servers that `[policy]` names, one or several."""
 
     def __init__(
-        self, trainer: Trainer, config: RlConfig, *, folder: Path, last_step: int = 0
+        self,
+        trainer: Trainer,
+        config: RlConfig,
+        *,
+        folder: Path,
+        last_step: int = 0,
+        served: ServedModel | None = None,
     ) -> None:
         """folder: the run's; the machines of all servers have it at the same path.
 
-        last_step: the last that the run took, in this process or before.
+        last_step: the last that the run took, in this process or before. served: the trainer's
+            model as servers take it; None: all of it is in this process.
         """
         self._trainer, self._config, self._last_step = trainer, config, last_step
+        self._served = served or ServedModel.of(trainer.model)
         self._changed = Signal()
         self._servers = _servers(trainer, config, folder, self._changed)
         self._own = [server for server in self._servers if isinstance(server, OwnServer)]
@@ -156,7 +165,7 @@ class ServerPool(PolicyHost):
         """Return the trainer's weights for servers, made ready once a version."""
         step = self._trainer.num_steps
         if self._ready is None or self._ready.version != step:
-            self._ready = await self._servers[0].sync.ready(self._trainer.model, step)
+            self._ready = await self._servers[0].sync.ready(self._served, step)
         return self._ready
 
     async def _mend(self, server: OwnServer) -> None:

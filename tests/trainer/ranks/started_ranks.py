@@ -1,0 +1,65 @@
+"""Runs on several ranks, started by torchrun as users start them, and what they left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+ON_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def start(
+    num_ranks: int, kind: str, config: Path, out: Path, *more: str, script: str = ""
+) -> subprocess.Popen[str]:
+    """Start `katgym train KIND`; script: in place of `-m katgym`."""
+    what = [str(Path(__file__).with_name(script))] if script else ["-m", "katgym"]
+    return subprocess.Popen(
+        [*ON_RANKS, str(num_ranks), *what, "train", kind, str(config), "--out", str(out), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def rank_pids(torchrun: int) -> dict[str, int]:
+    """Return the processes of a torchrun, by rank."""
+    found = {}
+    for child in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split():
+        environ = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found |= {e.decode()[5:]: int(child) for e in environ if e.startswith(b"RANK=")}
+    return found
+
+
+def wait_for_checkpoints(run: subprocess.Popen[str], out: Path, num: int = 2) -> None:
+    """Return once a run has written so many."""
+    until = time.monotonic() + 120
+    while len(list((out / "checkpoints").glob("step-*"))) < num:
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def assert_close(one: Path, other: Path, *, names: tuple[str, ...], limit: float) -> None:
+    """Assert that two runs trained alike: metrics of these names, and the model."""
+    for mine, its in zip(metrics(one), metrics(other), strict=True):
+        assert mine["step"] == its["step"]
+        for name in names:
+            assert mine[name] == pytest.approx(its[name], rel=limit, abs=limit), name
+    wanted = weights(other / "model")
+    for name, found in weights(one / "model").items():
+        assert float((found - wanted[name]).norm() / wanted[name].norm()) < limit

@@ -114,6 +114,7 @@ def session_digest(session: StoredSession) -> bytes:
             digest.update(array.array("i", tokens.prompt_ids).tobytes())
             digest.update(array.array("i", tokens.completion_ids).tobytes())
             digest.update(array.array("d", tokens.policy_logprobs).tobytes())
+            digest.update(tokens.routes)
     return digest.digest()
 
 

@@ -111,6 +111,8 @@ class Answer:
     versions: Sequence[VersionSpan]
     finish_reason: str
     """`stop`, `length` or `tool_calls`."""
+    routes: bytes = b""
+    """Experts of its prompt's and its own tokens but the last (`expert_routes.py`); or empty."""
     stop_string: str | None = None
     """Which of the stop strings ended it."""
     logprobs: Any = None

@@ -26,6 +26,7 @@ from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.play.rollout import Turn, prompt_messages
 from katgym.policies.base import TokenRecord
+from katgym.policies.expert_routes import cut_routes
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.groups import is_held_out
 from katgym.rollout_store.records import FailedCall
@@ -323,6 +324,11 @@ def _make_turns(context: CallContext, reply: Reply) -> list[Turn]:
             policy_logprobs=answer.policy_logprobs,
             version_spans=answer.versions,
             branch=branch,
+            routes=cut_routes(
+                answer.routes,
+                num_shared=num_shared,
+                num_tokens=len(reply.prompt_ids) + len(answer.completion_ids),
+            ),
         )
         turns.append(
             Turn(

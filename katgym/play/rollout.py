@@ -288,9 +288,13 @@ class Rollout:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, with its counts (`num_turns`, ...) for whoever reads them.
 
-        A turn's `tools` are None where they are those of the turn before.
+        A turn's `tools` are None where they are those of the turn before; tokens have no `routes`
+        where none were told.
         """
         data: dict[str, Any] = msgspec.to_builtins(self)
+        for turn in data["turns"]:
+            if turn["tokens"] and not turn["tokens"]["routes"]:
+                del turn["tokens"]["routes"]
         for index in range(1, len(self.turns)):
             if self.turns[index].tools == self.turns[index - 1].tools:
                 data["turns"][index]["tools"] = None

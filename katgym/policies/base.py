@@ -20,6 +20,7 @@ import msgspec
 from katgym.environment.messages import Message
 from katgym.environment.tool import Tool
 from katgym.errors import UsageError
+from katgym.policies.expert_routes import cut_routes
 from katgym.policies.version_span import VersionSpan, check_spans, oldest_version
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completion), followed by `prompt_ids`; `parent` is None for a root, `num_shared` then 0.
     `policy_logprobs` has one natural-log probability per entry of `completion_ids`, and
     `version_spans` say which weights sampled which of them, without a gap. Empty: they are not
-    known, as of text that a teacher wrote and a renderer turned into tokens.
+    known, as of text that a teacher wrote and a renderer turned into tokens. `routes` are the
+    experts of a mixture of experts that ran the tokens, from the one before `prompt_ids` to the
+    last but one (`expert_routes.py`); empty: not told.
 
-    Raises `UsageError` for spans that do not cover `completion_ids`.
+    Raises `UsageError` for spans that do not cover `completion_ids`, and routes of other tokens.
 
     Example:
         TokenRecord(parent=0, num_shared=57, prompt_ids=[2, 198], completion_ids=[504, 2],
@@ -88,9 +91,13 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy_logprobs: Sequence[float] = ()
     version_spans: Sequence[VersionSpan] = ()
     branch: BranchReason | None = None
+    routes: bytes = b""
 
     def __post_init__(self) -> None:
         check_spans(self.version_spans, len(self.completion_ids))
+        num = self.num_shared + len(self.prompt_ids) + len(self.completion_ids)
+        if cut_routes(self.routes, num_shared=self.num_shared, num_tokens=num) != self.routes:
+            raise UsageError("routes tell of tokens of the parent; cut_routes leaves them out")
 
     @property
     def policy_version(self) -> int:

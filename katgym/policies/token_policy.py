@@ -31,6 +31,7 @@ from katgym.policies.base import (
     Session,
     TokenRecord,
 )
+from katgym.policies.expert_routes import cut_routes
 from katgym.policies.rendering.chat_format import ChatFormat, extends, num_common
 from katgym.policies.version_span import VersionSpan, check_spans, oldest_version
 
@@ -56,6 +57,8 @@ class Generated:
     version_spans: Sequence[VersionSpan] = ()
     """Which weights sampled which tokens, all of them; `one_span` where one version sampled all.
     Empty: not known."""
+    routes: bytes = b""
+    """Experts of the new tokens, or of all, but the last (`expert_routes.py`); empty: not told."""
 
     @property
     def policy_version(self) -> int:
@@ -201,6 +204,13 @@ class TokenSession(Session):
             tools=self._tools,
             id_prefix=f"call_{index}",
         )
+        num_tokens = len(prompt.ids) + len(completion_ids)
+        try:
+            routes = cut_routes(
+                generated.routes, num_shared=prompt.num_shared, num_tokens=num_tokens
+            )
+        except UsageError as e:
+            raise _bad(self._policy.name, str(e)) from e
         record = TokenRecord(
             parent=None if self._previous is None else self._previous.index,
             num_shared=prompt.num_shared,
@@ -209,6 +219,7 @@ class TokenSession(Session):
             policy_logprobs=list(generated.policy_logprobs),
             version_spans=tuple(generated.version_spans),
             branch=prompt.branch,
+            routes=routes,
         )
         # A copy that later changes in place do not reach; known messages are shared.
         known = [] if self._previous is None else self._previous.messages

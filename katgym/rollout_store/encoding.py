@@ -50,7 +50,7 @@ _same_values = operator.attrgetter(*SAME)
 TURN_COLUMNS = (
     *("idx", "parent", "num_shared", *SAME, "prompt_ids", "completion_ids", "policy_logprobs"),
     *("version", "versions", "branch", "has_tokens", "sampling", "checksum", "tools_sha256"),
-    *("tool_results", "text"),
+    *("tool_results", "text", "routes"),
 )
 
 
@@ -63,7 +63,7 @@ class EncodedTurn:
     tools: tuple[bytes, str] | None
     """Hash and JSON of the tools that were offered."""
     num_bytes: int
-    """Of ids, log-probs and text."""
+    """Of ids, log-probs, text and expert routes."""
 
 
 def encode_turn(
@@ -95,12 +95,13 @@ def encode_turn(
         None if tokens.branch is None else str(tokens.branch),
         turn.tokens is not None,
         to_json("sampling", dict(turn.sampling)) if turn.sampling else "{}",
-        checksum(prompt, completion, logprobs, text),
+        checksum(prompt, completion, logprobs, text, tokens.routes),
         None if tools is None else tools[0],
         results_to_column(turn.tool_results, replies),
         text,
+        tokens.routes or None,
     )
-    num_bytes = len(prompt) + len(completion) + len(logprobs) + len(text)
+    num_bytes = sum(map(len, (prompt, completion, logprobs, text, tokens.routes)))
     return EncodedTurn(values, tools, num_bytes)
 
 
@@ -131,6 +132,7 @@ def turns_from_columns(
             completion_ids=keep(sampled),
             policy_logprobs=keep(logprobs_from_blob(row["policy_logprobs"], len(sampled))),
             version_spans=spans_from_columns(row["version"], row["versions"], len(sampled)),
+            routes=row["routes"] or b"",
         )
         turns.append(turn)
     return turns
@@ -195,8 +197,8 @@ def _reply_to(call_id: str, replies: Iterable[Message]) -> str | None:
 
 def is_unchanged(row: Mapping[str, Any]) -> bool:
     """Return whether the bytes of a row are those that were written."""
-    guarded = (row[name] for name in ("prompt_ids", "completion_ids", "policy_logprobs", "text"))
-    return checksum(*guarded) == int(row["checksum"])
+    names = ("prompt_ids", "completion_ids", "policy_logprobs", "text", "routes")
+    return checksum(*(row[name] for name in names)) == int(row["checksum"])
 
 
 def is_hash(sha256: bytes | None, tools: str | None) -> bool:
@@ -204,10 +206,17 @@ def is_hash(sha256: bytes | None, tools: str | None) -> bool:
     return sha256 == (None if tools is None else hashlib.sha256(tools.encode()).digest())
 
 
-def checksum(prompt: bytes, completion: bytes, logprobs: bytes, text: str | bytes) -> int:
+def checksum(
+    prompt: bytes,
+    completion: bytes,
+    logprobs: bytes,
+    text: str | bytes,
+    routes: bytes | None = None,
+) -> int:
     """Return the CRC-32 that guards a turn's blobs and text."""
-    crc = zlib.crc32(completion, zlib.crc32(prompt))
-    return zlib.crc32(text.encode() if isinstance(text, str) else text, zlib.crc32(logprobs, crc))
+    crc = zlib.crc32(logprobs, zlib.crc32(completion, zlib.crc32(prompt)))
+    crc = zlib.crc32(text.encode() if isinstance(text, str) else text, crc)
+    return zlib.crc32(routes or b"", crc)
 
 
 def ids_to_blob(name: str, ids: Sequence[int]) -> bytes:

@@ -76,7 +76,7 @@ class Encoded:
 
     @property
     def num_bytes(self) -> int:
-        """Of ids, log-probs and text."""
+        """Of ids, log-probs, text and expert routes."""
         return sum(turn.num_bytes for turn in self.turns)
 
 

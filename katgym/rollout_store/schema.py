@@ -11,7 +11,10 @@ from pathlib import Path
 from katgym.errors import UsageError
 from katgym.rollout_store.faults import CorruptStoreError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+OLDER_VERSIONS = (3,)
+"""Read as well: of turns that tell no expert routes. A database of one is brought to this version
+when it is opened."""
 APPLICATION_ID = 0x6B617467
 """`katg`, in the header of the file: other programs' databases are not taken for a store."""
 
@@ -25,8 +28,10 @@ _TURNS = """CREATE TABLE turns (
     upstream TEXT NOT NULL, started_s REAL NOT NULL, sent_s REAL NOT NULL,
     completed_s REAL NOT NULL, ended_s REAL NOT NULL,
     checksum INTEGER NOT NULL, num_shared_messages INTEGER NOT NULL, tools_sha256 BLOB,
-    tool_results TEXT, text NOT NULL)"""
+    tool_results TEXT, text NOT NULL, routes BLOB)"""
 """A turn's `id` is its session's times `MAX_TURNS` plus its `idx`: one b-tree to write, not two."""
+_TURNS_3 = _TURNS.replace(", routes BLOB)", ")")
+"""As version 3 wrote it; SQLite makes `_TURNS` of it when the column is added."""
 _FAILED_CALLS = """CREATE TABLE failed_calls (
     id INTEGER PRIMARY KEY,
     session INTEGER NOT NULL, call_id TEXT NOT NULL, route TEXT NOT NULL,
@@ -72,7 +77,13 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"{str(path)!r} is a database of another program (application id {application:#x});"
             " name another folder for the rollout store"
         )
-    if version != SCHEMA_VERSION:
+    if version in OLDER_VERSIONS:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("PRAGMA user_version").fetchone()[0] == version:
+            connection.execute("ALTER TABLE turns ADD COLUMN routes BLOB")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    elif version != SCHEMA_VERSION:
         raise UsageError(wrong_version(path, version))
 
 
@@ -82,7 +93,7 @@ def foreign_parts(connection: sqlite3.Connection) -> list[str]:
     return [
         f"{kind} {name}"
         for kind, name, sql in rows
-        if sql not in _TABLES and not str(name).startswith("sqlite_")
+        if sql not in (*_TABLES, _TURNS_3) and not str(name).startswith("sqlite_")
     ]
 
 

@@ -41,7 +41,7 @@ _TURNS = [
     *(("upstream", pa.string()), ("started_s", pa.float64()), ("sent_s", pa.float64())),
     *(("completed_s", pa.float64()), ("ended_s", pa.float64())),
     *(("num_shared_messages", pa.int32()), ("messages", pa.string()), ("answer", pa.string())),
-    *(("tools", pa.string()), ("tool_results", pa.string())),
+    *(("tools", pa.string()), ("tool_results", pa.string()), ("routes", pa.binary())),
 ]
 
 

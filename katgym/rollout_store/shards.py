@@ -31,7 +31,7 @@ from katgym.rollout_store.encoding import (
 )
 from katgym.rollout_store.faults import corrupt_shard
 from katgym.rollout_store.records import FailedCall, SessionRecord, StoredSession
-from katgym.rollout_store.schema import SCHEMA_VERSION, wrong_version
+from katgym.rollout_store.schema import OLDER_VERSIONS, SCHEMA_VERSION, wrong_version
 from katgym.rollout_store.session_encoding import (
     record_from_columns,
     record_to_columns,
@@ -164,8 +164,7 @@ def _session_to_row(session: StoredSession) -> dict[str, Any]:
 
 
 def _turn_rows(session: StoredSession) -> Iterator[dict[str, Any]]:
-    replies = session.replies
-    for index, turn in enumerate(session.turns):
+    for index, (turn, replies) in enumerate(zip(session.turns, session.replies, strict=False)):
         tokens = turn.tokens or TokenRecord()
         num = len(tokens.completion_ids)
         yield {
@@ -174,19 +173,19 @@ def _turn_rows(session: StoredSession) -> Iterator[dict[str, Any]]:
             "index": index,
             "parent": parent_of(session.turns, index),
             "num_shared": tokens.num_shared,
-            # Arrays: pyarrow takes them without making an object of every number.
-            "prompt_ids": np.asarray(tokens.prompt_ids, dtype=np.int32),
+            "prompt_ids": np.asarray(tokens.prompt_ids, dtype=np.int32),  # no object a number
             "completion_ids": np.asarray(tokens.completion_ids, dtype=np.int32),
             "policy_logprobs": np.asarray(tokens.policy_logprobs, dtype=np.float64),
             "loss_mask": np.repeat([False, True], [len(tokens.prompt_ids), num]),
             "versions": [asdict(span) for span in tokens.version_spans],
             "branch": None if tokens.branch is None else str(tokens.branch),
             "has_tokens": turn.tokens is not None,
+            "routes": tokens.routes or None,
             "sampling": to_json("sampling", dict(turn.sampling)),
             "messages": to_json("messages", list(turn.messages)),
             "answer": None if turn.answer is None else to_json("answer", turn.answer),
             "tools": to_json("tools", list(turn.tools)) if turn.tools else None,
-            "tool_results": results_to_column(turn.tool_results, replies[index]),
+            "tool_results": results_to_column(turn.tool_results, replies),
         }
 
 
@@ -202,6 +201,7 @@ def _turns(rows: Sequence[Mapping[str, Any]], final: Sequence[Message]) -> list[
             completion_ids=row["completion_ids"],
             policy_logprobs=row["policy_logprobs"],
             version_spans=tuple(VersionSpan(**span) for span in row["versions"]),
+            routes=row.get("routes") or b"",
         )
         for row, own, reply in zip(rows, messages, [*messages[1:], final], strict=False)
     ]
@@ -218,7 +218,7 @@ def _write(path: Path, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
         buffer,
         schema,
         compression="zstd",
-        use_dictionary=[name for name in schema.names if name not in ("policy_logprobs", "text")],
+        use_dictionary=[name for name in schema.names if name not in ("policy_logprobs", "routes")],
         column_encoding={floats: "BYTE_STREAM_SPLIT"} if kind == "turns" else None,
         write_page_checksum=True,
     ) as writer:
@@ -241,7 +241,7 @@ def _check_version(path: Path, metadata: Mapping[bytes, bytes] | None) -> None:
     version = int((metadata or {}).get(_VERSION_KEY, b"0"))
     if not version:
         raise corrupt_shard(path, "it is no shard of a rollout store")
-    if version != SCHEMA_VERSION:
+    if version not in (*OLDER_VERSIONS, SCHEMA_VERSION):
         raise UsageError(wrong_version(path, version))
 
 

@@ -11,6 +11,7 @@ Not here: sending (`token_client.py`); which routes a server has (`control.py`).
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,6 +56,8 @@ class TokenRequest:
     """Ids that end a completion, beside the model's own end; they are kept."""
     num_top_logprobs: int = 0
     """Likeliest tokens reported per position, beside the sampled one."""
+    routes_start: int = 0
+    """Prompt tokens whose experts a server that tells them leaves out."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt; "" shares with all unsalted."""
 
@@ -81,6 +84,8 @@ class SampledTokens:
     """`stop`, `length`, or `abort`: the server gave up in the middle, as for `pause(abort)`."""
     version_spans: tuple[VersionSpan, ...] = ()
     """Which weights sampled which tokens; empty: neither server nor caller could say."""
+    routes: bytes = b""
+    """Experts of tokens from `routes_start` to the last but one (`expert_routes.py`), or empty."""
     is_verified: bool = True
     """Whether none of its weights is labelled `UNVERIFIED`."""
 
@@ -197,6 +202,8 @@ def _sampling_params(request: TokenRequest) -> dict[str, Any]:
         params["stop"] = list(request.stop)
     if request.seed is not None:
         params["seed"] = request.seed
+    if request.routes_start:
+        params["routed_experts_prompt_start"] = request.routes_start
     return params
 
 
@@ -230,6 +237,7 @@ def _read_generated(
         raise _no_field(e, answer, source) from e
     return replace(
         sampled,
+        routes=choice_routes(choice, source),
         version_spans=_spans(labels, len(sampled.token_ids), source, version),
         is_verified=all(label != UNVERIFIED for label, _, _ in labels),
     )
@@ -244,7 +252,18 @@ def _read_completed(
         sampled = _make_sampled(choice["token_ids"], values, str(choice["finish_reason"]), source)
     except (KeyError, TypeError) as e:
         raise _no_field(e, answer, source) from e
-    return replace(sampled, version_spans=_spans((), len(sampled.token_ids), source, version))
+    spans = _spans((), len(sampled.token_ids), source, version)
+    return replace(sampled, version_spans=spans, routes=choice_routes(choice, source))
+
+
+def choice_routes(choice: Mapping[str, Any], source: str) -> bytes:
+    """Return the experts that a server with `--enable-return-routed-experts` tells; else b""."""
+    try:
+        return base64.b64decode(choice.get("routed_experts") or b"", validate=True)
+    except (TypeError, ValueError) as e:
+        raise PolicyError(
+            f"{source}: routed_experts is no base64: {e}", kind="policy_bad_response"
+        ) from e
 
 
 def _spans(

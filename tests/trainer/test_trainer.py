@@ -69,6 +69,7 @@ def test_metrics_are_those_of_the_table() -> None:
         "kept",
         "logprob_hit_rate",
         "rank_balance",
+        "route_difference",
         "rollout/",
         "data/",
     )

@@ -49,6 +49,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # attention of other kinds
     "DeepseekV3": {**MLA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
                    "topk_group": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 16},
+    "DeepseekV2": {**MLA, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
+                   "topk_group": 1, "topk_method": "group_limited_greedy",
+                   "routed_scaling_factor": 2.0, "first_k_dense_replace": 1,
+                   "moe_intermediate_size": 16},
     "MiniCPM3": {"scale_emb": 1, "dim_model_base": 32, **MLA},
     "MiMoV2Flash": {"v_head_dim": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
                     "topk_group": 1, "moe_intermediate_size": 16, "sliding_window": 5, **HEAD},
@@ -62,6 +66,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "HunYuanDenseV1": HEAD,
     "SeedOss": {"residual_dropout": 0.0, "attention_dropout": 0.0, **HEAD},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "Olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "GraniteMoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }  # fmt: skip
 RECURRENT: dict[str, dict[str, Any]] = {
     "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,

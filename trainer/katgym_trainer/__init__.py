@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from katgym_trainer.rollouts.supervised_rows import preference_rows, supervised_rows
     from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
     from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
+    from katgym_trainer.routing.row_routes import RowRoutes
     from katgym_trainer.row import Row
     from katgym_trainer.row_preparation import row_entropies, scale_by_entropy, scale_by_pass_rate
     from katgym_trainer.saving.checkpoints import CheckpointError
@@ -71,6 +72,7 @@ __all__ = [
     "PruningStats",
     "RewardShaping",
     "Row",
+    "RowRoutes",
     "Scope",
     "TaskSampler",
     "Trainer",
@@ -136,6 +138,7 @@ _ON_USE = {
     "rollouts.supervised_rows": "preference_rows supervised_rows",
     "rollouts.teacher_tokens": "tokenize_rollout",
     "rollouts.turn_errors": "ErrorMasks TurnError turn_errors",
+    "routing.row_routes": "RowRoutes",
     "row": "Row",
     "row_preparation": "row_entropies scale_by_entropy scale_by_pass_rate",
     "task_sampler": "GroupFilter TaskSampler",

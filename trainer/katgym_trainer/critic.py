@@ -49,6 +49,7 @@ class Critic(torch.nn.Module):
 
         float64 [trained tokens], in the row's order; no gradient goes through them.
         """
+        forests = [forest.without_routes() for forest in forests]  # nothing is sampled from it
         for forest in forests:
             check_vocabulary(self._tree_model, forest)
         with self._tree_model.prepare():
@@ -72,6 +73,7 @@ class Critic(torch.nn.Module):
         if not forests:
             raise ValueError("there are no forests to train on")
         check_value("clip", clip, PositiveOrInf | None)
+        forests = [forest.without_routes() for forest in forests]
         for forest in forests:
             for name, known_M in (("returns", forest.occ_return), ("values", forest.occ_value)):
                 place = forest.first_row(known_M.isnan())

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from katgym_trainer.routing.row_routes import RowRoutes
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -44,6 +46,7 @@ class Row:
     values: Floats | None
     returns: Floats | None
     is_kept: Bools | None
+    routes: RowRoutes | None
 
     def __init__(
         self,
@@ -62,37 +65,35 @@ class Row:
         values: Sequence[float] | Floats | None = None,
         returns: Sequence[float] | Floats | None = None,
         is_kept: Sequence[bool] | Bools | None = None,
+        routes: RowRoutes | None = None,
     ) -> None:
         """Check and keep, numbers on trained tokens alone; `ValueError` names what does not fit.
 
         loss_mask: true (1) on trained tokens.
-        policy_logprobs: of each token when it was sampled; None: not known, which off-policy losses
-            refuse.
+        policy_logprobs: of each token when sampled; None: not known, and off-policy losses refuse.
         advantages: a number for the row, or one for each token.
-        weight: in the loss, at least 0: a number for the row, or one for each token.
+        weight: in the loss, at least 0, as a number for the row or one for each token.
         group: rows of one group come from one task.
         rollout: rows of one rollout count once in statistics; None: a rollout of its own.
-        context: what else changes the forward of the whole row (an adapter, an image): rows of
-            different contexts share nothing.
-        extras: what else changes the forward of each token (expert routes), as a number: tokens of
+        context: what else changes the row's whole forward (an adapter); others share nothing.
+        extras: what else changes the forward of each token (a modality), as a number: tokens of
             different extras are different tokens. None is 0 for each.
         proximal_logprobs: of each token under the trainer's weights before the step, for losses
             that tell their own ratio from the sampler's mismatch; None: those that it has now.
         ref_logprobs: of each token under the reference model that a KL term keeps close to.
-        values: of a critic before each token, as they were when advantages were computed.
-        returns: what the critic should have said before each token.
+        values, returns: what a critic said before each token, and what it should have said.
         is_kept: true on tokens of events (tool calls, memory) that pruning leaves in; None: none.
+        routes: experts that ran each token when it was sampled; None: the forward's own are taken.
         """
         tokens = _tokens(token_ids)
         num = len(tokens)
         mask = _mask("loss_mask", loss_mask, num)
         trained = np.flatnonzero(mask[1:]) + 1
-        numbers = {"advantages": advantages, "weight": weight, "values": values, "returns": returns}
-        numbers |= {
-            "policy_logprobs": policy_logprobs,
-            "proximal_logprobs": proximal_logprobs,
+        numbers = {
+            "advantages": advantages, "weight": weight, "values": values, "returns": returns,
+            "policy_logprobs": policy_logprobs, "proximal_logprobs": proximal_logprobs,
             "ref_logprobs": ref_logprobs,
-        }
+        }  # fmt: skip
         arrays: dict[str, Any] = {
             **{name: _numbers(name, each, num, trained) for name, each in numbers.items()},
             "token_ids": tokens,
@@ -100,7 +101,9 @@ class Row:
             "extras": None if extras is None else _integers("extras", extras, num),
             "is_kept": None if is_kept is None else _mask("is_kept", is_kept, num),
         }
-        others = {"group": group, "rollout": rollout, "context": context}
+        if routes is not None and len(routes) != num:
+            raise ValueError(f"routes are of {len(routes)} tokens, token_ids has {num} entries")
+        others = {"group": group, "rollout": rollout, "context": context, "routes": routes}
         for name, value in {**arrays, **others}.items():
             if name in arrays and value is not None:
                 value.flags.writeable = False

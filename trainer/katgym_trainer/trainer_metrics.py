@@ -22,6 +22,8 @@ METRICS = {
     "train/kept_trained": "share of trained tokens that pruning left",
     "train/kept_advantage_entropy": "share of |advantage| entropy that pruning left",
     "train/logprob_hit_rate": "share of trained tokens whose log-probs came from the cache, so far",
+    "train/route_difference": "share of (token, layer) where the trainer's router chooses other"
+    " experts than the policy's server told",
     "train/grad_norm": "norm of the gradient over all parameters, before it is shortened",
     "train/learning_rate": "of the step's last update",
     "train/num_updates": "optimizer updates made",

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from katgym.environment.messages import Message
+from katgym.errors import UsageError
 from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.policies.expert_routes import cut_routes
 from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import SampledTokens
 
@@ -65,6 +67,14 @@ def check_versions(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
             "the model server samples from weights whose sync failed; sync again, or restart it",
         )
     return sampled.version_spans
+
+
+def check_routes(routes: bytes, prompt_ids: Sequence[int], ids: Sequence[int]) -> bytes:
+    """Return the experts that a server told of a call's tokens, if it told any."""
+    try:
+        return cut_routes(routes, num_shared=0, num_tokens=len(prompt_ids) + len(ids))
+    except UsageError as e:
+        raise GatewayError(ErrorKind.UPSTREAM, f"the model server answered otherwise: {e}") from e
 
 
 def _are_ids(values: list[Any]) -> bool:

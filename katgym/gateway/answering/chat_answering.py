@@ -10,10 +10,13 @@ Not here: prompts that go on from recorded ids (`token_answering.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from katgym.environment.messages import Message
+from katgym.errors import PolicyError
 from katgym.gateway.answering.base import (
+    check_routes,
     check_tokens,
     finish_reason_of,
     least,
@@ -24,6 +27,7 @@ from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.policies.version_span import VersionSpan, one_span
+from katgym.vllm_server.token_api import choice_routes
 
 
 class ChatAnswering:
@@ -46,8 +50,11 @@ class ChatAnswering:
         try:
             choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
             answers = [_read_choice(call, choice, version) for choice in choices]
+            routes = [choice_routes(choice, "the model server") for choice in choices]
             prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
             details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
+        except PolicyError as e:
+            raise GatewayError(ErrorKind.UPSTREAM, str(e)) from e
         except (KeyError, IndexError, TypeError, AttributeError) as e:
             raise GatewayError(
                 ErrorKind.UPSTREAM, f"the model server's answer has no {e}: {data!s:.200}"
@@ -57,9 +64,13 @@ class ChatAnswering:
                 ErrorKind.NO_TOKEN_IDS,
                 "the model server answered no prompt_token_ids; it has to be vLLM >= 0.10.2",
             )
+        told = (
+            check_routes(own, prompt_ids, answer.completion_ids)
+            for own, answer in zip(routes, answers, strict=True)
+        )
         return Reply(
             prompt_ids=prompt_ids,
-            answers=answers,
+            answers=[replace(a, routes=own) for a, own in zip(answers, told, strict=True)],
             upstream=found.url,
             sent_s=found.sent_s,
             answered_s=found.answered_s,

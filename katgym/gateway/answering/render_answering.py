@@ -9,10 +9,11 @@ Not here: chat formats that are known here (`token_answering.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from katgym.errors import PolicyError
-from katgym.gateway.answering.base import check_tokens, check_versions
+from katgym.gateway.answering.base import check_routes, check_tokens, check_versions
 from katgym.gateway.answering.chat_answering import chat_body, make_answer
 from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
@@ -66,7 +67,8 @@ class RenderAnswering:
         for one, choice in zip(sampled, choices, strict=True):
             ids, logprobs = check_tokens(one.token_ids, one.policy_logprobs, one.finish_reason)
             choice = {**choice, "finish_reason": one.finish_reason}
-            answers.append(make_answer(context.call, choice, ids, logprobs, check_versions(one)))
+            answer = make_answer(context.call, choice, ids, logprobs, check_versions(one))
+            answers.append(replace(answer, routes=check_routes(one.routes, prompt_ids, ids)))
         return Reply(
             prompt_ids=prompt_ids,
             answers=answers,

@@ -15,6 +15,7 @@ from typing import Any
 from katgym.environment.messages import Message
 from katgym.errors import PolicyError, UsageError
 from katgym.gateway.answering.base import (
+    check_routes,
     check_tokens,
     check_versions,
     finish_reason_of,
@@ -179,6 +180,7 @@ class TokenAnswering:
             completion_ids=ids,
             policy_logprobs=logprobs,
             versions=check_versions(sampled),
+            routes=check_routes(sampled.routes, prompt_ids, ids),
             finish_reason=finish_reason_of(reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,

@@ -30,6 +30,8 @@ except ImportError as e:
 
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
+from katgym.policies.expert_routes import first_told
+from katgym.policies.rendering.chat_format import num_common
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
@@ -91,6 +93,8 @@ class VllmPolicy(TokenPolicy):
         self.stop_ids = self.renderer.get_stop_token_ids()
         self._client = TokenClient(http, has_generate=has_generate, name=f"policy {name!r}")
         self._is_processed: bool | None = None
+        self._told: dict[str, list[int]] = {}
+        """Tokens of each session's last call, of servers that tell their experts."""
 
     @classmethod
     def connect(cls, url: str, model: str, *, name: str, config: VllmConfig) -> VllmPolicy:
@@ -144,6 +148,7 @@ class VllmPolicy(TokenPolicy):
             sampling=sampling,
             seed=seed,
             stop_token_ids=self.stop_ids,
+            routes_start=first_told(num_common(self._told.get(session_id, []), list(prompt_ids))),
         )
         sampled, *_ = await self._client.generate(
             request, session_id=session_id, version=self.policy_version
@@ -158,12 +163,18 @@ class VllmPolicy(TokenPolicy):
                 f"policy {self.name!r}: the server samples from weights whose sync failed; sync"
                 " again, or restart it"
             )
+        if sampled.routes:
+            self._told[session_id] = [*prompt_ids, *sampled.token_ids]
         return Generated(
             token_ids=sampled.token_ids,
             policy_logprobs=sampled.policy_logprobs,
             finish_reason=sampled.finish_reason,
             version_spans=sampled.version_spans,
+            routes=sampled.routes,
         )
+
+    def release(self, session_id: str) -> None:
+        self._told.pop(session_id, None)
 
     async def aclose(self) -> None:
         await self._client.http.aclose()

@@ -15,6 +15,7 @@ Not here: a real vLLM (`test_gateway_vllm.py`).
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import socket
 import threading
@@ -22,11 +23,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from katgym.policies.expert_routes import write_routes
 
 ROLES = ("system", "user", "assistant", "tool")
 END = 300
@@ -70,6 +74,8 @@ class ScriptedServer:
         """Whether answers wait."""
         self.given: list[list[int]] = []
         """What completions answer, one after the other; by default `done`."""
+        self.tells_experts = False
+        """Whether answers say which expert each token went to."""
         self.finish_reason = "stop"
         """Why answers end that are not cut."""
         self.versions = ("3", "4")
@@ -143,6 +149,7 @@ class ScriptedServer:
             choices.append(
                 {
                     "index": index,
+                    **self._experts(len(ids) + len(sampled)),
                     "token_ids": sampled,
                     "logprobs": {"content": content},
                     "finish_reason": self.finish_reason,
@@ -153,6 +160,14 @@ class ScriptedServer:
                 }
             )
         return JSONResponse({"request_id": "x", "choices": choices})
+
+    def _experts(self, num_tokens: int) -> dict[str, Any]:
+        """Return the experts of a call's tokens, each the token's place modulo 256."""
+        if not self.tells_experts:
+            return {}
+        places = np.arange(num_tokens - 1) % 256
+        data = write_routes(places[:, None, None])
+        return {"routed_experts": base64.b64encode(data).decode()}
 
     def _sampled(self) -> list[int]:
         return self.given.pop(0) if self.given else [*b"done", END]
@@ -205,6 +220,7 @@ class ScriptedServer:
         ]
         return {
             "index": index,
+            **self._experts(len(ids) + len(sampled)),
             "message": message,
             "finish_reason": reason,
             "logprobs": {"content": content} if body.get("logprobs") else None,
@@ -219,6 +235,7 @@ class ScriptedServer:
         values = [logprob(len(ids) + i, t) for i, t in enumerate(sampled)]
         choice = {
             "index": 0,
+            **self._experts(len(ids) + len(sampled)),
             "text": "done",
             "finish_reason": "stop",
             "token_ids": sampled,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from katgym.policies.base import BranchReason
+from katgym.policies.expert_routes import read_routes
 
 from .scripted_server import END, THINK, logprob, prompt_ids
 from .served_gateway import running
@@ -51,6 +52,20 @@ def test_a_conversation_is_kept_as_deltas(gateway):
         sum(len(n.tokens.prompt_ids) + len(n.tokens.completion_ids) for n in nodes)
         <= len(whole) + 1
     )
+
+
+def test_experts_that_the_server_tells_are_kept_by_answer(gateway, server):
+    server.tells_experts = True
+    gateway.chat("s", USER, n=2)
+    first, second = (node.tokens for node in gateway.store.turns("s"))
+    num = len(prompt_ids([USER]))
+    assert (second.num_shared, len(second.prompt_ids)) == (num, 0)
+    places = [read_routes(tokens.routes)[:, 0, 0].tolist() for tokens in (first, second)]
+    assert places[0] == list(range(num + len(first.completion_ids) - 1))
+    assert places[1] == list(range(num - 1, num + len(second.completion_ids) - 1))
+    server.tells_experts = False
+    gateway.chat("other", USER)
+    assert gateway.store.turns("other")[0].tokens.routes == b""
 
 
 def test_parallel_tool_calls_come_and_go(gateway, server):

@@ -20,6 +20,7 @@ from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.gateway import Gateway
 from katgym.policies.base import BranchReason
+from katgym.policies.expert_routes import read_routes
 from katgym.rollout_store import RolloutStore, rollouts
 
 from .scripted_server import logprob
@@ -244,3 +245,19 @@ def test_a_model_that_is_not_known_here_is_rendered_by_its_server(server, tmp_pa
     server.routes = {GENERATE, "/v1/chat/completions/render"}
     with running(tmp_path / "b", server.url, answering="auto") as gateway:
         assert gateway.gateway.answerers.name == "render"
+
+
+def places_of(turns):
+    """Return the first expert of each token that a turn keeps, which is the token's place."""
+    return [read_routes(turn.tokens.routes)[:, 0, 0].tolist() for turn in turns]
+
+
+def test_experts_are_kept_with_the_tokens_that_they_ran(gateway, server):
+    server.tells_experts = True
+    answer = gateway.chat("s", USER).json()["choices"][0]["message"]
+    gateway.chat("s", USER, answer, {"role": "user", "content": "more"})
+    turns = gateway.store.turns("s")
+    total = [len(turn.tokens.prompt_ids) + len(turn.tokens.completion_ids) for turn in turns]
+    first, second = places_of(turns)
+    assert first == list(range(total[0] - 1))
+    assert second == list(range(total[0] - 1, sum(total) - 1))

@@ -25,7 +25,7 @@ FAILED = FailedCall(
 )  # fmt: skip
 
 
-_TOKEN_FIELDS = ("policy_logprobs", "version_spans", "branch")
+_TOKEN_FIELDS = ("policy_logprobs", "version_spans", "branch", "routes")
 
 
 def turn(

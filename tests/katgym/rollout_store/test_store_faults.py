@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sqlite3
@@ -10,16 +11,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_sessions import BRANCHED, TOOLS, add
+from made_sessions import BRANCHED, TOOLS, add, turn
 
-from katgym import MissingDependencyError, UsageError
-from katgym.rollout_store import CorruptStoreError, RolloutStore, statistics
+from katgym import MissingDependencyError, UsageError, assistant, user
+from katgym.policies.expert_routes import write_routes
+from katgym.rollout_store import CorruptStoreError, RolloutStore, SessionStatus, statistics
+from katgym.rollout_store.schema import foreign_parts
 
 
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        (9, "a newer katgym: its schema is version 9, this katgym reads version 3.*pip install"),
+        (9, "a newer katgym: its schema is version 9, this katgym reads version 4.*pip install"),
         (2, "an older katgym: its schema is version 2, .* Hint: name another folder"),
     ],
 )
@@ -177,3 +180,34 @@ def test_the_readable_columns_are_json(store: RolloutStore) -> None:
         row = connection.execute("SELECT metadata FROM sessions").fetchone()
         assert json.loads(row[0]) == {"env_id": "katgym/Echo-v0"}
         assert json.loads(connection.execute("SELECT tools FROM tools").fetchone()[0]) == TOOLS
+
+
+def test_a_store_of_version_3_is_read_and_goes_on(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'store'")
+    told = turn(3, 1, 7, [7], [9], [user("?")], assistant("!"), 3, routes=write_routes([[[1]]] * 2))
+    with RolloutStore.open(tmp_path) as store:
+        for name in ("sealed", "live"):
+            add(
+                store, name, status=SessionStatus.OPEN if name == "live" else SessionStatus.FINISHED
+            )
+        store.seal()
+    (shard,) = (tmp_path / "finished").glob("turns-*.parquet")
+    table = pq.read_table(shard).drop_columns(["routes"])
+    other = pq.read_table(rollouts := shard.with_name(shard.name.replace("turns", "rollouts")))
+    for path, found in ((shard, table), (rollouts, other)):
+        pq.write_table(found.replace_schema_metadata({"katgym.rollout_store.version": "3"}), path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "live.sqlite")) as connection:
+        connection.execute("ALTER TABLE turns DROP COLUMN routes")
+        connection.execute("PRAGMA user_version = 3")
+        assert foreign_parts(connection) == []
+    with RolloutStore.open(tmp_path) as store:
+        assert store.turns("sealed") == store.turns("live") == BRANCHED
+        store.append("live", [told], first=3)
+        assert store.turns("live") == [*BRANCHED, told]
+        store.update_session("live", status=SessionStatus.FINISHED, ended_s=1010.0)
+        store.seal()
+        assert store.turns("live") == [*BRANCHED, told]
+        assert store.turns("sealed") == BRANCHED
+    with contextlib.closing(sqlite3.connect(tmp_path / "live.sqlite")) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+        assert foreign_parts(connection) == []

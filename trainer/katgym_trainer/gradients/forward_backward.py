@@ -21,7 +21,7 @@ from katgym_trainer.gradients.forest_runner import ForestRunner, Objective, Outp
 from katgym_trainer.gradients.step_objective import StepLoss, check_groups, needs_all
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.losses.scope import Scope
-from katgym_trainer.models.tree_model import TreeModel
+from katgym_trainer.models.tree_model import ReplaysRoutes, TreeModel
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.ranks.ranks import ALONE, Ranks
 
@@ -59,6 +59,7 @@ def forward_backward(
         for forest in forests:
             loss.check(forest)
             check_vocabulary(tree_model, forest)
+            check_routes(tree_model, forest)
 
     ranks.together(check)
     scope = Scope.of(forests, ranks=ranks) if scope is None else scope
@@ -73,7 +74,13 @@ def forward_backward(
     names = ("num_flat", "num_tree", "num_trained", "num_edges")
     counts = {name: sum(getattr(f.stats, name) for f in forests) for name in names}
     counts = ranks.sum({"num_forests": len(forests), **counts})
-    return {**step.metrics(ranks), **counts, "por": 1 - counts["num_tree"] / counts["num_flat"]}
+    shares = {"por": 1 - counts["num_tree"] / counts["num_flat"]}
+    if isinstance(tree_model, ReplaysRoutes):
+        different, told = tree_model.routing.take_counts()
+        routed = ranks.sum({"different": different, "told": told})
+        if routed["told"]:
+            shares["route_difference"] = routed["different"] / routed["told"]
+    return {**step.metrics(ranks), **counts, **shares}
 
 
 def trainer_logprobs(
@@ -128,6 +135,18 @@ def check_vocabulary(model: TreeModel, forest: PackedForest) -> None:
         raise ValueError(f"token id {largest} is beyond the model's vocabulary of {num}")
 
 
+def check_routes(model: TreeModel, forest: PackedForest) -> None:
+    """Raise for expert routes that the model does not have, or does not replay."""
+    if forest.routes is None:
+        return
+    if not isinstance(model, ReplaysRoutes):
+        raise ValueError(
+            f"rows have expert routes, and {type(model).__name__} is a TreeModel that replays none:"
+            " give it `routing`, a RoutingReplay, or leave them out (row.replace(routes=None))"
+        )
+    model.routing.check(forest.routes)
+
+
 def logprob_runner(
     model: TreeModel, *, backend: str, temperature: float, ranks: Ranks = ALONE
 ) -> ForestRunner:
@@ -161,6 +180,7 @@ def _by_row(
     tree_model = as_tree_model(model)
     for forest in forests:
         check_vocabulary(tree_model, forest)
+        check_routes(tree_model, forest)
     runner = logprob_runner(tree_model, backend=backend, temperature=temperature, ranks=ranks)
     with tree_model.prepare():
         return runner.by_row(forests, output=output)

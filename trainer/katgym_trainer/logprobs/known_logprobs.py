@@ -106,11 +106,15 @@ class KnownLogprobs:
 
     def _fill(self, rows: Sequence[Row], name: str, model: TreeModel, *, version: str) -> list[Row]:
         """Return rows with one kind of log-probs, computed where they are not known."""
+        if name == "ref_logprobs":  # nothing was sampled from the reference: its own experts
+            plain = [row.replace(routes=None) if row.routes is not None else row for row in rows]
+        else:
+            plain = list(rows)
         found = list(rows)
         missing = [place for place, row in enumerate(rows) if getattr(row, name) is None]
         computed = look_up_logprobs(
             model,
-            [rows[place] for place in missing],
+            [plain[place] for place in missing],
             cache=self.cache,
             version=version,
             max_tokens=self._config.max_tokens,

@@ -4,7 +4,7 @@ A block is 64 tokens, the last of a row what is left. Its digest is one of a cha
 serving engines name their prefix caches by (https://docs.vllm.ai/en/latest/design/prefix_caching/):
 
     parent of block 0 = blake2b(version, temperature, context)
-    digest = blake2b(parent, token ids, extras)
+    digest = blake2b(parent, token ids, extras, expert routes where there are any)
 
 Whole blocks of a shared prefix have the same names in every row. The last, partial block of a row
 has another name than the whole block of a row that goes on. Not here: where blocks are kept
@@ -60,16 +60,15 @@ def logprob_blocks(row: Row, *, version: str, temperature: float) -> Iterator[Tr
             " log-probs: None, bool, int, str, bytes and tuples of them"
         )
     # The parent of the first block is the same in every process.
-    name = ascii((version, float(temperature).hex(), row.context))
-    digest = _digest(name.encode())
-    is_trained_T = row.loss_mask.copy()
-    is_trained_T[0] = False
+    digest = _digest(ascii((version, float(temperature).hex(), row.context)).encode())
+    is_trained_T = np.append(False, row.loss_mask[1:])
     extras_T = np.zeros_like(row.token_ids) if row.extras is None else row.extras
     tokens = np.stack([row.token_ids, extras_T], axis=1).astype("<i8").tobytes()
     size = BLOCK_SIZE * _TOKEN_BYTES
     for number in range(math.ceil(len(row) / BLOCK_SIZE)):
-        digest = _digest(digest + tokens[number * size : (number + 1) * size])
         at = slice(number * BLOCK_SIZE, (number + 1) * BLOCK_SIZE)
+        routes = b"" if row.routes is None else row.routes.to_bytes(at)
+        digest = _digest(digest + tokens[number * size :][:size] + routes)
         if is_trained_T[at].any():
             yield TrainedBlock(BlockKey(version, digest), at, is_trained_T[at])
 

@@ -27,6 +27,7 @@ from katgym_trainer.models.tree_context import TreeContext
 from katgym_trainer.models.tree_model import Head
 from katgym_trainer.packing.forest_parts import ForestPart
 from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.routing.replay import RoutingReplay
 
 NAME = "katgym_tree"
 _LAYER_TYPES = {
@@ -160,6 +161,8 @@ class HuggingFaceModel:
         self._recurrent = {p: m for p, m in found.named_modules() if is_recurrent(m)}
         self._layers = self._recurrent.keys() | self._attending()
         self._context: TreeContext | None = None
+        layers = getattr(self.decoder, "layers", ())
+        self.routing = RoutingReplay(type(found).__name__, found.config.get_text_config(), layers)
         _check(found)
 
     @property
@@ -207,12 +210,18 @@ class HuggingFaceModel:
                 if "Attention" in type(module).__name__ and _takes_keywords(module):
                     hook = module.register_forward_pre_hook(self._give_context, with_kwargs=True)
                     stack.enter_context(hook)
+            # What mixes tokens needs no router to do it.
+            self.routing.install(
+                stack, lambda m: "Attention" in type(m).__name__ or is_recurrent(m)
+            )
             yield
         self._context = None
 
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         """Return the last hidden states, [N, D]; called within `prepare`."""
         self._context = context
+        routes = forest.routes
+        self.routing.begin(None if routes is None else routes.to(self.device))
         found = self.run_decoder(
             input_ids=forest.input_ids.to(self.device)[None],
             position_ids=forest.position_ids.to(self.device)[None],
@@ -225,6 +234,8 @@ class HuggingFaceModel:
                 f"{type(self.model).__name__} has layers {sorted(missing, key=str)} that ran no"
                 " tree attention: they know no registered attention"
             )
+        if routes is not None:
+            self.routing.check_replayed(routes)
         hidden_ND: Tensor = found.last_hidden_state[0]
         return hidden_ND
 

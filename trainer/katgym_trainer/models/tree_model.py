@@ -17,6 +17,7 @@ from torch import Tensor
 from katgym_trainer.models.tree_context import TreeContext
 from katgym_trainer.packing.forest_parts import ForestPart
 from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.routing.replay import RoutingReplay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,5 +51,13 @@ class TreeModel(Protocol):
     def hidden(self, forest: PackedForest | ForestPart, context: TreeContext) -> Tensor:
         """Return the last hidden states, [N, D], attending with `context.attend` in every layer.
 
-        Of the forest, `input_ids` and `position_ids` are all there is to look at.
+        Of the forest, `input_ids` and `position_ids` are all there is to look at; of a model that
+        `ReplaysRoutes`, `routes` too.
         """
+
+
+@runtime_checkable
+class ReplaysRoutes(Protocol):
+    """A `TreeModel` whose routers take the experts of a forest's `routes`."""
+
+    routing: RoutingReplay

@@ -46,6 +46,8 @@ class ForestPart:
     """Parts that hang off this one; their numbers are above its own."""
     exits: Tensor
     """int64, ascending: the tokens that they hang off."""
+    routes: Tensor | None = None
+    """As of a `PackedForest`."""
 
 
 def split_forest(
@@ -56,6 +58,7 @@ def split_forest(
     edge_pred: Tensor,
     edge_target: Tensor,
     max_tokens: int,
+    routes: Tensor | None = None,
 ) -> tuple[ForestPart, ...]:
     """Return the parts of a forest, none of more than max_tokens tokens, those above first.
 
@@ -99,6 +102,7 @@ def split_forest(
                     sorted({int(local_N[above[child][-1]]) for child in children}),
                     dtype=torch.int64,
                 ),
+                routes=None if routes is None else routes[tokens],
             )
         )
     return tuple(parts)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from katgym_trainer.packing.forest_parts import ForestPart, split_forest
 from katgym_trainer.packing.token_trie import TokenTrie
+from katgym_trainer.routing.row_routes import pack_routes
 from katgym_trainer.row import Ints, Row
 
 
@@ -97,6 +98,10 @@ class PackedForest:
     stats: ForestStats
     parts: tuple[ForestPart, ...] = ()
     """What runs at a time where the whole is beyond the budget; empty: the whole."""
+    routes: Tensor | None = None
+    """int16 [N, layers, experts of a token]: those that the sampler took, -1 where it is not told.
+    A token of several rows has those of the first row, in the forest's order, that knows them.
+    None: no row knows any."""
 
     def in_parts(self, max_tokens: int) -> PackedForest:
         """Return the same forest in parts of at most so many tokens (`split_backward.py`)."""
@@ -109,8 +114,16 @@ class PackedForest:
                 edge_pred=self.edge_pred,
                 edge_target=self.edge_target,
                 max_tokens=max_tokens,
+                routes=self.routes,
             ),
         )
+
+    def without_routes(self) -> PackedForest:
+        """Return the same forest for a model whose routers choose themselves."""
+        if self.routes is None:
+            return self
+        parts = tuple(dataclasses.replace(part, routes=None) for part in self.parts)
+        return dataclasses.replace(self, routes=None, parts=parts)
 
     def occurrences_of(self, edges: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the places of the occurrences of some edges, and each one's place among the edges.
@@ -188,7 +201,9 @@ class PackedForest:
             num_trained=len(occ_edge),
             num_edges=len(trained),
         )
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        routes = pack_routes([trie.rows[i].routes for i in trie.order_R[chosen]], through, num)
+        tensors["routes"] = None if routes is None else torch.from_numpy(routes)
         return cls(**tensors, pack_number=trie.number, stats=stats, parts=())
 
 

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -171,7 +172,11 @@ def _cut(row: Row, length: int, chance_T: Floats | None) -> Row:
     if length == len(row) and chance_T is None:
         return row
     fields = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-    cut = {name: value[:length] for name, value in fields.items() if isinstance(value, np.ndarray)}
+    cut: dict[str, Any] = {
+        name: value[:length] for name, value in fields.items() if isinstance(value, np.ndarray)
+    }
+    if row.routes is not None:
+        cut["routes"] = row.routes.first(length)
     if chance_T is not None:
         cut["weight"] = row.weight[:length] / chance_T[:length]
     return row.replace(**cut)

@@ -26,6 +26,7 @@ from katgym_trainer.rollouts.rollout_checks import (
     check_unique,
     rollout_key,
 )
+from katgym_trainer.rollouts.rollout_routes import path_routes
 from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks, is_truncated, turn_errors
 from katgym_trainer.row import Floats, Row
 
@@ -43,6 +44,7 @@ def rollout_rows(
     group: Hashable = None,
     masks: ErrorMasks = NO_MASKS,
     should_split_versions: bool = False,
+    should_replay_routes: bool = False,
 ) -> list[Row]:
     """Return one row for each of `rollout.trajectories()`, in their order; none without a turn.
 
@@ -53,6 +55,8 @@ def rollout_rows(
         policy versions, from the same tokens on. The trainer runs all tokens with its own weights,
         whoever sampled them, so prefixes are shared exactly without it; it is for models that
         choose weights by version.
+    should_replay_routes: rows have the experts that the policy's server told, for training to take
+        the same ones; for rollouts of the model that is trained.
 
     The rows' `rollout` is (episode_id, seat); their `is_kept` is true on turns that call tools.
     Raises `ValueError` for a turn without tokens.
@@ -74,13 +78,6 @@ def rollout_rows(
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
         is_known = not any(map(math.isnan, path.policy_logprobs))
-        # The weights that sampled each completion, with their first token's place in it.
-        records = [rollout.turns[turn].tokens for turn in path.turns]
-        versions = tuple(
-            tuple((span.version, span.start) for span in record.version_spans)
-            for record in records
-            if record is not None
-        )
         rows.append(
             Row(
                 path.token_ids,
@@ -90,8 +87,9 @@ def rollout_rows(
                 weight,
                 group,
                 rollout=rollout_key(rollout),
-                context=versions if should_split_versions else None,
+                context=_versions(rollout, path.turns) if should_split_versions else None,
                 is_kept=is_kept if is_kept.any() else None,
+                routes=path_routes(rollout, path.turns) if should_replay_routes else None,
             )
         )
     return rows
@@ -112,6 +110,8 @@ def group_rows(
         all the same; a row that is left with no trained token is left out.
     shaping: changes the rewards before they are compared, as by DAPO's punishment of overlong
         answers (arXiv 2503.14476, eq. 13).
+
+    Rows have the experts that the policy's server told (`Row.routes`), if it did.
 
     Rollouts whose reward is not valid have no rows and count in no mean or deviation; a warning is
     logged with their number. The rows' `group` differs for every group.
@@ -138,6 +138,7 @@ def group_rows(
                 group=_group_key(group),
                 masks=masks,
                 should_split_versions=should_split_versions,
+                should_replay_routes=True,
             )
     if num_invalid:
         logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
@@ -177,6 +178,16 @@ def pass_rates(groups: Sequence[RolloutGroup]) -> dict[Hashable, float]:
         for group in groups
         if group.rewards
     }
+
+
+def _versions(rollout: Rollout, turns: Sequence[int]) -> Hashable:
+    """Return the weights that sampled each completion, with their first token's place in it."""
+    records = [rollout.turns[turn].tokens for turn in turns]
+    return tuple(
+        tuple((span.version, span.start) for span in record.version_spans)
+        for record in records
+        if record is not None
+    )
 
 
 def _sampled(turn: Turn) -> slice:

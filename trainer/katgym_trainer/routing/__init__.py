@@ -1,0 +1,1 @@
+"""Expert routes of rows, and their replay by the routers of a mixture of experts."""

@@ -1,4 +1,4 @@
-"""Continuous batching over a transformers causal LM, in a thread beside the event loop.
+"""Continuous batching over a transformers causal LM, in a thread of its own.
 
 Each round prefills waiting requests together, each from the longest known prefix on (siblings of a
 group compute their prompt once), then decodes one token for every running row. A row's random
@@ -27,7 +27,6 @@ from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.prefill_plan import PrefillPlan
 from katgym.policies.hf.row_batch import RowBatch
 from katgym.policies.token_policy import Generated
-from katgym.system.concurrency import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
@@ -70,21 +69,9 @@ class _Update:
 
 
 class BatchEngine:
-    """Answers requests with one model, in a thread while there are any; `close` ends it."""
+    """Answers requests with one model; `start` begins the thread, `close` ends it."""
 
-    def __init__(
-        self,
-        model: Any,
-        config: HfEngineConfig | None = None,
-        *,
-        threads: concurrent.futures.Executor | None = None,
-    ) -> None:
-        """threads: runs the rounds, one thread at a time; None: threads of its own.
-
-        Whoever computes with torch beside it does so in the same thread, at best: OpenMP gives each
-        thread workers of its own, and where these are more than CPUs they sleep between any two
-        operations, which makes the rounds of a small model twice as long.
-        """
+    def __init__(self, model: Any, config: HfEngineConfig | None = None) -> None:
         self.config = config or HfEngineConfig()
         self.version = 0
         self.batch = RowBatch(
@@ -100,9 +87,7 @@ class BatchEngine:
         self._cancelled: deque[Request] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
-        self._threads = threads or DaemonThreads()
-        self._is_draining = False
-        self._drained: concurrent.futures.Future[None] | None = None
+        self._thread: threading.Thread | None = None
 
     # ---- called from any thread
 
@@ -133,21 +118,21 @@ class BatchEngine:
         self._released.append(session_id)
 
     def close(self) -> None:
-        """Fail requests in flight with `PolicyError`. May be called twice."""
+        """End the thread; requests in flight fail with `PolicyError`. May be called twice."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
-        if self._drained is not None:
-            self._drained.result()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _put(self, queue: deque[T], item: T) -> None:
-        """Queue something for the thread, and have that begin if it has nothing to do."""
+        """Queue something for the thread, which the first starts."""
         with self._wake:
             if self._is_closing:
                 raise PolicyError("the policy is closed")
-            if not self._is_draining:
-                self._drained = self._threads.submit(self._drain)
-                self._is_draining = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="katgym-hf", daemon=True)
+                self._thread.start()
             queue.append(item)
             self._wake.notify()
 
@@ -158,9 +143,17 @@ class BatchEngine:
         """Whether requests are in the middle of their answers."""
         return bool(self.batch.rows or self._paused)
 
-    def _drain(self) -> None:
-        """Run rounds until nothing is left to do."""
-        while self._has_work():
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: self._is_closing or self._waiting or self._updates or self._is_busy
+                )
+                while not self._is_busy and 0 < len(self._waiting) < self.config.max_batch_size:
+                    if not self._wake.wait(_GAP_S):
+                        break
+                if self._is_closing:
+                    break
             try:
                 with torch.inference_mode():
                     self._round()
@@ -168,20 +161,7 @@ class BatchEngine:
                 num_running = len(self.batch.rows)
                 logger.exception("the model failed with %d requests running", num_running)
                 self._fail(_as_policy_error(e, num_running))
-        if self._is_closing:
-            self._fail(PolicyError("the policy was closed while the request was running"))
-
-    def _has_work(self) -> bool:
-        """Wait for requests that come together; where there is nothing, the next one is told."""
-        with self._wake:
-            while not (self._is_closing or self._is_busy or self._updates):
-                is_full = len(self._waiting) >= self.config.max_batch_size
-                if is_full or not self._wake.wait(_GAP_S):
-                    break
-            self._is_draining = not self._is_closing and bool(
-                self._waiting or self._updates or self._is_busy
-            )
-            return self._is_draining
+        self._fail(PolicyError("the policy was closed while the request was running"))
 
     def _round(self) -> None:
         while self._released:

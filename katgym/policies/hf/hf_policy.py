@@ -9,7 +9,6 @@ Not here: the batching itself (`hf_engine.py`); serving on many GPUs (`vllm_clie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.token_scores import TokenScores, Tolerance
 from katgym.policies.uri_options import parse_options
-from katgym.system.concurrency import DaemonThreads
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -69,15 +67,8 @@ class HfPolicy(TokenPolicy):
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        name: str = "hf",
-        config: HfConfig | None = None,
-        threads: Executor | None = None,
+        self, model: Any, tokenizer: Any, *, name: str = "hf", config: HfConfig | None = None
     ) -> None:
-        """threads: of `BatchEngine`."""
         self.name = name
         self.config = config or HfConfig()
         self.model = model
@@ -96,7 +87,7 @@ class HfPolicy(TokenPolicy):
             tokenizer, name=self.config.renderer, model_type=model.config.model_type
         )
         self.stop_ids = frozenset(self.renderer.get_stop_token_ids())
-        self.engine = BatchEngine(model, self.config, threads=threads)
+        self.engine = BatchEngine(model, self.config)
 
     @classmethod
     def load(cls, model: str, *, name: str = "", config: HfConfig | None = None) -> HfPolicy:
@@ -105,11 +96,7 @@ class HfPolicy(TokenPolicy):
         device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = DTYPES[config.dtype or ("float32" if device == "cpu" else "bfloat16")]
         try:
-            # In a thread that ends, with the OpenMP workers that it had (`BatchEngine`).
-            loading = DaemonThreads().submit(
-                AutoModelForCausalLM.from_pretrained, model, dtype=dtype
-            )
-            loaded: Any = loading.result()
+            loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
             tokenizer = AutoTokenizer.from_pretrained(model)
         except (OSError, ValueError) as e:
             kind = "directory" if Path(model).is_dir() else "hub id (no such directory exists)"

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from katgym.policies.hf.hf_request import Request
-from katgym.policies.hf.prefix_cache import CachedPrefix
-from katgym.policies.hf.prefix_index import PrefixIndex
+from katgym.policies.hf.known_prefixes import CachedPrefix, PrefixIndex
 
 MIN_SHARED = 8
 """Tokens a request has to save to wait for another one's wave, which is a forward more."""

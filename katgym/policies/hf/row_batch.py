@@ -9,18 +9,33 @@ Not here: who runs next (`hf_engine.py`), what is copied from whom (`prefill_pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from katgym.policies.hf.decode_attention import use_decode_attention
 from katgym.policies.hf.hf_request import Request
+from katgym.policies.hf.known_prefixes import CachedPrefix, PrefixCache, PrefixIndex
 from katgym.policies.hf.kv_slots import SlotCache
 from katgym.policies.hf.prefill_plan import PlannedRequest, PrefillPlan
-from katgym.policies.hf.prefix_cache import CachedPrefix, PrefixCache
-from katgym.policies.hf.prefix_index import PrefixIndex
 from katgym.policies.hf.sampler import sample_tokens
+
+_MAX_PARAMETERS, _MAX_OPERATIONS = 4_000_000, 7e8
+"""Of a model and a forward that one thread computes: weights that its cache holds, about 10 ms."""
+
+
+@contextlib.contextmanager
+def compute_threads(num_parameters: int, num_tokens: int) -> Iterator[None]:
+    """Compute with one thread what is less work than to wake others for every operation."""
+    is_short = 2 * num_parameters * num_tokens <= _MAX_OPERATIONS
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if num_parameters <= _MAX_PARAMETERS and is_short else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class RowBatch:
@@ -29,6 +44,7 @@ class RowBatch:
     def __init__(self, model: Any, *, max_cached_tokens: int, max_prefill_tokens: int) -> None:
         use_decode_attention(model)
         self.model = model
+        self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.max_cached_tokens = max_cached_tokens
         self.max_prefill_tokens = max_prefill_tokens
         self.rows: list[Request] = []
@@ -123,6 +139,16 @@ class RowBatch:
 
     def _forward(self, rows: Sequence[Request]) -> None:
         """Feed the tokens of neighbouring rows that are not in their slots; sample one for each."""
+        num_new = sum(len(row.ids) - row.num_cached for row in rows)
+        with compute_threads(self._num_parameters, num_new):
+            sampled = self._sample(rows)
+        for row, token, logprob in sampled:
+            row.num_cached = len(row.ids)
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+
+    def _sample(self, rows: Sequence[Request]) -> list[tuple[Request, int, float]]:
+        """Return rows, each with its next token and that one's log-probability."""
         lengths = [row.num_cached for row in rows]
         counts = [len(row.ids) - row.num_cached for row in rows]
         width = max(counts)
@@ -144,10 +170,7 @@ class RowBatch:
         tokens, logprobs = sample_tokens(
             output.logits[:, -1], [row.sampling for row in rows], [row.uniforms for row in rows]
         )
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            row.num_cached = len(row.ids)
-            row.ids.append(token)
-            row.logprobs.append(logprob)
+        return list(zip(rows, tokens, logprobs, strict=True))
 
     def _leave(self, gone: Sequence[Request]) -> None:
         """Free slots; the last rows move into them, so that rows stay side by side."""

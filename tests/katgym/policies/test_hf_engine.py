@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from katgym.errors import UsageError
 from katgym.policies.base import Sampling
+from katgym.policies.hf import hf_engine
 from katgym.policies.hf.hf_engine import BatchEngine, HfEngineConfig
 from katgym.policies.hf.hf_request import Request
+from katgym.policies.hf.row_batch import compute_threads
 from katgym.policies.hf.sampler import uniforms
 
 
@@ -113,39 +113,9 @@ def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):
     assert engine.batch.rows == []
 
 
-def names_of_threads(model, names):
-    """Note which threads call a model."""
-    return model.register_forward_hook(
-        lambda *_: names.append(threading.current_thread().name), always_call=True
-    )
+def test_requests_that_come_together_begin_with_one_prefill(model, monkeypatch):
+    monkeypatch.setattr(hf_engine, "_GAP_S", 0.3)  # of a machine that may be busy
 
-
-def test_rounds_and_updates_run_in_the_threads_that_are_given(model):
-    """Whoever trains in the same one is never beside a round."""
-    names, order = [], []
-
-    async def go(engine, threads):
-        loop = asyncio.get_running_loop()
-        for step in range(2):
-            playing = [asyncio.ensure_future(engine.generate(make_request(n, 5))) for n in (1, 2)]
-            await asyncio.sleep(0)
-            await loop.run_in_executor(threads, lambda: order.append(len(engine.batch.rows)))
-            await asyncio.gather(*playing)
-            await engine.update(lambda: names.append(threading.current_thread().name), step)
-
-    with ThreadPoolExecutor(1, thread_name_prefix="given") as threads:
-        engine = BatchEngine(model, threads=threads)
-        hook = names_of_threads(model, names)
-        try:
-            asyncio.run(go(engine, threads))
-        finally:
-            hook.remove()
-            engine.close()
-    assert set(names) == {"given_0"} and len(names) > 40
-    assert order == [0, 0]  # after all of them, not between two
-
-
-def test_requests_that_come_together_begin_with_one_prefill(model):
     async def go():
         requests = [make_request(n, 5) for n in range(1, 9)]
         await asyncio.gather(*(engine.generate(request) for request in requests))
@@ -167,9 +137,18 @@ def test_requests_that_come_together_begin_with_one_prefill(model):
         engine.close()
 
 
-def test_an_engine_without_requests_holds_no_thread(model):
-    engine = BatchEngine(model)
-    before = threading.active_count()
-    asyncio.run(engine.generate(make_request(1, 5)))
-    engine.close()
-    assert threading.active_count() <= before
+@pytest.mark.parametrize(
+    ("num_parameters", "num_tokens", "expected"),
+    [(1_000_000, 128, 1), (1_000_000, 2048, 2), (135_000_000, 1, 2)],
+)
+def test_one_thread_computes_a_small_models_short_forward_alone(
+    num_parameters, num_tokens, expected
+):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with compute_threads(num_parameters, num_tokens):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

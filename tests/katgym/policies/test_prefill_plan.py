@@ -6,8 +6,8 @@ import pytest
 
 from katgym.policies.base import Sampling
 from katgym.policies.hf.hf_request import Request
+from katgym.policies.hf.known_prefixes import PrefixIndex
 from katgym.policies.hf.prefill_plan import FREE_PADDING, MIN_SHARED, PrefillPlan
-from katgym.policies.hf.prefix_index import PrefixIndex
 
 TEMPLATE = list(range(100))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from katgym.policies.hf.prefix_index import PrefixIndex
+from katgym.policies.hf.known_prefixes import PrefixIndex
 from katgym.policies.rendering.chat_format import num_common
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=8)

@@ -1,13 +1,17 @@
-"""A radix tree of known token sequences, asked for the longest prefix of a new one.
+"""Known token sequences: a radix tree tells the longest prefix of a new one.
 
-Not here: the keys and values that belong to a sequence (`row_batch.py`).
+What finished requests left is kept for the next turn of their sessions. Not here: keys and values
+of those that run (`kv_slots.py`), who copies from whom (`prefill_plan.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from katgym.policies.hf.kv_slots import Stored
 from katgym.policies.rendering.chat_format import num_common
 
 Source = TypeVar("Source", bound=Hashable)
@@ -84,3 +88,45 @@ class _Node(Generic[Source]):
 
 def _num_shared(tokens: list[int], ids: Sequence[int], start: int) -> int:
     return num_common(tokens, ids[start : start + len(tokens)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedPrefix:
+    """The tokens of one finished request that were computed, with their keys and values."""
+
+    session_id: str
+    ids: list[int]
+    stored: Stored
+
+
+class PrefixCache:
+    """At most one entry a session and `max_tokens` tokens in all; the oldest go first."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self._kept: OrderedDict[str, CachedPrefix] = OrderedDict()
+        self._num_tokens = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def has_room(self, num_tokens: int) -> bool:
+        """Whether an entry of this size can be kept at all."""
+        return num_tokens <= self.max_tokens
+
+    def add(self, kept: CachedPrefix) -> list[CachedPrefix]:
+        """Keep an entry in place of its session's last; return those that had to go."""
+        gone = self.remove(kept.session_id)
+        self._kept[kept.session_id] = kept
+        self._num_tokens += len(kept.ids)
+        while self._num_tokens > self.max_tokens:
+            gone += self.remove(next(iter(self._kept)))
+        return gone
+
+    def remove(self, session_id: str) -> list[CachedPrefix]:
+        """Forget a session; return its entry if there was one."""
+        kept = self._kept.pop(session_id, None)
+        if kept is None:
+            return []
+        self._num_tokens -= len(kept.ids)
+        return [kept]

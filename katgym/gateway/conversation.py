@@ -20,6 +20,7 @@ from typing import Any
 from katgym.environment.messages import Message
 from katgym.play.rollout import Turn, parent_of, prompt_messages
 from katgym.policies.base import BranchReason, TokenRecord
+from katgym.policies.expert_routes import first_told
 from katgym.policies.rendering.chat_format import num_common
 
 MAX_TURNS = 4096
@@ -40,6 +41,8 @@ class KnownAnswer:
     """Messages of its prompt."""
     has_reasoning: bool
     """Whether it, or an answer before it, holds thinking that a chat format may strip."""
+    has_routes: bool
+    """Whether its server told the experts of its tokens."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -109,6 +112,13 @@ class CallPlace:
             self.branch = stripped if parent.has_reasoning else BranchReason.RETOKENIZED
         if not self.num_shared:
             self.parent, self.num_shared_messages = None, 0
+
+    def routes_start(self, prompt_ids: Sequence[int]) -> int:
+        """Return how many tokens of the call's prompt had their experts told with the parent."""
+        parent = self.parent
+        if parent is None or not parent.has_routes:
+            return 0
+        return first_told(num_common(parent.first_ids(parent.num_tokens), prompt_ids))
 
 
 class Conversation:
@@ -180,6 +190,7 @@ class Conversation:
             completion_ids=array("i", tokens.completion_ids),
             num_messages=len(chain) - 1,
             has_reasoning=has_reasoning or (parent is not None and parent.has_reasoning),
+            has_routes=bool(tokens.routes),
         )
         self.num_turns += 1
         # The first one with a prompt holds its ids; the others hold none.

@@ -69,10 +69,13 @@ def check_versions(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
     return sampled.version_spans
 
 
-def check_routes(routes: bytes, prompt_ids: Sequence[int], ids: Sequence[int]) -> bytes:
-    """Return the experts that a server told of a call's tokens, if it told any."""
+def check_routes(
+    routes: bytes, prompt_ids: Sequence[int], ids: Sequence[int], *, start: int = 0
+) -> bytes:
+    """Return the experts that a server told of a call's tokens from one on, if it told any."""
     try:
-        return cut_routes(routes, num_shared=0, num_tokens=len(prompt_ids) + len(ids))
+        num_shared = start + 1 if start else 0
+        return cut_routes(routes, num_shared=num_shared, num_tokens=len(prompt_ids) + len(ids))
     except UsageError as e:
         raise GatewayError(ErrorKind.UPSTREAM, f"the model server answered otherwise: {e}") from e
 

@@ -152,6 +152,7 @@ class TokenAnswering:
                 num_completions=call.num_choices,
                 stop=asked.stop,
                 stop_token_ids=sorted(stop_ids),
+                routes_start=context.place.routes_start(prompt_ids),
             )
         except (UsageError, TypeError) as e:
             raise GatewayError(ErrorKind.MALFORMED, str(e)) from e
@@ -180,7 +181,9 @@ class TokenAnswering:
             completion_ids=ids,
             policy_logprobs=logprobs,
             versions=check_versions(sampled),
-            routes=check_routes(sampled.routes, prompt_ids, ids),
+            routes=check_routes(
+                sampled.routes, prompt_ids, ids, start=context.place.routes_start(prompt_ids)
+            ),
             finish_reason=finish_reason_of(reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,

@@ -149,7 +149,7 @@ class ScriptedServer:
             choices.append(
                 {
                     "index": index,
-                    **self._experts(len(ids) + len(sampled)),
+                    **self._experts(len(ids) + len(sampled), body["sampling_params"]),
                     "token_ids": sampled,
                     "logprobs": {"content": content},
                     "finish_reason": self.finish_reason,
@@ -161,11 +161,11 @@ class ScriptedServer:
             )
         return JSONResponse({"request_id": "x", "choices": choices})
 
-    def _experts(self, num_tokens: int) -> dict[str, Any]:
+    def _experts(self, num_tokens: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the experts of a call's tokens, each the token's place modulo 256."""
         if not self.tells_experts:
             return {}
-        places = np.arange(num_tokens - 1) % 256
+        places = np.arange(asked.get("routed_experts_prompt_start", 0), num_tokens - 1) % 256
         data = write_routes(places[:, None, None])
         return {"routed_experts": base64.b64encode(data).decode()}
 
@@ -220,7 +220,7 @@ class ScriptedServer:
         ]
         return {
             "index": index,
-            **self._experts(len(ids) + len(sampled)),
+            **self._experts(len(ids) + len(sampled), body),
             "message": message,
             "finish_reason": reason,
             "logprobs": {"content": content} if body.get("logprobs") else None,
@@ -235,7 +235,7 @@ class ScriptedServer:
         values = [logprob(len(ids) + i, t) for i, t in enumerate(sampled)]
         choice = {
             "index": 0,
-            **self._experts(len(ids) + len(sampled)),
+            **self._experts(len(ids) + len(sampled), body),
             "text": "done",
             "finish_reason": "stop",
             "token_ids": sampled,

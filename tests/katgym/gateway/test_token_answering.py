@@ -261,3 +261,5 @@ def test_experts_are_kept_with_the_tokens_that_they_ran(gateway, server):
     first, second = places_of(turns)
     assert first == list(range(total[0] - 1))
     assert second == list(range(total[0] - 1, sum(total) - 1))
+    starts = [posted(server, n)[2].get("routed_experts_prompt_start") for n in (0, 1)]
+    assert starts == [None, total[0] - 1]

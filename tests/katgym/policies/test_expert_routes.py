@@ -1,6 +1,6 @@
 """Expert routes on their way from a server into a rollout's record.
 
-Not here: vLLM itself, which tells them on a GPU alone; what a trainer makes of them
+Not here: vLLM itself (`tests/trainer/test_routes_vllm.py`); what a trainer makes of them
 (`tests/trainer/test_routing_replay.py`).
 """
 

@@ -39,6 +39,7 @@ from katgym_trainer.ranks.shares import Shares
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.served_weights import ServedModel
 
+FAMILIES_ON_RANKS = ("Qwen3Next", "FalconH1", "NemotronH", "Mamba2", "Lfm2", "Jamba", "Qwen3Moe")
 BUDGETS = {"packed": {"max_tokens": 60}, "parts": {"max_tokens": 16, "should_split": True}}
 OPTIONS: dict[str, dict[str, Any]] = {
     "grpo": {"kl_coef": 0.1, "kl_estimator": "k3"},
@@ -122,14 +123,20 @@ def gradient_error(
     return error(gradients(model, ranks.num), gradients(alone))
 
 
-def trainer_error(ranks: Ranks, given: list[Row], name: str, args: dict[str, Any]) -> float:
+def trainer_error(
+    ranks: Ranks,
+    given: list[Row],
+    name: str,
+    args: dict[str, Any],
+    make: Callable[[], Any] = tiny_qwen,
+) -> float:
     """Return how far the weights after three steps are from those of one process."""
     found, told = [], []
     for who in (ranks, Ranks()):
         is_apart = "kl_coef" in str(args) and not args.get("lora_rank")
         reference = tiny_qwen(seed=7) if is_apart else None
         trainer = Trainer(
-            tiny_qwen(), name, reference=reference, ranks=who,
+            make(), name, reference=reference, ranks=who,
             args={"learning_rate": 0.1, "epsilon": 1.0, "max_tokens": 60, **args},
         )  # fmt: skip
         before = weights(trainer.model)
@@ -152,6 +159,44 @@ def adapted() -> Any:
     for n, p in model.named_parameters():
         if "lora_B" in n:
             torch.nn.init.normal_(p, std=0.1)
+    return model
+
+
+class ListedExperts(torch.nn.Module):
+    """Experts that are modules, as models of others than transformers have them."""
+
+    def __init__(self, joined: Any) -> None:
+        super().__init__()
+        width = joined.down_proj.shape[-1]
+        self.each = torch.nn.ModuleList()
+        for gate_up, down in zip(joined.gate_up_proj, joined.down_proj, strict=True):
+            expert = torch.nn.ModuleDict(
+                {
+                    "up": torch.nn.Linear(gate_up.shape[1], 2 * width, bias=False),
+                    "down": torch.nn.Linear(width, down.shape[0], bias=False),
+                }
+            )
+            expert["up"].weight, expert["down"].weight = (
+                torch.nn.Parameter(w.detach().clone()) for w in (gate_up, down)
+            )
+            self.each.append(expert)
+
+    def forward(self, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        found = torch.zeros_like(hidden)
+        for number, expert in enumerate(self.each):
+            token, place = torch.where(index == number)
+            if len(token):  # else it is not run, and gets no gradient
+                gate, up = expert["up"](hidden[token]).chunk(2, -1)
+                out = expert["down"](torch.nn.functional.silu(gate) * up)
+                found = found.index_add(0, token, out * weights[token, place, None])
+        return found
+
+
+def listed_experts() -> Any:
+    """Return a model of many experts, each a module: some get no token of some ranks."""
+    model = make_family("Qwen3Moe", num_experts=12)
+    for layer in model.model.layers:
+        layer.mlp.experts = ListedExperts(layer.mlp.experts)
     return model
 
 
@@ -250,6 +295,10 @@ def served_error(name: str, ranks: Ranks, folder: Path, make: Callable[[], Any])
             served.write(path, **({"max_file_bytes": 1} if who.num > 1 else {}))
         ranks.gather(None)
         scored = {"scores": torch.tensor(served.scores([5, 6, 7, 8]))}
+        if served.has_adapters and (who.num > 1 or ranks.is_first):
+            served.write_adapter(path / "adapter")
+        ranks.gather(None)
+        scored |= tensors_of(path / "adapter")
         found.append({**tensors_of(path), **dict(served.weights()), **scored})
         is_several = (path / "model.safetensors.index.json").exists()
         assert is_several == (who.num > 1)
@@ -290,6 +339,12 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
         yield f"adapters {kind}", run
         run = functools.partial(gradient_error, "sft", ranks, tiny_qwen, rows()[:1], budget)
         yield f"one row {kind}", run
+        for family in FAMILIES_ON_RANKS:
+            make = functools.partial(make_family, family)
+            run = functools.partial(gradient_error, "dapo", ranks, make, rows(), budget)
+            yield f"family {family} {kind}", run
+        run = functools.partial(gradient_error, "dapo", ranks, listed_experts, rows(), budget)
+        yield f"family of listed experts {kind}", run
     yield "refusals", lambda: refusals(ranks)
     kinds: dict[str, dict[str, Any]] = {"plain": {}, "adapters": {"lora_rank": 2}}
     for name, args in kinds.items():
@@ -300,6 +355,7 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
         "tied": tiny_qwen,
         "untied": functools.partial(tiny_qwen, tie_word_embeddings=False),
         "experts": functools.partial(make_family, "Qwen3Moe"),
+        "hybrid": functools.partial(make_family, "Qwen3Next"),
         "adapters": adapted,
     }
     for name, make in served.items():
@@ -307,6 +363,12 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
     for name, (algorithm, args) in TRAINERS.items():
         given = [r.replace(ref_logprobs=None) for r in rows()] if "kl_coef" in str(args) else rows()
         yield f"trainer {name}", functools.partial(trainer_error, ranks, given, algorithm, args)
+    again = {"should_checkpoint_activations": True, "max_tokens": 20, "should_split": True}
+    for name, make in (
+        ("hybrid", functools.partial(make_family, "Qwen3Next")), ("listed experts", listed_experts)
+    ):  # fmt: skip
+        run = functools.partial(trainer_error, ranks, rows(), "dapo", again, make)
+        yield f"trainer {name}", run
 
 
 def main() -> None:

@@ -158,7 +158,7 @@ def write_weights(
         parts.append(folder / f"part-{number}")
         ranks.together(functools.partial(_write_part, base, state, parts[-1], ranks, dtype))
         state.clear()  # before the next file's are gathered
-    ranks.on_first(lambda: _join_parts(parts, folder))
+    ranks.on_first(lambda: join_parts(parts, folder))
 
 
 def write_adapters(
@@ -207,13 +207,22 @@ def _write_part(
     ranks: Ranks,
     dtype: torch.dtype,
 ) -> None:
-    if ranks.is_first:
-        with no_progress_bars():
-            model.save_pretrained(part, state_dict=state, max_shard_size="100TB")
-        _note_dtype(part / "config.json", dtype)
+    """Write a file of weights, and a config that says what they are: pieces in training are wider.
+
+    The first rank alone does.
+    """
+    if not ranks.is_first:
+        return
+    with no_progress_bars():
+        model.save_pretrained(part, state_dict=state, max_shard_size="100TB")
+    file = part / "config.json"
+    config = json.loads(file.read_text())
+    key = "dtype" if "dtype" in config else "torch_dtype"
+    config[key] = str(dtype).removeprefix("torch.")
+    file.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _join_parts(parts: Sequence[Path], folder: Path) -> None:
+def join_parts(parts: Sequence[Path], folder: Path) -> None:
     """Make one folder of those with a file of weights each: files, and an index of several."""
     places: dict[str, str] = {}
     num_bytes = 0
@@ -229,13 +238,3 @@ def _join_parts(parts: Sequence[Path], folder: Path) -> None:
     if len(parts) > 1:
         index = {"metadata": {"total_size": num_bytes}, "weight_map": places}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-
-
-def _note_dtype(file: Path, dtype: torch.dtype) -> None:
-    """Tell in a model's config what its weights are, where the pieces in training are wider."""
-    if file.exists():
-        config = json.loads(file.read_text())
-        key = "dtype" if "dtype" in config else "torch_dtype"
-        file.write_text(
-            json.dumps({**config, key: str(dtype).removeprefix("torch.")}, indent=2) + "\n"
-        )

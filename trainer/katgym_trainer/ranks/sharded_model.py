@@ -37,7 +37,7 @@ class ShardedModel(HuggingFaceModel):
         super().__init__(model)
         base, decoder = self.model, self.decoder
         ranks.check_same(ends_sha256(base.named_parameters()), "weights")
-        self.cost = _cost_of(self)
+        self.cost = cost_of(self)
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
         if any(parameter.dtype is torch.bfloat16 for parameter in base.parameters()):
             policy = MixedPrecisionPolicy(
@@ -51,6 +51,9 @@ class ShardedModel(HuggingFaceModel):
                 "%s does not say which its layers are: all weights are gathered at once",
                 type(base).__name__,
             )
+        for layer in layers:
+            if any(isinstance(module, torch.nn.ModuleList) for module in layer.modules()):
+                layer.register_forward_hook(touch_lists)  # before the one that frees the weights
         for module in [*layers, base]:
             for parameter in module.parameters():
                 if parameter.requires_grad and parameter.dtype is torch.bfloat16:
@@ -70,12 +73,28 @@ class ShardedModel(HuggingFaceModel):
             self.model.reshard()  # what a forward without a backward left whole
 
 
-def _cost_of(model: HuggingFaceModel) -> CostModel:
+def touch_lists(layer: torch.nn.Module, _: Any, output: Any) -> Any:
+    """Give weights in lists of modules a gradient, of zeros where a module was not run.
+
+    Experts that are modules run where a token goes to them. Ranks sum the gradients of a layer at
+    once, and would sum those of unlike weights if one of them had fewer.
+    """
+    lists = [module for module in layer.modules() if isinstance(module, torch.nn.ModuleList)]
+    weights = [p for each in lists for p in each.parameters() if p.requires_grad]
+    if not weights or not torch.is_grad_enabled():
+        return output
+    hidden, *others = output if isinstance(output, tuple) else (output,)
+    zero = torch.stack([weight.flatten()[0].to(hidden.dtype) for weight in weights]).sum() * 0.0
+    hidden = hidden + zero
+    return (hidden, *others) if isinstance(output, tuple) else hidden
+
+
+def cost_of(model: HuggingFaceModel) -> CostModel:
     """Return what its forests cost, in operations."""
     config: Any = model.model.config.get_text_config()
     vocabulary = {id(model.head().weight_VD), id(model.model.get_input_embeddings().weight)}
     sizes = [p.numel() for p in model.model.parameters() if id(p) not in vocabulary]
-    num_heads = config.num_attention_heads
+    num_heads = getattr(config, "num_attention_heads", 1)
     return CostModel.of_shape(
         num_parameters=sum(sizes),
         num_layers=config.num_hidden_layers,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -36,6 +37,7 @@ from katgym_trainer.losses.objective import Coupling
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.ranks.ranks import Ranks, whole
 from katgym_trainer.ranks.shares import Shares
+from katgym_trainer.routing.row_routes import RowRoutes
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.served_weights import ServedModel
 
@@ -75,6 +77,19 @@ def rows(seed: int = 3) -> list[Row]:
                         proximal_logprobs=[-3 - rng.random() for _ in ids],
                     )
                 )
+    return found
+
+
+def routed_rows() -> list[Row]:
+    """Return rows with routes to 2 of 4 experts in 2 layers, the same of the same prefix."""
+    found = []
+    for row in rows():
+        ids, drawn = row.token_ids.tolist(), []
+        for num in range(1, len(ids) + 1):
+            rng = random.Random(str(ids[:num]))
+            drawn.append([rng.sample(range(4), 2) for _ in range(2)])
+        routes = RowRoutes(np.array(drawn, dtype=np.uint8), np.arange(len(ids)) % 5 > 0)
+        found.append(row.replace(routes=routes))
     return found
 
 
@@ -343,6 +358,9 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
             make = functools.partial(make_family, family)
             run = functools.partial(gradient_error, "dapo", ranks, make, rows(), budget)
             yield f"family {family} {kind}", run
+        experts = functools.partial(make_family, "Qwen3Moe")
+        run = functools.partial(gradient_error, "dapo", ranks, experts, routed_rows(), budget)
+        yield f"routes {kind}", run
         run = functools.partial(gradient_error, "dapo", ranks, listed_experts, rows(), budget)
         yield f"family of listed experts {kind}", run
     yield "refusals", lambda: refusals(ranks)

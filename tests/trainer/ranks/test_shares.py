@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import context_parallel
 import pytest
 from drawn_rows import row_lists
 from families import FAMILIES
@@ -59,6 +60,14 @@ def test_the_slowest_rank_has_at_most_a_tenth_more_than_the_mean(name: str, num_
         for places in share_places(rows, num_ranks, cost=PAIRS)
     ]
     assert max(costs) <= 1.1 * sum(costs) / num_ranks
+
+
+def test_twice_as_many_parts_as_ranks_divide_a_chain() -> None:
+    chain = context_parallel.group(1, 512, 512)
+    found = [context_parallel.plan(chain, 1024 // num) for num in (8, 16)]
+    assert [(plan["parts"], plan["pair_balance"]) for plan in found] == [(8, "1.87"), (16, "1.00")]
+    answers = context_parallel.plan(context_parallel.group(8, 64, 64), 64)
+    assert (answers["tokens"], answers["parts"]) == (64 + 8 * 64, 9)
 
 
 def test_alone_all_rows_are_ones_own_in_their_order() -> None:

@@ -122,6 +122,11 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
             r"\[policy\] sync = 'lora' needs lora_rank >= 1, got 0",
         ),
         ("[policy]\nserver_python = 'x'", r"of a server that the run starts: uri = 'vllm'"),
+        (
+            "[policy]\nuri = 'vllm'\nserver_args = ['--enable-return-routed-experts']\n"
+            "[train]\nshould_compile = true",
+            r"should_compile: compiled layers do not replay the experts that servers tell",
+        ),
         ("[policy]\nuri = 'vllm:host#n'", r"\[policy\]: url is URL#NAME, .* got 'host#n'"),
         ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
         ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),

@@ -345,6 +345,11 @@ class RlConfig(RunConfig):
             )
         if self.reference and not needs_reference:
             raise UsageError("[reference] changes nothing without [train] loss.kl_coef")
+        if trainer.should_compile and "--enable-return-routed-experts" in self.policy.server_args:
+            raise UsageError(
+                "[train] should_compile: compiled layers do not replay the experts that servers"
+                " tell by --enable-return-routed-experts ([policy] server_args); leave out one"
+            )
         self.rewards.check(self.rollouts.max_episode_tokens)
         if self.policy.max_context_tokens > trainer.max_tokens and not trainer.should_split:
             raise UsageError(

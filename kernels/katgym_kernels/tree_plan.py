@@ -22,6 +22,8 @@ from katgym_kernels.tiles import Tiles, build_tiles
 
 MAX_TOKENS = 2**31 - 1
 T = TypeVar("T")
+Makers = dict[Hashable, Callable[["TreePlan"], Any]]
+"""What backends make of a plan for themselves, by names of theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +45,7 @@ class TreePlan:
     num_above: int = 0
     """The first tokens, which are keys alone: nothing is asked for them."""
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    _makers: Makers = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -91,15 +94,15 @@ class TreePlan:
     def __len__(self) -> int:
         return len(self.host_end_N)
 
-    @cached_property
+    @property
     def end_N(self) -> Tensor:
         """int32 on the device: one past the last descendant of each token."""
-        return self.host_end_N.to(self.device, torch.int32)
+        return self.once("end", lambda plan: plan.host_end_N.to(plan.device, torch.int32))
 
-    @cached_property
+    @property
     def depth_N(self) -> Tensor:
         """int32 on the device: position of each token on its path."""
-        return self.host_depth_N.to(self.device, torch.int32)
+        return self.once("depth", lambda plan: plan.host_depth_N.to(plan.device, torch.int32))
 
     @cached_property
     def segment_starts(self) -> Tensor:
@@ -121,22 +124,39 @@ class TreePlan:
         """Return which tiles of queries and keys are visited, built on first use."""
         return self.once(
             ("tiles", block_m, block_n),
-            lambda: build_tiles(
-                self.host_end_N,
-                self.host_depth_N,
+            lambda plan: build_tiles(
+                plan.host_end_N,
+                plan.host_depth_N,
                 block_m=block_m,
                 block_n=block_n,
-                window=self.window,
-                num_above=self.num_above,
+                window=plan.window,
+                num_above=plan.num_above,
             ),
         )
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` gives for a key, made at its first use: all layers share a plan."""
+    def once(self, key: Hashable, make: Callable[[TreePlan], T]) -> T:
+        """Return what `make` gives of this plan, made at its first use: all layers share a plan.
+
+        make: the same for a key, whichever plan it is given.
+        """
         if key not in self._made:
-            self._made[key] = make()
+            self._made[key] = make(self)
+            self._makers[key] = make
         made: T = self._made[key]
         return made
+
+    def makers(self) -> Makers:
+        """Return what was asked of this plan, for `make_ahead` of another."""
+        return dict(self._makers)
+
+    def make_ahead(self, makers: Makers) -> None:
+        """Make what is going to be asked of this plan; not while another thread uses it.
+
+        Lists of tiles come first: they stay on the CPU, and copies may have to wait for a GPU.
+        """
+        are_tiles = [isinstance(key, tuple) and key[0] == "tiles" for key in makers]
+        for _, key in sorted(zip(are_tiles, makers, strict=True), key=lambda pair: not pair[0]):
+            self.once(key, makers[key])
 
     def mask_QN(self) -> Tensor:
         """Return the dense mask: true where a query that is asked for (row) sees a key (column)."""

@@ -17,7 +17,7 @@ from tiny_families import RECURRENT, make, row_logprobs, sample_rows
 from katgym_kernels.tree_plan import parents
 from katgym_trainer import Row, forward_backward, loss, pack, trainer_logprobs
 from katgym_trainer.models.segments import Layout, Segments
-from katgym_trainer.models.tree_context import TreeContext
+from katgym_trainer.plans.forest_plans import ForestPlans
 
 
 @pytest.mark.parametrize("family", RECURRENT)
@@ -154,10 +154,8 @@ def test_segments_carry_a_sum_along_every_path(end: list[int], layout: Layout, s
 @settings(deadline=None, max_examples=40)
 @given(end=forests(), size=st.integers(1, 5))
 def test_windows_are_the_last_ancestors(end: list[int], size: int) -> None:
-    context = TreeContext(
-        torch.tensor(end), torch.zeros(len(end)), device=torch.device("cpu"), backend="auto"
-    )
-    windows, moved = context.windows(size)
+    plans = ForestPlans(torch.tensor(end), torch.zeros(len(end)), device=torch.device("cpu"))
+    windows, moved = plans.windows(size)
     parent = parents(torch.tensor(end)).tolist()
     for token in range(len(end)):
         path = list(range(size - 1))  # what lies above the roots

@@ -17,6 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, Row, TreeContext, pack
 from katgym_trainer.models.hugging_face import NAME, HuggingFaceModel
+from katgym_trainer.plans.plans_ahead import plans_of
 
 ROWS = [Row([5, 6, 7, 8, 9, 10], [0] * 5 + [1]), Row([5, 6, 7, 11, 12], [0] * 4 + [1])]
 
@@ -89,9 +90,7 @@ def test_ours_is_registered_twice_and_exact() -> None:
     model = make("Qwen3", attn_implementation="eager")
     wanted = exact(model)
     found, tree_model = forest(), HuggingFaceModel(model)
-    context = TreeContext(
-        found.end, found.position_ids, device=tree_model.device, backend="reference"
-    )
+    context = TreeContext(plans_of(found, tree_model.device), backend="reference")
     with tree_model.prepare():
         hidden_ND = tree_model.hidden(found, context).detach()
     assert error(hidden_ND @ model.lm_head.weight.T, wanted) < 5e-6

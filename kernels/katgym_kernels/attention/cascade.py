@@ -119,7 +119,7 @@ class _Cascade(torch.autograd.Function):
 def flash_calls_of(plan: TreePlan, q_HND: Tensor) -> list[FlashCall]:
     """Return the calls that make up a plan, for queries of this shape."""
     if plan.device.type == "cuda":
-        return plan.once("flash calls", lambda: flash_calls(plan, by_level))
+        return plan.once("flash calls", lambda plan: flash_calls(plan, by_level))
     width = q_HND.shape[0] * q_HND.shape[-1]
     grouping = functools.partial(cpu_batches, width=width)
-    return plan.once(("flash calls", width), lambda: flash_calls(plan, grouping))
+    return plan.once(("flash calls", width), lambda plan: flash_calls(plan, grouping))

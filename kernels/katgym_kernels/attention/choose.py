@@ -54,7 +54,7 @@ def cascade_terms(plan: TreePlan, width: int) -> tuple[float, ...]:
     width: query heads times head size.
     """
 
-    def count() -> tuple[float, ...]:
+    def count(plan: TreePlan) -> tuple[float, ...]:
         made = list(rectangles(plan))
         batches = cpu_batches(made, width)
         num_queries = sum(r.q1 - r.q0 for r in made)
@@ -138,7 +138,7 @@ def decide(
 def is_branched(plan: TreePlan) -> bool:
     """Return whether any token has two children, so that rows share a prefix."""
 
-    def look() -> bool:
+    def look(plan: TreePlan) -> bool:
         starts = plan.segment_starts
         return bool((plan.host_end_N[starts[:-1]] > starts[1:]).any())
 

@@ -47,10 +47,11 @@ def fa4_attention(
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 
     blocks = block_sizes(q_HND.shape[-1], q_HND.device)
-    forward, backward = plan.once(("fa4", blocks), lambda: block_lists(plan, blocks))
+    forward, backward = plan.once(("fa4", blocks), lambda plan: block_lists(plan, blocks))
     # The mask may be asked about tokens behind the last, in the tile that holds that.
     aux = plan.once(
-        ("fa4 aux", blocks), lambda: [F.pad(t, (0, blocks[0])) for t in (plan.end_N, plan.depth_N)]
+        ("fa4 aux", blocks),
+        lambda plan: [F.pad(t, (0, blocks[0])) for t in (plan.end_N, plan.depth_N)],
     )
     out_1NHD = flash_attn_func(
         *(t.transpose(0, 1)[None] for t in (q_HND, k_KND, v_KND)),

@@ -37,7 +37,7 @@ def flex_tree_attention(
 ) -> Tensor:
     """Return out_HND; autograd goes through on CUDA."""
     options: dict[str, Any] = {
-        "block_mask": plan.once("flex block mask", lambda: block_mask(plan)),
+        "block_mask": plan.once("flex block mask", block_mask),
         "scale": scale,
         "enable_gqa": len(q_HND) != len(k_KND),
     }

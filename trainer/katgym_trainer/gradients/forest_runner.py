@@ -19,6 +19,7 @@ from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.packing.forest_parts import ForestPart
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.packing.ranks import dummy_forest
+from katgym_trainer.plans.plans_ahead import Piece, PlansAhead, plans_of
 from katgym_trainer.ranks.passes import Pass, PassOrder
 from katgym_trainer.ranks.ranks import ALONE, Ranks
 
@@ -42,22 +43,23 @@ class ForestRunner:
         self._readout = readout
         self._backend = backend
         self._ranks = ranks
-        self._context = functools.partial(PartContext, device=model.device, backend=backend)
+        self._context = functools.partial(PartContext, backend=backend)
 
     def outputs(self, forests: Sequence[PackedForest]) -> Iterator[Outputs]:
         """Yield what is read out at each edge of each forest, without a gradient."""
         num_passes = sum(max(1, len(forest.parts)) for forest in forests)
         order = PassOrder(self._ranks, [Pass.FORWARD] * num_passes)
-        for forest in forests:
-            with torch.no_grad():
-                found = self._outputs(forest, order)
-            yield found
+        with self._plans_ahead(forests) as ahead:
+            for forest in forests:
+                with torch.no_grad():
+                    found = self._outputs(forest, order, ahead)
+                yield found
         self._run_dummies(order, None)
 
-    def _outputs(self, forest: PackedForest, order: PassOrder) -> Outputs:
+    def _outputs(self, forest: PackedForest, order: PassOrder, ahead: PlansAhead) -> Outputs:
         if not forest.parts:
             self._run_dummies(order, Pass.FORWARD)
-            return self._read(forest, self._run_decoder(forest))
+            return self._read(forest, self._run_decoder(forest, ahead))
         found: dict[int, Outputs] = {}
         live: dict[int, Exported] = {}
         for number, is_export in depth_first(forest.parts):
@@ -66,9 +68,11 @@ class ForestRunner:
                 del live[number]
                 continue
             own = live.setdefault(number, Exported(exits=part.exits)) if is_export else None
-            context = self._context(part, live, own=own, should_export=True)
+            context = self._context(part, ahead.take(part), live, own=own, should_export=True)
             self._run_dummies(order, Pass.FORWARD)
-            found[number] = self._read(part, self._model.hidden(part, context))
+            hidden_ND = self._model.hidden(part, context)
+            ahead.start()
+            found[number] = self._read(part, hidden_ND)
         places = torch.cat([forest.parts[number].edges for number in found]).argsort()
         pieces = zip(*found.values(), strict=True)
         return tuple(torch.cat(piece)[places.to(piece[0].device)] for piece in pieces)
@@ -98,35 +102,51 @@ class ForestRunner:
             for _, is_export in (depth_first(forest.parts) if forest.parts else [(0, False)])
         ]
         order = PassOrder(self._ranks, passes)
-        for forest in forests:
-            if not forest.parts:
-                self._run_dummies(order, Pass.BACKWARD)
-                self._backward(forest, forest, None, self._run_decoder(forest), objective)
-                continue
-            live: dict[int, Exported] = {}
-            for number, is_export in depth_first(forest.parts):
-                part = forest.parts[number]
-                self._run_dummies(order, Pass.FORWARD if is_export else Pass.BACKWARD)
-                if is_export:
-                    live[number] = Exported(exits=part.exits)
-                    with torch.no_grad():
-                        context = self._context(part, live, own=live[number], should_export=True)
-                        self._model.hidden(part, context)
+        with self._plans_ahead(forests) as ahead:
+            for forest in forests:
+                if forest.parts:
+                    self._backward_in_parts(forest, objective, order, ahead)
                     continue
-                context = self._context(part, live, own=live.get(number), should_export=False)
-                hidden_ND = self._model.hidden(part, context)
-                context.is_done = True
-                self._backward(forest, part, part.edges, hidden_ND, objective)
-                context.relay()
-                live.pop(number, None)
+                self._run_dummies(order, Pass.BACKWARD)
+                hidden_ND = self._run_decoder(forest, ahead)
+                self._backward(forest, forest, None, hidden_ND, objective)
         self._run_dummies(order, None)
+
+    def _backward_in_parts(
+        self, forest: PackedForest, objective: Objective, order: PassOrder, ahead: PlansAhead
+    ) -> None:
+        live: dict[int, Exported] = {}
+        for number, is_export in depth_first(forest.parts):
+            part = forest.parts[number]
+            self._run_dummies(order, Pass.FORWARD if is_export else Pass.BACKWARD)
+            if is_export:
+                live[number] = Exported(exits=part.exits)
+            plans, own = ahead.take(part, is_last=not is_export), live.get(number)
+            context = self._context(part, plans, live, own=own, should_export=is_export)
+            with torch.set_grad_enabled(not is_export):
+                hidden_ND = self._model.hidden(part, context)
+            ahead.start()
+            if is_export:
+                continue
+            context.is_done = True
+            self._backward(forest, part, part.edges, hidden_ND, objective)
+            context.relay()
+            live.pop(number, None)
+
+    def _plans_ahead(self, forests: Sequence[PackedForest]) -> PlansAhead:
+        """Return the plans of what is run, in the order in which it is run first."""
+        pieces: list[Piece] = []
+        for forest in forests:
+            numbers = dict.fromkeys(number for number, _ in depth_first(forest.parts))
+            pieces += [forest.parts[number] for number in numbers] or [forest]
+        return PlansAhead(pieces, device=self._model.device)
 
     def _run_dummies(self, order: PassOrder, kind: Pass | None) -> None:
         """Run what other ranks run before this one's next pass, on a token that trains nothing."""
         for found in order.before(kind):
             dummy = dummy_forest()
             with torch.set_grad_enabled(found is Pass.BACKWARD):
-                hidden_ND = self._run_decoder(dummy)
+                hidden_ND = self._run_decoder(dummy, None)
             if found is Pass.BACKWARD:
                 self._backward(dummy, dummy, None, hidden_ND, _of_nothing)
 
@@ -147,11 +167,13 @@ class ForestRunner:
                 total = total + 0.0 * self._readout(hidden_ND[:1], token)[0].sum()
         total.backward()  # type: ignore[no-untyped-call]
 
-    def _run_decoder(self, forest: PackedForest) -> Tensor:
-        context = TreeContext(
-            forest.end, forest.position_ids, device=self._model.device, backend=self._backend
-        )
-        return self._model.hidden(forest, context)
+    def _run_decoder(self, forest: PackedForest, ahead: PlansAhead | None) -> Tensor:
+        """ahead: what has the forest's plans; None makes them."""
+        plans = ahead.take(forest) if ahead else plans_of(forest, self._model.device)
+        hidden_ND = self._model.hidden(forest, TreeContext(plans, backend=self._backend))
+        if ahead:
+            ahead.start()
+        return hidden_ND
 
     def _read(self, part: PackedForest | ForestPart, hidden_ND: Tensor) -> Outputs:
         device = hidden_ND.device

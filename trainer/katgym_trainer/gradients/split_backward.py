@@ -26,6 +26,7 @@ from torch import Tensor
 
 from katgym_trainer.models.tree_context import Key, TreeContext
 from katgym_trainer.packing.forest_parts import ForestPart
+from katgym_trainer.plans.forest_plans import ForestPlans
 
 LayerCall = tuple[int, int]
 """A layer, and its how manieth call."""
@@ -59,11 +60,11 @@ class PartContext(TreeContext):
     def __init__(
         self,
         part: ForestPart,
+        plans: ForestPlans,
         live: Mapping[int, Exported],
         *,
         own: Exported | None,
         should_export: bool,
-        device: torch.device,
         backend: str,
     ) -> None:
         """live: what the parts on the path exported, by number.
@@ -71,16 +72,8 @@ class PartContext(TreeContext):
         own: where the part's keys and values go if should_export, else whose gradients enter them;
             None: nothing hangs off this part.
         """
-        num = len(part.path_part)
-        total = num + len(part.end)
-        super().__init__(
-            torch.cat([torch.full((num,), total), part.end + num]),
-            torch.cat([torch.arange(num), part.position_ids]),
-            device=device,
-            backend=backend,
-            num_above=num,
-            exits=part.exits,
-        )
+        super().__init__(plans, backend=backend)
+        device = plans.device
         self._own, self._should_export = own, should_export
         self.is_done = False
         """Whether the forward has ended: what runs now runs again, for activation checkpointing."""
@@ -91,7 +84,7 @@ class PartContext(TreeContext):
         ]
         self._above: dict[LayerCall, Tensors] = {}
         self._states: dict[Key, Tensor] = {}
-        if num:  # the exit that this part hangs off
+        if plans.num_above:  # the exit that this part hangs off
             self._upper = live[int(part.path_part[-1])]
             upper_exits = self._upper.exits
             self._exit = torch.searchsorted(upper_exits, part.path_token[-1:]).to(device)

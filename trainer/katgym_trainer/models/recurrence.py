@@ -180,12 +180,12 @@ def _convolve(call: _OpCall, context: TreeContext, key: Key) -> Tensor:
     if halo is None:
         halo = x_CN.new_zeros(len(x_CN), num_before)
     x_CN = torch.cat([halo.to(x_CN.dtype), x_CN], 1)
-    windows_NK, moved = context.windows(num_before + 1)
+    windows_NK, moved = context.plans.windows(num_before + 1)
     out_CN = call(hidden_states=x_CN[None])[0, :, num_before:]
     if len(moved):
         apart = call(hidden_states=x_CN[:, windows_NK[moved]].transpose(0, 1))
         out_CN = out_CN.index_copy(1, moved, apart[..., -1].T)
-    leaving = x_CN[:, windows_NK[context.exits][:, 1:]].transpose(0, 1)
+    leaving = x_CN[:, windows_NK[context.plans.exits][:, 1:]].transpose(0, 1)
     return context.leave(key, out_CN[None], leaving)
 
 
@@ -201,7 +201,7 @@ def _scan(call: _OpCall, scan: Scan, context: TreeContext, key: Key) -> Any:
         layout = Layout.CONCATENATED
     elif values.get("dt_limit", (0.0,))[0] > 0:  # time goes on in padding
         layout = Layout.EQUAL
-    segments = context.segments(layout)
+    segments = context.plans.segments(layout)
     entering = context.enter(key)
     states = None if entering is None else entering[None]
     outs, leaving = [], []

@@ -125,7 +125,7 @@ def _key_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> tuple[Tensor
     sizes = (config.block_m, config.block_n, ctx.config.max_query_tiles, max_extra)
     parts: tuple[Tensor, ...] = plan.once(
         ("triton keys", *sizes),
-        lambda: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
+        lambda plan: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
     )
     num_parts, num_tiles = len(parts[0]), len(parts[-1]) - 1
     shape = (len(k_KND), num_parts, config.block_n, q_HND.shape[-1])
@@ -233,7 +233,7 @@ def _by_key(tiles: Tiles, num_keys: int) -> tuple[Tensor, Tensor, Tensor]:
 def _query_lists(plan: TreePlan, config: KernelConfig) -> tuple[Tensor, ...]:
     """Return the order of query tiles, the heaviest first, and the lists of their key tiles."""
 
-    def make() -> tuple[Tensor, ...]:
+    def make(plan: TreePlan) -> tuple[Tensor, ...]:
         tiles = plan.tiles(config.block_m, config.block_n)
         work = tiles.full_offsets.diff() + tiles.partial_offsets.diff()
         order = torch.argsort(work, descending=True, stable=True)[: int((work > 0).sum())].int()

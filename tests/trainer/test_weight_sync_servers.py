@@ -25,7 +25,7 @@ from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
-from katgym_trainer.weight_sync.served_weights import scores
+from katgym_trainer.weight_sync.served_weights import scores, tied_head, write_head
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -225,3 +225,25 @@ def test_an_update_that_fails_leaves_the_server_sampling(server, tmp_path):
 
     assert asyncio.run(run()) == (False, "unverified")
     assert server.is_alive
+
+
+def test_weights_in_several_files_and_a_tied_head_are_all_read(vllm_python, tmp_path):
+    """As several ranks write them."""
+
+    class Several(ReloadSync):
+        def write(self, model, folder):
+            model.save_pretrained(folder, max_shard_size="50KB")
+            assert len(list(folder.glob("model-*.safetensors"))) > 2
+            name, weight = tied_head(model)
+            write_head({name: weight.contiguous()}, folder)
+
+    async def run(url):
+        sync = Several([url], "tiny", folder=tmp_path / "several")
+        try:
+            return await sync.sync_weights(tiny_model(seed=3, is_tied=True), 1)
+        finally:
+            await sync.aclose()
+
+    folder = save(tiny_model(is_tied=True), tmp_path / "tied")
+    with server_of(folder, tmp_path / "server.log", vllm_python) as tied:
+        assert asyncio.run(run(tied.url)).difference <= 1e-4

@@ -95,7 +95,7 @@ class ServedModel:
         )
         if tied is not None and should_repeat_head:
             head = {tied[0]: self._whole(tied[1]).contiguous().cpu()}
-            ranks.on_first(lambda: _write_head(head, folder))
+            ranks.on_first(lambda: write_head(head, folder))
 
     def write_adapter(self, folder: Path) -> None:
         """Write the adapter alone, as peft does; raises `UsageError` for a model without one."""
@@ -122,7 +122,7 @@ def tied_head(model: Any) -> tuple[str, Tensor] | None:
     return f"{name}.weight", head.weight.detach()
 
 
-def _write_head(head: dict[str, Tensor], folder: Path) -> None:
+def write_head(head: dict[str, Tensor], folder: Path) -> None:
     """Write a tied head beside the weights, and into their index: a server looks at no others."""
     file, index = folder / "tied_head.safetensors", folder / pretrained.INDEX
     save_file(head, file, metadata={"format": "pt"})

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from katgym.errors import UsageError
-from katgym_trainer.models import pretrained
 from katgym_trainer.ranks.ranks import ALONE, Ranks, whole
+from katgym_trainer.saving import model_files
 
 
 class ServedModel:
@@ -86,11 +86,11 @@ class ServedModel:
         folder: Path,
         *,
         should_repeat_head: bool = True,
-        max_file_bytes: int = pretrained.MAX_FILE_BYTES,
+        max_file_bytes: int = model_files.MAX_FILE_BYTES,
     ) -> None:
-        """Write safetensors that a server reloads; see `pretrained.write_weights`."""
+        """Write safetensors that a server reloads; see `model_files.write_weights`."""
         ranks, tied = self._ranks, tied_head(self.model)
-        pretrained.write_weights(
+        model_files.write_weights(
             self.model, folder, ranks=ranks, dtype=self.dtype, max_file_bytes=max_file_bytes
         )
         if tied is not None and should_repeat_head:
@@ -104,7 +104,7 @@ class ServedModel:
                 "LoraSync sends adapters, and the model has none; train with lora_rank > 0, or send"
                 " all weights with ReloadSync"
             )
-        pretrained.write_adapters(self.model, folder, ranks=self._ranks, dtype=self.dtype)
+        model_files.write_adapters(self.model, folder, ranks=self._ranks, dtype=self.dtype)
 
     def _whole(self, tensor: Tensor) -> Tensor:
         found = whole(tensor.detach())
@@ -124,7 +124,7 @@ def tied_head(model: Any) -> tuple[str, Tensor] | None:
 
 def write_head(head: dict[str, Tensor], folder: Path) -> None:
     """Write a tied head beside the weights, and into their index: a server looks at no others."""
-    file, index = folder / "tied_head.safetensors", folder / pretrained.INDEX
+    file, index = folder / "tied_head.safetensors", folder / model_files.INDEX
     save_file(head, file, metadata={"format": "pt"})
     if index.exists():
         told = json.loads(index.read_text())

@@ -31,8 +31,11 @@ class PlansAhead:
                 ahead.start()
     """
 
-    def __init__(self, pieces: Sequence[Piece], *, device: torch.device) -> None:
-        """pieces: in the order in which each is run first."""
+    def __init__(
+        self, pieces: Sequence[Piece], *, device: torch.device, is_forced: bool = False
+    ) -> None:
+        """pieces: in the order in which each is run first. is_forced: on a CPU too, to compare."""
+        self._is_forced = is_forced
         self._left = deque(pieces)
         self._device = device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="plans")
@@ -58,8 +61,12 @@ class PlansAhead:
         return plans
 
     def start(self) -> None:
-        """Begin to make the next piece's plans, by what was asked of others."""
-        if not self._left or self._next is not None:
+        """Begin to make the next piece's plans, by what was asked of others.
+
+        Not where the CPU computes as well: a second thread's operations take its cores from it.
+        """
+        is_cpu = self._device.type == "cpu" and not self._is_forced
+        if not self._left or self._next is not None or is_cpu:
             return
         self._remember()
         is_cuda = self._device.type == "cuda"

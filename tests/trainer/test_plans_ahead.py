@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, forward_backward, loss, pack
+from katgym_trainer.gradients import forest_runner
 from katgym_trainer.losses.scope import Scope
 from katgym_trainer.models.segments import Layout
 from katgym_trainer.plans.plans_ahead import PlansAhead, plans_of
@@ -34,7 +36,11 @@ def forests_of(family: str, *, is_in_parts: bool) -> list[PackedForest]:
         ("Gemma2", "auto"), ("Qwen3_5Text", "auto"), ("Llama4Text", "reference"), ("Lfm2", "auto"),
     ],
 )  # fmt: skip
-def test_gradients_are_the_same_bit_for_bit(family: str, backend: str, is_in_parts: bool) -> None:
+def test_gradients_are_the_same_bit_for_bit(
+    family: str, backend: str, is_in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced = functools.partial(PlansAhead, is_forced=True)
+    monkeypatch.setattr(forest_runner, "PlansAhead", forced)
     forests = forests_of(family, is_in_parts=is_in_parts)
     model = make(family)
     forward_backward(model, forests, loss("grpo"), backend=backend)

@@ -2,7 +2,8 @@
 
     python trainer/benchmarks/plans.py --out trainer/benchmarks/plans_cpu.csv
 
-Two kinds of rows. "cpu": a small model on this machine, whose cores compute and make plans.
+Two kinds of rows. "cpu": a small model on this machine, whose cores compute and make plans;
+forced, as the trainer makes none ahead there.
 "asleep": a model that sleeps as long as a GPU would be busy, by the operations of a shape at 4e14 a
 second (without its head: one token a rollout is trained), and asks for the lists of the Triton
 kernels, which are made here: what a GPU's step would gain if its work left the CPU free. No GPU was
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import random
 import statistics
 import sys
@@ -45,6 +47,9 @@ SHAPES = {
         num_head_parameters=155_600_000,
     ),
 }  # fmt: skip
+
+
+FORCED = functools.partial(PlansAhead, is_forced=True)
 
 
 class OnDemand(PlansAhead):
@@ -107,7 +112,7 @@ def measure(
     times: dict[str, list[float]] = {"on_demand_s": [], "ahead_s": []}
     gradients = []
     for number in range(repeats + 1):  # the first is left out
-        both = [("on_demand_s", OnDemand), ("ahead_s", PlansAhead)]
+        both = [("on_demand_s", OnDemand), ("ahead_s", FORCED)]
         for name, kind in both[:: 1 - 2 * (number % 2)]:
             forest_runner.PlansAhead = kind  # type: ignore[misc]
             model.zero_grad()

@@ -148,34 +148,19 @@ def episode_cut_before_it_failed(forged: Forgery, runs: Runs) -> None:
 
 @fraud("episodes")
 def failure_told_as_a_dead_server(forged: Forgery, runs: Runs) -> None:
-    index = next(lose(forged))
-    reward = Reward.invalid(FailureKind.POLICY_UNAVAILABLE, "connection refused")
-    forged.change(
-        index,
-        replace(
-            forged.rollouts[index],
-            reward=reward,
-            status=RolloutStatus.FAILED,
-            failure_kind=reward.failure_kind,
-            reason=reward.reason,
-        ),
-    )
+    _tell_as_invalid(forged, FailureKind.POLICY_UNAVAILABLE, "connection refused")
 
 
 @fraud("episodes", verdict=Verdict.INCOMPLETE)
 def failure_told_as_a_broken_scorer(forged: Forgery, runs: Runs) -> None:
-    index = next(lose(forged))
-    reward = Reward.invalid(FailureKind.SCORER_ERROR, "it broke")
-    forged.change(
-        index,
-        replace(
-            forged.rollouts[index],
-            reward=reward,
-            status=RolloutStatus.FAILED,
-            failure_kind=reward.failure_kind,
-            reason=reward.reason,
-        ),
-    )
+    _tell_as_invalid(forged, FailureKind.SCORER_ERROR, "it broke")
+
+
+def _tell_as_invalid(forged: Forgery, kind: FailureKind, reason: str) -> None:
+    """Give a lost rollout a failure that leaves it out of the mean."""
+    index, reward = next(lose(forged)), Reward.invalid(kind, reason)
+    status = {"status": RolloutStatus.FAILED, "failure_kind": kind, "reason": reward.reason}
+    forged.change(index, replace(forged.rollouts[index], reward=reward, **status))
 
 
 @fraud("attempts")

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 rank_cases.py FOLDER [WORD ...]
 
-One start runs every case, since starting torch costs seconds; WORD: of the names of cases, in place
+One start runs every case, since starting torch costs seconds, so that this is one script of more
+than 400 lines; WORD: of the names of cases, in place
 of all. Writes FOLDER/found.json: relative errors by case, or what was raised. Not here: the bounds
 (`test_ranks_against_one.py`).
 """

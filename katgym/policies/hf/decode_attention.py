@@ -3,8 +3,7 @@
 torch's fused CPU kernel is made for long queries. Query heads that share their keys and values are
 rows of one product here. Prefills, other dtypes and other devices stay with transformers' `sdpa`.
 
-Letters: B rows, H heads, G of them share each of the U heads of keys and values, K columns, D head
-size.
+Letters: B rows, H heads, G of them share each of U heads of keys and values, K columns, D numbers.
 """
 
 from __future__ import annotations

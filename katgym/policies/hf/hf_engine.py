@@ -69,7 +69,7 @@ class _Update:
 
 
 class BatchEngine:
-    """Answers requests with one model; `start` begins the thread, `close` ends it."""
+    """Answers requests with one model; the first begins the thread, `close` ends it."""
 
     def __init__(self, model: Any, config: HfEngineConfig | None = None) -> None:
         self.config = config or HfEngineConfig()

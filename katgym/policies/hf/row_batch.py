@@ -27,15 +27,18 @@ _MAX_PARAMETERS, _MAX_OPERATIONS = 4_000_000, 7e8
 
 
 @contextlib.contextmanager
-def compute_threads(num_parameters: int, num_tokens: int) -> Iterator[None]:
-    """Compute with one thread what is less work than to wake others for every operation."""
+def compute_threads(num_parameters: int, num_tokens: int, *, usual: int) -> Iterator[None]:
+    """Compute with one thread what is less work than to wake others for every operation.
+
+    usual: threads of all else. Products of the process's other threads are computed with one, too,
+    meanwhile, and a thread that calls torch for the first time within keeps to one.
+    """
     is_short = 2 * num_parameters * num_tokens <= _MAX_OPERATIONS
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if num_parameters <= _MAX_PARAMETERS and is_short else before)
+    torch.set_num_threads(1 if num_parameters <= _MAX_PARAMETERS and is_short else usual)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(usual)
 
 
 class RowBatch:
@@ -44,6 +47,7 @@ class RowBatch:
     def __init__(self, model: Any, *, max_cached_tokens: int, max_prefill_tokens: int) -> None:
         use_decode_attention(model)
         self.model = model
+        self._num_threads = torch.get_num_threads()  # not of a thread that begins beside a round
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.max_cached_tokens = max_cached_tokens
         self.max_prefill_tokens = max_prefill_tokens
@@ -140,7 +144,7 @@ class RowBatch:
     def _forward(self, rows: Sequence[Request]) -> None:
         """Feed the tokens of neighbouring rows that are not in their slots; sample one for each."""
         num_new = sum(len(row.ids) - row.num_cached for row in rows)
-        with compute_threads(self._num_parameters, num_new):
+        with compute_threads(self._num_parameters, num_new, usual=self._num_threads):
             sampled = self._sample(rows)
         for row, token, logprob in sampled:
             row.num_cached = len(row.ids)

@@ -147,7 +147,7 @@ def test_one_thread_computes_a_small_models_short_forward_alone(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with compute_threads(num_parameters, num_tokens):
+        with compute_threads(num_parameters, num_tokens, usual=2):
             assert torch.get_num_threads() == expected
         assert torch.get_num_threads() == 2
     finally:

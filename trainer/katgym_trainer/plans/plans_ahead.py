@@ -65,11 +65,10 @@ class PlansAhead:
 
         Not where the CPU computes as well: a second thread's operations take its cores from it.
         """
-        is_cpu = self._device.type == "cpu" and not self._is_forced
-        if not self._left or self._next is not None or is_cpu:
+        is_cuda = self._device.type == "cuda"
+        if not self._left or self._next is not None or not (is_cuda or self._is_forced):
             return
         self._remember()
-        is_cuda = self._device.type == "cuda"
         stream = torch.cuda.current_stream(self._device) if is_cuda else None
         asked = dict(self._asked)
         self._next = self._thread.submit(_make, self._left[0], self._device, asked, stream)

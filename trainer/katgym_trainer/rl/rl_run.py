@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from katgym.play.engine import EngineConfig, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.system.concurrency import DaemonThreads
@@ -68,15 +70,11 @@ class RlResult(RunResult):
             yield f"held-out {self.best['headline']:.3f} at best (step {self.best['step']:.0f})"
 
 
-def _check_nothing() -> None:
-    """Look at nothing, on a rank that plays nothing."""
-
-
 class RankedRlRun(TrainingRun[RlConfig, RlResult]):
     """What every rank of a run holds: its share of the model, and calls that they make together."""
 
     def prepare(
-        self, check: Callable[[], None] = _check_nothing, look: Callable[[], None] = _check_nothing
+        self, check: Callable[[], None] = lambda: None, look: Callable[[], None] = lambda: None
     ) -> Mapping[str, Any] | None:
         """Load model, trainer and checkpoint; return the checkpoint's cursor.
 
@@ -146,6 +144,8 @@ class RlRun(RankedRlRun):
         methods = ("step_rows", "save_checkpoint", "save_pretrained")
         self.trainer = self.lead.proxy("trainer", self.trainer, *methods)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="katgym-rl")
+        # Before a policy computes with fewer threads, of which this one would keep the number.
+        self._threads.submit(torch.get_num_threads).result()
         self.best = BestModel(folder.path, config.evaluate.compared())
         self.watch = LearningWatch(config.loop.max_idle_steps)
         self.feed_state: Mapping[str, Any] | None = None

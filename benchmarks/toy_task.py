@@ -116,7 +116,7 @@ async def measure(concurrency: int, episodes: int, probe: str) -> dict[str, obje
     policy = ZeroLatencyPolicy(gate)
     template = AddEnv()
     engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=concurrency))
-    requests = (RolloutRequest(make_env=template.clone, seed=i) for i in range(episodes))
+    requests = (RolloutRequest(env=template, seed=i) for i in range(episodes))
     held = 0
     before = resident_kib()
 

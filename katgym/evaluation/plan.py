@@ -125,7 +125,7 @@ class Plan:
             for task_id in item.task_sha256:
                 for attempt in range(self.config.group_size):
                     yield RolloutRequest(
-                        make_env=item.env.clone,
+                        env=item.env,
                         seed=derive_seed("env", self.config.seed, item.env_id, task_id),
                         task_id=task_id,
                         split=self.config.split,

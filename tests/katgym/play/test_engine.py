@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -83,7 +83,8 @@ def _nothing_stays_alive() -> Iterator[None]:
 
 def requests(count: int | None) -> Iterator[RolloutRequest]:
     numbers = itertools.count() if count is None else range(count)
-    return (RolloutRequest(make_env=Counted, seed=n, key=str(n)) for n in numbers)
+    template = Counted()
+    return (RolloutRequest(env=template, seed=n, key=str(n)) for n in numbers)
 
 
 def run_all(engine: RolloutEngine, wanted: Any) -> list[tuple[RolloutRequest, Rollout]]:
@@ -120,10 +121,7 @@ def test_results_come_in_the_order_they_finish() -> None:
             pass
 
     delays = [0.06, 0.0, 0.03]
-    wanted = [
-        RolloutRequest(make_env=lambda d=d: Slow(d), key=str(d))  # type: ignore[misc]  # a default binds d
-        for d in delays
-    ]
+    wanted = [RolloutRequest(env=Slow(d), key=str(d)) for d in delays]
     found = run_all(RolloutEngine(Gauge()), wanted)
     assert [request.key for request, _ in found] == ["0.0", "0.03", "0.06"]
 
@@ -212,7 +210,7 @@ def test_every_try_gets_an_env_of_its_own() -> None:
             if len(made) == 1:
                 raise InfrastructureError("no sandbox", kind="sandbox_error")
 
-    request = RolloutRequest(make_env=Flaky, seed=3, attempt=4, split="test", task_id="test-000007")
+    request = RolloutRequest(env=Flaky(), seed=3, attempt=4, split="test", task_id="test-000007")
     ((_, rollout),) = run_all(RolloutEngine(Gauge(), config=NO_DELAY), [request])
     assert made[0] is not made[1]
     assert (rollout.num_retries, rollout.reward.value) == (1, 1.0)
@@ -231,7 +229,7 @@ def test_an_env_that_hangs_is_replaced_once_by_a_fresh_one(num_hangs: int) -> No
             if len(made) <= num_hangs:
                 await asyncio.Event().wait()
 
-    request = RolloutRequest(make_env=Hanging, seed=3, attempt=4, task_id="train-000007")
+    request = RolloutRequest(env=Hanging(), seed=3, attempt=4, task_id="train-000007")
     engine = RolloutEngine(Gauge(), limits=Limits(timeout_s=1.0), config=NO_DELAY)
     ((_, rollout),) = run_all(engine, [request])
     assert len(made) == len({id(env) for env in made}) == 2
@@ -291,7 +289,7 @@ def test_a_bare_break_is_cleaned_up_by_the_event_loop() -> None:
 
 def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
     policy = Gauge(latency_s=60)
-    wanted = [*requests(5), RolloutRequest(make_env=Counted, task_id="nope")]
+    wanted = [*requests(5), RolloutRequest(env=Counted(), task_id="nope")]
 
     async def go() -> None:
         with pytest.raises(UsageError, match="unknown task id 'nope'"):
@@ -306,11 +304,12 @@ def test_a_mistake_of_the_caller_stops_everything_and_is_raised() -> None:
 
 
 def test_an_env_that_cannot_be_made_is_a_mistake_of_the_caller() -> None:
-    def broken() -> Env:
-        raise RuntimeError("no such file")
+    class Broken(EchoEnv):
+        def clone(self) -> Self:
+            raise RuntimeError("no such file")
 
     with pytest.raises(RuntimeError, match="no such file"):
-        run_all(RolloutEngine(Gauge()), [RolloutRequest(make_env=broken)])
+        run_all(RolloutEngine(Gauge()), [RolloutRequest(env=Broken())])
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ class AdderSession(Session):
 def test_2048_concurrent_rollouts_are_all_right() -> None:
     async def go() -> tuple[int, int, set[str]]:
         engine = RolloutEngine(Adder(), config=EngineConfig(max_concurrency=2048))
-        wanted = (RolloutRequest(make_env=Sums, seed=seed) for seed in range(2048))
+        template = Sums()
+        wanted = (RolloutRequest(env=template, seed=seed) for seed in range(2048))
         right, parallel, tasks = 0, 0, set()
         async for _, rollout in engine.run(wanted):
             right += rollout.reward.value == 1.0

@@ -31,7 +31,8 @@ def stream_of(
 ) -> GroupStream:
     told = RolloutsConfig(**{"num_groups": 3, "group_size": 2, **config})
     source = Curriculum([HUNT], told, seed=0)
-    engine = RolloutEngine(policy, config=EngineConfig(max_retries=0))
+    places = EngineConfig(max_retries=0, max_concurrency=told.max_concurrency)
+    engine = RolloutEngine(policy, config=places)
     stream = GroupStream(source, engine, told, known=known)
     waiting = [draw.to_json() for draw in pending or ()]
     stream.load_state_dict({"source": source.state_dict(), "pending": waiting})

@@ -1,13 +1,13 @@
 """Groups played ahead of the trainer, as far as the bound on staleness allows.
 
-    async with GroupStream(source, engine, config) as stream:
+    async with GroupStream(source, player, config) as stream:
         taken = await stream.take()     # a step's groups; those for later steps play on
         ...                             # train
         stream.advance(version)         # the policy samples from new weights
 
 With B groups a step and staleness S, at most (S + 1) B groups are begun and not yet taken before a
 step's groups are, and S B after: the k-th step trains on tokens of weights k - 1 - S or newer. Not
-here: what is played (`curriculum.py`), one rollout (`katgym.play.engine`).
+here: what is played (`curriculum.py`), who plays it, and where (`katgym.play.engine`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from katgym.play.engine import RolloutEngine, RolloutRequest
-from katgym.play.rollout import Rollout, RolloutGroup
-from katgym.system.concurrency import run_all
+from katgym.play.engine import GroupPlayer, RolloutRequest
+from katgym.play.rollout import RolloutGroup
 from katgym_trainer.config.rl_config import RolloutsConfig, StaleGroups
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
@@ -110,12 +109,12 @@ class GroupFeed(abc.ABC):
 
 
 class GroupStream(GroupFeed):
-    """Plays groups in the background of one event loop; an async context manager."""
+    """Has groups played in the background of one event loop; an async context manager."""
 
     def __init__(
         self,
         source: Curriculum,
-        engine: RolloutEngine,
+        player: GroupPlayer,
         config: RolloutsConfig,
         *,
         known: Mapping[int, PlayedGroup] | None = None,
@@ -123,7 +122,7 @@ class GroupStream(GroupFeed):
         """known: groups that a process which ended has played, by the number of their draw."""
         self.version = 0
         """Weights that the policy samples from."""
-        self._source, self._engine, self._config = source, engine, config
+        self._source, self._player, self._config = source, player, config
         self._again: deque[GroupDraw] = deque()
         """Groups that a process which ended had begun; played before others."""
         self._known = dict(known or {})
@@ -133,7 +132,6 @@ class GroupStream(GroupFeed):
         self._refused: list[PlayedGroup] = []
         self._num_dropped = 0
         self._is_training = False
-        self._places = asyncio.Semaphore(config.max_concurrency)
         self._idle = _IdleClock()
         self._failed = FailedGroups()
 
@@ -244,27 +242,18 @@ class GroupStream(GroupFeed):
         if known is not None and known.draw == draw:
             return known
         begun_version = self.version
-        template = self._source.env(draw)
-        rollouts = await run_all(
-            self._play_one(
-                RolloutRequest(
-                    make_env=template.clone,
-                    seed=draw.seed,
-                    task_id=draw.task_id,
-                    split=self._source.split(draw),
-                    attempt=attempt,
-                )
+        env, split = self._source.env(draw), self._source.split(draw)
+        requests = [
+            RolloutRequest(
+                env=env, seed=draw.seed, task_id=draw.task_id, split=split, attempt=attempt
             )
             for attempt in range(self._config.group_size)
-        )
+        ]
+        with self._idle.busy():
+            rollouts = await self._player.play_group(requests)
         return PlayedGroup(
             draw=draw, group=RolloutGroup(rollouts=rollouts), begun_version=begun_version
         )
-
-    async def _play_one(self, request: RolloutRequest) -> Rollout:
-        async with self._places:
-            with self._idle.busy():
-                return await self._engine.play(request)
 
 
 class _IdleClock:

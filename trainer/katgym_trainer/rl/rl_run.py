@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.play.engine import EngineConfig, GroupPlayer, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
@@ -191,7 +191,10 @@ class RlRun(RankedRlRun):
                 host.policy,
                 limits=self.config.rollouts.limits,
                 sampling=self.config.policy.sampling,
-                config=EngineConfig(max_retries=self.config.rollouts.max_retries),
+                config=EngineConfig(
+                    max_concurrency=self.config.rollouts.max_concurrency,
+                    max_retries=self.config.rollouts.max_retries,
+                ),
             )
             async with self._feed(engine, host) as feed:
                 await host.push(self.first)
@@ -260,7 +263,7 @@ class RlRun(RankedRlRun):
         call = functools.partial(function, *args, **options)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    def _feed(self, engine: RolloutEngine, host: PolicyHost) -> GroupFeed:
+    def _feed(self, player: GroupPlayer, host: PolicyHost) -> GroupFeed:
         """Return where groups come from: played here, or by others into a store."""
         feed: GroupFeed
         rollouts, known = self.config.rollouts, self.kept.after(self.first)
@@ -272,7 +275,7 @@ class RlRun(RankedRlRun):
                 known=known,
             )
         else:
-            feed = GroupStream(self.source, engine, rollouts, known=known)
+            feed = GroupStream(self.source, player, rollouts, known=known)
         if self.feed_state is not None:
             feed.load_state_dict(self.feed_state)
         return feed

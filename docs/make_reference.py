@@ -15,6 +15,8 @@ from pathlib import Path
 import pdoc
 import pdoc.render
 
+from katgym.errors import MissingDependencyError
+
 PACKAGES = ("katgym", "katgym_envs", "katgym_trainer", "katgym_kernels")
 TARGET = Path(__file__).parent / "reference"
 
@@ -30,8 +32,8 @@ def modules() -> list[str]:
                 continue
             try:
                 importlib.import_module(name)
-            except ModuleNotFoundError as e:
-                print(f"left out: {name} (needs {e.name})", file=sys.stderr)
+            except (ModuleNotFoundError, MissingDependencyError) as e:
+                print(f"left out: {name} ({e})", file=sys.stderr)
                 found.append(f"!{name}")  # pdoc's mark for a module to leave out
                 continue
             found.append(name)

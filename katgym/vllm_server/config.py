@@ -36,6 +36,7 @@ class TransferBackend(StrEnum):
     NONE = ""
     IPC = "ipc"
     NCCL = "nccl"
+    NCCL_M2N = "nccl_m2n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class VllmServerConfig:
     devices: str = ""
     """GPUs that it sees, as `CUDA_VISIBLE_DEVICES` names them; "" leaves that variable alone."""
     weight_transfer: TransferBackend = TransferBackend.NONE
-    """Weights through memory of the same GPU (`ipc`) or between GPUs (`nccl`)."""
+    """Weights through memory of the same GPU (`ipc`) or between GPUs (`nccl`, `nccl_m2n`)."""
     extra_args: tuple[str, ...] = ()
     """Passed on to vLLM as they are, after all others."""
     start_timeout_s: float = 600.0

@@ -10,7 +10,6 @@ Not here: the order in which weights are updated (`katgym_trainer.weight_sync`);
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -168,16 +167,6 @@ class VllmControl:
             "timeout": timeout_s,
         }
         await self.http.post_text("/collective_rpc", body)
-
-    async def init_weight_transfer(self, init_info: Mapping[str, Any]) -> None:
-        """Prepare vLLM's transfer engine; what it is given depends on its backend."""
-        await self.http.post("/init_weight_transfer_engine", {"init_info": dict(init_info)})
-
-    async def transfer_weights(self, update_info: Mapping[str, Any]) -> None:
-        """Have vLLM's transfer engine take all weights, in one piece."""
-        await self.http.post("/start_weight_update", {})
-        await self.http.post("/update_weights", {"update_info": dict(update_info)})
-        await self.http.post("/finish_weight_update", {})
 
     async def world_size(self) -> int:
         """Return how many workers the server has, over all its replicas."""

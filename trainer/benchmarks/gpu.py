@@ -12,6 +12,7 @@ here: the kernels by themselves (`kernels/benchmarks/gpu.py`).
 
 from __future__ import annotations
 
+import csv
 import functools
 import importlib.metadata
 import importlib.util
@@ -37,7 +38,6 @@ from timing import peak_mib, quantiles, timed
 from katgym_trainer import Trainer, TrainerConfig
 from katgym_trainer.gradients.forward_backward import as_tree_model
 from katgym_trainer.models.pretrained import checkpoint_activations
-from katgym_trainer.weight_sync.ipc_handles import ipc_handles
 
 COLUMNS = ("what", "way", "parameters", "num_flat", "p20_ms", "p50_ms", "p80_ms", "peak_mib",
            "gb_per_s", "repeats")  # fmt: skip
@@ -131,18 +131,8 @@ def measure_trainer(bench: Bench, **settings: Any) -> None:
 
 
 def take_weights(pipe: Any) -> None:
-    """Copy what handles name into memory of this process, and tell the sum of each tensor."""
-    import base64
-    import pickle
-
-    from torch.multiprocessing.reductions import rebuild_cuda_tensor
-
-    while (message := pipe.recv()) is not None:
-        if isinstance(message, dict):
-            handles = pickle.loads(base64.b64decode(message["ipc_handles_pickled"]))
-            tensors = [rebuild_cuda_tensor(*args) for h in handles for args in h.values()]
-        else:
-            tensors = message
+    """Copy what another process shares into memory of this one; tell the sum of each tensor."""
+    while (tensors := pipe.recv()) is not None:
         copies = [tensor.clone() for tensor in tensors]
         if copies[0].is_cuda:
             torch.cuda.synchronize()
@@ -165,8 +155,8 @@ def measure_hand_over(bench: Bench) -> None:
             tensor.add_(number)
         wanted = [float(tensor.double().sum()) for _, tensor in named]
         started = time.perf_counter()
-        # Without a GPU there are no handles: the tensors themselves, as torch sends them.
-        ours.send(ipc_handles(named) if is_cuda else [t.clone() for _, t in named])
+        # As torch sends them: handles of a GPU's memory, as vLLM's `ipc` does, or shared memory.
+        ours.send([t if is_cuda else t.clone() for _, t in named])
         if not ours.poll(60):
             raise TimeoutError("the other process does not answer")
         ours.recv()
@@ -182,6 +172,26 @@ def measure_hand_over(bench: Bench) -> None:
         "gb_per_s": round(num_bytes / statistics.median(values[1:]) / 1e6, 3),
         "repeats": len(values) - 1,
     })  # fmt: skip
+
+
+def measure_transfers(bench: Bench) -> None:
+    """Sync weights into real servers over vLLM's engines, where it is beside the trainer."""
+    if not (importlib.util.find_spec("vllm") and torch.cuda.is_available()):
+        bench.leave_out("weights over vLLM's engines: they need vLLM and GPUs")
+        return
+    ways = ("ipc", "nccl", "nccl_m2n") if torch.cuda.device_count() > 1 else ("ipc",)
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(bench).save_pretrained(folder)
+        script = [sys.executable, Path(__file__).with_name("sync_times.py"), "--model", folder]
+        for way in ways:
+            with bench.passing_over(f"weights by {way}"):
+                file = Path(folder) / f"{way}.csv"
+                more = ["--way", way, "--dtype", "bfloat16", "--out", file, "--repeats", "3"]
+                subprocess.run([*script, *more], check=True)
+                for row in csv.DictReader(file.open()):
+                    told = {"what": f"weights: {row['part']}", "way": way}
+                    bench.add("trainer", told | {name: row[name] for name in COLUMNS if name in row
+                                                 and name not in told})  # fmt: skip
 
 
 def measure_rl(bench: Bench) -> None:
@@ -211,6 +221,7 @@ def stages() -> list[Stage]:
             run = functools.partial(measure_trainer, **settings)
             found.append(Stage(name=name, run=run, limit_s=60))
     found.append(Stage(name="hand-over of weights", run=measure_hand_over, limit_s=60))
+    found.append(Stage(name="weights over vLLM's engines", run=measure_transfers, limit_s=200))
     found.append(Stage(name="hybrid", run=measure_hybrid, limit_s=150 if has_gpu else 600))
     try:
         importlib.metadata.distribution("katgym")

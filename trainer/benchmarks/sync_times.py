@@ -4,7 +4,9 @@
 
 The server is idle, so `stalled` is what a sync costs those who wait: pause, update and resume.
 Every sync is probed, and nothing is written when one is off. The server takes all weights, then
-adapters, so its probe samples. Not here: weights that go through a GPU's memory.
+adapters, so its probe samples. `--way nccl`, `nccl_m2n` or `ipc` goes from GPU to GPU, with vLLM
+beside the trainer: the model is on the first GPU, the server on the second, for `ipc` on the first
+as well. Those have not been run.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "kernels/benchmarks"))
 from timing import Rows, device_name, quantiles
 
 from katgym.vllm_server import VllmServer, VllmServerConfig
+from katgym.vllm_server.config import TransferBackend
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.lora_sync import LoraSync
@@ -67,6 +70,17 @@ async def measure_all(
     return found
 
 
+async def measure_transfer(url: str, way: str, model: Any, repeats: int) -> list[SyncTimes]:
+    """Return the times of a way from GPU to GPU."""
+    from katgym_trainer.weight_sync.transfer_sync import TransferSync  # imports vLLM
+
+    sync = TransferSync([url], "bench", backend=TransferBackend(way))
+    try:
+        return await measure(sync, model, first=0, repeats=repeats)
+    finally:
+        await sync.aclose()
+
+
 def part_ms(times: SyncTimes, part: str) -> float:
     """Return one part of a sync in milliseconds."""
     if part == "stalled":
@@ -80,11 +94,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="a folder")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--dtype", default="float32")
+    ways = ("files", *(backend.value for backend in TransferBackend if backend))
+    parser.add_argument("--way", default="files", choices=ways)
     parser.add_argument("--out", type=Path, help="CSV, replaced; none without it")
     options = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(
         options.model, dtype=getattr(torch, options.dtype)
     ).eval()
+    device = torch.device("cpu" if options.way == "files" else "cuda:0")
+    model.to(device)
     parameters = sum(p.numel() for p in model.parameters())
     config = VllmServerConfig(
         model=str(options.model),
@@ -92,16 +110,22 @@ def main() -> None:
         python=os.environ.get("KATGYM_VLLM_PYTHON", ""),
         dtype=options.dtype,
         max_model_len=512,
-        has_lora=True,
+        has_lora=options.way == "files",
         max_lora_rank=16,
         has_rl_routes=True,
-        extra_args=("--enforce-eager",),
+        weight_transfer=options.way if options.way != "files" else "",
+        devices={"files": "", "ipc": "0"}.get(options.way, "1"),
+        extra_args=("--enforce-eager", *["--gpu-memory-utilization=0.3"] * (options.way == "ipc")),
     )
     with VllmServer(config) as server, tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure_all(server.url, Path(folder), model, options.repeats))
+        if options.way == "files":
+            found = asyncio.run(measure_all(server.url, Path(folder), model, options.repeats))
+        else:
+            measured = measure_transfer(server.url, options.way, model, options.repeats)
+            found = {options.way: asyncio.run(measured)}
     shared = {
         "parameters": parameters,
-        "device": device_name(torch.device("cpu")),
+        "device": device_name(device),
         "dtype": options.dtype,
     }
     with (options.out or Path(os.devnull)).open("w", encoding="utf-8", newline="") as file:

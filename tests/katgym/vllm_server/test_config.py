@@ -22,7 +22,10 @@ PYTHON = Path("/venv/bin/python")
         ({"port": 70000}, "port is 0 .* got 70000"),
         ({"device": "tpu"}, "device is one of 'auto', 'cpu', 'gpu', got 'tpu'"),
         ({"logprobs_mode": "raw"}, "logprobs_mode is one of 'processed_logprobs', 'raw_logprobs'"),
-        ({"weight_transfer": "rdma"}, "weight_transfer is one of '', 'ipc', 'nccl', got 'rdma'"),
+        (
+            {"weight_transfer": "rdma"},
+            "weight_transfer is one of '', 'ipc', 'nccl', 'nccl_m2n', got 'rdma'",
+        ),
         ({"has_sleep": True}, "has_sleep needs has_rl_routes"),
         ({"max_model_len": -1}, "max_model_len is >= 0, got -1"),
         ({"max_lora_rank": 0}, "max_lora_rank is >= 1, got 0"),

@@ -18,6 +18,7 @@ from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.play.limits import Limits
 from katgym.policies.base import Sampling
+from katgym.vllm_server.config import TransferBackend
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.config.rewards_config import ReferenceConfig, RewardsConfig
 from katgym_trainer.config.rules import (
@@ -63,6 +64,15 @@ class SyncKind(StrEnum):
     """`lora` if adapters are trained, else `reload`."""
     LORA = "lora"
     RELOAD = "reload"
+    NCCL = "nccl"
+    NCCL_M2N = "nccl_m2n"
+    IPC = "ipc"
+
+    @property
+    def backend(self) -> TransferBackend:
+        """Which of vLLM's transfer engines brings them; none for files."""
+        is_transfer = self in (SyncKind.NCCL, SyncKind.NCCL_M2N, SyncKind.IPC)
+        return TransferBackend(self.value if is_transfer else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,8 @@ class RankedRlRun(TrainingRun[RlConfig, RlResult]):
         dtype = DTYPES[self.trainer.config.dtype] if ranks.num > 1 else None
         served = ServedModel(self.trainer.model, ranks=ranks, dtype=dtype)
         self.lead = Lead(ranks, trainer=self.trainer, served=served)
-        self.served = self.lead.proxy(
-            "served", served, "scores", "weights", "write", "write_adapter"
-        )
+        methods = ["scores", "weights", "write", "write_adapter", "connect", "send", "disconnect"]
+        self.served = self.lead.proxy("served", served, *methods)
         return cursor
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:

@@ -2,8 +2,7 @@
 
 Works on every device, with one server or many; adapters are merged.
 
-Not here: adapters alone (`lora_sync.py`); weights that touch no disk (`ipc_sync.py`,
-`nccl_sync.py`).
+Not here: adapters alone (`lora_sync.py`); weights that touch no disk (`transfer_sync.py`).
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ A server of vLLM 0.32 with tied embeddings takes new embeddings and keeps its ol
 made a copy of its own when it started. It does take a head that is written beside them.
 TODO(vllm>=0.33): see whether its reload ties again, and drop `tied_head`.
 
-Not here: getting them there (`folder_sync.py`, `ipc_sync.py`, `nccl_sync.py`).
+Not here: getting them there (`folder_sync.py`, `transfer_sync.py`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class ServedModel:
         self, model: Any, *, ranks: Ranks = ALONE, dtype: torch.dtype | None = None
     ) -> None:
         """dtype: of what is sent, where ranks train wider pieces; None: the model's."""
-        self.model, self._ranks = model, ranks
+        self.model, self.ranks = model, ranks
+        self._engines: dict[str, Any] = {}
         self.dtype: torch.dtype = dtype or next(model.parameters()).dtype
 
     @classmethod
@@ -58,16 +59,15 @@ class ServedModel:
     def scores(self, token_ids: Sequence[int]) -> list[float]:
         """Return its log-probability of every token but the first."""
         found = scores(self.model, token_ids)
-        if self._ranks.num > 1:  # what a forward without a backward left whole
+        if self.ranks.num > 1:  # what a forward without a backward left whole
             base = self.model.get_base_model() if self.has_adapters else self.model
             base.reshard()
         return found
 
-    @torch.no_grad()
-    def weights(self, *, should_repeat_head: bool = True) -> Iterator[tuple[str, Tensor]]:
+    def pieces(self, *, should_repeat_head: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Yield name and weight of all that a server loads, adapters merged, a tied head too.
 
-        One at a time is whole, on every rank.
+        As they lie on the ranks, in the dtype that is trained.
         """
         tied, named = tied_head(self.model), self.model.named_parameters()  # shared ones once
         if self.has_adapters:
@@ -76,9 +76,29 @@ class ServedModel:
             named = merged_weights(self.model)
         for name, tensor in named:
             if tied is None or name != tied[0]:
-                yield name, self._whole(tensor)
+                yield name, tensor
         if tied is not None and should_repeat_head:
-            yield tied[0], self._whole(tied[1])
+            yield tied
+
+    @torch.no_grad()
+    def weights(self, *, should_repeat_head: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Yield the pieces, one at a time whole, on every rank."""
+        for name, tensor in self.pieces(should_repeat_head=should_repeat_head):
+            yield name, self._whole(tensor)
+
+    def connect(self, url: str, new_engine: Callable[[ServedModel], Any]) -> None:
+        """Make this rank's side of the way to a server, which takes nothing from a disk."""
+        self._engines[url] = new_engine(self)
+
+    @torch.no_grad()
+    def send(self, url: str) -> None:
+        """Send all weights to a server that is connected."""
+        self._engines[url].send_weights()
+
+    def disconnect(self, url: str) -> None:
+        """Let go of a server's engine, if there is one."""
+        if (engine := self._engines.pop(url, None)) is not None:
+            engine.shutdown()
 
     @torch.no_grad()
     def write(
@@ -89,7 +109,7 @@ class ServedModel:
         max_file_bytes: int = model_files.MAX_FILE_BYTES,
     ) -> None:
         """Write safetensors that a server reloads; see `model_files.write_weights`."""
-        ranks, tied = self._ranks, tied_head(self.model)
+        ranks, tied = self.ranks, tied_head(self.model)
         model_files.write_weights(
             self.model, folder, ranks=ranks, dtype=self.dtype, max_file_bytes=max_file_bytes
         )
@@ -104,11 +124,11 @@ class ServedModel:
                 "LoraSync sends adapters, and the model has none; train with lora_rank > 0, or send"
                 " all weights with ReloadSync"
             )
-        model_files.write_adapters(self.model, folder, ranks=self._ranks, dtype=self.dtype)
+        model_files.write_adapters(self.model, folder, ranks=self.ranks, dtype=self.dtype)
 
     def _whole(self, tensor: Tensor) -> Tensor:
         found = whole(tensor.detach())
-        return found.to(self.dtype) if self._ranks.num > 1 else found
+        return found.to(self.dtype) if self.ranks.num > 1 else found
 
 
 def tied_head(model: Any) -> tuple[str, Tensor] | None:

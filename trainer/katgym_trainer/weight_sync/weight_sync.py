@@ -11,7 +11,7 @@ A sync that fails after weights began to change says so: the servers go on, and
 label what they sample `unverified`, which `vllm:` policies and gateways refuse. It does not protect
 what is sampled between the update and a probe that fails: that has the version's label.
 
-Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `ipc_sync.py`, `nccl_sync.py`).
+Not here: the ways weights take (`lora_sync.py`, `reload_sync.py`, `transfer_sync.py`).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ServerRole:
     @property
     def has_adapters(self) -> bool:
         """Whether it gets adapters, instead of all weights."""
-        return self.lora_rank > 0 and self.config.policy.sync is not SyncKind.RELOAD
+        return self.lora_rank > 0 and self.config.policy.sync in (SyncKind.AUTO, SyncKind.LORA)
 
 
 class RunServer:
@@ -118,8 +118,14 @@ class RunServer:
                 " or let the run start one: [policy] uri = 'vllm'"
             )
         self.sync = self._new_sync()
+        control, backend = self.sync.controls[0], self.role.config.policy.sync.backend
+        if backend and not (await control.abilities()).has_weight_transfer:
+            raise PolicyError(
+                f"the server at {self.url} takes no weights by sync = {backend.value!r}: start it"
+                f" with katgym vllm serve {self.role.config.model.path} --rl --set"
+                f" weight_transfer={backend.value}"
+            )
         if self.is_shared:
-            control = self.sync.controls[0]
             if not (await control.abilities()).has_sleep:
                 raise PolicyError(
                     f"the server at {self.url} has the tag 'train' and cannot sleep: start it with"
@@ -171,6 +177,10 @@ class RunServer:
 
     def _new_sync(self) -> WeightSync:
         folder, number, where = self.role.folder, self.role.number, self.role.where
+        if backend := self.role.config.policy.sync.backend:
+            from katgym_trainer.weight_sync.transfer_sync import TransferSync  # imports vLLM
+
+            return TransferSync([self.url], self.name, backend=backend)
         if not self.role.has_adapters:
             return ReloadSync([self.url], self.name, folder=folder)
         # Of servers that are there by their place: they know it when the run goes on with others.
@@ -209,6 +219,7 @@ class OwnServer(RunServer):
                 has_lora=role.has_adapters,
                 max_lora_rank=next((held for held in _LORA_RANKS if held >= rank), rank),
                 has_rl_routes=True,
+                weight_transfer=config.policy.sync.backend,
                 has_sleep=self.is_shared,
                 devices=role.where.devices,
                 extra_args=config.policy.server_args,

@@ -50,6 +50,10 @@ class ServerPool(PolicyHost):
         """
         self._trainer, self._config, self._last_step = trainer, config, last_step
         self._served = served or ServedModel.of(trainer.model)
+        if backend := config.policy.sync.backend:
+            from katgym_trainer.weight_sync import transfer_sync  # imports vLLM
+
+            transfer_sync.check_model(self._served, backend)
         self._changed = Signal()
         self._servers = _servers(trainer, config, folder, self._changed)
         self._own = [server for server in self._servers if isinstance(server, OwnServer)]

@@ -28,16 +28,16 @@ from katgym.vllm_server.config import TransferBackend
 from katgym_trainer.ranks.ranks import Ranks, whole
 from katgym_trainer.ranks.sharded_model import ShardedModel
 from katgym_trainer.weight_sync.served_weights import ServedModel
-from katgym_trainer.weight_sync.transfer_engines import Channel, plan
+from katgym_trainer.weight_sync.transfer_engines import TransferPeer, plan
 
 
 def disagreements(served: ServedModel, backend: TransferBackend) -> list[str]:
     """Return where what is told of weights and what is sent are not the same."""
-    channel = Channel(
+    peer = TransferPeer(
         backend=backend, url="http://127.0.0.1:9", address="127.0.0.1", port=9, num_workers=2,
         timeout_s=1.0,
     )  # fmt: skip
-    info, source = plan(served, channel)
+    info, source = plan(served, peer)
     found = [] if info.backend == backend.value else [f"the engine of {info.backend}"]
     told = source.metadata()
     sent = [(name, tensor) for name, tensor in source]

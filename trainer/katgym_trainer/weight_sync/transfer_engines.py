@@ -38,8 +38,8 @@ except ImportError as e:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
-    """The way to one server, as every rank is told it."""
+class TransferPeer:
+    """One server to send to, as every rank is told it."""
 
     backend: TransferBackend
     url: str
@@ -86,22 +86,22 @@ class PiecesOfWeights(DTensorModuleSource):  # type: ignore[misc]  # as above
             yield name, piece.detach().to(self.served.dtype)
 
 
-def connect(served: ServedModel, *, channel: Channel) -> Any:
+def connect(served: ServedModel, *, peer: TransferPeer) -> Any:
     """Return vLLM's engine for a server; all ranks call it, and the first one tells the server."""
-    info, source = plan(served, channel)
-    client = HTTPVLLMWeightSyncClient(channel.url, timeout=channel.timeout_s)
+    info, source = plan(served, peer)
+    client = HTTPVLLMWeightSyncClient(peer.url, timeout=peer.timeout_s)
     with torch.no_grad():
         return WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 
-def plan(served: ServedModel, channel: Channel) -> tuple[Any, Any]:
+def plan(served: ServedModel, peer: TransferPeer) -> tuple[Any, Any]:
     """Return what this rank tells vLLM's engine of itself, and where its weights come from."""
     num, rank = served.ranks.num, served.ranks.number
-    if channel.backend is TransferBackend.IPC:
+    if peer.backend is TransferBackend.IPC:
         return IPCTrainerInitInfo(rank=rank, packed=True), WholeWeights(served)
-    where: Any = {"master_address": channel.address, "master_port": channel.port, "rank": rank}
-    if channel.backend is TransferBackend.NCCL:
-        where["world_size"] = 1 + channel.num_workers
+    where: Any = {"master_address": peer.address, "master_port": peer.port, "rank": rank}
+    if peer.backend is TransferBackend.NCCL:
+        where["world_size"] = 1 + peer.num_workers
         return NCCLTrainerInitInfo(**where), WholeWeights(served)
-    where |= {"world_size": num + channel.num_workers, "num_trainer_ranks": num}
+    where |= {"world_size": num + peer.num_workers, "num_trainer_ranks": num}
     return M2NTrainerInitInfo(**where), PiecesOfWeights(served)

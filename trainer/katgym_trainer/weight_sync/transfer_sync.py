@@ -16,7 +16,7 @@ from katgym.errors import UsageError
 from katgym.vllm_server.config import TransferBackend
 from katgym.vllm_server.control import SleepLevel, VllmControl
 from katgym_trainer.weight_sync.served_weights import ServedModel
-from katgym_trainer.weight_sync.transfer_engines import Channel, connect
+from katgym_trainer.weight_sync.transfer_engines import TransferPeer, connect
 from katgym_trainer.weight_sync.weight_sync import SyncOptions, WeightSync
 
 
@@ -50,7 +50,7 @@ class TransferSync(WeightSync):
         for control in self.controls:  # the GPUs that send are the same
             url = control.http.base_url
             if url not in self._connected:
-                new_engine = functools.partial(connect, channel=await self._channel(control))
+                new_engine = functools.partial(connect, peer=await self._peer(control))
                 await asyncio.to_thread(served.connect, url, new_engine)
                 self._connected[url] = served
             await asyncio.to_thread(served.send, url)
@@ -61,13 +61,13 @@ class TransferSync(WeightSync):
         self._connected.clear()
         await super().aclose()
 
-    async def _channel(self, control: VllmControl) -> Channel:
+    async def _peer(self, control: VllmControl) -> TransferPeer:
         url = control.http.base_url
         address = await asyncio.to_thread(address_seen_by, url)
         with socket.socket() as free:  # a port that nobody has
             free.bind(("", 0))
             port = int(free.getsockname()[1])
-        return Channel(
+        return TransferPeer(
             backend=self.backend,
             url=url,
             address=address,

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
-    """One evaluation; everything but `max_concurrency` and `max_retries` is its identity."""
+    """One evaluation; who plays it, how many at a time and how often is not its identity."""
 
     envs: tuple[str, ...]
     """Env ids, each with `?name=value&...` if needed: `katgym/Arithmetic-v1?level=3`."""
@@ -49,11 +49,15 @@ class EvalConfig:
     """Rollouts at a time."""
     max_retries: int = 1
     """Attempts after the first, after infrastructure faults."""
+    num_workers: int = 0
+    """Processes that play; 0: the command's own."""
 
     def __post_init__(self) -> None:
         for name in ("num_tasks", "group_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is >= 1, got {getattr(self, name)!r}")
+        if self.num_workers < 0:
+            raise UsageError(f"num_workers is >= 0, got {self.num_workers!r}")
         if not self.envs:
             raise UsageError("an evaluation needs at least one env; `katgym envs` lists them")
 

@@ -1,21 +1,26 @@
-"""Plays what is missing of a plan, and writes each rollout when it ends.
+"""Plays what is missing of a plan, here or by workers, and writes each rollout when it ends.
 
-Where it is written is a `RolloutSink` (`store.py`). Not here: what is planned (`plan.py`), what is
-shown (`progress.py`).
+Where it is written is a `RolloutSink` (`store.py`): this process alone writes, so that workers, who
+play one rollout a call, lose nothing that has ended. Not here: what is planned (`plan.py`), what is
+shown (`progress.py`), the workers (`katgym.play.workers`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
-from katgym.evaluation.plan import Plan
-from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.evaluation.plan import EvalConfig, Plan
+from katgym.play.engine import EngineConfig, RolloutEngine, run_requests
 from katgym.play.rollout import Rollout
+from katgym.play.workers.player_pool import PlayerPool
+from katgym.play.workers.worker_calls import EngineRef, check_policy
+from katgym.play.workers.worker_process import WorkerProcess
+from katgym.plugins.env_ref import EnvRef
 from katgym.policies.base import Policy
 
 MAX_CONSECUTIVE_FAILURES = 16
@@ -42,19 +47,16 @@ async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Ob
     What has ended is written, also when this is cancelled. Raises `PolicyError` when the policy
     fails 16 times in a row for one reason, and what writing raised.
     """
-    engine = RolloutEngine(
-        policy,
-        limits=plan.config.limits,
-        sampling=plan.config.sampling,
-        config=EngineConfig(
-            max_concurrency=plan.config.max_concurrency, max_retries=plan.config.max_retries
-        ),
-    )
     missing = (request for request in plan.requests() if request.key not in sink.done)
     writer = _Writer(sink, notify)
     in_a_row: tuple[FailureKind | None, int] = (None, 0)
     try:
-        async with aclosing(engine.run(missing)) as played:
+        async with (
+            _open_player(plan.config, policy) as player,
+            aclosing(
+                run_requests(player.play, missing, max_concurrency=plan.config.max_concurrency)
+            ) as played,
+        ):
             async for _, rollout in played:
                 writer.put(rollout)
                 kind = None if rollout.reward.is_valid else rollout.failure_kind
@@ -67,6 +69,30 @@ async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Ob
                     )
     finally:
         await writer.finish()  # what has ended reaches the sink, also after Ctrl-C
+
+
+def check_workers(plan: Plan, policy: Policy) -> None:
+    """Raise `UsageError` for what workers cannot play, before anything is written."""
+    if plan.config.num_workers:
+        check_policy(policy, plan.config.num_workers)
+        for item in plan.envs:
+            EnvRef.of(item.env)
+
+
+@asynccontextmanager
+async def _open_player(
+    config: EvalConfig, policy: Policy
+) -> AsyncIterator[RolloutEngine | PlayerPool]:
+    """Return who plays: the policy in this process, or workers that make one each."""
+    places = EngineConfig(max_concurrency=config.max_concurrency, max_retries=config.max_retries)
+    if not config.num_workers:
+        yield RolloutEngine(policy, limits=config.limits, sampling=config.sampling, config=places)
+        return
+    ref = EngineRef(
+        policy=config.policy, limits=config.limits, sampling=config.sampling, config=places
+    )
+    async with PlayerPool([WorkerProcess(ref, n) for n in range(config.num_workers)]) as pool:
+        yield pool
 
 
 class _Writer:

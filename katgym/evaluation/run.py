@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from katgym.evaluation.plan import EvalConfig, Plan
-from katgym.evaluation.playing import Observer, play_missing
+from katgym.evaluation.playing import Observer, check_workers, play_missing
 from katgym.evaluation.statistics.summary import RunSummary, summarize
 from katgym.evaluation.store import PlanStore, open_run, read_rollouts, write_json
 from katgym.policies.uri import policy as make_policy
@@ -86,6 +86,7 @@ async def evaluate(config: EvalConfig, folder: Path, *, watch: Watch = watch_not
     """
     plan = Plan.of(config)
     async with aclosing(make_policy(config.policy)) as policy:
+        check_workers(plan, policy)
         with open_run(folder, plan, policy.describe()) as store:
             try:
                 with watch(store) as notify:
@@ -120,6 +121,7 @@ async def collect_rollouts(
     plan = Plan.of(config)
     with RolloutStore.open(folder) as opened:
         async with aclosing(make_policy(config.policy)) as policy:
+            check_workers(plan, policy)
             if not policy.records_tokens:
                 logger.warning(
                     "policy %r records no tokens: its rollouts are kept as messages, which can be"

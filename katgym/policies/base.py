@@ -162,6 +162,8 @@ class Policy(abc.ABC):
     """URI or name, recorded with every rollout."""
     records_tokens: bool = False
     """Whether its completions carry token ids and log-probabilities."""
+    holds_model: bool = False
+    """Whether each process that makes one of it loads a model, as `hf:` does."""
 
     @abc.abstractmethod
     def start(self, context: EpisodeContext) -> Session:

@@ -6,7 +6,7 @@ what is finished is not played again. Exit code 1: some rollouts have no valid r
 example:
   katgym eval 'katgym/Arithmetic-v1?level=1' --policy smollm2 --tasks 20 --out runs/smollm2
   katgym eval katgym/Arithmetic-v1 katgym/Chess-v1 --policy oracle --tasks 50 --out runs/oracle
-  katgym eval katgym/MathProblems-v1 --policy 'vllm:http://127.0.0.1:8000#MODEL' --group-size 4
+  katgym eval katgym/MathProblems-v1 --policy 'vllm:http://127.0.0.1:8000#MODEL' --workers 4
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from katgym.evaluation.run import evaluate
 from katgym.evaluation.statistics.component_summary import metrics_table
 from katgym.evaluation.statistics.summary import summary_table
 
-OPTIONS = plan_options(split="test")
+OPTIONS = plan_options(split="test", more=("num_workers",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -66,6 +66,8 @@ class HfPolicy(TokenPolicy):
     `update_weights`. It has to use full attention in every layer.
     """
 
+    holds_model = True
+
     def __init__(
         self, model: Any, tokenizer: Any, *, name: str = "hf", config: HfConfig | None = None
     ) -> None:

@@ -1,0 +1,1 @@
+"""Rollouts played by other processes."""

@@ -1,0 +1,166 @@
+"""Groups played by several workers; what a worker takes with it is played again by another.
+
+    async with PlayerPool([WorkerProcess(ref) for _ in range(4)]) as pool:
+        rollouts = await pool.play_group(requests)
+
+A group is asked of one worker at a time and answered once. When that worker ends before it has
+answered, its groups go to others, whether or not it had finished them. Not here: starting workers,
+and noticing their end (`worker_process.py`, `katgym.cluster`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from katgym.errors import InfrastructureError
+from katgym.play.engine import RolloutRequest
+from katgym.play.rollout import Rollout
+from katgym.play.workers.worker_calls import pack_call, unpack_answer
+from katgym.system.concurrency import run_all
+
+logger = logging.getLogger(__name__)
+
+MAX_LOSSES = 8
+"""Workers that may end under one group before it is taken to be what ends them."""
+_MAX_STARTS = 3
+"""Times in a row that a worker may fail to start again."""
+
+
+class WorkerLostError(InfrastructureError):
+    """A worker ended before it had answered."""
+
+
+class Worker(Protocol):
+    """A process that plays, here or on another machine."""
+
+    name: str
+    """For logs: which process it is, and where."""
+
+    async def start(self) -> None:
+        """Have it ready to play, at first and after it was lost; raises why it cannot be."""
+
+    async def play(self, call: bytes) -> bytes:
+        """Return the answer to a call; `WorkerLostError` when the worker ends before that."""
+
+    async def aclose(self) -> None:
+        """End it, with what it plays."""
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """A worker, and how it is doing."""
+
+    worker: Worker
+    is_up: bool = False
+    num_running: int = 0
+    """Rollouts that it was asked for and has not returned."""
+    num_calls: int = 0
+    """Groups that it has returned."""
+    num_restarts: int = 0
+    error: Exception | None = None
+    """Why it is not started again."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what there is to say about it, as JSON values."""
+        names = ("is_up", "num_running", "num_calls", "num_restarts")
+        told = {name: getattr(self, name) for name in names}
+        return {"name": self.worker.name, **told, "error": str(self.error or "")}
+
+
+class PlayerPool:
+    """A `GroupPlayer` of several workers; an async context manager."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.states = [WorkerState(worker) for worker in workers]
+        self._changed = asyncio.Condition()
+        self._starting: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await run_all(state.worker.start() for state in self.states)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        for state in self.states:
+            state.is_up = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await run_all(state.worker.aclose() for state in self.states)
+
+    async def play(self, request: RolloutRequest) -> Rollout:
+        """Play one request, which travels alone: what has ended is here."""
+        (rollout,) = await self.play_group([request])
+        return rollout
+
+    async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+        """Have a worker play requests, and another one where that one ends."""
+        call = pack_call(requests)
+        for _ in range(MAX_LOSSES):
+            state = await self._least_busy()
+            num_restarts = state.num_restarts
+            state.num_running += len(requests)
+            try:
+                answer = await state.worker.play(call)
+            except WorkerLostError as e:
+                if state.num_restarts == num_restarts:  # else another has taken its place
+                    self._went_down(state, e)
+                continue
+            finally:
+                state.num_running -= len(requests)
+            state.num_calls += 1
+            return unpack_answer(answer)
+        first = requests[0]
+        raise InfrastructureError(
+            f"{MAX_LOSSES} workers ended, one after the other, while they played task"
+            f" {first.task_id!r} with seed {first.seed!r}: it may be what ends them (too much"
+            " memory, a crash of a library). Play it alone, without workers, to see"
+        )
+
+    async def _least_busy(self) -> WorkerState:
+        """Wait for a worker that is up; raise why none will be."""
+        async with self._changed:
+            while True:
+                ready = [state for state in self.states if state.is_up]
+                if ready:
+                    return min(ready, key=lambda state: state.num_running)
+                if all(state.error for state in self.states):
+                    error = self.states[0].error
+                    assert error is not None
+                    raise error
+                await self._changed.wait()
+
+    def _went_down(self, state: WorkerState, error: WorkerLostError) -> None:
+        """Have a worker started again, once however many calls were lost with it."""
+        if not state.is_up:
+            return
+        state.is_up = False
+        logger.warning("%s; what it played is played again", error)
+        task = asyncio.create_task(self._start_again(state))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start_again(self, state: WorkerState) -> None:
+        error: Exception | None = None
+        for attempt in range(_MAX_STARTS):
+            await asyncio.sleep(attempt)
+            try:
+                await state.worker.start()
+            except Exception as e:  # whatever it is, nobody is to wait for the worker
+                error = e
+                continue
+            state.is_up = True
+            state.num_restarts += 1
+            break
+        else:
+            logger.error("%s is not started again: %s", state.worker.name, error)
+            state.error = error
+        async with self._changed:
+            self._changed.notify_all()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_rollouts import short_rollout
 from played_groups import HeldPolicy
 
 from katgym.errors import PolicyError, UsageError
-from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.play.rollout import Rollout
 from katgym_trainer.advantages.reward_shaping import RewardShaping
 from katgym_trainer.config.rl_config import EnvConfig, RolloutsConfig, StaleGroups
 from katgym_trainer.rl.curriculum import Curriculum, GroupDraw
@@ -112,6 +114,45 @@ def test_waiting_holds_a_step_up_for_what_would_be_too_old_for_the_next() -> Non
             taken = await taking
             assert {1 - played.oldest_version for played in taken.groups} == {1}
             assert taken.num_dropped == 0
+
+    run(play())
+
+
+class HeldPlayer:
+    """Plays a group once it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = [asyncio.Event() for _ in range(9)]
+        self.num_begun = 0
+
+    async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
+        event = self.let_go[self.num_begun]
+        self.num_begun += 1
+        await event.wait()
+        return [short_rollout(str(request.attempt), 1.0, 3) for request in requests]
+
+
+def test_a_step_waits_for_slow_groups_that_are_more_than_the_next_steps_could_take() -> None:
+    async def play() -> None:
+        told = RolloutsConfig(num_groups=1, group_size=2, max_staleness=2)
+        player = HeldPlayer()
+        async with GroupStream(Curriculum([HUNT], told, seed=0), player, told) as stream:
+            stream.advance(0)
+            player.let_go[0].set()
+            assert (await stream.take()).groups[0].draw.number == 0
+            stream.advance(1)
+            await asyncio.sleep(0.05)
+            player.let_go[3].set()
+            taking = asyncio.create_task(stream.take())
+            await asyncio.sleep(0.3)
+            # Groups 1 and 2 began with version 0: one may be trained on by step 2, none by step 3.
+            assert not taking.done()
+            player.let_go[1].set()
+            assert (await taking).groups[0].draw.number == 1
+            stream.advance(2)
+            player.let_go[2].set()
+            taken = await stream.take()
+            assert [(p.draw.number, p.begun_version) for p in taken.groups] == [(2, 0)]
 
     run(play())
 

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -185,14 +185,7 @@ class GroupStream(GroupFeed):
         """
         began = time.perf_counter()
         num_groups, self._is_training = self._config.num_groups, False
-        while len(self._finished) < num_groups or (
-            # A group still plays that would be too old for the next step.
-            self._config.stale is StaleGroups.WAIT
-            and any(
-                self.version - version >= self._config.max_staleness
-                for version in self._begun.values()
-            )
-        ):
+        while len(self._finished) < num_groups or self._has_to_wait():
             self._fill()
             if should_stop():
                 return Taken(groups=())
@@ -229,6 +222,17 @@ class GroupStream(GroupFeed):
     def idle_s(self) -> float:
         return self._idle.since_last()
 
+    def _has_to_wait(self) -> bool:
+        """Return whether a group still plays that some later step would find too old."""
+        if self._config.stale is not StaleGroups.WAIT:
+            return False
+        finished = sorted(played.begun_version for played in self._finished)
+        oldest = self.version - self._config.max_staleness
+        return must_wait(
+            self._begun.values(), finished, oldest=oldest, newest=self.version,
+            num_groups=self._config.num_groups,
+        )  # fmt: skip
+
     def _fill(self) -> None:
         """Begin groups while the bound allows it."""
         steps = self._config.max_staleness + (not self._is_training)
@@ -254,6 +258,25 @@ class GroupStream(GroupFeed):
         return PlayedGroup(
             draw=draw, group=RolloutGroup(rollouts=rollouts), begun_version=begun_version
         )
+
+
+def must_wait(
+    running: Collection[int], finished: Sequence[int], *, oldest: int, newest: int, num_groups: int
+) -> bool:
+    """Return whether a step has to wait for running groups, that no later one finds them too old.
+
+    Each step takes num_groups, the oldest first. Of those that it leaves, as many may be of version
+    oldest + n or older as n steps take.
+
+    running, finished: versions that groups began with; finished ones in order. oldest, newest: that
+    this step may train on.
+    """
+    left = [*running, *finished[num_groups:]]
+    return any(
+        min(running, default=newest) <= version
+        and sum(begun <= version for begun in left) > num_steps * num_groups
+        for num_steps, version in enumerate(range(oldest, newest))
+    )
 
 
 class _IdleClock:

@@ -38,16 +38,14 @@ OPTIONS = {
     "rollouts": "subcommand",
     "check": "--badge --learn env --tasks --json",
     "sandbox": "action name --only --image --json",
-    "gateway": (
-        "--upstream --store --host --port --auth --model --max-staleness --sessions-per-version"
-        " --set"
-    ),
+    "gateway": ("--upstream --store --host --port --auth --model --max-staleness --set"),
     "sandboxd": "--host --port --sandbox --token-file --max-sandboxes --offer-python",
     "vllm": "subcommand",
     "swe": "subcommand",
     "train": "subcommand",
+    "cluster": "subcommand",
 }
-OF_PLUGINS = {"swe", "train"}
+OF_PLUGINS = {"swe", "train", "cluster"}
 OF_ROLLOUTS = {
     "collect": (
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"

@@ -1,4 +1,4 @@
-"""Registers command `katgym train` and the trackers; imports neither, nor torch.
+"""Registers commands `katgym train`, `katgym cluster` and the trackers; imports neither, nor torch.
 
 Not here: the command (`cli/`), the trackers (`trackers/`).
 """
@@ -10,11 +10,16 @@ from katgym.hookspecs import RegisterNamed, hookimpl
 
 @hookimpl
 def katgym_register_commands(register: RegisterNamed) -> None:
-    """Register `katgym train`."""
+    """Register `katgym train` and `katgym cluster`."""
     register(
         "train",
         "katgym_trainer.cli.train_command:add_arguments",
         description="train a model on recorded rollouts, and draw what a run measured",
+    )
+    register(
+        "cluster",
+        "katgym_trainer.cli.cluster.cluster_command:add_arguments",
+        description="predict a run on many GPUs before it begins",
     )
 
 

@@ -1,0 +1,1 @@
+"""Subcommands of `katgym cluster`, one module each."""

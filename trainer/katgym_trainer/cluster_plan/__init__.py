@@ -1,0 +1,1 @@
+"""Predictions of a run on given nodes, by simulating its loop; nothing is started."""

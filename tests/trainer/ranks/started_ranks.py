@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +27,22 @@ def start(
         [*ON_RANKS, str(num_ranks), *what, "train", kind, str(config), "--out", str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+def start_each(num_ranks: int, script: str, *told: str) -> list[subprocess.Popen[str]]:
+    """Start the ranks of a run as torchrun does, without one that ends all when one ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(num_ranks)}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), *told],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(num_ranks)
+    ]  # fmt: skip
 
 
 def rank_pids(torchrun: int) -> dict[str, int]:

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 from hf_server import HfServer
 from rl_play import config_text, register_env, save_model
-from started_ranks import assert_close, metrics, rank_pids, start, wait_for_checkpoints, weights
+from started_ranks import (
+    assert_close,
+    metrics,
+    rank_pids,
+    start,
+    start_each,
+    wait_for_checkpoints,
+    weights,
+)
 
 from katgym.cli.main import main
 
@@ -41,11 +49,14 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(config: Path, tmp_pat
     one, out = tmp_path / "one", tmp_path / "two"
     assert main(["train", "rl", str(config), "--out", str(one)]) == 0
 
-    # A rank is killed in mid run: the first one says which and ends.
+    # A rank is killed in mid run: the first one says which and ends, also when it is told to stop,
+    # as torchrun does.
     more = ("--set", "train.num_steps=100000", "--set", "checkpoint.max_checkpoints=999")
-    run = start(2, "rl", config, out, *more, script=SCRIPT)
+    run, other = start_each(2, SCRIPT, "train", "rl", str(config), "--out", str(out), *more)
     wait_for_checkpoints(run, out)
-    os.kill(rank_pids(run.pid)["1"], signal.SIGKILL)
+    other.kill()
+    other.communicate()
+    run.terminate()
     _, told = run.communicate(timeout=90)
     assert run.returncode != 0
     assert "rank 0 of 2: rank 1 died or does not answer within 1800 s" in " ".join(told.split())

@@ -58,8 +58,10 @@ class Lead:
         finally:
             if self._is_leading:
                 self._is_leading = False
-                with contextlib.suppress(RuntimeError):  # they may have failed as well
+                # After a failure of its own they may have failed as well.
+                with contextlib.suppress(RuntimeError) if reason else contextlib.nullcontext():
                     self.ranks.share_first(reason)
+                    self.ranks.gather(None)  # a rank that died meanwhile is noticed
 
     def beat(self) -> None:
         """Tell the others, who wait, that the first one is still there."""
@@ -74,6 +76,7 @@ class Lead:
             found = getattr(self.targets[name], method)(*args, **options) if name else None
             if inspect.isgenerator(found):
                 deque(found, maxlen=0)
+        self.ranks.gather(None)
         if told:
             raise RanksError(f"rank 0 failed: {told}")
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -133,16 +134,18 @@ class GatewayClient:
         await self._admission.aclose()
 
     async def create_session(self, session_id: str = "", **options: Any) -> AgentSession:
-        """Make a session; waits while the gateway lets none begin.
+        """Make a session; waits while the gateway lets none begin, and asks again when an answer
+        is lost: it makes one session all the same.
 
         options: `group_id`, `metadata`, `max_calls`, `max_tokens`, `timeout_s`.
         """
         body = {"id": session_id, **options} if session_id else options
         deadline = time.monotonic() + self._admission_s
         num_broken = 0
+        once = {"Idempotency-Key": uuid.uuid4().hex}
         while True:  # until the gateway lets it begin
             try:
-                made: dict[str, Any] = await self._admission.post("/sessions", body)
+                made: dict[str, Any] = await self._admission.post("/sessions", body, **once)
                 break
             except PolicyError as e:
                 is_busy = isinstance(e, HttpStatusError) and e.status == 429

@@ -43,6 +43,9 @@ class GatewayConfig:
     begins with its first call."""
     admin_key: str = ""
     """Key of whoever makes sessions and moves weights; needed with `keys`."""
+    public_url: str = ""
+    """Base URL that agents are told, as they reach this gateway; "" takes the one its owner asked
+    at."""
     max_body_bytes: int = 32 << 20
     """Bytes of a request's body."""
     max_staleness: int | None = None
@@ -74,6 +77,8 @@ class GatewayConfig:
         for url in self.upstreams:
             if not url.startswith(("http://", "https://")):
                 raise UsageError(f"upstream {url!r} is no URL, as http://127.0.0.1:8000 is")
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise UsageError(f"public_url {self.public_url!r} is no URL, as http://host:8900 is")
         if self.auth not in get_args(Auth):
             raise UsageError(f"auth is one of {get_args(Auth)}, got {self.auth!r}")
         if self.auth == "keys" and not self.admin_key:

@@ -9,30 +9,38 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from katgym.environment.messages import assistant
-from katgym.errors import KatgymError
+from katgym.errors import KatgymError, UsageError
 from katgym.gateway.admission import RolloutManager
 from katgym.gateway.answering.choose import Answerers, choose_answering
-from katgym.gateway.call import Answer, CallContext, Dialect, ModelCall, Reply, Served
+from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.recorded_answers import (
+    describe_invalid_tool_calls,
+    make_servable,
+    make_turns,
+    read_served,
+)
 from katgym.gateway.session_table import LiveSession, SessionTable
 from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams import UpstreamPool
-from katgym.play.rollout import Turn, prompt_messages
-from katgym.policies.base import TokenRecord
-from katgym.policies.expert_routes import cut_routes
+from katgym.play.rollout import prompt_messages
 from katgym.rollout_store import RolloutStore
-from katgym.rollout_store.groups import is_held_out
+from katgym.rollout_store.group_commit import GroupCommit
+from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.rollout_store.records import FailedCall
-from katgym.rollout_store.rollouts import as_rollout
+from katgym.system.concurrency import wait_out
+from katgym.system.folder_lease import HEARTBEAT_S, FolderLease
 
 logger = logging.getLogger(__name__)
+
+_NOTE_S = 0.25
+"""Seconds that an error's answer waits until it is written down that there was one."""
 
 
 class Gateway:
@@ -44,25 +52,44 @@ class Gateway:
         served = await gateway.respond(CallContext(session=session, api=openai_chat, ...))
     """
 
-    def __init__(self, config: GatewayConfig, store: RolloutStore) -> None:
+    def __init__(self, config: GatewayConfig, store: RolloutStore, *, url: str = "") -> None:
+        """Take the store for this gateway alone, until `aclose`; url: where it is reached.
+
+        Raises `UsageError` naming the gateway that has the store.
+        """
         self.config = config
         self.store = store
-        self.sessions = SessionTable(store, config)
-        self._state = read_state(store.folder)
-        num_counted = sum(not is_held_out(record) for record in store.sessions())
+        self.lease = FolderLease.take(store.folder, what="gateway", url=url)
+        self.clock = self.lease.clock
+        try:
+            self._state = read_state(store.folder)
+            if not self._state.key_salt:
+                self._keep_state(replace(self._state, key_salt=secrets.token_hex(16)))
+            self.writer = GroupCommit(store.connections)
+            self.sessions = SessionTable(
+                store, self.writer, config, clock=self.clock, salt=self._state.key_salt
+            )
+            num_counted = store.num_sessions() - store.num_marked(IS_HELD_OUT)
+        except BaseException:
+            self.lease.release()
+            raise
         self.manager = RolloutManager(
             config,
             version=self._state.version,
             num_begun=num_counted - self._state.num_replaced,
         )
-        self.pool = UpstreamPool(config)
+        self.pool = UpstreamPool(config, self.clock.now_s)
         self._answerers: Answerers | None = None
         self._pending: dict[str, asyncio.Future[Served]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Of this gateway's own, which end with it."""
+        self._state_changing = asyncio.Lock()
 
     async def open(self) -> None:
         """Reach the model servers and find out how they answer; does nothing the second time."""
         if self._answerers is not None:
             return
+        self._run(self._beat())
         await self.pool.open()
         try:
             self._answerers = await choose_answering(
@@ -73,8 +100,29 @@ class Gateway:
             raise
 
     async def aclose(self) -> None:
-        """Let go of the model servers; the store is its owner's."""
+        """Let go of the model servers and of the store, which is its owner's to close."""
         await self.pool.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.writer.aclose()
+        self.lease.release()
+
+    async def _beat(self) -> None:
+        """Say again and again that the lease is in use."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await asyncio.to_thread(self.lease.beat)
+            except OSError as e:
+                logger.warning("the gateway's lease cannot be touched: %s", e)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin work that nobody has to wait for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     @property
     def answerers(self) -> Answerers:
@@ -84,22 +132,24 @@ class Gateway:
 
     async def respond(self, context: CallContext) -> Served:
         """Answer a call; when this returns, the answer is in the store. Raises `GatewayError`."""
-        session, api, store = context.session, context.api, self.store
+        session, api = context.session, context.api
         # 1. Parse: the body becomes a call. One that was answered before, by its idempotency key,
         # is served again, whether or not its session may still call.
         context.call = api.parse(context.body)
-        if context.idempotency_key and store.has_call(session.session_id, context.call_id):
-            return self._serve_again(context)
+        if context.idempotency_key:
+            served = await asyncio.to_thread(read_served, self.store, context)
+            if served is not None:
+                return served
         # 2. Admit: its session is open, within its budget and not too old. The call counts from
         # here on, and waits while weights move.
-        session.check_open(time.time())
+        session.check_open(self.clock.now_s())
         self.manager.check_staleness(session.oldest_version)
         session.num_in_flight += 1
         try:
-            async with asyncio.timeout(session.seconds_left(time.time())):
+            async with asyncio.timeout(session.seconds_left(self.clock.now_s())):
                 await self.manager.wait_for_resume()
                 # 3. Place: the recorded answer it goes on from, or the nearest one.
-                self._place(context)
+                await self._place(context)
                 # 4. Answer: what the gateway's owner wants wins over what the agent asked for.
                 self._apply_owner_settings(context)
                 context.max_tokens = session.tokens_left()
@@ -108,25 +158,18 @@ class Gateway:
                     reply = await self.answerers.for_call(context.call).answer(context)
                 finally:
                     self.manager.num_in_flight -= 1
+            # 5. Record: the answer as the agent's API can say it goes to the store, then to the
+            # tree. A session's answers are committed one call after the other.
+            failed = describe_invalid_tool_calls(context, reply)
+            answers = [make_servable(answer, api) for answer in reply.answers]
+            if answers != reply.answers:
+                reply = replace(reply, answers=answers)
+            async with session.recording:
+                await self._record(context, reply, failed)
         except TimeoutError as e:
             raise session.deadline_error() from e
         finally:
             session.num_in_flight -= 1
-        # 5. Record: the answer as the agent's API can say it goes to the store, then to the tree.
-        # Nothing is awaited, so no other call of the session comes between.
-        failed = _describe_invalid_tool_calls(context, reply)
-        answers = [_make_servable(answer, api) for answer in reply.answers]
-        if answers != reply.answers:
-            reply = replace(reply, answers=answers)
-        context.place.share_tokens(reply.prompt_ids)
-        try:
-            turns = _make_turns(context, reply)
-            first = session.conversation.num_turns
-            store.append(session.session_id, turns, failed, first=first)
-        except (KatgymError, sqlite3.Error, OSError) as e:
-            raise GatewayError(ErrorKind.STORE, f"the answer could not be written down: {e}") from e
-        session.conversation.commit(context.place, turns)
-        session.count(turns)
         # 6. Serve: the answer goes out under the call's id; its API writes it down (`wire/`).
         created_s = int(context.received_s)
         return Served(call_id=context.call_id, created_s=created_s, call=context.call, reply=reply)
@@ -150,23 +193,51 @@ class Gateway:
             pending.add_done_callback(forget)
         return await asyncio.shield(pending)
 
-    def resume(self, version: int | None = None) -> None:
-        """Let calls out again; `version` is that of the weights from here on, and is kept."""
-        self.manager.resume(version)
-        if version is not None:
-            self._write_state(replace(self._state, version=version))
+    async def begin(
+        self, session_id: str, *, is_counted: bool = True, **options: Any
+    ) -> LiveSession:
+        """Return a session that has been admitted: a new one, or the one that has this id.
 
-    def replace_sessions(self, num_sessions: int, *, key: str = "") -> None:
+        is_counted: whether it was admitted as one of those that may begin; a place that it does not
+        take is given back. options: see `SessionTable.create`.
+        """
+        making = self._make_session(session_id, is_counted, options)
+        return await wait_out(asyncio.ensure_future(making))
+
+    async def _make_session(
+        self, session_id: str, is_counted: bool, options: Mapping[str, Any]
+    ) -> LiveSession:
+        try:
+            return await self.sessions.create(session_id, **options)
+        except BaseException as e:
+            if is_counted:
+                self.manager.replace(1)
+            # Another request may have been quicker.
+            found = await self.sessions.find(session_id) if isinstance(e, UsageError) else None
+            if found is None:
+                raise
+            return found
+
+    async def resume(self, version: int | None = None) -> None:
+        """Let calls out again; `version` is that of the weights from here on, and is kept."""
+        async with self._state_changing:
+            self.manager.resume(version)
+            if version is not None:
+                await asyncio.to_thread(self._keep_state, replace(self._state, version=version))
+
+    async def replace_sessions(self, num_sessions: int, *, key: str = "") -> None:
         """Let so many more sessions begin, in place of some that nothing is learned from.
 
         key: names them; the same one again, also after a restart, changes nothing. "" names none.
         """
-        state = self._state.with_replaced(num_sessions, key)
-        if state is not self._state:
-            self._write_state(state)
-            self.manager.replace(num_sessions)  # once that is kept: who asks again finds the key
+        async with self._state_changing:
+            state = self._state.with_replaced(num_sessions, key)
+            if state is not self._state:
+                keeping = asyncio.to_thread(self._keep_state, state)
+                await wait_out(asyncio.ensure_future(keeping))
+                self.manager.replace(num_sessions)  # once that is kept: who asks again finds it
 
-    def _write_state(self, state: GatewayState) -> None:
+    def _keep_state(self, state: GatewayState) -> None:
         write_state(self.store.folder, state)
         self._state = state
 
@@ -189,13 +260,22 @@ class Gateway:
 
     async def count_tokens(self, context: CallContext) -> int:
         """Return how many tokens the prompt of a chat call has, which is parsed."""
-        self._place(context)
+        await self._place(context)
         self._apply_owner_settings(context)
         return await self.answerers.for_call(context.call).count(context)
 
-    def note_failure(self, context: CallContext, failure: GatewayError) -> None:
-        """Write down that a call was answered with an error."""
-        session = context.session
+    async def note_failure(self, context: CallContext, failure: GatewayError) -> None:
+        """Write down that a call was answered with an error; waits no long time for that."""
+        noting = self.note_failure_later(context, failure)
+        await asyncio.wait((noting,), timeout=_NOTE_S)
+
+    def note_failure_later(self, context: CallContext, failure: GatewayError) -> asyncio.Task[None]:
+        """Begin to write down that a call was answered with an error."""
+        return self._run(self._note_failure(context.session.session_id, context, failure))
+
+    async def _note_failure(
+        self, session_id: str, context: CallContext, failure: GatewayError
+    ) -> None:
         failed = FailedCall(
             call_id=secrets.token_hex(12),
             route=context.api.ROUTE,
@@ -205,13 +285,33 @@ class Gateway:
             received_s=context.received_s,
         )
         try:
-            self.store.append(session.session_id, (), (failed,))
-        except (KatgymError, sqlite3.Error):
-            logger.exception("a failed call of session %r was not written down", session.session_id)
+            await self.writer.append(session_id, (), (failed,))
+        except (KatgymError, sqlite3.Error) as e:
+            logger.warning("a failed call of session %r was not written down: %s", session_id, e)
 
     # ---- one call
 
-    def _place(self, context: CallContext) -> None:
+    async def _record(
+        self, context: CallContext, reply: Reply, failed: Sequence[FailedCall]
+    ) -> None:
+        """Write an answer down and take it up; whoever calls holds `session.recording`."""
+        session, place = context.session, context.place
+
+        def take_up() -> None:
+            session.conversation.commit(place, turns)
+            session.count(turns)
+
+        place.share_tokens(reply.prompt_ids)
+        try:
+            turns = make_turns(context, reply)
+            first = session.conversation.num_turns
+            await self.writer.append(
+                session.session_id, turns, failed, first=first, on_commit=take_up
+            )
+        except (KatgymError, sqlite3.Error, OSError) as e:
+            raise GatewayError(ErrorKind.STORE, f"the answer could not be written down: {e}") from e
+
+    async def _place(self, context: CallContext) -> None:
         """Set where a call belongs, and all its messages if it names an earlier call instead."""
         call, conversation = context.call, context.session.conversation
         if not call.is_chat:
@@ -219,7 +319,8 @@ class Gateway:
             context.place = conversation.place_text(prompt or ())
             return
         if call.previous_call_id is not None:
-            call = context.call = self._complete(context.session, call, call.previous_call_id)
+            complete = partial(self._complete, context.session, call, call.previous_call_id)
+            call = context.call = await asyncio.to_thread(complete)
         context.place = conversation.place(call.messages, call.tools)
 
     def _complete(self, session: LiveSession, call: ModelCall, previous_id: str) -> ModelCall:
@@ -241,117 +342,3 @@ class Gateway:
         """Set what is asked of the model server: the owner's model and sampling win."""
         context.model = self.config.model or context.call.model
         context.sampling = context.call.sampling.override(self.config.sampling)
-
-    def _serve_again(self, context: CallContext) -> Served:
-        """Return the answer that a call with this id got, from the store."""
-        stored = self.store.stored(context.session.session_id)
-        places = [i for i, turn in enumerate(stored.turns) if turn.call_id == context.call_id]
-        answers = [
-            Answer(
-                message=turn.answer or assistant(),
-                completion_ids=turn.tokens.completion_ids,
-                policy_logprobs=turn.tokens.policy_logprobs,
-                versions=turn.tokens.version_spans,
-                finish_reason=turn.finish_reason,
-            )
-            for turn in (stored.turns[place] for place in places)
-            if turn.tokens is not None
-        ]
-        first, began_s = stored.turns[places[0]], stored.record.created_s
-        reply = Reply(
-            prompt_ids=as_rollout(stored).prompt_ids(places[0]),
-            answers=answers,
-            upstream=first.upstream,
-            sent_s=began_s + first.sent_s,
-            answered_s=began_s + first.completed_s,
-        )
-        return Served(
-            call_id=context.call_id,
-            created_s=int(began_s + first.started_s),
-            call=context.call,
-            reply=reply,
-        )
-
-
-def _make_servable(answer: Answer, api: Dialect) -> Answer:
-    """Return an answer as its API can say it."""
-    message = api.servable(answer.message)
-    if message is answer.message:
-        return answer
-    is_tool_less = answer.finish_reason == "tool_calls" and not message.get("tool_calls")
-    reason = "stop" if is_tool_less else answer.finish_reason
-    return replace(answer, message=message, finish_reason=reason)
-
-
-def _describe_invalid_tool_calls(context: CallContext, reply: Reply) -> list[FailedCall]:
-    """Return a record for each tool call that the model wrote wrongly; its text is served."""
-    return [
-        FailedCall(
-            call_id=context.call_id,
-            route=context.call.route,
-            status=200,
-            kind="invalid_tool_call",
-            reason=asked["error"][:1000],
-            received_s=context.received_s,
-        )
-        for answer in reply.answers
-        for asked in answer.message.get("tool_calls", ())
-        if "error" in asked
-    ]
-
-
-def _make_turns(context: CallContext, reply: Reply) -> list[Turn]:
-    """Return the answers of a call as they are kept: the first with its prompt's new tokens."""
-    call, place = context.call, context.place
-    sampling = context.sampling.as_dict()
-    if call.constraints:
-        sampling["constraints"] = dict(call.constraints)
-    if call.tools and call.tool_choice != "auto":
-        sampling["tool_choice"] = call.tool_choice
-    began_s = context.session.record.created_s
-    first = context.session.conversation.num_turns
-    # The first answer goes on from the call's parent, the others from the first one's prompt.
-    parent = None if place.parent is None else place.parent.index
-    branch, num_shared = place.branch, place.num_shared
-    num_shared_messages = place.num_shared_messages
-    turns = []
-    for i, answer in enumerate(reply.answers):
-        tokens = TokenRecord(
-            parent=parent,
-            num_shared=num_shared,
-            prompt_ids=reply.prompt_ids[num_shared:],
-            completion_ids=answer.completion_ids,
-            policy_logprobs=answer.policy_logprobs,
-            version_spans=answer.versions,
-            branch=branch,
-            routes=cut_routes(
-                answer.routes,
-                num_shared=num_shared,
-                num_tokens=len(reply.prompt_ids) + len(answer.completion_ids),
-            ),
-        )
-        turns.append(
-            Turn(
-                messages=call.messages[num_shared_messages:],
-                num_shared_messages=num_shared_messages,
-                answer=answer.message,
-                tools=call.tools,
-                tokens=tokens,
-                num_prompt_tokens=len(reply.prompt_ids),
-                num_completion_tokens=len(answer.completion_ids),
-                finish_reason=answer.finish_reason,
-                call_id=context.call_id,
-                choice=i,
-                model=context.model,
-                route=call.route,
-                sampling=sampling,
-                upstream=reply.upstream,
-                started_s=context.received_s - began_s,
-                sent_s=reply.sent_s - began_s,
-                completed_s=reply.answered_s - began_s,
-                ended_s=reply.answered_s - began_s,
-            )
-        )
-        parent, branch = first, None
-        num_shared, num_shared_messages = len(reply.prompt_ids), len(call.messages)
-    return turns

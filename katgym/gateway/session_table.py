@@ -5,13 +5,14 @@ Not here: what is kept (`katgym.rollout_store`); who may begin (`admission.py`).
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import hashlib
 import hmac
-import secrets
-import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from katgym.gateway.config import GatewayConfig
@@ -19,7 +20,10 @@ from katgym.gateway.conversation import Conversation
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.play.rollout import Turn
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import SessionRecord, SessionStatus
+from katgym.system.concurrency import SharedResults
+from katgym.system.steady_clock import SteadyClock
 
 MAX_IN_MEMORY = 10_000
 """Sessions held in memory; the ones used longest ago are read from the store when they call."""
@@ -38,6 +42,10 @@ class LiveSession:
     oldest_version: int | None = None
     """Of the weights that its first tokens came from; None before there are any."""
     num_in_flight: int = 0
+    deadline_s: float | None = None
+    """Of the gateway's clock; None: it never expires."""
+    recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from a turn's number to its commit, which come in the same order."""
 
     @property
     def session_id(self) -> str:
@@ -51,7 +59,7 @@ class LiveSession:
             raise GatewayError(
                 ErrorKind.SESSION_ENDED, f"session {self.session_id!r} is {record.status}"
             )
-        if record.deadline_s is not None and now_s >= record.deadline_s:
+        if self.deadline_s is not None and now_s >= self.deadline_s:
             raise self.deadline_error()
         if record.max_calls is not None and self.num_calls + self.num_in_flight >= record.max_calls:
             raise GatewayError(
@@ -71,8 +79,7 @@ class LiveSession:
 
     def seconds_left(self, now_s: float) -> float | None:
         """Return how long it may still call; None for ever."""
-        deadline_s = self.record.deadline_s
-        return None if deadline_s is None else deadline_s - now_s
+        return None if self.deadline_s is None else self.deadline_s - now_s
 
     def tokens_left(self) -> int | None:
         """Return how many tokens it may still sample; None for any number."""
@@ -89,86 +96,164 @@ class LiveSession:
 
 
 class SessionTable:
-    """All sessions of a store, by id and by key."""
+    """All sessions of a store, by id and by key; used in one event loop."""
 
-    def __init__(self, store: RolloutStore, config: GatewayConfig) -> None:
-        self._store = store
-        self._config = config
-        self._open: OrderedDict[str, LiveSession] = OrderedDict()
-        self._ids: dict[str, str] = {}
-        for record in store.sessions(SessionStatus.OPEN):
-            if record.key_sha256:
-                self._ids[record.key_sha256] = record.session_id
-
-    def create(
+    def __init__(
         self,
-        session_id: str = "",
+        store: RolloutStore,
+        writer: GroupCommit,
+        config: GatewayConfig,
+        *,
+        clock: SteadyClock,
+        salt: str,
+    ) -> None:
+        """Prepare the table; salt: makes the keys of this store's sessions its own."""
+        self._store = store
+        self._writer = writer
+        self._config = config
+        self._clock = clock
+        self._salt = salt
+        self._open: OrderedDict[str, LiveSession] = OrderedDict()
+        self._held: weakref.WeakValueDictionary[str, LiveSession] = weakref.WeakValueDictionary()
+        """Those that somebody works with, in `_open` or not: a session is one object."""
+        self._loading: SharedResults[str, LiveSession | None] = SharedResults()
+        self._ids: dict[str, str] = store.keys_of_open_sessions()
+
+    async def create(self, session_id: str, **options: Any) -> LiveSession:
+        """Make a session; `UsageError` if its id exists.
+
+        options: `group_id`, `metadata`, `max_calls`, `max_tokens`, `timeout_s`.
+        """
+        is_allowed = session_id.isascii() and all(c.isalnum() or c in "-_.:" for c in session_id)
+        if not is_allowed or not 0 < len(session_id) <= _MAX_ID:
+            raise GatewayError(
+                ErrorKind.MALFORMED,
+                f"a session id has 1 to {_MAX_ID} letters, digits and -_.: , got"
+                f" {session_id!r:.80}",
+            )
+        wanted = self._resolve(**options)
+        now_s, timeout_s = self._clock.now_s(), wanted.pop("timeout_s")
+        record = SessionRecord(
+            session_id=session_id,
+            created_s=now_s,
+            key_sha256=sha256_of(self.key_of(session_id)),
+            deadline_s=None if timeout_s is None else now_s + timeout_s,
+            **wanted,
+        )
+        await self._writer.create_session(record)
+        self._ids[record.key_sha256] = session_id
+        session = LiveSession(
+            record=record, conversation=Conversation(), deadline_s=record.deadline_s
+        )
+        self._keep(session)
+        return session
+
+    def key_of(self, session_id: str) -> str:
+        """Return a session's key, which is kept nowhere: it follows from the owner's key."""
+        name = f"{self._salt}\0{session_id}".encode("utf-8", "surrogatepass")
+        digest = hmac.digest(self._config.admin_key.encode(), name, "sha256")
+        return f"sk-katgym-{base64.urlsafe_b64encode(digest[:24]).decode()}"
+
+    def check_same(self, session: LiveSession, **options: Any) -> None:
+        """Raise `MALFORMED` for a session that is not what a second request for it would make.
+
+        options: see `create`.
+        """
+        record, wanted = session.record, self._resolve(**options)
+        timeout_s = None if record.deadline_s is None else record.deadline_s - record.created_s
+        have = {
+            "group_id": record.group_id,
+            "metadata": record.metadata,
+            "max_calls": record.max_calls,
+            "max_tokens": record.max_tokens,
+            "timeout_s": None if timeout_s is None else round(timeout_s, 3),
+        }
+        other = sorted(name for name, value in wanted.items() if have[name] != value)
+        why = ""
+        if other:
+            why = f"with other {', '.join(other)}"
+        elif record.status is not SessionStatus.OPEN:
+            why = f"and it is {record.status}"
+        elif not has_key(session, self.key_of(session.session_id)):
+            why = "with another owner's key, from which its own follows"
+        if why:
+            raise GatewayError(
+                ErrorKind.MALFORMED,
+                f"there is a session {session.session_id!r} already, {why}; choose another id",
+            )
+
+    def _resolve(
+        self,
         *,
         group_id: str = "",
         metadata: Mapping[str, Any] | None = None,
         max_calls: int | None = None,
         max_tokens: int | None = None,
         timeout_s: float | None = None,
-    ) -> tuple[LiveSession, str]:
-        """Make a session; returns it and its key, which is kept nowhere."""
-        session_id = session_id or secrets.token_hex(8)
-        is_allowed = session_id.isascii() and all(c.isalnum() or c in "-_.:" for c in session_id)
-        if not is_allowed or len(session_id) > _MAX_ID:
-            raise GatewayError(
-                ErrorKind.MALFORMED,
-                f"a session id has 1 to {_MAX_ID} letters, digits and -_.: , got"
-                f" {session_id!r:.80}",
-            )
-        key = f"sk-katgym-{secrets.token_urlsafe(24)}"
-        now_s = time.time()
-        timeout_s = self._config.session_timeout_s if timeout_s is None else timeout_s
-        record = SessionRecord(
-            session_id=session_id,
-            group_id=group_id,
-            metadata=dict(metadata or {}),
-            created_s=now_s,
-            key_sha256=sha256_of(key),
-            max_calls=self._config.max_calls if max_calls is None else max_calls,
-            max_tokens=self._config.max_tokens if max_tokens is None else max_tokens,
-            deadline_s=None if timeout_s is None else now_s + timeout_s,
-        )
-        self._store.create_session(record)
-        self._ids[record.key_sha256] = session_id
-        session = LiveSession(record=record, conversation=Conversation())
-        self._keep(session)
-        return session, key
+    ) -> dict[str, Any]:
+        """Return a session's options with those of the gateway where there are none."""
+        config = self._config
+        timeout_s = config.session_timeout_s if timeout_s is None else timeout_s
+        return {
+            "group_id": group_id,
+            "metadata": dict(metadata or {}),
+            "max_calls": config.max_calls if max_calls is None else max_calls,
+            "max_tokens": config.max_tokens if max_tokens is None else max_tokens,
+            "timeout_s": None if timeout_s is None else round(timeout_s, 3),
+        }
 
-    def find(self, session_id: str) -> LiveSession | None:
+    async def find(self, session_id: str) -> LiveSession | None:
         """Return a session, from memory or from the store; None if there is none."""
         session = self._open.get(session_id)
         if session is not None:
             self._open.move_to_end(session_id)
             return session
+        session = self._held.get(session_id)
+        if session is None:
+            try:
+                session = await self._loading.get(session_id, lambda: self._load(session_id))
+            finally:
+                self._loading.forget(session_id)
+        if session is not None:
+            self._keep(session)
+        return session
+
+    async def _load(self, session_id: str) -> LiveSession | None:
+        session = await asyncio.to_thread(self._read, session_id)
+        if session is not None:
+            self._keep(session)
+        return session
+
+    def _read(self, session_id: str) -> LiveSession | None:
+        """Return what the store knows of a session; None if there is none."""
         if not self._store.has_session(session_id):
             return None
-        record = self._store.session(session_id)
-        turns = self._store.turns(session_id)
+        stored = self._store.stored(session_id)
+        record, turns = stored.record, stored.turns
         session = LiveSession(record=record, conversation=Conversation.restore(turns))
+        if record.deadline_s is not None:
+            # A clock that was set back before this start lends no more time than there was.
+            timeout_s = record.deadline_s - record.created_s
+            session.deadline_s = min(record.deadline_s, self._clock.now_s() + timeout_s)
         calls: dict[str, list[Turn]] = {}
         for turn in turns:
             calls.setdefault(turn.call_id, []).append(turn)
         for answers in calls.values():
             session.count(answers)
-        self._keep(session)
         return session
 
-    def by_key(self, key: str) -> LiveSession | None:
+    async def by_key(self, key: str) -> LiveSession | None:
         """Return the session a key belongs to; None for a key of nobody."""
         digest = sha256_of(key)
         session_id = self._ids.get(digest)
-        session = None if session_id is None else self.find(session_id)
+        session = None if session_id is None else await self.find(session_id)
         if session is None or not hmac.compare_digest(session.record.key_sha256, digest):
             return None
         return session
 
-    def update(self, session: LiveSession, **changes: Any) -> SessionRecord:
+    async def update(self, session: LiveSession, **changes: Any) -> SessionRecord:
         """Change what is kept of a session."""
-        session.record = self._store.update_session(session.session_id, **changes)
+        session.record = await self._writer.update_session(session.session_id, **changes)
         if session.record.status is not SessionStatus.OPEN:
             self._ids.pop(session.record.key_sha256, None)
         return session.record
@@ -177,12 +262,10 @@ class SessionTable:
         return len(self._open)
 
     def _keep(self, session: LiveSession) -> None:
-        self._open[session.session_id] = session
+        self._open[session.session_id] = self._held[session.session_id] = session
+        self._open.move_to_end(session.session_id)
         while len(self._open) > MAX_IN_MEMORY:
-            oldest = next((i for i, s in self._open.items() if not s.num_in_flight), None)
-            if oldest is None:
-                return
-            del self._open[oldest]
+            self._open.popitem(last=False)
 
 
 def has_key(session: LiveSession, key: str) -> bool:

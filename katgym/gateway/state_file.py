@@ -33,6 +33,8 @@ class GatewayState:
     """Sessions that have begun, and do not count for how many may."""
     replaced_keys: tuple[str, ...] = ()
     """Of the last requests for that; one that comes again changes nothing."""
+    key_salt: str = ""
+    """Goes into the keys of the store's sessions; "" before there is a gateway."""
 
     def with_replaced(self, num_sessions: int, key: str) -> GatewayState:
         """Return this with so many more sessions replaced, or itself if the key is known."""

@@ -14,7 +14,7 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,8 @@ class UpstreamPool:
     """The model servers of one gateway; used in one event loop."""
 
     config: GatewayConfig
+    now_s: Callable[[], float] = time.time
+    """Tells Unix time; a gateway's goes on when the system's is set."""
     upstreams: list[Upstream] = field(init=False)
     _affinity: OrderedDict[str, Upstream] = field(default_factory=OrderedDict)
     _client: aiohttp.ClientSession | None = None
@@ -146,7 +148,7 @@ class UpstreamPool:
         self, upstream: Upstream, path: str, data: bytes | None, session_id: str
     ) -> UpstreamAnswer:
         assert self._client is not None
-        sent_s = time.time()
+        sent_s = self.now_s()
         upstream.num_in_flight += 1
         try:
             async with self._client.request(
@@ -170,7 +172,7 @@ class UpstreamPool:
         finally:
             upstream.num_in_flight -= 1
             upstream.num_calls += 1
-        answered_s = time.time()
+        answered_s = self.now_s()
         if status >= 300:
             _raise_for(status, content, retry_after_s(asked) or 0.0)
         try:

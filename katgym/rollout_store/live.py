@@ -181,6 +181,24 @@ def has_call(connection: sqlite3.Connection, session_id: str, call_id: str) -> b
     return found.fetchone() is not None
 
 
+def read_keys(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return the sessions that are open by the hashes of their keys; reads nothing else."""
+    found = connection.execute(
+        "SELECT key_sha256, session_id FROM sessions WHERE status = ? AND key_sha256 != ''",
+        (str(SessionStatus.OPEN),),
+    )
+    return dict(found.fetchall())
+
+
+def count_marked(connection: sqlite3.Connection, mark: str) -> int:
+    """Return how many live sessions have metadata in which a mark is true."""
+    found = connection.execute(
+        "SELECT count(*) FROM sessions WHERE metadata LIKE ? AND json_type(metadata, ?) = 'true'",
+        (f'%"{mark}"%', f'$."{mark}"'),
+    )
+    return int(found.fetchone()[0])
+
+
 def num_sessions(connection: sqlite3.Connection) -> int:
     """Return how many sessions there are, live and sealed."""
     found = connection.execute(

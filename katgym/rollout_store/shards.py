@@ -80,6 +80,12 @@ def read_records(
     ]
 
 
+def count_marked(folder: Path, name: str, mark: str) -> int:
+    """Return how many sessions of a shard have metadata in which a mark is true."""
+    texts = (row["metadata"] for row in _read(rollouts_file(folder, name), columns=["metadata"]))
+    return sum(json.loads(text).get(mark) is True for text in texts if mark in text)
+
+
 def read_sealed(folder: Path, name: str, session_ids: Sequence[str]) -> list[StoredSession]:
     """Return some sessions of a shard, in the order of their ids."""
     only = [("session_id", "in", set(session_ids))]

@@ -186,6 +186,20 @@ class RolloutStore:
         with self.connections.read() as connection:
             return live.num_sessions(connection)
 
+    def keys_of_open_sessions(self) -> dict[str, str]:
+        """Return the ids of sessions that are open by the hashes of their keys."""
+        with self.connections.read() as connection:
+            return live.read_keys(connection)
+
+    def num_marked(self, mark: str) -> int:
+        """Return how many sessions, live and sealed, have metadata in which a mark is true."""
+        with self.connections.read() as connection:
+            names, num = _finished(connection), live.count_marked(connection, mark)
+        for name in names:
+            with self.warned():
+                num += shards.count_marked(self.finished, name, mark)
+        return num
+
     def sessions(
         self, status: SessionStatus | None = None, *, without_groups: Collection[str] = ()
     ) -> list[SessionRecord]:

@@ -31,6 +31,21 @@ async def run_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+async def wait_out(future: asyncio.Future[T]) -> T:
+    """Return a future's result; a caller that is cancelled waits for it and is cancelled then."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as e:
+            cancelled = e
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # retrieved: its caller is told of the other
+        raise cancelled
+    return future.result()
+
+
 class SharedResults(Generic[K, T]):
     """What several callers wait for, made once for each key, and again after it failed.
 

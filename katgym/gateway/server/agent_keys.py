@@ -10,7 +10,6 @@ import hmac
 
 from starlette.requests import Request
 
-from katgym.errors import UsageError
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.session_table import LiveSession, has_key, sha256_of
@@ -31,22 +30,13 @@ class AgentKeys:
         name, key = request.path_params.get("session_id", ""), bearer(request)
         if self._config.auth == "none":
             name = name or (f"key-{sha256_of(key)[:16]}" if key else "default")
-            session = self._gateway.sessions.find(name)
+            session = await self._gateway.sessions.find(name)
             if session is None:
                 await self._gateway.manager.admit()
-                # Another first call may have been quicker.
-                session = self._gateway.sessions.find(name)
-                if session is not None:
-                    self._gateway.manager.replace(1)
-                    return session
-                try:
-                    session, _ = self._gateway.sessions.create(name)
-                except (UsageError, GatewayError):
-                    self._gateway.manager.replace(1)
-                    raise
+                session = await self._gateway.begin(name)
             return session
         sessions = self._gateway.sessions
-        session = sessions.find(name) if name else sessions.by_key(key)
+        session = await sessions.find(name) if name else await sessions.by_key(key)
         if session is None or (name and not has_key(session, key) and not self.is_owner(key)):
             raise _refusal()
         return session

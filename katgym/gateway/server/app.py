@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -108,7 +107,7 @@ class GatewayApp:
     # ---- agents
 
     async def _call(self, request: Request, api: Dialect) -> Response:
-        received_s = time.time()
+        received_s = self._gateway.clock.now_s()
         context: CallContext | None = None
         try:
             context = CallContext(
@@ -144,7 +143,7 @@ class GatewayApp:
             logger.exception("a call failed")
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed; its log says why")
         if context is not None:
-            self._gateway.note_failure(context, failure)
+            await self._gateway.note_failure(context, failure)
         return error_response(api, failure)
 
     async def _stream(self, request: Request, context: CallContext, work: Responding) -> Response:
@@ -178,7 +177,7 @@ class GatewayApp:
         self, context: CallContext, answering: asyncio.Future[Served]
     ) -> AsyncIterator[bytes]:
         """Yield signs of life until the answer is there, then the answer."""
-        api, note_failure = context.api, self._gateway.note_failure
+        api, gateway = context.api, self._gateway
         try:
             while not answering.done():
                 yield api.KEEPALIVE
@@ -186,11 +185,13 @@ class GatewayApp:
             for event in api.events(answering.result()):
                 yield event
         except GatewayError as failure:
-            note_failure(context, failure)
+            await gateway.note_failure(context, failure)
             yield api.error_event(failure)
         except asyncio.CancelledError:
             # Written down once the call has ended: nothing may be awaited here.
-            answering.add_done_callback(lambda _: note_failure(context, client_gone()))
+            answering.add_done_callback(
+                lambda _: gateway.note_failure_later(context, client_gone())
+            )
             raise
         finally:
             answering.cancel()

@@ -12,11 +12,15 @@ Not here: the routes of agents (`app.py`).
 
 from __future__ import annotations
 
+import asyncio
 import math
-import time
+import secrets
+import sqlite3
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.requests import Request
@@ -24,18 +28,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from katgym.environment.reward import Component, Reward
-from katgym.errors import UsageError
+from katgym.errors import KatgymError, UsageError
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.agent_keys import AgentKeys
 from katgym.gateway.server.bodies import decode, error_response, read_body
 from katgym.gateway.server.client_disconnect import admit
-from katgym.gateway.session_table import LiveSession
+from katgym.gateway.session_table import LiveSession, sha256_of
 from katgym.gateway.wire import fields, openai_chat
 from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.rollout_store.records import SessionRecord, SessionStatus
 
 Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
+_MAX_NAMED = 10_000
 _ENDINGS = ("finished", "failed")
 
 
@@ -51,6 +56,11 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
                 answer = await handler(request, decode(content) if content.strip() else {})
             except GatewayError as failure:
                 return error_response(openai_chat, failure)
+            except UsageError as e:
+                return error_response(openai_chat, fields.body_error(str(e)))
+            except (KatgymError, sqlite3.Error, OSError) as e:
+                text = f"the store could not be written: {e}"
+                return error_response(openai_chat, GatewayError(ErrorKind.STORE, text))
             return Response(msgspec.json.encode(answer), media_type="application/json")
 
         return endpoint
@@ -75,12 +85,13 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
 class _Owner:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._named: OrderedDict[str, str] = OrderedDict()
+        """Idempotency key -> session, of the last requests for one."""
 
     async def create(self, request: Request, body: dict[str, Any]) -> Any:
         _check_names(body, "id", "group_id", "metadata", "max_calls", "max_tokens", "timeout_s")
-        session_id = fields.as_text(body.get("id", ""), "id")
-        if session_id and self._gateway.sessions.find(session_id) is not None:
-            raise fields.body_error(f"there is a session {session_id!r} already")
+        session_id = self._session_id(request, fields.as_text(body.get("id", ""), "id"))
         options: dict[str, Any] = {
             "group_id": fields.as_text(body.get("group_id", ""), "group_id"),
             "metadata": fields.as_object(body.get("metadata") or {}, "metadata"),
@@ -88,25 +99,40 @@ class _Owner:
             "max_tokens": fields.count(body, "max_tokens", 1),
             "timeout_s": fields.number(body, "timeout_s", 0, 1e9),
         }
-        is_counted = options["metadata"].get(IS_HELD_OUT) is not True
-        if is_counted:
-            await admit(self._gateway.manager, request)
-        try:
-            session, key = self._gateway.sessions.create(session_id, **options)
-        except (UsageError, GatewayError) as e:
-            if is_counted:
-                self._gateway.manager.replace(1)
-            if isinstance(e, UsageError):
-                raise fields.body_error(str(e)) from e
-            raise
-        base = str(request.base_url).rstrip("/")
-        url = f"{base}/s/{session.session_id}"
+        sessions = self._gateway.sessions
+        # One request for an id at a time: the second finds what the first made.
+        async with self._making.setdefault(session_id, asyncio.Lock()):
+            session = await sessions.find(session_id)
+            if session is None:
+                is_counted = options["metadata"].get(IS_HELD_OUT) is not True
+                if is_counted:
+                    await admit(self._gateway.manager, request)
+                session = await self._gateway.begin(session_id, is_counted=is_counted, **options)
+        sessions.check_same(session, **options)
+        base = self._gateway.config.public_url or str(request.base_url)
+        url = f"{base.rstrip('/')}/s/{session_id}"
         return {
-            "id": session.session_id,
-            "key": key,
+            "id": session_id,
+            "key": sessions.key_of(session_id),
             "openai_base_url": f"{url}/v1",
             "anthropic_base_url": url,
         }
+
+    def _session_id(self, request: Request, given: str) -> str:
+        """Return the id of a session to make: the body's, the idempotency key's, or a new one."""
+        key = request.headers.get("idempotency-key", "")
+        if not key:
+            return given or secrets.token_hex(8)
+        made = given or f"once-{sha256_of(key)[:24]}"
+        known = self._named.setdefault(key, made)
+        if known != made:
+            raise fields.body_error(
+                f"Idempotency-Key {key!r:.80} made session {known!r}; another request has"
+                " another key"
+            )
+        while len(self._named) > _MAX_NAMED:
+            self._named.popitem(last=False)
+        return made
 
     async def sessions(self, request: Request, _: dict[str, Any]) -> Any:
         status = request.query_params.get("status")
@@ -116,7 +142,7 @@ class _Owner:
         return {"sessions": [_show(r) for r in self._gateway.store.sessions(wanted)]}
 
     async def session(self, request: Request, _: dict[str, Any]) -> Any:
-        session = self._find(request)
+        session = await self._find(request)
         return {
             **_show(session.record),
             "num_calls": session.num_calls,
@@ -127,12 +153,12 @@ class _Owner:
 
     async def reward(self, request: Request, body: dict[str, Any]) -> Any:
         _check_names(body, "reward", "components")
-        session = self._find(request)
-        return _show(self._gateway.sessions.update(session, **_reward(body, is_needed=True)))
+        session = await self._find(request)
+        return _show(await self._gateway.sessions.update(session, **_reward(body, is_needed=True)))
 
     async def finish(self, request: Request, body: dict[str, Any]) -> Any:
         _check_names(body, "reward", "components", "status")
-        session = self._find(request)
+        session = await self._find(request)
         status = fields.as_text(body.get("status", "finished"), "status")
         if status not in _ENDINGS:
             raise fields.body_error(f"status is one of {_ENDINGS}, got {status!r}")
@@ -142,8 +168,8 @@ class _Owner:
                 f"session {session.session_id!r} is {session.record.status} already",
             )
         changes = _reward(body, is_needed=False)
-        changes |= {"status": SessionStatus(status), "ended_s": time.time()}
-        return _show(self._gateway.sessions.update(session, **changes))
+        changes |= {"status": SessionStatus(status), "ended_s": self._gateway.clock.now_s()}
+        return _show(await self._gateway.sessions.update(session, **changes))
 
     async def pause(self, _: Request, body: dict[str, Any]) -> Any:
         _check_names(body)
@@ -152,7 +178,7 @@ class _Owner:
 
     async def resume(self, _: Request, body: dict[str, Any]) -> Any:
         _check_names(body, "version")
-        self._gateway.resume(fields.count(body, "version", 0))
+        await self._gateway.resume(fields.count(body, "version", 0))
         return asdict(self._gateway.manager.state)
 
     async def replace(self, _: Request, body: dict[str, Any]) -> Any:
@@ -161,7 +187,7 @@ class _Owner:
         if num_sessions is None:
             raise fields.body_error("num_sessions is missing")
         key = fields.as_text(body.get("key", ""), "key")
-        self._gateway.replace_sessions(num_sessions, key=key)
+        await self._gateway.replace_sessions(num_sessions, key=key)
         return asdict(self._gateway.manager.state)
 
     async def status(self, _: Request, __: dict[str, Any]) -> Any:
@@ -174,9 +200,9 @@ class _Owner:
             "upstreams": upstreams,
         }
 
-    def _find(self, request: Request) -> LiveSession:
+    async def _find(self, request: Request) -> LiveSession:
         name = request.path_params["session_id"]
-        session = self._gateway.sessions.find(name)
+        session = await self._gateway.sessions.find(name)
         if session is None:
             raise GatewayError(ErrorKind.UNKNOWN_SESSION, f"there is no session {name!r:.80}")
         return session

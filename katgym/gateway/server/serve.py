@@ -36,7 +36,7 @@ def serve(
     if no model server can be reached.
     """
     with RolloutStore.open(store) as opened, listen(host, port, backlog=BACKLOG) as listening:
-        gateway = Gateway(config, opened)
+        gateway = Gateway(config, opened, url=url_of(host, listening))
         server = _Server(
             uvicorn.Config(
                 GatewayApp(gateway).application(),
@@ -52,8 +52,11 @@ def serve(
 
         async def run() -> None:
             # Before the server's own start, so that what fails here is raised, not logged.
-            await gateway.open()
-            await server.serve(sockets=[listening])
+            try:
+                await gateway.open()
+                await server.serve(sockets=[listening])
+            finally:
+                await gateway.aclose()
 
         gc.freeze()
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:

@@ -76,7 +76,8 @@ def whole_prompt(turns: list[Turn], index: int) -> list[int]:
 def running(folder: Path, *upstreams: str, **options: Any) -> Iterator[Running]:
     """Serve a gateway in a thread."""
     config = GatewayConfig(
-        upstreams=upstreams, admin_key=OWNER, **{"auth": "none", "answering": "chat", **options}
+        upstreams=upstreams,
+        **{"admin_key": OWNER, "auth": "none", "answering": "chat", **options},
     )
     with RolloutStore.open(folder) as store:
         gateway = Gateway(config, store)

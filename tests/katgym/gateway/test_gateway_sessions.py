@@ -158,7 +158,7 @@ def test_what_an_owner_says_wrongly_is_explained(guarded, path, body, what):
 
 def test_a_session_is_made_once(guarded):
     assert guarded.owner("POST", "/sessions", id="a").status_code == 200
-    again = guarded.owner("POST", "/sessions", id="a")
+    again = guarded.owner("POST", "/sessions", id="a", group_id="g")
     assert (again.status_code, "already" in again.text) == (400, True)
     assert guarded.owner("GET", "/s/zz").status_code == 404
 

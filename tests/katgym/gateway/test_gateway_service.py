@@ -1,0 +1,202 @@
+"""The gateway as a service: locked stores, leases, clocks, requests that come again.
+
+Not here: what agents and owners ask (`test_gateway_sessions.py`); kills (`test_gateway_faults.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+
+import pytest
+
+from katgym.errors import UsageError
+from katgym.gateway import GatewayClient
+from katgym.rollout_store.store import DATABASE
+
+from .served_gateway import OWNER, running, wait_until
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Hold the write lock of a store, as another process may."""
+    with contextlib.closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_a_locked_store_holds_up_records_and_nothing_else(gateway, server):
+    assert gateway.say("s", "first").status_code == 200
+    answers = []
+    calls = [
+        threading.Thread(target=lambda name=name: answers.append(gateway.say(name, "hi")))
+        for name in ("s", "s", "t")
+    ]
+    with locked(gateway.store.folder):
+        for call in calls:
+            call.start()
+        wait_until(lambda: server.num_calls == 3)
+        assert gateway.client.get("/health").status_code == 200
+        assert gateway.client.get("/control/status").json()["num_begun"] >= 1
+        assert gateway.client.post("/control/pause", json={}).status_code == 200
+        assert gateway.client.post("/control/resume", json={}).status_code == 200
+        assert gateway.client.get("/s/s").json()["num_calls"] == 1
+        assert answers == []  # nobody is answered before his record is committed
+    for call in calls:
+        call.join()
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert (len(gateway.store.turns("s")), len(gateway.store.turns("t"))) == (3, 1)
+
+
+def test_a_client_that_leaves_while_its_record_waits_breaks_no_tree(gateway, server):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    gateway.say("s", "first")
+    with locked(gateway.store.folder):
+        with pytest.raises(Exception, match="timed out"):
+            gateway.client.post("/s/s/v1/chat/completions", json=body, timeout=0.3)
+        assert server.num_calls == 2
+    assert gateway.say("s", "third").status_code == 200
+    turns = gateway.store.turns("s")
+    assert [turn.messages[-1]["content"] for turn in turns] == ["first", "hi", "third"]
+    assert gateway.client.get("/s/s").json()["num_calls"] == 3
+
+
+def test_a_second_gateway_on_a_store_is_told_of_the_first(server, tmp_path):
+    folder = tmp_path / "store"
+    told = r"another gateway of process \d+ on .* uses the store"
+    with (
+        running(folder, server.url),
+        pytest.raises(UsageError, match=told),
+        running(folder, server.url),
+    ):
+        pass
+    with running(folder, server.url) as gateway:
+        assert gateway.say("s", "hi").status_code == 200
+
+
+def test_a_clock_that_jumps_ends_no_session(server, tmp_path, monkeypatch):
+    folder, true_s = tmp_path / "store", time.time
+    with running(folder, server.url, session_timeout_s=600) as gateway:
+        for number, jump_s in enumerate((0, 3600, -7200, -100)):
+            monkeypatch.setattr(time, "time", lambda jump_s=jump_s: true_s() + jump_s)
+            answer = gateway.say("s", f"turn {number}")
+            assert answer.status_code == 200, answer.text
+        began_s = gateway.store.session("s").created_s
+        for turn in gateway.store.turns("s"):
+            assert turn.started_s <= turn.sent_s <= turn.completed_s < 60
+        assert abs(began_s - true_s()) < 60
+    monkeypatch.setattr(time, "time", lambda: true_s() + 3600)
+    with running(folder, server.url, session_timeout_s=600) as gateway:  # the same boot: the same
+        assert gateway.say("s", "after a restart").status_code == 200  # clock goes on
+        assert gateway.say("t", "new").status_code == 200
+        assert abs(gateway.store.session("t").created_s - true_s()) < 60
+
+
+def make(gateway, headers=None, **body):
+    headers = {"Authorization": f"Bearer {OWNER}", **(headers or {})}
+    return gateway.client.post("/sessions", json=body, headers=headers)
+
+
+ONCE = {"Idempotency-Key": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (None, {"id": "a", "group_id": "g", "metadata": {"x": [1]}, "max_calls": 3}),
+        (None, {"id": "a", "timeout_s": 0.7 + 100}),
+        (ONCE, {"id": "a", "max_tokens": 9}),
+        (ONCE, {"metadata": {"is_held_out": True}}),
+        (ONCE, {}),
+    ],
+)
+def test_a_session_that_is_asked_for_again_is_the_same(server, tmp_path, headers, body):
+    folder, options = tmp_path / "store", {"auth": "keys", "sessions_per_version": 1}
+    with running(folder, server.url, max_staleness=0, **options) as gateway:
+        first = make(gateway, headers, **body)
+        assert first.status_code == 200
+        assert make(gateway, headers, **body).json() == first.json()
+        num_begun = 0 if "is_held_out" in str(body) else 1
+        assert gateway.owner("GET", "/control/status").json()["num_begun"] == num_begun
+        for change in ({"group_id": "other"}, {"max_calls": 7}, {"metadata": {"x": 2}}):
+            other = make(gateway, headers, **{**body, **change})
+            assert other.status_code == 400
+            assert f"already, with other {next(iter(change))}" in other.json()["error"]["message"]
+    with running(folder, server.url, max_staleness=0, **options) as gateway:
+        again = make(gateway, headers, **body).json()
+        assert again["key"] == first.json()["key"]
+        auth = {"Authorization": f"Bearer {again['key']}"}
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        path = "/v1/chat/completions"
+        assert gateway.client.post(path, json=chat, headers=auth).status_code == 200
+        gateway.owner("POST", f"/s/{again['id']}/finish")
+        assert "finished; choose another id" in make(gateway, headers, **body).text
+
+
+def test_an_idempotency_key_makes_one_session(guarded):
+    assert make(guarded, ONCE, id="a").status_code == 200
+    other = make(guarded, ONCE, id="b")
+    assert (other.status_code, "made session 'a'" in other.text) == (400, True)
+    assert guarded.owner("GET", "/s/b").status_code == 404
+
+
+def test_sessions_asked_for_at_once_by_one_name_are_one(server, tmp_path):
+    options = {"auth": "keys", "sessions_per_version": 1, "max_staleness": 0, "is_waiting": True}
+    with running(tmp_path / "store", server.url, **options) as gateway:
+        made = []
+        threads = [
+            threading.Thread(target=lambda: made.append(make(gateway, id="a").json()))
+            for _ in range(4)
+        ]
+        with locked(gateway.store.folder):
+            for thread in threads:
+                thread.start()
+            time.sleep(0.2)
+        for thread in threads:
+            thread.join(60)
+        assert len(made) == 4 and made[0] == made[1] == made[2] == made[3]
+        assert gateway.owner("GET", "/control/status").json()["num_begun"] == 1
+
+
+def test_an_owner_that_lost_the_answer_holds_no_place(server, tmp_path):
+    options = {"auth": "keys", "sessions_per_version": 2, "max_staleness": 0}
+    with running(tmp_path / "store", server.url, **options) as gateway:
+        with locked(gateway.store.folder), pytest.raises(Exception, match="timed out"):
+            headers = {"Authorization": f"Bearer {OWNER}"}
+            gateway.client.post("/sessions", json={"id": "a"}, headers=headers, timeout=0.3)
+        assert make(gateway, id="a").status_code == 200
+        assert make(gateway, id="b").status_code == 200
+        assert make(gateway, id="c").status_code == 429
+
+
+def test_other_owners_keys_make_other_sessions_keys(server, tmp_path):
+    with running(tmp_path / "a", server.url, auth="keys") as gateway:
+        first = make(gateway, id="x").json()["key"]
+    with running(tmp_path / "b", server.url, auth="keys") as gateway:
+        assert make(gateway, id="x").json()["key"] != first
+    with running(tmp_path / "a", server.url, auth="keys", admin_key="another") as gateway:
+        headers = {"Authorization": "Bearer another"}
+        refused = gateway.client.post("/sessions", json={"id": "x"}, headers=headers)
+        assert (refused.status_code, "another owner's key" in refused.text) == (400, True)
+
+
+def test_agents_are_told_the_public_url(server, tmp_path):
+    options = {"auth": "keys", "public_url": "https://gateway.example:8443/"}
+    with running(tmp_path / "store", server.url, **options) as gateway:
+        made = make(gateway, id="x").json()
+        assert made["openai_base_url"] == "https://gateway.example:8443/s/x/v1"
+        assert made["anthropic_base_url"] == "https://gateway.example:8443/s/x"
+
+
+def test_a_client_asks_again_by_the_same_key(guarded):
+    async def go():
+        async with GatewayClient(guarded.url, OWNER) as client:
+            return await client.create_session(), await client.create_session()
+
+    one, two = asyncio.run(go())
+    assert one.session_id != two.session_id
+    assert one.session_id.startswith("once-")

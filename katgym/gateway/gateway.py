@@ -31,8 +31,8 @@ from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams import UpstreamPool
 from katgym.play.rollout import prompt_messages
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.changes import num_trainable
 from katgym.rollout_store.group_commit import GroupCommit
-from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.rollout_store.records import FailedCall
 from katgym.system.concurrency import wait_out
 from katgym.system.folder_lease import HEARTBEAT_S, FolderLease
@@ -69,7 +69,7 @@ class Gateway:
             self.sessions = SessionTable(
                 store, self.writer, config, clock=self.clock, salt=self._state.key_salt
             )
-            num_counted = store.num_sessions() - store.num_marked(IS_HELD_OUT)
+            num_counted = num_trainable(store)
         except BaseException:
             self.lease.release()
             raise

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from katgym.errors import InfrastructureError, KatgymError
 from katgym.rollout_store.faults import sqlite_faults
+from katgym.rollout_store.schema import BEGIN_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Connections:
                 self._writer.close()
                 raise
         self._checkpoints = Checkpoints(path)
+        self._has_epoch = False
         self.is_closed = False
 
     @contextlib.contextmanager
@@ -80,8 +82,11 @@ class Connections:
             try:
                 writer.execute("BEGIN IMMEDIATE")
                 try:
+                    if not self._has_epoch:
+                        writer.execute(BEGIN_EPOCH)
                     yield writer
                     writer.execute("COMMIT")
+                    self._has_epoch = True
                 except BaseException:
                     if writer.in_transaction:
                         writer.execute("ROLLBACK")

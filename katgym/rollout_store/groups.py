@@ -11,7 +11,7 @@ Not here: one session (`rollouts.py`); making groups (`katgym.evaluation.store`)
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from katgym.errors import UsageError
@@ -74,11 +74,11 @@ def stored_groups(
         raise UsageError(f"group_size is >= 1 or None, got {group_size!r}")
     complete = []  # when, group id, one session for each attempt
     for group_id, records in _trainable(store, without).items():
-        size = _stated_size(records) or group_size
-        members = chosen_attempts(records)
-        if size is not None and len(members) >= size:
+        if (members := complete_attempts(records, group_size)) is not None:
             ends = sorted(_ended(record) for record in members)
-            complete.append((ends[size - 1], group_id, members))
+            complete.append(
+                (ends[(_stated_size(records) or group_size or 1) - 1], group_id, members)
+            )
     for _, group_id, members in sorted(complete, key=lambda group: group[:2]):
         stored = store.stored_many([member.session_id for member in members])
         group = RolloutGroup(rollouts=list(map(as_rollout, stored)))
@@ -90,11 +90,18 @@ def incomplete_groups(
     store: RolloutStore, *, group_size: int | None = None, without: Collection[str] = ()
 ) -> list[IncompleteGroup]:
     """Return the groups that `stored_groups` waits for, the oldest first."""
+    return find_incomplete(_trainable(store, without), group_size)
+
+
+def find_incomplete(
+    groups: Mapping[str, Sequence[SessionRecord]], group_size: int | None
+) -> list[IncompleteGroup]:
+    """Return those of some groups, with their sessions, that are not complete, the oldest first."""
     found = []
-    for group_id, records in _trainable(store, without).items():
+    for group_id, records in groups.items():
         size, num_ended = _stated_size(records) or group_size, len(chosen_attempts(records))
         if size is None or num_ended < size:
-            is_open = [record for record in records if not _has_ended(record)]
+            is_open = [record for record in records if not has_ended(record)]
             is_open.sort(key=lambda record: (record.created_s, record.session_id))
             found.append(
                 IncompleteGroup(
@@ -118,7 +125,7 @@ def held_out_rollouts(
     ids = [
         record.session_id
         for record in store.sessions()
-        if is_held_out(record) and _has_ended(record) and record.session_id not in without
+        if is_held_out(record) and has_ended(record) and record.session_id not in without
     ]
     return [(stored.record.session_id, as_rollout(stored)) for stored in store.stored_many(ids)]
 
@@ -167,7 +174,7 @@ def chosen_attempts(records: Iterable[SessionRecord]) -> list[SessionRecord]:
     """Return the sessions of one group that have ended, one for each attempt, in their order."""
     by_attempt: dict[Hashable, SessionRecord] = {}
     preferred = sorted(  # those with a valid reward, then the first that ended
-        filter(_has_ended, records),
+        filter(has_ended, records),
         key=lambda record: (not has_valid_reward(record), _ended(record), record.session_id),
     )
     for record in preferred:
@@ -183,11 +190,25 @@ def _trainable(store: RolloutStore, without: Collection[str]) -> dict[str, list[
     return by_group(record for record in sessions if not is_held_out(record))
 
 
-def _has_ended(record: SessionRecord) -> bool:
+def complete_attempts(
+    records: Sequence[SessionRecord], group_size: int | None
+) -> list[SessionRecord] | None:
+    """Return the sessions of a group that count, None where some are missing.
+
+    group_size: of a group whose sessions do not say.
+    """
+    size, members = _stated_size(records) or group_size, chosen_attempts(records)
+    return members if size is not None and len(members) >= size else None
+
+
+def has_ended(record: SessionRecord) -> bool:
     """Return whether a session ended, or should have long ago."""
-    deadline_s = record.deadline_s
-    is_overdue = deadline_s is not None and time.time() > deadline_s + GRADING_S
-    return record.status in ENDED or is_overdue
+    return record.status in ENDED or time.time() > overdue_s(record)
+
+
+def overdue_s(record: SessionRecord) -> float:
+    """Return when an open session counts as ended, in Unix time; infinity for never."""
+    return float("inf") if record.deadline_s is None else record.deadline_s + GRADING_S
 
 
 def _stated_size(records: Iterable[SessionRecord]) -> int | None:

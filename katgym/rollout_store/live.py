@@ -190,15 +190,6 @@ def read_keys(connection: sqlite3.Connection) -> dict[str, str]:
     return dict(found.fetchall())
 
 
-def count_marked(connection: sqlite3.Connection, mark: str) -> int:
-    """Return how many live sessions have metadata in which a mark is true."""
-    found = connection.execute(
-        "SELECT count(*) FROM sessions WHERE metadata LIKE ? AND json_type(metadata, ?) = 'true'",
-        (f'%"{mark}"%', f'$."{mark}"'),
-    )
-    return int(found.fetchone()[0])
-
-
 def num_sessions(connection: sqlite3.Connection) -> int:
     """Return how many sessions there are, live and sealed."""
     found = connection.execute(

@@ -11,10 +11,10 @@ from pathlib import Path
 from katgym.errors import UsageError
 from katgym.rollout_store.faults import CorruptStoreError
 
-SCHEMA_VERSION = 4
-OLDER_VERSIONS = (3,)
-"""Read as well: of turns that tell no expert routes. A database of one is brought to this version
-when it is opened."""
+SCHEMA_VERSION = 5
+OLDER_VERSIONS = (3, 4)
+"""Read as well: 3 has turns that tell no expert routes, 4 has no order of changes. A database of
+one is brought to this version when it is opened."""
 APPLICATION_ID = 0x6B617467
 """`katg`, in the header of the file: other programs' databases are not taken for a store."""
 
@@ -37,6 +37,49 @@ _FAILED_CALLS = """CREATE TABLE failed_calls (
     session INTEGER NOT NULL, call_id TEXT NOT NULL, route TEXT NOT NULL,
     status INTEGER NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL, received_s REAL NOT NULL,
     UNIQUE (session, call_id))"""
+_SHARDS = """CREATE TABLE shards (
+    name TEXT PRIMARY KEY, state TEXT NOT NULL, num_sessions INTEGER NOT NULL DEFAULT 0,
+    last_s REAL NOT NULL DEFAULT 0, has_changes INTEGER NOT NULL DEFAULT 0)"""
+_SHARDS_4 = _SHARDS.replace(", has_changes INTEGER NOT NULL DEFAULT 0)", ")")
+_IS_HELD_OUT = "json_type({}metadata, '$.is_held_out') IS 'true'"
+CHANGE = (
+    "INSERT OR REPLACE INTO changes (session_id, group_id, is_held_out) VALUES ({})",
+    """INSERT OR IGNORE INTO firsts (is_held_out, name, change)
+    SELECT is_held_out, CASE WHEN is_held_out THEN session_id ELSE group_id END, change
+    FROM changes WHERE change = (SELECT max(change) FROM changes)
+    AND (is_held_out OR group_id <> '')""",
+)
+"""What is done when a session changes, of which id, group and whether it is held out are given."""
+_CHANGED = f"""
+    {CHANGE[0].format(f"NEW.session_id, NEW.group_id, {_IS_HELD_OUT.format('NEW.')}")};
+    {CHANGE[1]};
+END"""
+_CHANGES = (
+    """CREATE TABLE changes (
+    change INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL UNIQUE,
+    group_id TEXT NOT NULL, is_held_out INTEGER NOT NULL)""",
+    "CREATE INDEX changes_by_group ON changes(group_id)",
+    """CREATE TABLE firsts (
+    is_held_out INTEGER NOT NULL, name TEXT NOT NULL, change INTEGER NOT NULL,
+    PRIMARY KEY (is_held_out, name)) WITHOUT ROWID""",
+    "CREATE TABLE epochs (first INTEGER PRIMARY KEY, token TEXT NOT NULL)",
+    "CREATE TRIGGER session_created AFTER INSERT ON sessions BEGIN" + _CHANGED,
+    "CREATE TRIGGER session_changed AFTER UPDATE OF group_id, metadata, ended_s, status, reward,"
+    " rollout, deadline_s ON sessions BEGIN" + _CHANGED,
+)
+"""What lets a reader find what it has not seen yet (`changes.py`). Triggers keep it: no writer can
+forget to, not even one of version 4 that has the store open while it is brought to this one."""
+BEGIN_EPOCH = (
+    "INSERT OR REPLACE INTO epochs"
+    " SELECT coalesce(max(change), 0) + 1, lower(hex(randomblob(8))) FROM changes"
+)
+_CHANGES_OF_4 = (
+    BEGIN_EPOCH,
+    "INSERT INTO changes (session_id, group_id, is_held_out)"
+    f" SELECT session_id, group_id, {_IS_HELD_OUT.format('')} FROM sessions ORDER BY id",
+    "INSERT OR IGNORE INTO firsts SELECT is_held_out, CASE WHEN is_held_out THEN session_id"
+    " ELSE group_id END, change FROM changes WHERE is_held_out OR group_id <> '' ORDER BY change",
+)
 _TABLES = (
     """CREATE TABLE sessions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -49,10 +92,9 @@ _TABLES = (
     _TURNS,
     _FAILED_CALLS,
     "CREATE TABLE tools (sha256 BLOB PRIMARY KEY, tools TEXT NOT NULL)",
-    """CREATE TABLE shards (
-    name TEXT PRIMARY KEY, state TEXT NOT NULL, num_sessions INTEGER NOT NULL DEFAULT 0,
-    last_s REAL NOT NULL DEFAULT 0)""",
+    _SHARDS,
     "CREATE TABLE sealed (session_id TEXT PRIMARY KEY, shard TEXT NOT NULL) WITHOUT ROWID",
+    *_CHANGES,
 )
 
 
@@ -80,7 +122,13 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version in OLDER_VERSIONS:
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("PRAGMA user_version").fetchone()[0] == version:
-            connection.execute("ALTER TABLE turns ADD COLUMN routes BLOB")
+            if version == 3:
+                connection.execute("ALTER TABLE turns ADD COLUMN routes BLOB")
+            connection.execute(
+                "ALTER TABLE shards ADD COLUMN has_changes INTEGER NOT NULL DEFAULT 0"
+            )
+            for statement in (*_CHANGES, *_CHANGES_OF_4):
+                connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     elif version != SCHEMA_VERSION:
@@ -88,12 +136,12 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def foreign_parts(connection: sqlite3.Connection) -> list[str]:
-    """Return what a database has besides the tables of a store: views, triggers, other columns."""
+    """Return what a database has that no store has: views, other triggers, other columns."""
     rows = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     return [
         f"{kind} {name}"
         for kind, name, sql in rows
-        if sql not in (*_TABLES, _TURNS_3) and not str(name).startswith("sqlite_")
+        if sql not in (*_TABLES, _TURNS_3, _SHARDS_4) and not str(name).startswith("sqlite_")
     ]
 
 

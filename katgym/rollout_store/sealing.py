@@ -14,6 +14,7 @@ Not here: the files (`shards.py`); what readers see (`store.py`).
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sqlite3
 import time
@@ -26,7 +27,9 @@ from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.rollout_store import live
 from katgym.rollout_store.connections import Connections
 from katgym.rollout_store.records import ENDED, StoredSession
+from katgym.rollout_store.schema import CHANGE
 from katgym.rollout_store.shards import (
+    read_memberships,
     read_records,
     rollouts_file,
     turns_file,
@@ -121,9 +124,9 @@ def sealing(folder: Path) -> Iterator[None]:
 def tidy_up(connections: Connections, folder: Path) -> None:
     """Recover where that is needed, unless somebody is sealing right now, who does it himself."""
     with connections.read() as connection:
-        states = dict(connection.execute("SELECT name, state FROM shards").fetchall())
-    is_tidy = all(state == "finished" for state in states.values())
-    if is_tidy and not unknown_shards(folder, states):
+        found = connection.execute("SELECT name, state, has_changes FROM shards").fetchall()
+    is_tidy = all(state == "finished" and has_changes for _, state, has_changes in found)
+    if is_tidy and not unknown_shards(folder, [row[0] for row in found]):
         return
     guard = FolderGuard(folder)
     try:
@@ -139,7 +142,8 @@ def tidy_up(connections: Connections, folder: Path) -> None:
 def recover(connections: Connections, folder: Path) -> None:
     """Take back shards that were not finished, remove dropped ones, take in unknown ones.
 
-    Unknown ones are there when the database was lost and the shards were not.
+    Unknown ones are there when the database was lost and the shards were not. Their sessions
+    change, and so do those of shards that an older katgym wrote.
     """
     with connections.read() as connection:
         states = dict(connection.execute("SELECT name, state FROM shards").fetchall())
@@ -154,6 +158,11 @@ def recover(connections: Connections, folder: Path) -> None:
         path.unlink(missing_ok=True)
     for name in unknown_shards(folder, states):
         _adopt(connections, folder, name)
+    with connections.read() as connection:
+        found = connection.execute("SELECT name FROM shards WHERE NOT has_changes ORDER BY name")
+        names = [row[0] for row in found]
+    for name in names:
+        _change_sealed(connections, folder, name)
 
 
 def unknown_shards(folder: Path, known: Sequence[str] | dict[str, str]) -> list[str]:
@@ -202,11 +211,18 @@ def _name(connections: Connections, name: str, rows: Sequence[int]) -> list[str]
         return [row[0] for row in found]
 
 
-def _seal_ids(connection: sqlite3.Connection, name: str, ids: Sequence[str], last_s: float) -> None:
+def _seal_ids(
+    connection: sqlite3.Connection,
+    name: str,
+    ids: Sequence[str],
+    last_s: float,
+    *,
+    has_changes: bool = True,
+) -> None:
     connection.execute(
-        "INSERT OR REPLACE INTO shards (name, state, num_sessions, last_s)"
-        " VALUES (?, 'finished', ?, ?)",
-        (name, len(ids), last_s),
+        "INSERT OR REPLACE INTO shards (name, state, num_sessions, last_s, has_changes)"
+        " VALUES (?, 'finished', ?, ?, ?)",
+        (name, len(ids), last_s, has_changes),
     )
     connection.executemany("INSERT INTO sealed (session_id, shard) VALUES (?, ?)",
               [(session_id, name) for session_id in ids])  # fmt: skip
@@ -239,5 +255,23 @@ def _adopt(connections: Connections, folder: Path, name: str) -> None:
             )
             return
         last_s = max((r.ended_s or r.created_s for r in records), default=0.0)
-        _seal_ids(connection, name, [record.session_id for record in records], last_s)
+        ids = [record.session_id for record in records]
+        _seal_ids(connection, name, ids, last_s, has_changes=False)
     logger.warning("took in shard %s, which the database did not know", name)
+
+
+def _change_sealed(connections: Connections, folder: Path, name: str) -> None:
+    """Let readers see that the sessions of a shard are there."""
+    try:
+        rows = read_memberships(folder, name)
+    except UsageError as e:
+        logger.warning("nobody is told of new sessions in a shard: %s", e)
+        return
+    insert, note_first = CHANGE
+    with connections.write() as connection:
+        for row in rows:
+            is_held_out = json.loads(row["metadata"]).get("is_held_out") is True
+            values = (row["session_id"], row["group_id"], is_held_out)
+            connection.execute(insert.format("?, ?, ?"), values)
+            connection.execute(note_first)
+        connection.execute("UPDATE shards SET has_changes = 1 WHERE name = ?", (name,))

@@ -69,21 +69,20 @@ def write_rollouts(folder: Path, name: str, sessions: Sequence[StoredSession]) -
 
 
 def read_records(
-    folder: Path, name: str, without_groups: Collection[str] = ()
+    folder: Path,
+    name: str,
+    without_groups: Collection[str] = (),
+    *,
+    only: Collection[str] | None = None,
 ) -> list[SessionRecord]:
-    """Return the sessions of a shard that are not of some groups."""
-    rows = _read(rollouts_file(folder, name))
+    """Return the sessions of a shard that are not of some groups; only: those with these ids."""
+    filters = None if only is None else [("session_id", "in", set(only))]
+    rows = _read(rollouts_file(folder, name), filters=filters)
     return [
         record_from_columns(row, row["reward_json"])
         for row in rows
         if row["group_id"] not in without_groups
     ]
-
-
-def count_marked(folder: Path, name: str, mark: str) -> int:
-    """Return how many sessions of a shard have metadata in which a mark is true."""
-    texts = (row["metadata"] for row in _read(rollouts_file(folder, name), columns=["metadata"]))
-    return sum(json.loads(text).get(mark) is True for text in texts if mark in text)
 
 
 def read_sealed(folder: Path, name: str, session_ids: Sequence[str]) -> list[StoredSession]:
@@ -113,6 +112,11 @@ def read_shard(folder: Path, name: str) -> Iterator[StoredSession]:
                 rows += more
             own, rows = rows[: session["num_turns"]], rows[session["num_turns"] :]
             yield _stored(folder, name, session, own)
+
+
+def read_memberships(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the columns `session_id`, `group_id` and `metadata` of a shard's sessions."""
+    return _read(rollouts_file(folder, name), columns=["session_id", "group_id", "metadata"])
 
 
 def read_turn_statistics(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -191,15 +191,6 @@ class RolloutStore:
         with self.connections.read() as connection:
             return live.read_keys(connection)
 
-    def num_marked(self, mark: str) -> int:
-        """Return how many sessions, live and sealed, have metadata in which a mark is true."""
-        with self.connections.read() as connection:
-            names, num = _finished(connection), live.count_marked(connection, mark)
-        for name in names:
-            with self.warned():
-                num += shards.count_marked(self.finished, name, mark)
-        return num
-
     def sessions(
         self, status: SessionStatus | None = None, *, without_groups: Collection[str] = ()
     ) -> list[SessionRecord]:
@@ -209,7 +200,7 @@ class RolloutStore:
         sessions of a shard that cannot be read are left out with a warning that names it.
         """
         with self.connections.read() as connection:
-            names = _finished(connection)
+            names = [] if status is SessionStatus.OPEN else _finished(connection)
             records = live.all_sessions(connection, status, without_groups)
         sealed: list[SessionRecord] = []
         for name in names:
@@ -217,6 +208,24 @@ class RolloutStore:
                 sealed += shards.read_records(self.finished, name, without_groups)
         sealed.sort(key=lambda record: record.created_s)
         return [record for record in sealed if status in (None, record.status)] + records
+
+    def records(self, session_ids: Iterable[str]) -> list[SessionRecord]:
+        """Return those of some sessions that are there, live or sealed; a shard is read once.
+
+        Those of a shard that cannot be read are left out with a warning.
+        """
+        found: list[SessionRecord] = []
+        in_shard: dict[str, list[str]] = {}
+        with self.connections.read() as connection:
+            for session_id in session_ids:
+                if live.has_session(connection, session_id):
+                    found.append(live.read_record(connection, session_id))
+                elif name := _sealed_in(connection, session_id):
+                    in_shard.setdefault(name, []).append(session_id)
+        for name, ids in in_shard.items():
+            with self.warned():
+                found += shards.read_records(self.finished, name, only=ids)
+        return found
 
     def turns(self, session_id: str) -> list[Turn]:
         """Return a session's turns in their order."""
@@ -332,14 +341,18 @@ def _shard_of(connection: Any, session_id: str) -> str | None:
     """Return the shard of a session, None for a live one; `UnknownNameError` if there is none."""
     if live.has_session(connection, session_id):
         return None
-    row = connection.execute(
-        "SELECT shard FROM sealed WHERE session_id = ?", (session_id,)
-    ).fetchone()
-    if row is None:
+    name = _sealed_in(connection, session_id)
+    if name is None:
         latest = "SELECT session_id FROM sessions ORDER BY id DESC LIMIT 1000"
         known = [known_id for (known_id,) in connection.execute(latest)]
         raise UnknownNameError(unknown_name("session", session_id, known))
-    return str(row[0])
+    return name
+
+
+def _sealed_in(connection: Any, session_id: str) -> str | None:
+    """Return the shard of a sealed session, None if it is not sealed."""
+    found = connection.execute("SELECT shard FROM sealed WHERE session_id = ?", (session_id,))
+    return next((str(row[0]) for row in found), None)
 
 
 def _finished(connection: Any) -> list[str]:

@@ -22,7 +22,7 @@ from katgym.rollout_store.schema import foreign_parts
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        (9, "a newer katgym: its schema is version 9, this katgym reads version 4.*pip install"),
+        (9, "a newer katgym: its schema is version 9, this katgym reads version 5.*pip install"),
         (2, "an older katgym: its schema is version 2, .* Hint: name another folder"),
     ],
 )
@@ -198,6 +198,10 @@ def test_a_store_of_version_3_is_read_and_goes_on(tmp_path: Path) -> None:
         pq.write_table(found.replace_schema_metadata({"katgym.rollout_store.version": "3"}), path)
     with contextlib.closing(sqlite3.connect(tmp_path / "live.sqlite")) as connection:
         connection.execute("ALTER TABLE turns DROP COLUMN routes")
+        for what in ("TRIGGER session_created", "TRIGGER session_changed", "TABLE changes",
+                     "TABLE firsts", "TABLE epochs"):  # fmt: skip
+            connection.execute(f"DROP {what}")
+        connection.execute("ALTER TABLE shards DROP COLUMN has_changes")
         connection.execute("PRAGMA user_version = 3")
         assert foreign_parts(connection) == []
     with RolloutStore.open(tmp_path) as store:
@@ -209,5 +213,5 @@ def test_a_store_of_version_3_is_read_and_goes_on(tmp_path: Path) -> None:
         assert store.turns("live") == [*BRANCHED, told]
         assert store.turns("sealed") == BRANCHED
     with contextlib.closing(sqlite3.connect(tmp_path / "live.sqlite")) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
         assert foreign_parts(connection) == []

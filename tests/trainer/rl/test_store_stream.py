@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -156,7 +157,9 @@ def test_a_stop_ends_the_wait_and_leaves_what_was_found_to_the_next_process(tmp_
         async with stream_of(tmp_path) as stream:
             taken = await stream.take(lambda: time.perf_counter() - began > 0.2)
             assert list(taken.groups) == []
-            assert stream.state_dict() == {"seen": [], "seen_held_out": [], "num_taken": 0}
+            state = stream.state_dict()
+            assert state["num_taken"] == 0
+            assert state["cursor"]["groups"] == {"watermark": 0, "waiting": [], "handled": []}
 
     played(play)
 
@@ -232,6 +235,41 @@ def test_groups_that_a_killed_process_trained_on_are_taken_again(tmp_path: Path)
             assert names(await stream.take()) == ["e", "f"]
 
     played(play)
+
+
+def test_a_checkpoint_that_tells_every_name_is_gone_on_from(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        put(tmp_path, name)
+
+    async def play() -> None:
+        async with stream_of(tmp_path, num_groups=1) as stream:
+            stream.load_state_dict({"seen": ["a", "gone"], "seen_held_out": [], "num_taken": 1})
+            assert names(await stream.take()) == ["b"]
+            assert stream.state_dict()["cursor"]["groups"]["handled"] == ["gone"]
+            assert names(await stream.take()) == ["c"]
+
+    played(play)
+
+
+def test_in_an_older_copy_of_the_store_nothing_is_trained_on_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(store := tmp_path / "store", "a")
+    shutil.copytree(store, copy := tmp_path / "copy")
+    put(store, "b")
+
+    async def play() -> None:
+        async with stream_of(store, num_groups=2) as stream:
+            assert names(await stream.take()) == ["a", "b"]
+            state = json.loads(json.dumps(stream.state_dict()))
+        for name in ("c", "b", "d"):
+            put(copy, name)
+        async with stream_of(copy, num_groups=2, find_trained=lambda: {"a", "b"}) as stream:
+            stream.load_state_dict(state)
+            assert names(await stream.take()) == ["c", "d"]
+
+    played(play)
+    assert "is not as this run left it" in caplog.text
 
 
 def test_held_out_sessions_are_measured_once_and_not_trained_on(tmp_path: Path) -> None:

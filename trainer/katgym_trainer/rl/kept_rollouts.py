@@ -7,12 +7,14 @@ playing them again. Not here: the store (`katgym.rollout_store`), looking at it 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from katgym.play.rollout import Rollout, RolloutGroup
+from katgym.rollout_store.changes import known_groups, read_groups
 from katgym.rollout_store.groups import GROUP_SIZE, IS_HELD_OUT, IS_REFUSED
+from katgym.rollout_store.records import SessionRecord
 from katgym.rollout_store.rollouts import as_rollout, as_session
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.rl.curriculum import GroupDraw
@@ -70,7 +72,7 @@ class KeptRollouts:
         """Return the groups of later steps, refused ones too, by the number of their draw."""
         ids: dict[int, list[str]] = {}
         metas: dict[int, Mapping[str, Any]] = {}
-        for record in self._store.sessions():
+        for record in self._records(lambda group_step: group_step > step):
             meta = record.metadata
             if meta.get(IS_HELD_OUT) or not meta.get(STEP, 0) > step:
                 continue
@@ -90,14 +92,27 @@ class KeptRollouts:
             )
         return found
 
+    def trained(self, last_step: int) -> set[str]:
+        """Return the ids of the tasks that steps up to one were trained on; reads all of them."""
+        return {
+            GroupDraw(**record.metadata[DRAW]).task_id
+            for record in self._records(lambda group_step: group_step <= last_step)
+            if not record.metadata.get(IS_HELD_OUT) and record.metadata.get(STEP, 0) <= last_step
+        }
+
     def last_step(self) -> int:
         """Return the last step that anything was recorded for; 0 for none."""
-        steps = (record.metadata.get(STEP, 0) for record in self._store.sessions())
-        return max(steps, default=0)
+        return max(map(_step_of, known_groups(self._store)), default=0)
 
     def close(self) -> None:
         """Close the store; may be called twice."""
         self._store.close()
+
+    def _records(self, is_wanted: Callable[[int], bool]) -> list[SessionRecord]:
+        """Return the sessions of the groups whose step is wanted; others are not read."""
+        names = [name for name in known_groups(self._store) if is_wanted(_step_of(name))]
+        found = read_groups(self._store, names)
+        return [record for members in found.values() for record in members]
 
     def _add(self, sessions: Sequence[tuple[Rollout, str, dict[str, Any]]]) -> None:
         now_s = time.time()
@@ -107,3 +122,9 @@ class KeptRollouts:
                 for rollout, group_id, metadata in sessions
             ]
         )
+
+
+def _step_of(group_id: str) -> int:
+    """Return the step in a group's id; 0 for a group of others."""
+    number = group_id.split("-", 2)[1] if "-" in group_id else ""
+    return int(number) if number.isdecimal() else 0

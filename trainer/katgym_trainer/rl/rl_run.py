@@ -272,6 +272,7 @@ class RlRun(RankedRlRun):
                 temperature=self.config.policy.temperature,
                 replace_sessions=host.replace_sessions,
                 known=known,
+                find_trained=functools.partial(self.kept.trained, self.first),
             )
         else:
             feed = GroupStream(self.source, player, rollouts, known=known)

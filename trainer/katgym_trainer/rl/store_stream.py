@@ -12,11 +12,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from katgym.play.rollout import Rollout
-from katgym.rollout_store.groups import held_out_rollouts, incomplete_groups, stored_groups
+from katgym.rollout_store.group_cursor import GroupCursor
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.curriculum import GroupDraw
@@ -53,30 +53,31 @@ class StoreStream(GroupFeed):
         temperature: float,
         replace_sessions: ReplaceSessions = _replace_none,
         known: Mapping[int, PlayedGroup] | None = None,
+        find_trained: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """Open the store; `UsageError` if there is none.
 
         temperature: at which the groups have to be sampled. replace_sessions: told of each group
         that is left out, so that others are played in its place. known: groups that a process
         which ended has trained on, by the number of their draw: they are taken again.
+        find_trained: returns the ids of all groups that the run has trained on before; asked where
+        a checkpoint's place in the store says nothing of this one.
         """
         self._config, self._temperature = config, temperature
         self._replace_sessions = replace_sessions
         self._to_replace: dict[str, int] = {}
         """Sessions of groups that were left out, and nobody was told yet."""
         self._version = 0
-        self._seen: set[str] = set()
-        """Ids of groups that were taken or left out."""
-        self._seen_held_out: set[str] = set()
         self._held_out: list[Rollout] = []
         """Held-out rollouts that came since the last step."""
         self._num_taken = 0
         self._known = dict(known or {})
         self._failed = FailedGroups()
         self._left_out: Counter[str] = Counter()
+        self._find_trained = find_trained
         self._store = RolloutStore.open(config.store, create=False)
-        self._there_before = {record.group_id for record in self._store.sessions()}
-        """Groups that nobody plays for this process."""
+        self._cursor = GroupCursor(self._store, group_size=config.group_size)
+        """Groups that were taken or left out are behind it."""
 
     async def __aexit__(self, *_: object) -> None:
         self._store.close()
@@ -98,7 +99,7 @@ class StoreStream(GroupFeed):
         groups: list[PlayedGroup] = []
         while len(groups) < self._config.num_groups and self._num_taken in self._known:
             played = self._known.pop(self._num_taken)
-            self._seen.add(played.draw.task_id)
+            self._cursor.handle(played.draw.task_id)
             self._num_taken += 1
             groups.append(played)
         # And new ones, looked for until there are enough.
@@ -111,17 +112,12 @@ class StoreStream(GroupFeed):
             if len(groups) == self._config.num_groups:
                 break
             if should_stop():
-                self._seen -= {played.draw.task_id for played in groups}
+                self._cursor.give_back([played.draw.task_id for played in groups])
                 self._num_taken -= len(groups)
                 return Taken(groups=())
             if time.perf_counter() - told > _TELL_EVERY_S:
                 told = time.perf_counter()
-                missing = await asyncio.to_thread(
-                    incomplete_groups,
-                    self._store,
-                    group_size=self._config.group_size,
-                    without=frozenset(self._seen),
-                )
+                missing = await asyncio.to_thread(self._cursor.incomplete)
                 logger.warning(
                     waiting_text(
                         self._config.store,
@@ -132,11 +128,7 @@ class StoreStream(GroupFeed):
                     )
                 )
             await asyncio.sleep(_POLL_S if not found else 0)
-        held_out = await asyncio.to_thread(
-            held_out_rollouts, self._store, without=self._seen_held_out
-        )
-        self._seen_held_out |= {session_id for session_id, _ in held_out}
-        self._held_out = [rollout for _, rollout in held_out]
+        self._held_out = await asyncio.to_thread(self._cursor.held_out)
         return Taken(
             groups=groups,
             num_dropped=self._left_out[TOO_OLD] - num_old,
@@ -144,16 +136,20 @@ class StoreStream(GroupFeed):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "seen": sorted(self._seen),
-            "seen_held_out": sorted(self._seen_held_out),
-            "num_taken": self._num_taken,
-        }
+        return {"cursor": self._cursor.state_dict(), "num_taken": self._num_taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen = set(state["seen"])
-        self._seen_held_out = set(state["seen_held_out"])
         self._num_taken = int(state["num_taken"])
+        if "cursor" not in state:  # of a checkpoint that tells every name, as older ones do
+            self._cursor.load_names(state["seen"], state["seen_held_out"])
+        elif not self._cursor.load_state_dict(state["cursor"]):
+            logger.warning(
+                "the store %r is not as this run left it: a copy, or made anew. What the run has"
+                " trained on is left out by its own record; held-out rollouts are measured again",
+                self._config.store,
+            )
+            for group_id in self._find_trained():
+                self._cursor.handle(group_id)
 
     def metrics(self) -> dict[str, float]:
         """Return how the held-out rollouts did that ended since the last step, if any did."""
@@ -170,10 +166,7 @@ class StoreStream(GroupFeed):
     def _new(self, num_missing: int) -> list[PlayedGroup]:
         """Return new groups that can be trained on, at most as many as are missing."""
         groups: list[PlayedGroup] = []
-        for group_id, group in stored_groups(
-            self._store, group_size=self._config.group_size, without=frozenset(self._seen)
-        ):
-            self._seen.add(group_id)
+        for group_id, group in self._cursor.groups():
             seed = group.rollouts[0].seed or 0
             draw = GroupDraw(number=self._num_taken, env=0, lesson=0, task_id=group_id, seed=seed)
             turns = [turn for rollout in group.rollouts for turn in rollout.turns]
@@ -201,6 +194,6 @@ class StoreStream(GroupFeed):
         self._to_replace[played.draw.task_id] = len(played.group.rollouts)
         level = logging.INFO if kind == TOO_OLD else logging.WARNING
         logger.log(level, "left out: group %r (%s): %s", played.draw.task_id, kind, reason)
-        if kind != TOO_OLD and played.draw.task_id not in self._there_before:
+        if kind != TOO_OLD and not self._cursor.was_there(played.draw.task_id):
             self._failed.add([kind] * len(played.group.rollouts), reason)
         return False

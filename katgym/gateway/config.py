@@ -67,7 +67,10 @@ class GatewayConfig:
     call_timeout_s: float = 1800.0
     """Seconds for one answer of a model server."""
     max_retries: int = 3
-    """Attempts after the first, on broken connections and 5xx."""
+    """Attempts after the first at servers that a call has tried, or that broke with it; going on
+    to a server that is left does not count."""
+    max_wait_s: float = 30.0
+    """Seconds a call waits at a time where no model server takes calls."""
     keepalive_s: float = 10.0
     """A stream says that it is alive as often as this while its answer is made."""
 
@@ -90,7 +93,13 @@ class GatewayConfig:
         for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens"):
             if not isinstance(self.sampling.get(name, 0), int | float):
                 raise UsageError(f"sampling {name} is a number, got {self.sampling[name]!r}")
-        for name in ("max_body_bytes", "call_timeout_s", "keepalive_s", "retry_after_s"):
+        for name in (
+            "max_body_bytes",
+            "call_timeout_s",
+            "max_wait_s",
+            "keepalive_s",
+            "retry_after_s",
+        ):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
         for name in ("max_staleness", "max_retries"):

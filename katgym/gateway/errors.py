@@ -41,6 +41,8 @@ class ErrorKind(StrEnum):
     UPSTREAM = "upstream"
     """The model server failed."""
     UPSTREAM_TIMEOUT = "upstream_timeout"
+    UNAVAILABLE = "unavailable"
+    """No model server takes calls."""
     NO_TOKEN_IDS = "no_token_ids"
     """The model server answered without token ids or log-probabilities."""
     STORE = "store"
@@ -66,6 +68,7 @@ _STATUS = {
     ErrorKind.CLIENT_GONE: 499,
     ErrorKind.UPSTREAM: 502,
     ErrorKind.UPSTREAM_TIMEOUT: 504,
+    ErrorKind.UNAVAILABLE: 503,
     ErrorKind.NO_TOKEN_IDS: 502,
     ErrorKind.STORE: 507,
     ErrorKind.INTERNAL: 500,

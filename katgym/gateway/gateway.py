@@ -28,7 +28,7 @@ from katgym.gateway.recorded_answers import (
 )
 from katgym.gateway.session_table import LiveSession, SessionTable
 from katgym.gateway.state_file import GatewayState, read_state, write_state
-from katgym.gateway.upstreams import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.play.rollout import prompt_messages
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.changes import num_trainable
@@ -78,7 +78,9 @@ class Gateway:
             version=self._state.version,
             num_begun=num_counted - self._state.num_replaced,
         )
-        self.pool = UpstreamPool(config, self.clock.now_s)
+        self.pool = UpstreamPool(
+            config, self.clock.now_s, is_moving=lambda: self.manager.state.is_paused
+        )
         self._answerers: Answerers | None = None
         self._pending: dict[str, asyncio.Future[Served]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -25,7 +25,7 @@ from katgym.gateway.answering.base import (
 )
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.version_span import VersionSpan, one_span
 from katgym.vllm_server.token_api import choice_routes
 

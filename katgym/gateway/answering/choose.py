@@ -19,7 +19,7 @@ from katgym.gateway.answering.token_answering import TokenAnswering
 from katgym.gateway.call import ModelCall
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import GatewayError
-from katgym.gateway.upstreams import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import GENERATE_ROUTE
 

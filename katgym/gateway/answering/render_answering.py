@@ -17,7 +17,7 @@ from katgym.gateway.answering.base import check_routes, check_tokens, check_vers
 from katgym.gateway.answering.chat_answering import chat_body, make_answer
 from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.vllm_server.token_api import GENERATE_ROUTE, parse_generate
 
 RENDER_ROUTE = "/v1/chat/completions/render"
@@ -25,7 +25,7 @@ DERENDER_ROUTE = "/v1/chat/completions/derender"
 
 
 class RenderAnswering:
-    """Asks three routes of one server for each answer.
+    """Asks three routes for each answer.
 
     version: returns the version of the weights, for servers that do not say.
     """
@@ -45,9 +45,7 @@ class RenderAnswering:
             raise GatewayError(ErrorKind.NO_TOKEN_IDS, "the model server rendered no token ids")
         request["token_ids"] = prompt_ids
         request["sampling_params"] = {**request.get("sampling_params", {}), "logprobs": 0}
-        found = await self._pool.post(
-            GENERATE_ROUTE, request, session_id=session_id, url=rendered.url
-        )
+        found = await self._pool.post(GENERATE_ROUTE, request, session_id=session_id)
         try:
             sampled = parse_generate(found.data, source="the model server", version=version)
         except PolicyError as e:
@@ -59,9 +57,7 @@ class RenderAnswering:
             "prompt_token_ids": prompt_ids,
             "chat_request": body,
         }
-        read = await self._pool.post(
-            DERENDER_ROUTE, derender, session_id=session_id, url=rendered.url
-        )
+        read = await self._pool.post(DERENDER_ROUTE, derender, session_id=session_id)
         choices = sorted(_check_object(read.data).get("choices", ()), key=lambda c: c["index"])
         answers = []
         for one, choice in zip(sampled, choices, strict=True):

@@ -25,7 +25,7 @@ from katgym.gateway.answering.base import (
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.conversation import CallPlace
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import (

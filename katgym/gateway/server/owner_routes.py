@@ -191,7 +191,7 @@ class _Owner:
         return asdict(self._gateway.manager.state)
 
     async def status(self, _: Request, __: dict[str, Any]) -> Any:
-        upstreams = [asdict(u) for u in self._gateway.pool.upstreams]
+        upstreams = [u.describe() for u in self._gateway.pool.upstreams]
         state = asdict(self._gateway.manager.state)
         return {
             **state,

@@ -72,6 +72,12 @@ class ScriptedServer:
         self.headers: list[dict[str, str]] = []
         self.is_held = False
         """Whether answers wait."""
+        self.fault = ""
+        """What chats are answered, whatever they say: `status N`, or `html`."""
+        self.retry_after_s: float | None = None
+        """What errors ask to wait."""
+        self.slow_s = 0.0
+        """Seconds that an answer of more than one token takes."""
         self.given: list[list[int]] = []
         """What completions answer, one after the other; by default `done`."""
         self.tells_experts = False
@@ -184,9 +190,14 @@ class ScriptedServer:
         step = self.script.pop(0) if self.script else last
         if step is not last and isinstance(step, str):
             step = f"say {step}"
-        fault = await self._fault(step) if isinstance(step, str) else None
+        if self.fault == "html":
+            return Response("<html>Bad gateway</html>", media_type="text/html")
+        asked = self.fault or step
+        fault = await self._fault(asked) if isinstance(asked, str) else None
         if fault is not None:
             return fault
+        if body.get("max_tokens") != 1:
+            await asyncio.sleep(self.slow_s)
         ids = prompt_ids(body["messages"])
         if len(ids) >= self.max_model_len:
             return _error(400, f"This model's maximum context length is {self.max_model_len}.")
@@ -258,7 +269,10 @@ class ScriptedServer:
         if word == "hang":
             await asyncio.sleep(3600)
         if word == "status":
-            return _error(int(rest), f"status {rest}")
+            told = _error(int(rest), f"status {rest}")
+            if self.retry_after_s is not None:
+                told.headers["retry-after"] = str(self.retry_after_s)
+            return told
         if word == "fail" and self._failures[last] < int(rest):
             self._failures[last] += 1
             return _error(500, "told to fail")

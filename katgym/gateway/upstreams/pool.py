@@ -1,0 +1,288 @@
+"""The model servers behind a gateway: one for each call, another one where that fails.
+
+A session stays with its server as long as that takes calls and is not much busier than the
+others, for its prefix cache. Broken connections, 429, 5xx and calls that a server hangs with are
+tried again at servers that the call has not tried; nothing of a failed attempt is kept, so a call
+is recorded once or not at all. Where no server takes calls, a call waits for one, and asks none
+meanwhile.
+
+Not here: what is asked (`answering/`); when a server takes calls (`upstream.py`,
+`health_watch.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from katgym.gateway.config import GatewayConfig
+from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.upstreams.attempt_error import AttemptError, raise_for, unreachable
+from katgym.gateway.upstreams.health_watch import HealthWatch, TokenProbe
+from katgym.gateway.upstreams.least_loaded import LeastLoaded
+from katgym.gateway.upstreams.upstream import BreakerState, Upstream
+from katgym.policies.endpoints.http_retry import retry_after_s
+
+logger = logging.getLogger(__name__)
+
+MAX_LEAD = 4
+"""Calls that a session's own server may have in flight above the least busy one."""
+MAX_AFFINITIES = 50_000
+MAX_FAILOVERS = 32
+"""Servers that one call is answered an error by before that counts as its own fault."""
+CONNECT_TIMEOUT_S = 3.0
+_MAX_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamAnswer:
+    """What a model server answered to a call."""
+
+    data: Any
+    """Decoded JSON."""
+    url: str
+    sent_s: float
+    """Unix time of the attempt that was answered."""
+    answered_s: float
+
+
+@dataclass
+class UpstreamPool:
+    """The model servers of one gateway; used in one event loop.
+
+    is_moving: returns whether weights move: servers may answer nothing then, and be well.
+    """
+
+    config: GatewayConfig
+    now_s: Callable[[], float] = time.time
+    """Tells Unix time; a gateway's goes on when the system's is set."""
+    is_moving: Callable[[], bool] = lambda: False
+    upstreams: list[Upstream] = field(init=False)
+    _closed: LeastLoaded[Upstream] = field(default_factory=LeastLoaded)
+    _half_open: dict[Upstream, None] = field(default_factory=dict)
+    _affinity: OrderedDict[str, Upstream] = field(default_factory=OrderedDict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced, when a server may take a call that took none."""
+    token_probe: TokenProbe | None = None
+    """How a server is probed for one token; None before the first call."""
+    _client: aiohttp.ClientSession | None = None
+    _watch: HealthWatch | None = None
+
+    def __post_init__(self) -> None:
+        self.upstreams = [Upstream(url.rstrip("/")) for url in self.config.upstreams]
+        for upstream in self.upstreams:
+            self.update(upstream)
+
+    async def open(self) -> None:
+        """Open connections lazily and begin to probe."""
+        headers = {"Content-Type": "application/json"}
+        if self.config.upstream_key:
+            headers["Authorization"] = f"Bearer {self.config.upstream_key}"
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            timeout=aiohttp.ClientTimeout(
+                total=self.config.call_timeout_s, sock_connect=CONNECT_TIMEOUT_S
+            ),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._watch = HealthWatch(self, self._client)
+        self._watch.start()
+
+    async def aclose(self) -> None:
+        """Close connections; calls that are out fail."""
+        if self._watch is not None:
+            await self._watch.aclose()
+        if self._client is not None:
+            await self._client.close()
+
+    async def post(self, path: str, body: Mapping[str, Any], *, session_id: str) -> UpstreamAnswer:
+        """Return a server's answer to a POST; raises `GatewayError`."""
+        self.token_probe = TokenProbe.of(path, body) or self.token_probe
+        data = msgspec.json.encode(body)
+        tried: set[Upstream] = set()
+        attempt = 0
+        while True:
+            upstream = self._choose(session_id, tried)
+            if upstream is None:
+                # All that take calls have failed this one, or none does.
+                tried.clear()
+                upstream = await self._wait_for_one(session_id)
+            try:
+                return await self._attempt(upstream, path, data, session_id)
+            except AttemptError as failure:
+                tried.add(upstream)
+                is_elsewhere = self._choose("", tried) is not None
+                is_retry = failure.is_lost or not is_elsewhere or len(tried) > MAX_FAILOVERS
+                attempt += is_retry
+                if attempt > self.config.max_retries or not (failure.is_passing or is_elsewhere):
+                    raise failure.error from failure.__cause__
+                logger.warning("%s: %s; another attempt follows", upstream.url, failure.error)
+                if not is_elsewhere and not upstream.is_open:
+                    pause_s = min(0.25 * 2 ** (attempt - 1), _MAX_PAUSE_S)
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+
+    async def get(self, path: str) -> UpstreamAnswer:
+        """Return the first answer to a GET of servers asked once each; raises `GatewayError`."""
+        tried: set[Upstream] = set()
+        error = None
+        while (upstream := self._choose("", tried)) and len(tried) <= MAX_FAILOVERS:
+            try:
+                return await self._attempt(upstream, path, None, "")
+            except AttemptError as failure:
+                tried.add(upstream)
+                error = failure.error
+        raise error or self._no_server()
+
+    # ---- one attempt
+
+    async def _attempt(
+        self, upstream: Upstream, path: str, data: bytes | None, session_id: str
+    ) -> UpstreamAnswer:
+        """Ask one server once, and count what became of it."""
+        sent_s, began_s = self.now_s(), time.monotonic()
+        limit = asyncio.timeout(None)
+        if not upstream.num_in_flight:
+            upstream.answered_s = began_s  # what it answered before it was idle proves nothing
+        upstream.num_in_flight += 1
+        upstream.in_flight.add(limit)
+        self.update(upstream)
+        try:
+            decoded = await self._exchange(upstream.url, path, data, session_id, limit)
+            upstream.note_success(sent_s=began_s)
+        except AttemptError as failure:
+            was_open = upstream.is_open
+            upstream.note_failure(
+                failure.error.message,
+                is_dead=failure.is_dead,
+                is_passing=failure.is_passing,
+                asked_s=failure.asked_s,
+            )
+            if upstream.is_open and not was_open:
+                logger.warning("model server %s takes no calls: %s", upstream.url, failure.error)
+            raise
+        except GatewayError:  # the call's fault: the server is well
+            upstream.note_success(sent_s=began_s)
+            raise
+        finally:
+            upstream.in_flight.discard(limit)
+            upstream.num_in_flight -= 1
+            upstream.num_calls += 1
+            self.update(upstream)
+        return UpstreamAnswer(
+            data=decoded, url=upstream.url, sent_s=sent_s, answered_s=self.now_s()
+        )
+
+    async def _exchange(
+        self, url: str, path: str, data: bytes | None, session_id: str, limit: asyncio.Timeout
+    ) -> Any:
+        """Return the JSON that a server answers; raise what else comes of it."""
+        assert self._client is not None
+        method = "GET" if data is None else "POST"
+        headers = {"X-Session-ID": session_id} if session_id else None
+        try:
+            async with (
+                limit,
+                self._client.request(
+                    method, f"{url}{path}", data=data, headers=headers
+                ) as response,
+            ):
+                content = await response.read()
+                status, asked = response.status, response.headers.get("retry-after")
+        except TimeoutError as e:
+            if limit.expired():
+                text = "the model server hung with the call, and no other could take it"
+                hung = GatewayError(ErrorKind.UNAVAILABLE, text)
+                raise AttemptError(hung, is_lost=True, is_passing=False) from e
+            if isinstance(e, aiohttp.ServerTimeoutError) and "connect" in str(e).lower():
+                raise AttemptError(unreachable(url, e), is_dead=True) from e
+            text = f"the model server did not answer within {self.config.call_timeout_s:g} s"
+            raise GatewayError(ErrorKind.UPSTREAM_TIMEOUT, text) from e
+        except (aiohttp.ClientError, OSError) as e:
+            is_dead = isinstance(e, aiohttp.ClientConnectorError)
+            raise AttemptError(unreachable(url, e), is_dead=is_dead, is_lost=not is_dead) from e
+        if status >= 300:
+            raise_for(status, content, retry_after_s(asked) or 0.0)
+        try:
+            return msgspec.json.decode(content)
+        except msgspec.DecodeError as e:
+            text = f"the model server answered no JSON: {content[:200]!r}"
+            raise AttemptError(GatewayError(ErrorKind.UPSTREAM, text)) from e
+
+    # ---- which server
+
+    def update(self, upstream: Upstream) -> None:
+        """Take note of a server's state and load after either has changed."""
+        if upstream.state is BreakerState.CLOSED:
+            is_new = upstream not in self._closed
+            self._closed.put(upstream, upstream.num_in_flight)
+            self._half_open.pop(upstream, None)
+        else:
+            self._closed.discard(upstream)
+            is_new = upstream.state is BreakerState.HALF_OPEN and not upstream.num_in_flight
+            if is_new:
+                self._half_open[upstream] = None
+            else:
+                self._half_open.pop(upstream, None)
+        if is_new:
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def has_other(self, upstream: Upstream) -> bool:
+        """Return whether a server other than this one takes calls."""
+        return self._closed.first({upstream}) is not None
+
+    def _choose(self, session_id: str, tried: set[Upstream]) -> Upstream | None:
+        """Return the server for a call; None where all that take calls were tried."""
+        chosen = next((u for u in self._half_open if u not in tried), None)
+        if chosen is None:
+            chosen = self._closed.first(tried)
+            own = self._affinity.get(session_id)
+            if (
+                chosen is not None
+                and own is not None
+                and own in self._closed
+                and own not in tried
+                and own.num_in_flight - chosen.num_in_flight <= MAX_LEAD
+            ):
+                chosen = own
+        if session_id and chosen is not None:
+            self._affinity[session_id] = chosen
+            self._affinity.move_to_end(session_id)
+            if len(self._affinity) > MAX_AFFINITIES:
+                self._affinity.popitem(last=False)
+        return chosen
+
+    async def _wait_for_one(self, session_id: str) -> Upstream:
+        """Return the server for a call once one takes it; raise when that takes too long."""
+        deadline_s = time.monotonic() + self.config.max_wait_s
+        while True:
+            upstream = self._choose(session_id, set())
+            if upstream is not None:
+                return upstream
+            changed = self._changed
+            try:
+                async with asyncio.timeout(deadline_s - time.monotonic()):
+                    await changed.wait()
+            except TimeoutError:
+                raise self._no_server() from None
+
+    def _no_server(self) -> GatewayError:
+        is_limited = all(u.is_limited for u in self.upstreams)
+        told = "; ".join(f"{u.url}: {u.last_error}" for u in self.upstreams[:3])
+        more = len(self.upstreams) - 3
+        return GatewayError(
+            ErrorKind.BUSY if is_limited else ErrorKind.UNAVAILABLE,
+            f"no model server took the call within {self.config.max_wait_s:g} s: {told}"
+            + (f"; and {more} more" if more > 0 else ""),
+            retry_after_s=self.config.retry_after_s,
+        )

@@ -98,7 +98,7 @@ class Gateway:
                 self.pool, self.config, lambda: self.manager.version
             )
         except BaseException:
-            await self.pool.aclose()
+            await self.aclose()
             raise
 
     async def aclose(self) -> None:

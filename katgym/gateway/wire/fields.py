@@ -29,6 +29,12 @@ SAMPLING_EXTRAS = (
     "ignore_eos",
 )
 """Parameters of vLLM that are passed on as they are."""
+_EXTRA_RANGES = {
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repetition_penalty": (1e-9, 1e3),
+    "min_p": (0.0, 1.0),
+}
 CONSTRAINTS = (
     "structured_outputs",
     "guided_json",
@@ -171,6 +177,70 @@ def function_tools(
             function["parameters"] = as_object(tool[schema], f"tools[{i}].parameters")
         tools.append({"type": "function", "function": function})
     return tools
+
+
+def sampling_extras(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `SAMPLING_EXTRAS` that a body gives, each of its type."""
+    for name, (low, high) in _EXTRA_RANGES.items():
+        number(body, name, low, high)
+    count(body, "min_tokens", 0)
+    flag(body, "ignore_eos", False)
+    texts(body, "bad_words")
+    if body.get("stop_token_ids") is not None:
+        token_ids(body["stop_token_ids"], "stop_token_ids")
+    bias = as_object(body.get("logit_bias") or {}, "logit_bias")
+    for token in bias:
+        if not token.isdecimal():
+            raise body_error(f"logit_bias is an object of token ids, got {_show(token)}")
+        number(bias, token, -100, 100)
+    return {name: body[name] for name in SAMPLING_EXTRAS if body.get(name) is not None}
+
+
+def constraints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `CONSTRAINTS` that a body gives, each of its type."""
+    found = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
+    for name, value in found.items():
+        if name in ("structured_outputs", "chat_template_kwargs"):
+            as_object(value, name)
+        elif name == "guided_choice":
+            for i, choice in enumerate(as_list(value, name)):
+                as_text(choice, f"{name}[{i}]")
+        elif name != "guided_json" or not isinstance(value, dict):
+            as_text(value, name)
+    return found
+
+
+def token_ids(value: object, name: str) -> list[int]:
+    """Return a list of token ids."""
+    for i, token in enumerate(ids := as_list(value, name)):
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise body_error(f"{name}[{i}] is a token id, got {_show(token)}")
+    return ids
+
+
+def tool_choice(value: object, tools: Sequence[Mapping[str, Any]]) -> str | Mapping[str, Any]:
+    """Return OpenAI's choice of a tool: a word, or an object that names one of the tools."""
+    if value is None or value in ("auto", "none"):
+        return str(value or "auto")
+    names = [tool["function"]["name"] for tool in tools]
+    if value == "required" and names:
+        return "required"
+    if not isinstance(value, dict):
+        raise body_error(
+            f"tool_choice is auto, none, required (with tools), or an object, got {_show(value)}"
+        )
+    name = as_object(value.get("function"), "tool_choice.function").get("name")
+    if value.get("type", "function") != "function" or name not in names:
+        told = f"tool_choice names a function of tools ({names!r:.200})"
+        raise body_error(f"{told}, got {_show(value)}")
+    return {"type": "function", "function": {"name": name}}
+
+
+def refuse(body: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise `UNSUPPORTED` for a field that would change the answer; names: what to do instead."""
+    for name, hint in names.items():
+        if body.get(name) not in (None, [], False, ""):
+            raise GatewayError(ErrorKind.UNSUPPORTED, f"{name} is not supported; {hint}")
 
 
 def log_unknown(route: str, body: Mapping[str, Any], known: Iterable[str]) -> None:

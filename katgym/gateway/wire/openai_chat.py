@@ -29,8 +29,14 @@ _KNOWN = {
     "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
     "top_logprobs", "stream", "stream_options", "response_format", "user", "metadata", "store",
     "service_tier", "prompt_cache_key", "safety_identifier", "return_token_ids",
-    *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
+    "modalities", *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
 }  # fmt: skip
+_REFUSED = {
+    "functions": "give them as tools",
+    "function_call": "give tool_choice",
+    "audio": "text is what is recorded",
+    "web_search_options": "OpenAI's servers search; give a tool of type 'function'",
+}
 
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
@@ -39,7 +45,13 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     if not raw:
         raise fields.body_error("messages is empty")
     fields.log_unknown(ROUTE, body, _KNOWN)
-    tools, choice = _tools(body), body.get("tool_choice") or "auto"
+    fields.refuse(body, _REFUSED)
+    if body.get("modalities") not in (None, ["text"]):
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED, "modalities is ['text']: text is what is recorded"
+        )
+    tools = _tools(body)
+    choice = fields.tool_choice(body.get("tool_choice"), tools)
     streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     wants = fields.flag(body, "logprobs", False)
     return ModelCall(
@@ -68,13 +80,13 @@ def sampling(body: Mapping[str, Any], *, max_tokens_names: tuple[str, ...]) -> C
         max_tokens=next((limit for limit in limits if limit is not None), None),
         stop=fields.texts(body, "stop"),
         seed=fields.count(body, "seed", -(2**63), 2**63 - 1),
-        extra={k: body[k] for k in fields.SAMPLING_EXTRAS if body.get(k) is not None},
+        extra=fields.sampling_extras(body),
     )
 
 
 def constraints(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return what only the model server's chat route can do."""
-    found = {k: body[k] for k in fields.CONSTRAINTS if body.get(k) is not None}
+    found = fields.constraints(body)
     form = body.get("response_format")
     if form is not None and fields.as_object(form, "response_format").get("type") != "text":
         found["response_format"] = form

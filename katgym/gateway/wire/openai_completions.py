@@ -31,6 +31,8 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     is_ids = isinstance(prompt, list) and bool(prompt) and all(type(i) is int for i in prompt)
+    if is_ids:
+        prompt = fields.token_ids(prompt, "prompt")
     if not is_ids and not isinstance(prompt, str):
         raise fields.body_error(
             f"prompt is a string or a list of token ids; several prompts are several requests."
@@ -39,6 +41,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     for name in ("suffix", "best_of"):
         if body.get(name) not in (None, "", 1):
             raise GatewayError(ErrorKind.UNSUPPORTED, f"{name} is not supported")
+    streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     sampling = openai_chat.sampling(
         {"max_tokens": _DEFAULT_MAX_TOKENS, **body}, max_tokens_names=("max_tokens",)
     )
@@ -53,7 +56,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         num_top_logprobs=fields.count(body, "logprobs", 0, 20),
         constraints=openai_chat.constraints(body),
         is_stream=fields.flag(body, "stream", False),
-        has_usage_chunk=bool((body.get("stream_options") or {}).get("include_usage")),
+        has_usage_chunk=bool(streamed.get("include_usage")),
     )
 
 

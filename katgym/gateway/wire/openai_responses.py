@@ -46,12 +46,13 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         messages.append({"role": "system", "content": text})
     messages += _input(body.get("input"))
     previous = body.get("previous_response_id")
-    choice = body.get("tool_choice") or "auto"
-    if isinstance(choice, dict):
-        name = fields.as_text(choice.get("name"), "tool_choice.name")
-        choice = {"type": "function", "function": {"name": name}}
     hint = "which OpenAI's servers run; give a tool of type 'function'"
     tools = fields.function_tools(body, types=("function",), schema="parameters", hint=hint)
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict):
+        name = fields.as_text(choice.get("name"), "tool_choice.name")
+        choice = {"type": choice.get("type", "function"), "function": {"name": name}}
+    choice = fields.tool_choice(choice, tools)
     form = fields.as_object(body.get("text") or {}, "text").get("format") or {"type": "text"}
     return ModelCall(
         route=ROUTE,
@@ -64,9 +65,9 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
             temperature=fields.number(body, "temperature", 0, 100),
             top_p=fields.number(body, "top_p", 1e-9, 1),
             max_tokens=fields.count(body, "max_output_tokens", 1),
-            extra={k: body[k] for k in fields.SAMPLING_EXTRAS if body.get(k) is not None},
+            extra=fields.sampling_extras(body),
         ),
-        constraints=_response_format(form),
+        constraints=_response_format(fields.as_object(form, "text.format")),
         is_stream=fields.flag(body, "stream", False),
         previous_call_id=None
         if previous is None

@@ -54,7 +54,42 @@ MESSAGES = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
         ("chat/completions", {**CHAT, "model": 3}, "model is a string"),
         ("completions", {"model": "tiny", "prompt": {"a": 1}}, "prompt is a string"),
         ("completions", {"model": "tiny", "prompt": "x", "suffix": "y"}, "suffix is not supported"),
+        ("completions", {"model": "tiny", "prompt": [1, -1]}, "prompt[1] is a token id"),
+        ("completions", {"model": "tiny", "prompt": "x", "stream_options": "y"}, "is an object"),
         ("responses", {"model": "tiny", "input": 3}, "input is a list"),
+        ("responses", {**RESPONSES, "text": {"format": []}, "tool_choice": 3}, "tool_choice is"),
+        ("responses", {**RESPONSES, "text": {"format": [1]}}, "text.format is an object"),
+        ("responses", {**RESPONSES, "tool_choice": {"type": "x", "name": "f"}}, "names a function"),
+        *[
+            ("chat/completions", {**CHAT, name: value}, f"{name}")
+            for name, value in {
+                "functions": [{"name": "f"}],
+                "function_call": "auto",
+                "modalities": ["audio"],
+                "audio": {"voice": "x"},
+                "web_search_options": {},
+                "logit_bias": "x",
+                "tool_choice": 3,
+                "bad_words": 3,
+                "stop_token_ids": [1, "x"],
+                "min_p": "x",
+                "min_tokens": -1,
+                "ignore_eos": 3,
+                "frequency_penalty": "x",
+                "presence_penalty": 3.5,
+                "repetition_penalty": 0,
+                "structured_outputs": 3,
+                "chat_template_kwargs": [1],
+                "reasoning_effort": 3,
+                "guided_json": 3,
+                "guided_choice": ["a", 1],
+                "guided_regex": {"a": 1},
+            }.items()
+        ],
+        ("chat/completions", {**CHAT, "logit_bias": {"x": 1}}, "object of token ids, got 'x'"),
+        ("chat/completions", {**CHAT, "logit_bias": {"1": "x"}}, "number in -100..100"),
+        ("chat/completions", {**CHAT, "tool_choice": "required"}, "required (with tools)"),
+        ("chat/completions", {**CHAT, "tool_choice": {"function": {"name": "f"}}}, "of tools ([])"),
         ("responses", {**RESPONSES, "background": True}, "background"),
         ("responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, "OpenAI's servers run"),
         ("responses", {**RESPONSES, "previous_response_id": "resp_x"}, "not of this session"),
@@ -91,6 +126,45 @@ def test_a_bad_body_is_answered_in_anthropics_shape(gateway, body, what):
     assert answer.json()["type"] == "error"
     assert answer.json()["error"]["type"] == "invalid_request_error"
     assert what in answer.json()["error"]["message"]
+
+
+ROUTES = [
+    *(f"/s/s/v1/{name}" for name in ("chat/completions", "completions", "responses", "messages")),
+    *("/s/s/v1/messages/count_tokens", "/sessions", "/control/resume", "/control/replace"),
+    *("/s/s/reward", "/s/s/finish"),
+]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": "\xff"}',
+        b'{"\xff": 1}',
+        b'{"a": "\xe2\x82',
+        b'{"a": "\xed\xa0\x80"}',
+        b'{"a": "\\ud800"}',
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b"[" * 5000,
+        b'{"a": ' * 5000 + b"1" + b"}" * 5000,
+    ],
+    ids=[
+        "utf8",
+        "utf8-key",
+        "cut",
+        "surrogate",
+        "escaped-surrogate",
+        "nan",
+        "inf",
+        "deep",
+        "deeper",
+    ],
+)
+def test_what_is_no_json_is_a_400_on_every_route(gateway, server, path, content):
+    answer = gateway.client.post(path, content=content)
+    assert (answer.status_code, "no JSON" in answer.json()["error"]["message"]) == (400, True)
+    assert server.num_calls == 0
 
 
 def test_unknown_models_and_long_prompts_are_told_by_their_kind(gateway):

@@ -106,7 +106,9 @@ class HfServer:
         assert body["method"] == "reload_weights"
         assert "weights" not in self._asleep, "there is no memory for them"
         self.calls.append("reload")
-        weights = load_file(Path(body["kwargs"]["weights_path"]) / "model.safetensors")
+        weights: dict[str, Any] = {}
+        for file in Path(body["kwargs"]["weights_path"]).glob("*.safetensors"):
+            weights |= load_file(file)
         with self._lock:
             self.model.load_state_dict(weights, strict=False)  # its head is tied
         self.num_updates += 1

@@ -22,7 +22,7 @@ from katgym_trainer.ranks.ranks import ALONE, Ranks, whole
 
 INDEX = "model.safetensors.index.json"
 MAX_FILE_BYTES = 4 * 2**30
-"""Of weights that the first of several ranks holds at a time, and the layer that goes beyond it."""
+"""Of weights that each of several ranks holds at a time, and the layer that goes beyond it."""
 _LAYER = re.compile(r".*?\.\d+\.")
 """How the names of one layer's weights begin."""
 
@@ -37,8 +37,8 @@ def write_weights(
 ) -> None:
     """Write config and weights, adapters merged, by the names that a checkpoint has.
 
-    Alone it is as transformers does it. Of several ranks the first gathers whole
-    layers until they are `max_file_bytes`, writes them, and lets go of them.
+    Alone it is as transformers does it. Of several ranks all gather whole layers until they are
+    `max_file_bytes`, which one of them keeps; when each keeps as many, all write at once.
     """
     base, named = model, None
     if hasattr(model, "get_base_model"):
@@ -54,11 +54,15 @@ def write_weights(
     every = base.named_parameters(remove_duplicate=False)
     tied = {name for name, _ in every} - {name for name, _ in base.named_parameters()}
     own = ((n, t) for n, t in named or base.state_dict().items() if n not in tied)
-    parts = []
-    for number, state in enumerate(_file_states(own, ranks, dtype, max_file_bytes)):
-        parts.append(folder / f"part-{number}")
-        ranks.together(functools.partial(_write_part, base, state, parts[-1], ranks, dtype))
-        state.clear()  # before the next file's are gathered
+    parts: list[Path] = []
+    kept: dict[Path, dict[str, torch.Tensor]] = {}
+    for state in _file_states(own, ranks, dtype, max_file_bytes):
+        parts.append(folder / f"part-{len(parts)}")
+        if state:
+            kept[parts[-1]] = state
+        if len(parts) % ranks.num == 0:
+            ranks.together(functools.partial(_write_parts, base, kept, dtype))
+    ranks.together(functools.partial(_write_parts, base, kept, dtype))
     ranks.on_first(lambda: join_parts(parts, folder))
 
 
@@ -78,9 +82,12 @@ def write_adapters(
 def _file_states(
     named: Iterable[tuple[str, torch.Tensor]], ranks: Ranks, dtype: torch.dtype, max_bytes: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield a file's tensors at a time, whole, on the first rank's CPU; nothing on the others."""
+    """Yield a file's tensors at a time, whole, on the CPU of one rank, the first one first.
+
+    Nothing on the others.
+    """
     held: dict[str, torch.Tensor] = {}
-    num_bytes, layer = 0, ""
+    num_bytes, layer, number = 0, "", 0
     for name, tensor in named:
         found = _LAYER.match(name)
         is_same = found is not None and found[0] == layer
@@ -88,35 +95,35 @@ def _file_states(
         # What transformers splits or joins as it writes is in one layer.
         if num_bytes >= max_bytes and not is_same:
             yield held
-            held, num_bytes = {}, 0
+            held, num_bytes, number = {}, 0, number + 1
         full = whole(tensor.detach())
         kind = dtype if full.is_floating_point() else full.dtype
         num_bytes += full.numel() * kind.itemsize
-        if ranks.is_first:
+        if number % ranks.num == ranks.number:
             held[name] = full.to("cpu", kind)
     yield held
 
 
-def _write_part(
-    model: Any,
-    state: dict[str, torch.Tensor],
-    part: Path,
-    ranks: Ranks,
-    dtype: torch.dtype,
-) -> None:
-    """Write a file of weights, and a config that says what they are: pieces in training are wider.
+def _write_parts(model: Any, kept: dict[Path, dict[str, torch.Tensor]], dtype: torch.dtype) -> None:
+    """Write files of weights, and let go of them.
 
-    The first rank alone does.
+    Each with a config that says what they are: pieces in training are wider.
     """
-    if not ranks.is_first:
-        return
-    with no_progress_bars():
-        model.save_pretrained(part, state_dict=state, max_shard_size="100TB")
-    file = part / "config.json"
-    config = json.loads(file.read_text())
-    key = "dtype" if "dtype" in config else "torch_dtype"
-    config[key] = str(dtype).removeprefix("torch.")
-    file.write_text(json.dumps(config, indent=2) + "\n")
+    model.should_save_on_this_rank = lambda is_main_process: (
+        is_main_process
+    )  # not on the first alone
+    try:
+        while kept:
+            part, state = kept.popitem()
+            with no_progress_bars():
+                model.save_pretrained(part, state_dict=state, max_shard_size="100TB")
+            file = part / "config.json"
+            config = json.loads(file.read_text())
+            key = "dtype" if "dtype" in config else "torch_dtype"
+            config[key] = str(dtype).removeprefix("torch.")
+            file.write_text(json.dumps(config, indent=2) + "\n")
+    finally:
+        del model.should_save_on_this_rank
 
 
 def join_parts(parts: Sequence[Path], folder: Path) -> None:

@@ -108,8 +108,10 @@ class ServedModel:
         should_repeat_head: bool = True,
         max_file_bytes: int = model_files.MAX_FILE_BYTES,
     ) -> None:
-        """Write safetensors that a server reloads; see `model_files.write_weights`."""
+        """Write safetensors that a server reloads, a share of them on each rank at once."""
         ranks, tied = self.ranks, tied_head(self.model)
+        num_bytes = sum(p.numel() for p in self.model.parameters()) * self.dtype.itemsize
+        max_file_bytes = min(max_file_bytes, -(-num_bytes // ranks.num))
         model_files.write_weights(
             self.model, folder, ranks=ranks, dtype=self.dtype, max_file_bytes=max_file_bytes
         )

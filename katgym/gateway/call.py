@@ -200,6 +200,8 @@ class CallContext:
     """Made from the key, or at random."""
     call: ModelCall = field(init=False)
     """As the agent asked; with the messages that it goes on from once it is placed."""
+    chain: Sequence[bytes] = ()
+    """Of a large call, which was parsed elsewhere and has no body here: its `hash_chain`."""
     place: CallPlace = field(init=False)
     model: str = ""
     """Asked of the model server: the owner's, or else the agent's."""
@@ -207,6 +209,11 @@ class CallContext:
     """Asked of the model server: what the owner wants wins over the agent's."""
     max_tokens: int | None = None
     """That the session may still sample; None for any number."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether what is done with all its text is done beside the loop."""
+        return bool(self.chain)
 
     def __post_init__(self) -> None:
         name = f"{self.session.session_id}\0{self.idempotency_key}".encode("utf-8", "surrogatepass")

@@ -130,9 +130,14 @@ class Conversation:
         self._by_prompt: OrderedDict[bytes, KnownAnswer] = OrderedDict()
         self._by_prefix: OrderedDict[bytes, KnownAnswer] = OrderedDict()
 
-    def place(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> CallPlace:
-        """Return where a call with these messages belongs."""
-        chain = hash_chain(messages, tools)
+    def place(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        chain: Sequence[bytes] = (),
+    ) -> CallPlace:
+        """Return where a call with these messages belongs; chain: theirs, where it is known."""
+        chain = chain or hash_chain(messages, tools)
         last = len(messages)
         # The longest beginning that ends with a recorded answer: the call goes on from it.
         for num in range(last - 1, 0, -1):
@@ -158,10 +163,9 @@ class Conversation:
         latest = next(reversed(self._by_prompt.values()), None)
         return CallPlace(chain=chain, parent=latest, branch=BranchReason.SUB_AGENT)
 
-    def place_text(self, prompt: str | Sequence[int]) -> CallPlace:
+    def place_text(self, prompt: str | Sequence[int], chain: Sequence[bytes] = ()) -> CallPlace:
         """Return where a plain completion belongs: nothing but its own prompt is looked for."""
-        text = prompt if isinstance(prompt, str) else json.dumps(list(prompt))
-        start = _hash(b"completion", text)
+        start = chain[0] if chain else hash_text(prompt)
         known = self._by_prompt.get(start)
         if known is not None:
             return CallPlace(chain=[start], parent=known, is_same_prompt=True)
@@ -237,6 +241,12 @@ def _branch_reason(
     if len(messages) < known.num_messages:
         return BranchReason.COMPACTION
     return BranchReason.SUB_AGENT if is_opening_alone else BranchReason.REWRITE
+
+
+def hash_text(prompt: str | Sequence[int] | None) -> bytes:
+    """Return a hash for the prompt of a plain completion."""
+    text = prompt if isinstance(prompt, str) else json.dumps(list(prompt or ()))
+    return _hash(b"completion", text)
 
 
 def hash_chain(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:

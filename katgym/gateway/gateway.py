@@ -19,6 +19,7 @@ from katgym.gateway.admission import RolloutManager
 from katgym.gateway.answering.choose import Answerers, choose_answering
 from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
+from katgym.gateway.conversation import hash_chain
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.recorded_answers import (
     describe_invalid_tool_calls,
@@ -137,7 +138,8 @@ class Gateway:
         session, api = context.session, context.api
         # 1. Parse: the body becomes a call. One that was answered before, by its idempotency key,
         # is served again, whether or not its session may still call.
-        context.call = api.parse(context.body)
+        if not context.is_large:
+            context.call = api.parse(context.body)
         if context.idempotency_key:
             served = await asyncio.to_thread(read_served, self.store, context)
             if served is not None:
@@ -308,7 +310,12 @@ class Gateway:
             turns = make_turns(context, reply)
             first = session.conversation.num_turns
             await self.writer.append(
-                session.session_id, turns, failed, first=first, on_commit=take_up
+                session.session_id,
+                turns,
+                failed,
+                first=first,
+                on_commit=take_up,
+                is_large=context.is_large,
             )
         except (KatgymError, sqlite3.Error, OSError) as e:
             raise GatewayError(ErrorKind.STORE, f"the answer could not be written down: {e}") from e
@@ -318,12 +325,14 @@ class Gateway:
         call, conversation = context.call, context.session.conversation
         if not call.is_chat:
             prompt = call.prompt_ids if call.prompt_text is None else call.prompt_text
-            context.place = conversation.place_text(prompt or ())
+            context.place = conversation.place_text(prompt or (), context.chain)
             return
         if call.previous_call_id is not None:
             complete = partial(self._complete, context.session, call, call.previous_call_id)
             call = context.call = await asyncio.to_thread(complete)
-        context.place = conversation.place(call.messages, call.tools)
+            if context.is_large:
+                context.chain = await asyncio.to_thread(hash_chain, call.messages, call.tools)
+        context.place = conversation.place(call.messages, call.tools, context.chain)
 
     def _complete(self, session: LiveSession, call: ModelCall, previous_id: str) -> ModelCall:
         """Return a call with the messages and the answer of the earlier call that it names."""

@@ -29,6 +29,7 @@ from katgym.errors import UsageError
 from katgym.play.rollout import Turn
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.policies.version_span import VersionSpan, one_span
+from katgym.system.large_json import encode_in_steps
 
 MAX_TURNS = 2**20
 """Of one session."""
@@ -36,6 +37,9 @@ _NO_TOKENS = TokenRecord()
 _DEFLATED_FROM = 4096
 """Bytes. To deflate 2 KB takes a third of the time that encoding a turn takes and saves 1 KB, which
 a shard saves anyway."""
+
+_LARGE = 2**20
+"""Characters from which text is encoded in steps, so that other threads go on."""
 
 _JSON = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
@@ -256,13 +260,17 @@ def logprobs_from_blob(blob: bytes, num: int) -> array.array[float]:
 def text_to_column(turn: Turn) -> str | bytes:
     """Return messages and answer as JSON text, deflated where that is shorter."""
     value = {"messages": list(turn.messages), "answer": turn.answer}
-    dumped = to_json("messages", value)
-    data = dumped.encode()
+    if sum(len(message["content"] or "") for message in turn.messages) > _LARGE:
+        data = encode_in_steps(value)
+        dumped = ""
+    else:
+        dumped = to_json("messages", value)
+        data = dumped.encode()
     if len(data) < _DEFLATED_FROM:
         return dumped
     deflate = zlib.compressobj(1, zlib.DEFLATED, 13, 5)
     packed = deflate.compress(data) + deflate.flush()
-    return packed if len(packed) < len(data) else dumped
+    return packed if len(packed) < len(data) else dumped or data.decode()
 
 
 def to_json(name: str, value: Any) -> str:

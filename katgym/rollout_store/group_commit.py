@@ -78,16 +78,19 @@ class GroupCommit:
         *,
         first: int = 0,
         on_commit: Callable[[], None] = lambda: None,
+        is_large: bool = False,
     ) -> None:
         """Add turns and failed calls; see `RolloutStore.append`.
 
         on_commit: called once they are committed, also where the caller has been cancelled.
+        is_large: they take long to encode, which no other write is to wait for.
         """
-        await self._submit(
-            lambda _: None,
-            prepare=partial(live.encode, session_id, first, turns, failed),
-            on_commit=on_commit,
-        )
+        prepare = partial(live.encode, session_id, first, turns, failed)
+        if is_large:
+            encoded = await asyncio.to_thread(prepare)
+            await self._submit(lambda _: None, prepare=lambda: encoded, on_commit=on_commit)
+        else:
+            await self._submit(lambda _: None, prepare=prepare, on_commit=on_commit)
 
     async def create_session(self, record: SessionRecord) -> None:
         """Begin a session; see `RolloutStore.create_session`."""

@@ -45,7 +45,9 @@ class ChatAnswering:
         body = chat_body(context)
         version = self._version()
         path = "/v1/chat/completions" if call.is_chat else "/v1/completions"
-        found = await self._pool.post(path, body, session_id=context.session.session_id)
+        found = await self._pool.post(
+            path, body, session_id=context.session.session_id, is_large=context.is_large
+        )
         data = found.data
         try:
             choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
@@ -87,7 +89,7 @@ class ChatAnswering:
         }
         if call.tools:
             body["tools"] = list(call.tools)
-        found = await self._pool.post("/tokenize", body, session_id="")
+        found = await self._pool.post("/tokenize", body, session_id="", is_large=context.is_large)
         num = found.data.get("count") if isinstance(found.data, dict) else None
         if type(num) is not int:
             raise GatewayError(ErrorKind.UPSTREAM, "the model server counts no tokens")

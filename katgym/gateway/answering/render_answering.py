@@ -38,7 +38,9 @@ class RenderAnswering:
         place, session_id = context.place, context.session.session_id
         body = chat_body(context)
         version = self._version()
-        rendered = await self._pool.post(RENDER_ROUTE, body, session_id=session_id)
+        rendered = await self._pool.post(
+            RENDER_ROUTE, body, session_id=session_id, is_large=context.is_large
+        )
         request = _check_object(rendered.data)
         prompt_ids = place.prompt_ids() if place.is_same_prompt else request.get("token_ids")
         if not isinstance(prompt_ids, list) or not prompt_ids:
@@ -57,7 +59,9 @@ class RenderAnswering:
             "prompt_token_ids": prompt_ids,
             "chat_request": body,
         }
-        read = await self._pool.post(DERENDER_ROUTE, derender, session_id=session_id)
+        read = await self._pool.post(
+            DERENDER_ROUTE, derender, session_id=session_id, is_large=context.is_large
+        )
         choices = sorted(_check_object(read.data).get("choices", ()), key=lambda c: c["index"])
         answers = []
         for one, choice in zip(sampled, choices, strict=True):
@@ -75,7 +79,9 @@ class RenderAnswering:
 
     async def count(self, context: CallContext) -> int:
         """Return how many tokens a call's prompt has."""
-        rendered = await self._pool.post(RENDER_ROUTE, chat_body(context), session_id="")
+        rendered = await self._pool.post(
+            RENDER_ROUTE, chat_body(context), session_id="", is_large=context.is_large
+        )
         return len(_check_object(rendered.data).get("token_ids", ()))
 
 

@@ -79,7 +79,9 @@ class TokenAnswering:
         assert limit is not None
         version = self._version()
         path, body = self._make_request(context, prompt_ids, limit)
-        found = await self._pool.post(path, body, session_id=context.session.session_id)
+        found = await self._pool.post(
+            path, body, session_id=context.session.session_id, is_large=context.is_large
+        )
         parse = parse_generate if self._has_generate else parse_completions
         try:
             sampled = parse(found.data, source="the model server", version=version)

@@ -27,7 +27,9 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.agent_keys import AgentKeys
 from katgym.gateway.server.bodies import JSON, decode, error_response, read_body
+from katgym.gateway.server.body_process import COUNTING
 from katgym.gateway.server.client_disconnect import client_gone, wait_for_disconnect
+from katgym.gateway.server.large_bodies import LARGE_BYTES, LargeBodies, has_many_entries
 from katgym.gateway.server.owner_routes import owner_routes
 from katgym.gateway.wire import (
     anthropic_messages,
@@ -61,6 +63,7 @@ class GatewayApp:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._keys = AgentKeys(gateway)
+        self._large = LargeBodies()
 
     def application(self) -> ASGIApp:
         """Return the ASGI application; the gateway opens and closes with it.
@@ -102,6 +105,7 @@ class GatewayApp:
         try:
             yield
         finally:
+            self._large.close()
             await self._gateway.aclose()
 
     # ---- agents
@@ -116,10 +120,10 @@ class GatewayApp:
                 received_s=received_s,
                 idempotency_key=request.headers.get("idempotency-key", ""),
             )
-            context.body = decode(await read_body(request, self._gateway.config.max_body_bytes))
+            await self._read(request, context, api.ROUTE)
             is_named = bool(context.idempotency_key)
             respond = self._gateway.respond_once if is_named else self._gateway.respond
-            if context.body.get("stream") is True:
+            if context.body.get("stream") is True or (context.is_large and context.call.is_stream):
                 return await self._stream(request, context, respond(context))
             # Answered at once; a client that disconnects ends its call.
             work = respond(context)
@@ -145,6 +149,16 @@ class GatewayApp:
         if context is not None:
             await self._gateway.note_failure(context, failure)
         return error_response(api, failure)
+
+    async def _read(self, request: Request, context: CallContext, route: str) -> None:
+        """Set a call's body; or, of a large one, the call itself."""
+        content = await read_body(request, self._gateway.config.max_body_bytes)
+        if len(content) < LARGE_BYTES:
+            context.body = decode(content)
+            if not has_many_entries(context.body):
+                return
+            context.body = {}
+        context.call, context.chain = await self._large.parse(route, content)
 
     async def _stream(self, request: Request, context: CallContext, work: Responding) -> Response:
         """Return an answer as events; where it takes its time, the stream begins before it."""
@@ -199,9 +213,10 @@ class GatewayApp:
     async def _count_tokens(self, request: Request) -> Response:
         try:
             session = await self._keys.session_of(request)
-            body = decode(await read_body(request, self._gateway.config.max_body_bytes))
-            context = CallContext(session=session, api=anthropic_messages, body=body)
-            context.call = anthropic_messages.parse(body, is_counting=True)
+            context = CallContext(session=session, api=anthropic_messages)
+            await self._read(request, context, COUNTING)
+            if not context.is_large:
+                context.call = anthropic_messages.parse(context.body, is_counting=True)
             num = await self._gateway.count_tokens(context)
         except GatewayError as failure:
             return error_response(anthropic_messages, failure)

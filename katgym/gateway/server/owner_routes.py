@@ -41,6 +41,7 @@ from katgym.rollout_store.records import SessionRecord, SessionStatus
 
 Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
 _MAX_NAMED = 10_000
+_MAX_OWNER_BYTES = 2 << 20
 _ENDINGS = ("finished", "failed")
 
 
@@ -52,7 +53,8 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
         async def endpoint(request: Request) -> Response:
             try:
                 keys.check_owner(request)
-                content = await read_body(request, gateway.config.max_body_bytes)
+                limit = min(gateway.config.max_body_bytes, _MAX_OWNER_BYTES)
+                content = await read_body(request, limit)
                 answer = await handler(request, decode(content) if content.strip() else {})
             except GatewayError as failure:
                 return error_response(openai_chat, failure)

@@ -13,6 +13,7 @@ Not here: what is asked (`answering/`); when a server takes calls (`upstream.py`
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import random
 import time
@@ -31,6 +32,7 @@ from katgym.gateway.upstreams.health_watch import HealthWatch, TokenProbe
 from katgym.gateway.upstreams.least_loaded import LeastLoaded
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
 from katgym.policies.endpoints.http_retry import retry_after_s
+from katgym.system.large_json import encode_in_steps
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ MAX_FAILOVERS = 32
 """Servers that one call is answered an error by before that counts as its own fault."""
 CONNECT_TIMEOUT_S = 3.0
 _MAX_PAUSE_S = 10.0
+_LARGE_BYTES = 1 << 20
+"""Of a body from which on it is sent in pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +109,18 @@ class UpstreamPool:
         if self._client is not None:
             await self._client.close()
 
-    async def post(self, path: str, body: Mapping[str, Any], *, session_id: str) -> UpstreamAnswer:
-        """Return a server's answer to a POST; raises `GatewayError`."""
+    async def post(
+        self, path: str, body: Mapping[str, Any], *, session_id: str, is_large: bool = False
+    ) -> UpstreamAnswer:
+        """Return a server's answer to a POST; raises `GatewayError`.
+
+        is_large: the body takes long to encode, which is done beside the loop.
+        """
         self.token_probe = TokenProbe.of(path, body) or self.token_probe
-        data = msgspec.json.encode(body)
+        if is_large:
+            data = await asyncio.to_thread(encode_in_steps, body)
+        else:
+            data = msgspec.json.encode(body)
         tried: set[Upstream] = set()
         attempt = 0
         while True:
@@ -189,11 +201,12 @@ class UpstreamPool:
         assert self._client is not None
         method = "GET" if data is None else "POST"
         headers = {"X-Session-ID": session_id} if session_id else None
+        content_sent = data if data is None or len(data) < _LARGE_BYTES else io.BytesIO(data)
         try:
             async with (
                 limit,
                 self._client.request(
-                    method, f"{url}{path}", data=data, headers=headers
+                    method, f"{url}{path}", data=content_sent, headers=headers
                 ) as response,
             ):
                 content = await response.read()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import threading
 import time
@@ -15,8 +16,12 @@ import pytest
 
 from katgym.errors import UsageError
 from katgym.gateway import GatewayClient
+from katgym.gateway.conversation import hash_chain
+from katgym.gateway.server.large_bodies import LargeBodies
+from katgym.gateway.wire import openai_chat
 from katgym.rollout_store.store import DATABASE
 
+from .scripted_server import ScriptedServer
 from .served_gateway import OWNER, running, wait_until
 
 
@@ -200,3 +205,69 @@ def test_a_client_asks_again_by_the_same_key(guarded):
     one, two = asyncio.run(go())
     assert one.session_id != two.session_id
     assert one.session_id.startswith("once-")
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
+def test_a_large_body_is_answered_and_kept_as_a_small_one_is(tmp_path, path):
+    text = 'Zoë said: "\n" \U0001f600 \x00' * 40_000
+    user = {"role": "user", "content": text}
+    body = {
+        "chat/completions": {"messages": [user]},
+        "completions": {"prompt": text},
+        "responses": {"input": text},
+        "messages": {"messages": [user], "max_tokens": 5},
+    }[path]
+    with (
+        ScriptedServer(max_model_len=10**8) as server,
+        running(tmp_path / "store", server.url) as gateway,
+    ):
+        headers = {"Idempotency-Key": "once"}
+        path = f"/s/s/v1/{path}"
+        first = gateway.client.post(path, json={"model": "tiny", **body}, headers=headers)
+        assert first.status_code == 200, first.text
+        again = gateway.client.post(path, json={"model": "tiny", **body}, headers=headers)
+        assert again.json()["id"] == first.json()["id"]
+        gateway.client.post(path, json={"model": "tiny", **body, "temperature": 0.5})
+        one, two = gateway.store.turns("s")
+        assert two.tokens.num_shared == len(one.tokens.prompt_ids) > len(text)  # the same place
+        if "prompt" not in body:
+            assert one.messages[0]["content"] == text
+            _, sent = server.requests[0]
+            assert sent["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "what"),
+    [
+        (b'{"messages": [' + b"x" * 600_000, 400, "no JSON"),
+        (b'{"a": "' + b"\xff" * 600_000 + b'"}', 400, "no JSON"),
+        (json.dumps({"messages": [3] * 30_000}).encode(), 413, "messages has 30000 entries"),
+        (json.dumps({"messages": "x" * 600_000}).encode(), 400, "messages is a list"),
+        (json.dumps({"messages": [{"role": "user", "content": "x"}], "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"a": "y" * 5_000_000}}}
+        ]}).encode(), 413, "tools and options"),
+    ],
+)  # fmt: skip
+def test_a_large_body_that_is_wrong_is_told_so(gateway, server, content, status, what):
+    answer = gateway.client.post("/s/s/v1/chat/completions", content=content)
+    assert (answer.status_code, what in answer.text) == (status, True)
+    assert server.num_calls == 0
+    assert gateway.say("s", "hi").status_code == 200
+    assert gateway.store.failed_calls("s")[0].status == status
+
+
+def test_a_process_for_bodies_that_dies_is_begun_anew():
+    bodies = LargeBodies()
+    content = json.dumps({"messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
+
+    async def go():
+        first, chain = await bodies.parse(openai_chat.ROUTE, content)
+        bodies._process.kill()
+        bodies._process.wait()
+        second, again = await bodies.parse(openai_chat.ROUTE, content)
+        bodies.close()
+        return first, second, chain == again == hash_chain(first.messages, ())
+
+    first, second, is_same = asyncio.run(go())
+    assert first == second == openai_chat.parse(json.loads(content))
+    assert is_same

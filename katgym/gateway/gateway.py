@@ -21,6 +21,7 @@ from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import hash_chain
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.readiness import Readiness
 from katgym.gateway.recorded_answers import (
     describe_invalid_tool_calls,
     make_servable,
@@ -82,6 +83,7 @@ class Gateway:
         self.pool = UpstreamPool(
             config, self.clock.now_s, is_moving=lambda: self.manager.state.is_paused
         )
+        self.readiness = Readiness(store.folder, self.writer, self.manager, self.pool)
         self._answerers: Answerers | None = None
         self._pending: dict[str, asyncio.Future[Served]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +95,7 @@ class Gateway:
         if self._answerers is not None:
             return
         self._run(self._beat())
+        self._run(self.readiness.watch_store())
         await self.pool.open()
         try:
             self._answerers = await choose_answering(
@@ -101,9 +104,11 @@ class Gateway:
         except BaseException:
             await self.aclose()
             raise
+        self.readiness.is_open = True
 
     async def aclose(self) -> None:
         """Let go of the model servers and of the store, which is its owner's to close."""
+        self.readiness.is_open = False
         await self.pool.aclose()
         for task in self._tasks:
             task.cancel()
@@ -152,6 +157,7 @@ class Gateway:
         try:
             async with asyncio.timeout(session.seconds_left(self.clock.now_s())):
                 await self.manager.wait_for_resume()
+                self.readiness.check_store()
                 # 3. Place: the recorded answer it goes on from, or the nearest one.
                 await self._place(context)
                 # 4. Answer: what the gateway's owner wants wins over what the agent asked for.

@@ -13,6 +13,7 @@ import contextlib
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from katgym.system.concurrency import wait_out
 
 MAX_GROUP = 256
 """Writes of one transaction."""
+_MIN_PROBE_BYTES = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +62,11 @@ class GroupCommit:
         self.num_commits = 0
         self.num_writes = 0
         self.last_error: BaseException | None = None
-        """Of the last transaction, if the store was at fault; None after one that was committed."""
+        """Of a transaction, where the store was at fault; None once as much has been written."""
+        self._failed_bytes = 0
+        self.largest_bytes = 0
+        """Of ids, log-probs and text of one write."""
+        self._began_s: float | None = None
         self._connections = connections
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -69,6 +75,12 @@ class GroupCommit:
     def num_waiting(self) -> int:
         """Writes that wait for their transaction to begin."""
         return self._queue.qsize()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the transaction under way has taken; 0 without one."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
 
     async def append(
         self,
@@ -102,6 +114,13 @@ class GroupCommit:
             partial(live.update_session, session_id=session_id, changes=changes)
         )
         return record
+
+    async def probe(self) -> None:
+        """Write as much as could not be written, and take it back; raises what is in the way."""
+        num_bytes = self._failed_bytes
+        await self._submit(partial(live.take_room, num_bytes=num_bytes))
+        if self._failed_bytes <= num_bytes:
+            self.last_error, self._failed_bytes = None, 0
 
     async def aclose(self) -> None:
         """Commit what has gathered and end the thread; may be called twice."""
@@ -146,12 +165,16 @@ class GroupCommit:
                 except Exception as e:  # carried to whoever waits for it
                     write.error = e
             if ready:
+                self._began_s = time.monotonic()
                 self._commit(ready)
+                self._began_s = None
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(_settle, writes)
 
     def _commit(self, writes: Sequence[_Write]) -> None:
         """Write a group in one transaction; with a faulty one in it, each in its own."""
+        sizes = [0 if write.encoded is None else write.encoded.num_bytes for write in writes]
+        num_bytes = sum(sizes)
         try:
             with self._connections.write() as connection:
                 for write in writes:
@@ -164,14 +187,18 @@ class GroupCommit:
                 for write in writes:
                     self._commit([write])
                 return
-            self.last_error = None if is_own else e
+            if not is_own:
+                self.last_error = e
+                self._failed_bytes = max(self._failed_bytes, num_bytes, _MIN_PROBE_BYTES)
             for write in writes:
                 write.error = e
             return
-        self.last_error = None
+        if num_bytes >= self._failed_bytes:
+            self.last_error, self._failed_bytes = None, 0
         self.num_commits += 1
         self.num_writes += len(writes)
-        self._connections.written(sum(w.encoded.num_bytes for w in writes if w.encoded))
+        self.largest_bytes = max(self.largest_bytes, *sizes)
+        self._connections.written(num_bytes)
 
 
 def _settle(writes: Sequence[_Write]) -> None:

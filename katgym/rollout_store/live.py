@@ -214,6 +214,12 @@ def update_session(
     return record
 
 
+def take_room(connection: sqlite3.Connection, num_bytes: int) -> None:
+    """Write so many bytes and take them back, to see whether they can be written."""
+    connection.execute("INSERT INTO tools (sha256, tools) VALUES (x'', ?)", (bytes(num_bytes),))
+    connection.execute("DELETE FROM tools WHERE sha256 = x''")
+
+
 def has_session(connection: sqlite3.Connection, session_id: str) -> bool:
     """Return whether there is a live session of this id; the readers below want one."""
     found = connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,))

@@ -5,7 +5,7 @@
     GET  /s/ID                POST /s/ID/finish {"reward", "components", "status"}
     POST /control/pause       POST /control/resume {"version"}      GET /control/status
     POST /control/replace     {"num_sessions", "key"}
-    GET  /health              (no key)
+    GET  /health              GET  /ready    (no key)
 
 Not here: the routes of agents (`app.py`).
 """
@@ -70,8 +70,16 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
     async def health(_: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
+    async def ready(_: Request) -> Response:
+        reasons = gateway.readiness.reasons()
+        body = {"status": "not ready", "reasons": reasons} if reasons else {"status": "ready"}
+        status = 503 if reasons else 200
+        content = msgspec.json.encode(body)
+        return Response(content, status_code=status, media_type="application/json")
+
     return [
         Route("/health", health, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
         Route("/sessions", guard(owner.create), methods=["POST"]),
         Route("/sessions", guard(owner.sessions), methods=["GET"]),
         Route("/s/{session_id}", guard(owner.session), methods=["GET"]),

@@ -49,6 +49,7 @@ def serve(
             )
         )
         server.ready = lambda: started(url_of(host, listening))
+        server.stopping = lambda: setattr(gateway.readiness, "is_open", False)
 
         async def run() -> None:
             # Before the server's own start, so that what fails here is raised, not logged.
@@ -64,9 +65,14 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it is ready."""
+    """Tells when it is ready, and when it stops."""
 
     ready: Callable[[], None]
+    stopping: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.stopping()
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -20,6 +21,8 @@ from katgym.gateway.conversation import hash_chain
 from katgym.gateway.server.large_bodies import LargeBodies
 from katgym.gateway.wire import openai_chat
 from katgym.rollout_store.store import DATABASE
+from tests.shared.small_disk import fill as fill_disk
+from tests.shared.small_disk import small_disk
 
 from .scripted_server import ScriptedServer
 from .served_gateway import OWNER, running, wait_until
@@ -271,3 +274,74 @@ def test_a_process_for_bodies_that_dies_is_begun_anew():
     first, second, is_same = asyncio.run(go())
     assert first == second == openai_chat.parse(json.loads(content))
     assert is_same
+
+
+def fill(gateway, server):
+    """Bring the store to where it cannot be written; return the calls sampled meanwhile."""
+    with gateway.store.connections.write() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    for number in range(200):
+        if gateway.say("s", f"{number} " * 500).status_code == 507:
+            return server.num_calls
+    raise AssertionError("it was never full")
+
+
+def test_a_full_store_refuses_calls_before_they_are_sampled(gateway, server):
+    assert gateway.client.get("/ready").json() == {"status": "ready"}
+    num_calls = fill(gateway, server)
+    refused = [gateway.say(name, "hi") for name in ("s", "t", "s")]
+    assert {answer.status_code for answer in refused[:1] + refused[2:]} == {507}
+    assert "refused before they are sampled" in refused[0].json()["error"]["message"]
+    assert server.num_calls == num_calls
+    told = gateway.client.get("/ready")
+    assert (told.status_code, "store could not be written" in told.text) == (503, True)
+    assert gateway.client.get("/health").status_code == 200
+    with gateway.store.connections.write() as connection:
+        connection.execute("PRAGMA max_page_count = 1000000")
+    wait_until(lambda: gateway.client.get("/ready").status_code == 200)
+    assert gateway.say("s", "goes on").status_code == 200
+
+
+def test_a_full_disk_samples_nothing_and_goes_on_with_room(server, tmp_path):
+    with (
+        small_disk(tmp_path / "disk", size="16m") as disk,
+        running(disk / "store", server.url) as gateway,
+    ):
+        assert gateway.say("s", "before").status_code == 200
+        filler = fill_disk(disk, num_free=200_000)
+        assert [gateway.say("s", "hi").status_code for _ in range(3)] == [507] * 3
+        assert server.num_calls == 1
+        assert "is full" in gateway.client.get("/ready").json()["reasons"][0]
+        filler.unlink()
+        wait_until(lambda: gateway.client.get("/ready").status_code == 200)
+        assert gateway.say("s", "after").status_code == 200
+        assert len(gateway.store.turns("s")) == 2
+
+
+def test_a_disk_with_too_little_room_is_told_before_it_is_full(gateway, server, monkeypatch):
+    true = os.statvfs
+
+    def nearly_full(path):
+        found = list(true(path))
+        found[4] = 100  # f_bavail: blocks
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", nearly_full)
+    refused = gateway.say("s", "hi")
+    assert (refused.status_code, server.num_calls) == (507, 0)
+    assert "KiB free, and calls may need" in refused.json()["error"]["message"]
+    assert gateway.client.get("/ready").status_code == 503
+    monkeypatch.setattr(os, "statvfs", true)
+    assert gateway.say("s", "hi").status_code == 200
+
+
+def test_ready_tells_pauses_and_lost_model_servers(gateway, server):
+    gateway.owner("POST", "/control/pause")
+    assert gateway.client.get("/ready").json()["reasons"] == ["paused: weights move"]
+    gateway.owner("POST", "/control/resume")
+    assert gateway.client.get("/ready").status_code == 200
+    server.__exit__()
+    gateway.say("s", "hi", timeout=5)
+    wait_until(lambda: gateway.client.get("/ready").status_code == 503)
+    assert gateway.client.get("/ready").json()["reasons"] == ["no model server is healthy"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import ErrorKind, GatewayError
 
@@ -35,9 +36,11 @@ class RolloutState:
 class RolloutManager:
     """Lets calls and sessions pass, by the version of the weights."""
 
-    def __init__(self, config: GatewayConfig, *, version: int = 0, num_begun: int = 0) -> None:
+    def __init__(
+        self, config: GatewayConfig, *, versions: VersionLog | None = None, num_begun: int = 0
+    ) -> None:
         """num_begun: sessions that have begun and count: not held-out or replaced ones."""
-        self.version = version
+        self.versions = versions or VersionLog()
         self.num_in_flight = 0
         self._config = config
         self._num_begun = num_begun
@@ -56,19 +59,29 @@ class RolloutManager:
             num_begun=self._num_begun,
         )
 
+    @property
+    def version(self) -> int:
+        """That of the weights."""
+        return self.versions.version
+
+    @property
+    def settled_version(self) -> int | None:
+        """That of the weights; None while they move."""
+        return None if self._is_paused else self.version
+
     def pause(self) -> None:
         """Hold back calls that have not gone out; may be called twice."""
         self._is_paused = True
+        self.versions.pause()
 
     def resume(self, version: int | None = None) -> None:
         """Let calls out again, `version` being that of the weights from here on."""
-        if version is not None:
-            if version < self.version:
-                raise GatewayError(
-                    ErrorKind.MALFORMED,
-                    f"version goes up: it is {self.version}, got {version}",
-                )
-            self.version = version
+        if version is not None and version < self.version:
+            raise GatewayError(
+                ErrorKind.MALFORMED,
+                f"version goes up: it is {self.version}, got {version}",
+            )
+        self.versions.resume(self.version if version is None else version)
         self._is_paused = False
         self._wake()
 

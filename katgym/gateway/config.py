@@ -71,6 +71,9 @@ class GatewayConfig:
     to a server that is left does not count."""
     max_wait_s: float = 30.0
     """Seconds a call waits at a time where no model server takes calls."""
+    weights_tolerance: float = 0.25
+    """Largest difference of greedy tokens' log-probabilities between model servers; 0 compares no
+    weights."""
     keepalive_s: float = 10.0
     """A stream says that it is alive as often as this while its answer is made."""
 
@@ -102,7 +105,7 @@ class GatewayConfig:
         ):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
-        for name in ("max_staleness", "max_retries"):
+        for name in ("max_staleness", "max_retries", "weights_tolerance"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise UsageError(f"{name} is >= 0, got {value!r}")

@@ -17,6 +17,7 @@ from typing import Any
 from katgym.errors import KatgymError, UsageError
 from katgym.gateway.admission import RolloutManager
 from katgym.gateway.answering.choose import Answerers, choose_answering
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import hash_chain
@@ -77,11 +78,11 @@ class Gateway:
             raise
         self.manager = RolloutManager(
             config,
-            version=self._state.version,
+            versions=VersionLog(self._state.version, self.clock.now_s),
             num_begun=num_counted - self._state.num_replaced,
         )
         self.pool = UpstreamPool(
-            config, self.clock.now_s, is_moving=lambda: self.manager.state.is_paused
+            config, self.clock.now_s, version=lambda: self.manager.settled_version
         )
         self.readiness = Readiness(store.folder, self.writer, self.manager, self.pool)
         self._answerers: Answerers | None = None
@@ -96,14 +97,14 @@ class Gateway:
             return
         self._run(self._beat())
         self._run(self.readiness.watch_store())
-        await self.pool.open()
         try:
-            self._answerers = await choose_answering(
-                self.pool, self.config, lambda: self.manager.version
-            )
+            facts = await self.pool.open()
+            answerers = choose_answering(self.pool, self.config, self.manager.versions, facts)
+            await self.pool.admit(answerers.tokenizer)
         except BaseException:
             await self.aclose()
             raise
+        self._answerers = answerers
         self.readiness.is_open = True
 
     async def aclose(self) -> None:

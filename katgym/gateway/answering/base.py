@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 from katgym.environment.messages import Message
 from katgym.errors import UsageError
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.gateway.upstreams.pool import UpstreamAnswer
 from katgym.policies.expert_routes import cut_routes
 from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import SampledTokens
@@ -56,8 +58,10 @@ def check_tokens(
     return ids, logprobs
 
 
-def check_versions(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what.
+def check_versions(
+    sampled: SampledTokens, found: UpstreamAnswer, versions: VersionLog
+) -> tuple[VersionSpan, ...]:
+    """Return which weights sampled what: as the server says, or by the times of the call.
 
     Raises `GatewayError` for weights that a sync left in an unknown state.
     """
@@ -66,7 +70,9 @@ def check_versions(sampled: SampledTokens) -> tuple[VersionSpan, ...]:
             ErrorKind.UPSTREAM,
             "the model server samples from weights whose sync failed; sync again, or restart it",
         )
-    return sampled.version_spans
+    if sampled.version_spans:
+        return sampled.version_spans
+    return versions.spans(found.sent_s, found.answered_s, len(sampled.token_ids))
 
 
 def check_routes(

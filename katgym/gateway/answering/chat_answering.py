@@ -9,7 +9,7 @@ Not here: prompts that go on from recorded ids (`token_answering.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,27 +23,27 @@ from katgym.gateway.answering.base import (
     only_first_call,
     plain_ids,
 )
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams.pool import UpstreamPool
-from katgym.policies.version_span import VersionSpan, one_span
+from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
+from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import choice_routes
 
 
 class ChatAnswering:
     """Asks `/v1/chat/completions`, and `/v1/completions` for plain completions.
 
-    version: returns the version of the weights at this moment.
+    versions: of the weights, which these routes do not tell.
     """
 
-    def __init__(self, pool: UpstreamPool, version: Callable[[], int]) -> None:
+    def __init__(self, pool: UpstreamPool, versions: VersionLog) -> None:
         self._pool = pool
-        self._version = version
+        self._versions = versions
 
     async def answer(self, context: CallContext) -> Reply:
         call = context.call
         body = chat_body(context)
-        version = self._version()
         path = "/v1/chat/completions" if call.is_chat else "/v1/completions"
         found = await self._pool.post(
             path, body, session_id=context.session.session_id, is_large=context.is_large
@@ -51,7 +51,7 @@ class ChatAnswering:
         data = found.data
         try:
             choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
-            answers = [_read_choice(call, choice, version) for choice in choices]
+            answers = [_read_choice(call, choice, found, self._versions) for choice in choices]
             routes = [choice_routes(choice, "the model server") for choice in choices]
             prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
             details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
@@ -128,14 +128,17 @@ def _for_server(message: Message) -> Mapping[str, Any]:
     return message
 
 
-def _read_choice(call: ModelCall, choice: Mapping[str, Any], version: int) -> Answer:
+def _read_choice(
+    call: ModelCall, choice: Mapping[str, Any], found: UpstreamAnswer, versions: VersionLog
+) -> Answer:
     reported = choice.get("logprobs") or {}
     values = reported.get("token_logprobs")
     if call.is_chat:
         values = [entry["logprob"] for entry in reported.get("content") or ()]
     reason = choice.get("finish_reason")
     ids, values = check_tokens(choice.get("token_ids"), values, reason)
-    return make_answer(call, choice, ids, values, one_span(version, len(ids)))
+    spans = versions.spans(found.sent_s, found.answered_s, len(ids))
+    return make_answer(call, choice, ids, values, spans)
 
 
 def make_answer(

@@ -6,7 +6,7 @@ Not here: the ways (`token_answering.py`, `render_answering.py`, `chat_answering
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from katgym.gateway.answering.base import Answering
 from katgym.gateway.answering.chat_answering import ChatAnswering
 from katgym.gateway.answering.render_answering import RENDER_ROUTE, RenderAnswering
 from katgym.gateway.answering.token_answering import TokenAnswering
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import ModelCall
 from katgym.gateway.config import GatewayConfig
-from katgym.gateway.errors import GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
+from katgym.gateway.upstreams.server_facts import ServerFacts
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import GENERATE_ROUTE
 
@@ -35,6 +36,8 @@ class Answerers:
     default: Answering
     chat: ChatAnswering
     """For calls that the model server alone can answer."""
+    tokenizer: Any = None
+    """Of prompts that are rendered here."""
 
     def for_call(self, call: ModelCall) -> Answering:
         """Return what answers a call."""
@@ -45,31 +48,37 @@ class Answerers:
         return self.default
 
 
-async def choose_answering(
-    pool: UpstreamPool, config: GatewayConfig, version: Callable[[], int]
+def choose_answering(
+    pool: UpstreamPool,
+    config: GatewayConfig,
+    versions: VersionLog,
+    facts: ServerFacts | None,
 ) -> Answerers:
-    """Ask the first model server what it can do; raises `UsageError` for what was asked in vain.
+    """Choose by what a model server tells; raises `UsageError` for what was asked in vain.
 
-    Raises `GatewayError` when no server can be reached.
+    Raises `GatewayError` when no server could be reached, and `facts` is None.
     """
-    chat = ChatAnswering(pool, version)
+    chat = ChatAnswering(pool, versions)
     if config.answering == "chat":
         return Answerers(name="chat", default=chat, chat=chat)
-    routes = await _routes(pool)
-    card = await _model_card(pool, config.model)
+    if facts is None:
+        raise pool.no_server()
+    routes, card = facts.routes, _model_card(facts, config.model)
     if config.answering in ("auto", "tokens"):
         chat_format = _chat_format(config, card)
         if chat_format is not None:
             tokens = TokenAnswering(
                 pool,
-                version,
+                versions,
                 chat_format,
                 max_context_tokens=int(card.get("max_model_len") or 4096),
                 has_generate=GENERATE_ROUTE in routes,
             )
-            return Answerers(name="tokens", default=tokens, chat=chat)
+            return Answerers(
+                name="tokens", default=tokens, chat=chat, tokenizer=chat_format.tokenizer
+            )
     if config.answering != "tokens" and {RENDER_ROUTE, GENERATE_ROUTE} <= routes:
-        return Answerers(name="render", default=RenderAnswering(pool, version), chat=chat)
+        return Answerers(name="render", default=RenderAnswering(pool, versions), chat=chat)
     if config.answering == "render":
         raise UsageError(
             f"the model server at {config.upstreams[0]} has no {RENDER_ROUTE}: start vLLM >= 0.20"
@@ -87,24 +96,11 @@ async def choose_answering(
     return Answerers(name="chat", default=chat, chat=chat)
 
 
-async def _routes(pool: UpstreamPool) -> set[str]:
-    try:
-        found = await pool.get("/openapi.json")
-    except GatewayError as e:
-        if e.status == 502 and "cannot be reached" in e.message:
-            raise
-        return set()
-    paths = found.data.get("paths") if isinstance(found.data, dict) else None
-    return set(paths or ())
-
-
-async def _model_card(pool: UpstreamPool, model: str) -> Mapping[str, Any]:
+def _model_card(facts: ServerFacts, model: str) -> Mapping[str, Any]:
     """Return what the server says of the model, of an adapter's base, or of its first model."""
-    try:
-        found = await pool.get("/v1/models")
-        cards: dict[str, Mapping[str, Any]] = {card["id"]: card for card in found.data["data"]}
-    except (GatewayError, KeyError, TypeError) as e:
-        logger.warning("the model server lists no models: %s", e)
+    cards = facts.cards
+    if cards is None:
+        logger.warning("the model server %s lists no models", facts.url)
         return {}
     card = cards.get(model) or next(iter(cards.values()), {})
     return cards.get(str(card.get("parent")), card)

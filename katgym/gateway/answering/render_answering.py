@@ -8,13 +8,13 @@ Not here: chat formats that are known here (`token_answering.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from katgym.errors import PolicyError
 from katgym.gateway.answering.base import check_routes, check_tokens, check_versions
 from katgym.gateway.answering.chat_answering import chat_body, make_answer
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
@@ -27,17 +27,16 @@ DERENDER_ROUTE = "/v1/chat/completions/derender"
 class RenderAnswering:
     """Asks three routes for each answer.
 
-    version: returns the version of the weights, for servers that do not say.
+    versions: of the weights, for servers that do not say.
     """
 
-    def __init__(self, pool: UpstreamPool, version: Callable[[], int]) -> None:
+    def __init__(self, pool: UpstreamPool, versions: VersionLog) -> None:
         self._pool = pool
-        self._version = version
+        self._versions = versions
 
     async def answer(self, context: CallContext) -> Reply:
         place, session_id = context.place, context.session.session_id
         body = chat_body(context)
-        version = self._version()
         rendered = await self._pool.post(
             RENDER_ROUTE, body, session_id=session_id, is_large=context.is_large
         )
@@ -49,7 +48,7 @@ class RenderAnswering:
         request["sampling_params"] = {**request.get("sampling_params", {}), "logprobs": 0}
         found = await self._pool.post(GENERATE_ROUTE, request, session_id=session_id)
         try:
-            sampled = parse_generate(found.data, source="the model server", version=version)
+            sampled = parse_generate(found.data, source="the model server")
         except PolicyError as e:
             raise GatewayError(ErrorKind.NO_TOKEN_IDS, str(e)) from e
         derender = {
@@ -67,7 +66,9 @@ class RenderAnswering:
         for one, choice in zip(sampled, choices, strict=True):
             ids, logprobs = check_tokens(one.token_ids, one.policy_logprobs, one.finish_reason)
             choice = {**choice, "finish_reason": one.finish_reason}
-            answer = make_answer(context.call, choice, ids, logprobs, check_versions(one))
+            answer = make_answer(
+                context.call, choice, ids, logprobs, check_versions(one, found, self._versions)
+            )
             answers.append(replace(answer, routes=check_routes(one.routes, prompt_ids, ids)))
         return Reply(
             prompt_ids=prompt_ids,

@@ -9,7 +9,7 @@ Not here: calls that the server alone can answer (`chat_answering.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from katgym.environment.messages import Message
@@ -22,10 +22,11 @@ from katgym.gateway.answering.base import (
     least,
     only_first_call,
 )
+from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.conversation import CallPlace
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams.pool import UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import (
@@ -46,21 +47,21 @@ _LONG = 20_000
 class TokenAnswering:
     """Renders with the model's own chat format.
 
-    max_context_tokens: prompt plus completion. version: returns the version of the weights, for
+    max_context_tokens: prompt plus completion. versions: of the weights, for
     servers that do not say. has_generate: the servers have `/inference/v1/generate`.
     """
 
     def __init__(
         self,
         pool: UpstreamPool,
-        version: Callable[[], int],
+        versions: VersionLog,
         chat_format: ChatFormat,
         *,
         max_context_tokens: int,
         has_generate: bool,
     ) -> None:
         self._pool = pool
-        self._version = version
+        self._versions = versions
         self._format = chat_format
         self._max_context_tokens = max_context_tokens
         self._has_generate = has_generate
@@ -77,21 +78,20 @@ class TokenAnswering:
             )
         limit = least(context.sampling.max_tokens, context.max_tokens, room)
         assert limit is not None
-        version = self._version()
         path, body = self._make_request(context, prompt_ids, limit)
         found = await self._pool.post(
             path, body, session_id=context.session.session_id, is_large=context.is_large
         )
         parse = parse_generate if self._has_generate else parse_completions
         try:
-            sampled = parse(found.data, source="the model server", version=version)
+            sampled = parse(found.data, source="the model server")
         except PolicyError as e:
             is_bare = e.kind == "policy_no_logprobs" or "token_ids" in str(e)
             kind = ErrorKind.NO_TOKEN_IDS if is_bare else ErrorKind.UPSTREAM
             raise GatewayError(kind, str(e)) from e
         return Reply(
             prompt_ids=prompt_ids,
-            answers=[self._make_answer(context, prompt_ids, one) for one in sampled],
+            answers=[self._make_answer(context, prompt_ids, one, found) for one in sampled],
             upstream=found.url,
             sent_s=found.sent_s,
             answered_s=found.answered_s,
@@ -165,7 +165,11 @@ class TokenAnswering:
         return COMPLETIONS_ROUTE, completions_body(request) | extra
 
     def _make_answer(
-        self, context: CallContext, prompt_ids: list[int], sampled: SampledTokens
+        self,
+        context: CallContext,
+        prompt_ids: list[int],
+        sampled: SampledTokens,
+        found: UpstreamAnswer,
     ) -> Answer:
         reason = sampled.finish_reason
         ids, logprobs = check_tokens(sampled.token_ids, sampled.policy_logprobs, reason)
@@ -182,7 +186,7 @@ class TokenAnswering:
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=check_versions(sampled),
+            versions=check_versions(sampled, found, self._versions),
             routes=check_routes(
                 sampled.routes, prompt_ids, ids, start=context.place.routes_start(prompt_ids)
             ),

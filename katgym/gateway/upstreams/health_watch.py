@@ -14,13 +14,15 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
 
 from katgym.gateway.config import GatewayConfig
+from katgym.gateway.upstreams.handshake import refuse
+from katgym.gateway.upstreams.server_facts import ask
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
 from katgym.vllm_server.token_api import COMPLETIONS_ROUTE, GENERATE_ROUTE
 
@@ -65,12 +67,14 @@ class WatchedPool(Protocol):
     upstreams: list[Upstream]
     token_probe: TokenProbe | None
 
-    @property
-    def is_moving(self) -> Callable[[], bool]:
+    def is_moving(self) -> bool:
         """Return whether weights move."""
 
     def has_other(self, upstream: Upstream, /) -> bool:
         """Return whether a server other than this one takes calls."""
+
+    async def meet(self, upstream: Upstream, /) -> list[str]:
+        """Return in what a server is not the one that it ought to be."""
 
     def update(self, upstream: Upstream, /) -> None:
         """Take note of a server's state after it has changed."""
@@ -134,9 +138,10 @@ class HealthWatch:
                 else:
                     logger.warning("model server %s takes no calls: %s", upstream.url, failure)
                     upstream.open(failure, is_hung=is_hung)
+            elif upstream.is_open and self._pool.is_moving():
+                upstream.open_until_s = time.monotonic() + 1.0  # its weights cannot be compared
             elif upstream.is_open:
-                logger.warning("model server %s is back", upstream.url)
-                upstream.close_half()
+                await self._readmit(upstream)
             else:
                 upstream.answered_s = time.monotonic()
                 if upstream.state is BreakerState.HALF_OPEN:
@@ -144,6 +149,19 @@ class HealthWatch:
             self._pool.update(upstream)
         finally:
             upstream.is_probed = False
+
+    async def _readmit(self, upstream: Upstream) -> None:
+        """Let a server that is well take calls again if it is the one that it was."""
+        try:
+            # One that asked for a pause was there all the time.
+            differences = [] if upstream.is_limited else await self._pool.meet(upstream)
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            upstream.postpone(f"it cannot be reached ({type(e).__name__}: {e})")
+            return
+        refuse(upstream, differences)
+        if not differences:
+            logger.warning("model server %s is back", upstream.url)
+            upstream.close_half()
 
     async def _find_failure(self, upstream: Upstream) -> tuple[str, bool]:
         """Return why a server can take no calls, "" if it can, and whether it hangs."""
@@ -214,8 +232,4 @@ class HealthWatch:
     async def _ask(
         self, upstream: Upstream, path: str, body: Mapping[str, Any] | None = None
     ) -> tuple[int, bytes]:
-        method = "GET" if body is None else "POST"
-        limit = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-        url = f"{upstream.url}{path}"
-        async with self._client.request(method, url, json=body, timeout=limit) as answer:
-            return answer.status, await answer.read()
+        return await ask(self._client, f"{upstream.url}{path}", body, timeout_s=PROBE_TIMEOUT_S)

@@ -25,11 +25,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.attempt_error import AttemptError, raise_for, unreachable
+from katgym.gateway.upstreams.handshake import Handshake
 from katgym.gateway.upstreams.health_watch import HealthWatch, TokenProbe
 from katgym.gateway.upstreams.least_loaded import LeastLoaded
+from katgym.gateway.upstreams.server_facts import ServerFacts
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
 from katgym.policies.endpoints.http_retry import retry_after_s
 from katgym.system.large_json import encode_in_steps
@@ -63,13 +66,13 @@ class UpstreamAnswer:
 class UpstreamPool:
     """The model servers of one gateway; used in one event loop.
 
-    is_moving: returns whether weights move: servers may answer nothing then, and be well.
+    version: returns that of the weights, None while they move: servers may answer nothing then.
     """
 
     config: GatewayConfig
     now_s: Callable[[], float] = time.time
     """Tells Unix time; a gateway's goes on when the system's is set."""
-    is_moving: Callable[[], bool] = lambda: False
+    version: Callable[[], int | None] = lambda: 0
     upstreams: list[Upstream] = field(init=False)
     _closed: LeastLoaded[Upstream] = field(default_factory=LeastLoaded)
     _half_open: dict[Upstream, None] = field(default_factory=dict)
@@ -80,14 +83,17 @@ class UpstreamPool:
     """How a server is probed for one token; None before the first call."""
     _client: aiohttp.ClientSession | None = None
     _watch: HealthWatch | None = None
+    _handshake: Handshake | None = None
+    _met: dict[Upstream, ServerFacts] = field(default_factory=dict)
+    """Until they are compared."""
 
     def __post_init__(self) -> None:
         self.upstreams = [Upstream(url.rstrip("/")) for url in self.config.upstreams]
         for upstream in self.upstreams:
             self.update(upstream)
 
-    async def open(self) -> None:
-        """Open connections lazily and begin to probe."""
+    async def open(self) -> ServerFacts | None:
+        """Ask servers who they are; return what the first with the model tells, None for none."""
         headers = {"Content-Type": "application/json"}
         if self.config.upstream_key:
             headers["Authorization"] = f"Bearer {self.config.upstream_key}"
@@ -99,8 +105,38 @@ class UpstreamPool:
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+        self._handshake = Handshake(self.config, self._client, self.version)
+        self._met = await self._handshake.ask_all(self.upstreams)
+        return self._handshake.choose_reference(list(self._met.values()))
+
+    async def admit(self, tokenizer: Any = None) -> None:
+        """Refuse servers that differ, and begin to probe; raises `UsageError` for all of them.
+
+        tokenizer: the gateway's own, where it renders prompts.
+        """
+        assert self._handshake is not None and self._client is not None
+        self._handshake.tokenizer = tokenizer
+        await self._handshake.compare_all(self._met)
+        self._met = {}
+        for upstream in self.upstreams:
+            self.update(upstream)
+        if all(u.state is BreakerState.REFUSED for u in self.upstreams):
+            told = "; ".join(f"{u.url}: {u.last_error}" for u in self.upstreams)
+            raise UsageError(
+                f"no model server is left. {told}. Name the model's own tokenizer with"
+                " --set tokenizer=DIR, or the right servers"
+            )
         self._watch = HealthWatch(self, self._client)
         self._watch.start()
+
+    def is_moving(self) -> bool:
+        """Return whether weights move."""
+        return self.version() is None
+
+    async def meet(self, upstream: Upstream) -> list[str]:
+        """Return in what a server that comes back is not the one that it ought to be."""
+        assert self._handshake is not None
+        return await self._handshake.meet(upstream, self._closed.first({upstream}))
 
     async def aclose(self) -> None:
         """Close connections; calls that are out fail."""
@@ -153,7 +189,7 @@ class UpstreamPool:
             except AttemptError as failure:
                 tried.add(upstream)
                 error = failure.error
-        raise error or self._no_server()
+        raise error or self.no_server()
 
     # ---- one attempt
 
@@ -287,15 +323,15 @@ class UpstreamPool:
                 async with asyncio.timeout(deadline_s - time.monotonic()):
                     await changed.wait()
             except TimeoutError:
-                raise self._no_server() from None
+                raise self.no_server() from None
 
-    def _no_server(self) -> GatewayError:
+    def no_server(self) -> GatewayError:
+        """Return the error for a call that no server takes, with what each of them said."""
         is_limited = all(u.is_limited for u in self.upstreams)
         told = "; ".join(f"{u.url}: {u.last_error}" for u in self.upstreams[:3])
         more = len(self.upstreams) - 3
         return GatewayError(
             ErrorKind.BUSY if is_limited else ErrorKind.UNAVAILABLE,
-            f"no model server took the call within {self.config.max_wait_s:g} s: {told}"
-            + (f"; and {more} more" if more > 0 else ""),
+            f"no model server takes calls: {told}" + (f"; and {more} more" if more > 0 else ""),
             retry_after_s=self.config.retry_after_s,
         )

@@ -1,7 +1,8 @@
 """One model server and its circuit breaker.
 
-Closed, it takes calls. Open, it takes none until a probe finds it well. Half open, it takes one
-call at a time, until one of them or a second probe closes it.
+Closed, it takes calls. Open, it takes none until a probe finds it well and a handshake finds it the
+same as before. Half open, it takes one call at a time, until one of them or a second probe closes
+it.
 
 Not here: probes (`health_watch.py`); choosing (`pool.py`).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +31,8 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     HALF_OPEN = "half_open"
     OPEN = "open"
+    REFUSED = "refused"
+    """Open, as it is not the server that it ought to be."""
 
 
 @dataclass(eq=False)
@@ -54,6 +58,8 @@ class Upstream:
     """When it is to be probed next."""
     answered_s: float = field(default_factory=time.monotonic)
     """When it answered last, a call or a probe."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Model, tokenizer, chat template, weights: `checked`, `not checked`, or `reference`."""
     is_probed: bool = False
     """Whether a probe is under way."""
     in_flight: set[asyncio.Timeout] = field(default_factory=set)
@@ -67,7 +73,7 @@ class Upstream:
     @property
     def is_open(self) -> bool:
         """Whether it takes no calls."""
-        return self.state is BreakerState.OPEN
+        return self.state in (BreakerState.OPEN, BreakerState.REFUSED)
 
     def describe(self) -> dict[str, Any]:
         """Return what the gateway's owner is told of it."""
@@ -79,6 +85,7 @@ class Upstream:
             "num_calls": self.num_calls,
             "num_failures": self.num_failures,
             "last_error": self.last_error,
+            "identity": dict(self.identity),
         }
 
     def note_success(self, *, sent_s: float) -> None:
@@ -128,6 +135,13 @@ class Upstream:
         pause_s = min(2.0**self.num_openings, MAX_OPEN_S)
         self.num_openings += 1
         self.open_until_s = time.monotonic() + pause_s
+
+    def refuse(self, error: str) -> None:
+        """Take no calls until another handshake."""
+        self.state = BreakerState.REFUSED
+        self.is_limited = False
+        self.last_error = error
+        self.open_until_s = time.monotonic() + MAX_OPEN_S
 
     def close_half(self) -> None:
         """Take one call at a time."""

@@ -20,7 +20,7 @@ import contextlib
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,17 @@ class ScriptedServer:
         """What errors ask to wait."""
         self.slow_s = 0.0
         """Seconds that an answer of more than one token takes."""
+        self.tokens: dict[int, int] = {}
+        """Ids that stand for another byte than their own, in what `/tokenize` tells."""
+        self.tells_tokens = False
+        """Whether `/tokenize` tells ids, and `/detokenize` their text."""
+        self.system_text = ""
+        """What its chat template adds to every conversation."""
+        self.drift = 0.0
+        """Of its log-probabilities of plain completions."""
+        self.model = MODEL
+        self.encode: Callable[[str], Sequence[int]] = str.encode
+        self.decode: Callable[[list[int]], str] = lambda ids: "".join(map(chr, ids))
         self.given: list[list[int]] = []
         """What completions answer, one after the other; by default `done`."""
         self.tells_experts = False
@@ -106,6 +117,7 @@ class ScriptedServer:
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/completions", self._completions, methods=["POST"]),
             Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/detokenize", self._detokenize, methods=["POST"]),
             Route("/pause", self._pause, methods=["POST"]),
         ]
         config = uvicorn.Config(
@@ -131,7 +143,12 @@ class ScriptedServer:
         raise AssertionError("a control route was reached through the gateway")
 
     async def _models(self, _: Request) -> Response:
-        card = {"id": MODEL, "object": "model", "max_model_len": self.max_model_len, "root": MODEL}
+        card = {
+            "id": self.model,
+            "object": "model",
+            "max_model_len": self.max_model_len,
+            "root": MODEL,
+        }
         cards = self.cards or [{**card, "secret": "of the server"}]
         return JSONResponse({"object": "list", "data": cards})
 
@@ -145,7 +162,8 @@ class ScriptedServer:
         ids = body["token_ids"]
         choices = []
         for index in range(body["sampling_params"].get("n", 1)):
-            sampled = self._sampled()
+            is_probe = "x-katgym-probe" in request.headers
+            sampled = [END] if is_probe else self._sampled()
             content = [
                 {"token_id": t, "logprob": logprob(len(ids) + i, t)} for i, t in enumerate(sampled)
             ]
@@ -180,14 +198,27 @@ class ScriptedServer:
 
     async def _tokenize(self, request: Request) -> Response:
         body = await request.json()
-        return JSONResponse({"count": len(prompt_ids(body["messages"]))})
+        if "messages" in body:
+            ids = [*self.system_text.encode(), *prompt_ids(body["messages"])]
+        else:
+            ids = list(self.encode(body["prompt"]))
+        told = {"tokens": [self.tokens.get(i, i) for i in ids]} if self.tells_tokens else {}
+        return JSONResponse({"count": len(ids), **told})
+
+    async def _detokenize(self, request: Request) -> Response:
+        ids = (await request.json())["tokens"]
+        if not self.tells_tokens or max(ids) > 255:
+            return _error(400, "no such ids")
+        meant = {there: here for here, there in self.tokens.items()}
+        return JSONResponse({"prompt": self.decode([meant.get(i, i) for i in ids])})
 
     async def _chat(self, request: Request) -> Response:
         body = await self._body(request)
-        if body["model"] != MODEL:
+        if body["model"] != self.model:
             return _error(404, f"The model `{body['model']}` does not exist.")
         last = body["messages"][-1]["content"] or ""
-        step = self.script.pop(0) if self.script else last
+        is_probe = "x-katgym-probe" in request.headers
+        step = self.script.pop(0) if self.script and not is_probe else last
         if step is not last and isinstance(step, str):
             step = f"say {step}"
         if self.fault == "html":
@@ -242,8 +273,9 @@ class ScriptedServer:
         body = await self._body(request)
         prompt = body["prompt"]
         ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
-        sampled = self._sampled()
-        values = [logprob(len(ids) + i, t) for i, t in enumerate(sampled)]
+        is_probe = "x-katgym-probe" in request.headers
+        sampled = [*b"done", END] if is_probe else self._sampled()
+        values = [logprob(len(ids) + i, t) + self.drift for i, t in enumerate(sampled)]
         choice = {
             "index": 0,
             **self._experts(len(ids) + len(sampled), body),
@@ -257,6 +289,10 @@ class ScriptedServer:
 
     async def _body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = await request.json()
+        if "x-katgym-probe" in request.headers:
+            while self.is_held:
+                await asyncio.sleep(0.01)
+            return body
         self.num_calls += 1
         self.requests.append((request.url.path, body))
         self.headers.append(dict(request.headers))

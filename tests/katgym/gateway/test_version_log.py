@@ -1,0 +1,100 @@
+"""Which weights sampled a call's tokens, for servers that do not tell.
+
+Not here: servers that do (`test_token_answering.py`).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from katgym.gateway.answering.version_log import VersionLog
+from katgym.policies.version_span import check_spans
+
+from .scripted_server import ScriptedServer
+from .served_gateway import running, wait_until
+
+
+class Clock:
+    def __init__(self):
+        self.at_s = 100.0
+
+    def __call__(self):
+        return self.at_s
+
+
+@pytest.fixture
+def log():
+    return VersionLog(1, Clock())
+
+
+def told(spans):
+    return [(s.version, s.start, s.end) for s in spans]
+
+
+def move(log, paused_s, resumed_s, version):
+    log.now_s.at_s = paused_s
+    log.pause()
+    log.now_s.at_s = resumed_s
+    log.resume(version)
+
+
+def test_a_call_that_no_move_touches_has_one_version(log):
+    assert told(log.spans(90, 100, 8)) == [(1, 0, 8)]
+    move(log, 110, 120, 2)
+    assert told(log.spans(90, 100, 8)) == [(1, 0, 8)]
+    assert told(log.spans(121, 130, 8)) == [(2, 0, 8)]
+
+
+def test_tokens_are_split_by_the_time_that_each_version_sampled(log):
+    move(log, 110, 120, 2)  # of 100 to 140: 10 s before, 10 s of pause, 20 s behind
+    assert told(log.spans(100, 140, 30)) == [(1, 0, 10), (2, 10, 30)]
+    move(log, 130, 132, 5)
+    assert told(log.spans(100, 132.001, 20)) == [(1, 0, 10), (2, 10, 19), (5, 19, 20)]
+    assert told(log.spans(109.999, 1000, 3)) == [(1, 0, 1), (2, 1, 2), (5, 2, 3)]
+    assert told(log.spans(100, 1000, 1)) == [(1, 0, 1)]
+    assert told(log.spans(100, 1000, 2)) == [(1, 0, 1), (2, 1, 2)]
+
+
+def test_the_same_version_again_is_no_move(log):
+    move(log, 110, 120, 1)
+    assert told(log.spans(100, 140, 30)) == [(1, 0, 30)]
+
+
+def test_spans_cover_every_token_whatever_moves(log):
+    for number in range(40):
+        move(log, 100 + number, 100.5 + number, number + 2)
+    for num_tokens in (1, 2, 39, 40, 41, 63, 1000):
+        for sent_s, answered_s in ((0, 1000), (99, 101), (110.2, 110.3), (120.5, 139.5), (50, 50)):
+            spans = log.spans(sent_s, answered_s, num_tokens)
+            check_spans(spans, num_tokens)
+            versions = [s.version for s in spans]
+            assert versions == sorted(set(versions))
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_weights_that_move_under_a_call_are_two_spans(tmp_path, route):
+    with (
+        ScriptedServer() as server,
+        ThreadPoolExecutor(1) as pool,
+        running(tmp_path / "s", server.url) as gateway,
+    ):
+        gateway.owner("POST", "/control/resume", version=1)
+        server.is_held = True
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "say something"}]}
+        if route == "completions":
+            body = {"model": "tiny", "prompt": "say"}
+        path = f"/s/s/v1/{route}"
+        asked = pool.submit(gateway.client.post, path, json=body)
+        wait_until(lambda: server.num_calls == 1)
+        gateway.owner("POST", "/control/pause")
+        gateway.owner("POST", "/control/resume", version=3)
+        server.is_held = False
+        assert asked.result().status_code == 200
+        tokens = gateway.store.turns("s")[0].tokens
+        assert [span.version for span in tokens.version_spans] == [1, 3]
+        check_spans(tokens.version_spans, len(tokens.completion_ids))
+        assert tokens.policy_version == 1
+        session = gateway.owner("GET", "/s/s").json()
+        assert session["oldest_version"] == 1

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.environment.env import Env
 from katgym.errors import UsageError
 from katgym.play.engine import RolloutRequest
@@ -51,6 +52,9 @@ class EvalConfig:
     """Attempts after the first, after infrastructure faults."""
     num_workers: int = 0
     """Processes that play; 0: the command's own."""
+    cluster: str = ""
+    """Ray cluster that places the workers: HOST:PORT, auto or local; "": they are on this
+    machine."""
 
     def __post_init__(self) -> None:
         for name in ("num_tasks", "group_size"):
@@ -58,6 +62,10 @@ class EvalConfig:
                 raise UsageError(f"{name} is >= 1, got {getattr(self, name)!r}")
         if self.num_workers < 0:
             raise UsageError(f"num_workers is >= 0, got {self.num_workers!r}")
+        if self.cluster and not self.num_workers:
+            raise UsageError("a cluster needs a number of workers that play there: --workers N")
+        if self.cluster:
+            ClusterConfig(address=self.cluster)
         if not self.envs:
             raise UsageError("an evaluation needs at least one env; `katgym envs` lists them")
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Protocol
 
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.play.engine import EngineConfig, RolloutEngine, run_requests
 from katgym.play.rollout import Rollout
-from katgym.play.workers.player_pool import PlayerPool
+from katgym.play.workers.player_pool import PlayerPool, Worker
 from katgym.play.workers.worker_calls import EngineRef, check_policy
 from katgym.play.workers.worker_process import WorkerProcess
 from katgym.plugins.env_ref import EnvRef
@@ -91,8 +92,17 @@ async def _open_player(
     ref = EngineRef(
         policy=config.policy, limits=config.limits, sampling=config.sampling, config=places
     )
-    async with PlayerPool([WorkerProcess(ref, n) for n in range(config.num_workers)]) as pool:
-        yield pool
+    async with AsyncExitStack() as opened:
+        if config.cluster:
+            from katgym.cluster.ray_cluster import connected  # nobody else imports Ray
+            from katgym.cluster.rollout_actors import RayWorker
+
+            placed = ClusterConfig(address=config.cluster)
+            opened.enter_context(connected(config.cluster))
+            workers: list[Worker] = [RayWorker(ref, n, placed) for n in range(config.num_workers)]
+        else:
+            workers = [WorkerProcess(ref, n) for n in range(config.num_workers)]
+        yield await opened.enter_async_context(PlayerPool(workers))
 
 
 class _Writer:

@@ -27,7 +27,7 @@ OPTIONS = {
     "play": "env --seed --task --split",
     "eval": (
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
-        " --max-tokens --workers --set --out --json"
+        " --max-tokens --workers --cluster --set --out --json"
     ),
     "compare": "a b --json",
     "verify": "run_folder --set --json",

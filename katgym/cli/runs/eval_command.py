@@ -25,7 +25,7 @@ from katgym.evaluation.run import evaluate
 from katgym.evaluation.statistics.component_summary import metrics_table
 from katgym.evaluation.statistics.summary import summary_table
 
-OPTIONS = plan_options(split="test", more=("num_workers",))
+OPTIONS = plan_options(split="test", more=("num_workers", "cluster"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

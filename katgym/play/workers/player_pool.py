@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -19,7 +20,7 @@ from typing import Any, Protocol, Self
 from katgym.errors import InfrastructureError
 from katgym.play.engine import RolloutRequest
 from katgym.play.rollout import Rollout
-from katgym.play.workers.worker_calls import pack_call, unpack_answer
+from katgym.play.workers.worker_calls import EngineRef, pack_call, unpack_answer
 from katgym.system.concurrency import run_all
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class Worker(Protocol):
 
     name: str
     """For logs: which process it is, and where."""
+    engine: EngineRef
+    """What it makes when it starts."""
 
     async def start(self) -> None:
         """Have it ready to play, at first and after it was lost; raises why it cannot be."""
@@ -78,6 +81,7 @@ class PlayerPool:
         self.states = [WorkerState(worker) for worker in workers]
         self._changed = asyncio.Condition()
         self._starting: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -90,6 +94,7 @@ class PlayerPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closed = True
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
@@ -110,6 +115,8 @@ class PlayerPool:
             try:
                 answer = await state.worker.play(call)
             except WorkerLostError as e:
+                if self._is_closed:
+                    raise
                 if state.num_restarts == num_restarts:  # else another has taken its place
                     self._went_down(state, e)
                 continue
@@ -123,6 +130,20 @@ class PlayerPool:
             f" {first.task_id!r} with seed {first.seed!r}: it may be what ends them (too much"
             " memory, a crash of a library). Play it alone, without workers, to see"
         )
+
+    async def renew(self, engine: EngineRef) -> None:
+        """Have all workers go on with another engine; returns when those that are up do."""
+        for state in self.states:
+            state.worker.engine = engine
+        await run_all(self._renew_one(state) for state in self.states if state.is_up)
+
+    async def _renew_one(self, state: WorkerState) -> None:
+        num_restarts = state.num_restarts
+        try:
+            unpack_answer(await state.worker.play(pickle.dumps(state.worker.engine)))
+        except WorkerLostError as e:
+            if state.num_restarts == num_restarts:
+                self._went_down(state, e)
 
     async def _least_busy(self) -> WorkerState:
         """Wait for a worker that is up; raise why none will be."""
@@ -152,7 +173,10 @@ class PlayerPool:
         for attempt in range(_MAX_STARTS):
             await asyncio.sleep(attempt)
             try:
-                await state.worker.start()
+                engine = None
+                while engine is not state.worker.engine:  # it may be renewed meanwhile
+                    engine = state.worker.engine
+                    await state.worker.start()
             except Exception as e:  # whatever it is, nobody is to wait for the worker
                 error = e
                 continue

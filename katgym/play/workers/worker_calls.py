@@ -1,8 +1,9 @@
 """Calls to workers and their answers, as bytes.
 
 A call is requests that are played together; its answer their rollouts, or the error that they
-raised. Both are pickles: workers are processes of one user, started by this one. Not here: how the
-bytes get there (`worker_process.py`, `katgym.cluster`), who is asked (`player_pool.py`).
+raised. It may be an engine instead, as which the worker's is to go on. All are pickles: workers are
+processes of one user, started by this one. Not here: how the bytes get there (`worker_process.py`,
+`katgym.cluster`), who is asked (`player_pool.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from katgym.policies.base import Policy, Sampling
 from katgym.policies.uri import policy as make_policy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineRef:
     """A `RolloutEngine` as plain data: each worker makes one of it.
 
@@ -39,6 +40,10 @@ class EngineRef:
         """Make the engine, with its policy; raises what `katgym.policy` does."""
         policy = make_policy(self.policy)
         return RolloutEngine(policy, limits=self.limits, sampling=self.sampling, config=self.config)
+
+    async def renew(self, engine: RolloutEngine) -> None:
+        """Have an engine that an earlier reference made go on as this one's."""
+        raise NotImplementedError(f"{type(self).__name__} does not change while it plays")
 
 
 def check_policy(policy: Policy, num_workers: int) -> None:
@@ -61,7 +66,11 @@ def pack_call(requests: Sequence[RolloutRequest]) -> bytes:
 async def answer_call(engine: RolloutEngine, call: bytes) -> bytes:
     """Play what a call asks for, and return its answer."""
     try:
-        return pickle.dumps(await engine.play_group(pickle.loads(call)), pickle.HIGHEST_PROTOCOL)
+        asked = pickle.loads(call)
+        if isinstance(asked, EngineRef):
+            await asked.renew(engine)
+            return pickle.dumps([])
+        return pickle.dumps(await engine.play_group(asked), pickle.HIGHEST_PROTOCOL)
     except Exception as e:  # it is raised where the call came from
         return pack_error(e)
 

@@ -39,7 +39,7 @@ class WorkerProcess:
 
     def __init__(self, engine: EngineRef, number: int) -> None:
         self.name = f"worker {number}"
-        self._engine = engine
+        self.engine = engine
         self._number = number
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -70,7 +70,7 @@ class WorkerProcess:
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reading = asyncio.create_task(self._read(reader))
         is_verbose = logging.getLogger("katgym").isEnabledFor(logging.DEBUG)
-        unpack_answer(await self.play(pickle.dumps((self._engine, is_verbose))))
+        unpack_answer(await self.play(pickle.dumps((self.engine, is_verbose))))
 
     async def play(self, call: bytes) -> bytes:
         if self._writer is None or self._reading is None or self._reading.done():

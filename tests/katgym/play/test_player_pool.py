@@ -13,8 +13,16 @@ import pytest
 import katgym
 from katgym.errors import InfrastructureError, PolicyError, UsageError
 from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.play.limits import Limits
 from katgym.play.workers.player_pool import MAX_LOSSES, PlayerPool, WorkerLostError
-from katgym.play.workers.worker_calls import answer_call, check_policy, pack_error, unpack_answer
+from katgym.play.workers.worker_calls import (
+    EngineRef,
+    answer_call,
+    check_policy,
+    pack_error,
+    unpack_answer,
+)
+from katgym.policies.base import Sampling
 from katgym.testing import EchoEnv, ScriptedPolicy
 
 HUNT = katgym.make("katgym/TreasureHunt-v1")
@@ -29,7 +37,10 @@ class Flaky:
 
     def __init__(self, number: int = 0, *, errors: tuple[Exception, ...] = ()) -> None:
         self.name = f"flaky {number}"
-        self.engine = RolloutEngine(katgym.policy("random"), config=EngineConfig(max_retries=0))
+        self.player = RolloutEngine(katgym.policy("random"), config=EngineConfig(max_retries=0))
+        self.engine = EngineRef(
+            policy="random", limits=Limits(), sampling=Sampling(), config=EngineConfig()
+        )
         self.errors = list(errors)
         """Raised by the starts after the first, one each."""
         self.num_starts = self.num_played = 0
@@ -45,7 +56,7 @@ class Flaky:
         killed = asyncio.get_running_loop().create_future()
         self.calls.add(killed)
         try:
-            work = asyncio.create_task(answer_call(self.engine, call))
+            work = asyncio.create_task(answer_call(self.player, call))
             await asyncio.wait([work, killed], return_when=asyncio.FIRST_COMPLETED)
             self.num_played += work.done()
             await asyncio.wait([killed], timeout=self.delay_s)
@@ -95,6 +106,39 @@ def test_every_group_comes_back_once_whatever_is_killed() -> None:
         assert sum(state.num_restarts for state in pool.states) > 3
         assert sum(state.num_calls for state in pool.states) == len(whole) + 63
         assert all(state.num_running == 0 for state in pool.states)
+
+    asyncio.run(play())
+
+
+class Named(EngineRef):
+    """Changes the name of the policy of the engine that it renews."""
+
+    async def renew(self, engine: RolloutEngine) -> None:
+        engine.policy.name = self.policy
+
+
+def test_a_renewed_engine_reaches_all_workers_also_those_that_start_meanwhile() -> None:
+    async def play() -> None:
+        workers = [Flaky(n) for n in range(3)]
+        async with asyncio.timeout(30), PlayerPool(workers) as pool:
+            newer = Named(
+                policy="newer", limits=Limits(), sampling=Sampling(), config=EngineConfig()
+            )
+            workers[0].delay_s = 0.1
+            playing = asyncio.create_task(pool.play_group(group(1)))
+            while not workers[0].calls:
+                await asyncio.sleep(0.01)
+            workers[0].kill()
+            await asyncio.sleep(0)
+            await pool.renew(newer)
+            assert [worker.player.policy.name for worker in workers[1:]] == ["newer"] * 2
+            assert all(worker.engine is newer for worker in workers)
+            assert {rollout.policy for rollout in await playing} <= {"newer", "random"}
+            refused = EngineRef(
+                policy="x", limits=Limits(), sampling=Sampling(), config=EngineConfig()
+            )
+            with pytest.raises(NotImplementedError, match="does not change while it plays"):
+                await pool.renew(refused)
 
     asyncio.run(play())
 

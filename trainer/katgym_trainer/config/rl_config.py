@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.play.limits import Limits
@@ -33,7 +34,7 @@ from katgym_trainer.config.rules import (
     check_fields,
 )
 from katgym_trainer.config.run_config import CheckpointConfig, RunConfig, RunLoopConfig, leave_out
-from katgym_trainer.config.server_config import OWN, ServerConfig, check_servers
+from katgym_trainer.config.server_config import OWN, ServerConfig, check_cluster, check_servers
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -311,6 +312,8 @@ class RlConfig(RunConfig):
     """None: with `lora_rank` the model without its adapters."""
     loop: RlLoopConfig = field(default_factory=RlLoopConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    cluster: ClusterConfig | None = None
+    """None: all is on this machine, and nothing of Ray is imported."""
     checkpoint: RlCheckpointConfig = field(default_factory=RlCheckpointConfig)
 
     def check(self) -> None:
@@ -318,9 +321,7 @@ class RlConfig(RunConfig):
         ids = [env.id for env in self.envs]
         for env_id in ids:
             if ids.count(env_id) > 1:
-                raise UsageError(
-                    f"[[envs]]: {env_id!r} is there twice; give it once, with a weight"
-                )
+                raise UsageError(f"[[envs]]: {env_id!r} is there twice; once, with a weight")
         store = self.rollouts.store
         if self.envs and store:
             raise UsageError(
@@ -333,6 +334,7 @@ class RlConfig(RunConfig):
                 "[policy] gateway changes nothing without [rollouts] store: the folder that katgym"
                 " gateway was given"
             )
+        check_cluster(self.cluster, uri=self.policy.uri, store=store)
         if self.evaluate.every_steps and not (self.evaluate.envs or self.envs):
             raise UsageError("[evaluate] needs envs: what is in the store does not tell them")
         try:
@@ -380,8 +382,8 @@ class RlConfig(RunConfig):
     def identity(self) -> dict[str, Any]:
         """Return what has to be equal for a run to be continued, as plain JSON values.
 
-        How long it is trained, how often it is saved and evaluated, how many play at the same time
-        and who is told may change.
+        How long it is trained, how often saved and evaluated, how many play at a time, where, and
+        who is told may change.
         """
         found = {**dataclasses.asdict(self), "trainer": self.trainer_config().to_json()}
         names = (

@@ -1,4 +1,5 @@
-"""Places of a run's vLLM servers: sections `[[policy.servers]]`, and what is wrong in them.
+"""Places of a run's vLLM servers: sections `[[policy.servers]]`, and what is wrong in them and in
+[cluster].
 
 The tags alone say who shares devices with the trainer, and with that who sleeps while it trains.
 Not here: sleeping and waking (`server_pool.py`); one server (`run_servers.py`).
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
 
 OWN = "vllm"
@@ -94,6 +96,24 @@ def check_servers(servers: Sequence[ServerConfig], *, uri: str, gateway: str) ->
     for place in places:
         if places.count(place) > 1:
             raise UsageError(f"url {place!r} is there twice")
+
+
+def check_cluster(cluster: ClusterConfig | None, *, uri: str, store: str) -> None:
+    """Raise `UsageError` for a section [cluster] that changes nothing, or cannot work."""
+    if cluster is None:
+        return
+    if not cluster.rollout_workers:
+        raise UsageError("[cluster] changes nothing with rollout_workers = 0: leave it out")
+    if store:
+        raise UsageError(
+            "[cluster] rollout_workers change nothing: groups come from [rollouts] store ="
+            f" {store!r}"
+        )
+    if not uri:
+        raise UsageError(
+            "[cluster] rollout_workers ask servers, and the model plays in this process: give"
+            " [policy] uri = 'vllm' or 'vllm:URL#NAME'"
+        )
 
 
 def sharing_devices(servers: Sequence[ServerConfig]) -> list[list[int]]:

@@ -8,11 +8,12 @@ here: which tasks (`curriculum.py`), playing them ahead (`group_stream.py`), who
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 
 from katgym.play.engine import EngineConfig, GroupPlayer, RolloutEngine
 from katgym.play.rollout import RolloutGroup
+from katgym.plugins.env_ref import EnvRef
 from katgym.system.concurrency import DaemonThreads
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.models.preparation import DTYPES
@@ -168,6 +170,9 @@ class RlRun(RankedRlRun):
         self.source = None
         if not config.rollouts.store:
             self.source = Curriculum(config.envs, config.rollouts, seed=config.loop.seed)
+            if config.cluster is not None:
+                for _, env, _ in self.source.first_lessons():
+                    EnvRef.of(env)  # workers make it, too
         self.held_out = HeldOut(config) if config.evaluate.every_steps else None
 
     def check_prompts(self) -> None:
@@ -186,16 +191,7 @@ class RlRun(RankedRlRun):
         beat = asyncio.create_task(self._stay_awake())
         host = await self._host()
         try:
-            engine = RolloutEngine(
-                host.policy,
-                limits=self.config.rollouts.limits,
-                sampling=self.config.policy.sampling,
-                config=EngineConfig(
-                    max_concurrency=self.config.rollouts.max_concurrency,
-                    max_retries=self.config.rollouts.max_retries,
-                ),
-            )
-            async with self._feed(engine, host) as feed:
+            async with self._player(host) as player, self._feed(player, host) as feed:
                 await host.push(self.first)
                 feed.advance(self.first)
                 await self._evaluate(host, is_first=True)
@@ -261,6 +257,27 @@ class RlRun(RankedRlRun):
         """Call a function in the run's own thread, which no env can keep busy."""
         call = functools.partial(function, *args, **options)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    @contextlib.asynccontextmanager
+    async def _player(self, host: PolicyHost) -> AsyncIterator[GroupPlayer]:
+        """Return who plays groups: this process, or workers on a cluster."""
+        rollouts = self.config.rollouts
+        if self.config.cluster is None:
+            yield RolloutEngine(
+                host.policy,
+                limits=rollouts.limits,
+                sampling=self.config.policy.sampling,
+                config=EngineConfig(
+                    max_concurrency=rollouts.max_concurrency, max_retries=rollouts.max_retries
+                ),
+            )
+            return
+        from katgym_trainer.rl.servers.run_workers import RunWorkers  # it imports Ray
+
+        assert isinstance(host, ServerPool), "checked with the file"
+        self.observer.say("placing rollout workers")
+        async with RunWorkers(host, self.config).open() as workers:
+            yield workers
 
     def _feed(self, player: GroupPlayer, host: PolicyHost) -> GroupFeed:
         """Return where groups come from: played here, or by others into a store."""

@@ -30,6 +30,7 @@ from katgym_trainer.config.rl_config import RlConfig, SyncKind
 from katgym_trainer.config.server_config import OWN, ServerConfig
 from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
 from katgym_trainer.rl.servers.load_balancing import Signal
+from katgym_trainer.rl.servers.worker_servers import ServerState
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep, PauseRequests
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
@@ -90,6 +91,7 @@ class RunServer:
         """Wall seconds in which it took no requests when it slept last."""
         self.error: Exception | None = None
         """Why it will never be up again."""
+        self.num_restarts = 0
         self._slept_from_s = 0.0
         self._policy: VllmPolicy | None = None
 
@@ -103,6 +105,21 @@ class RunServer:
     def is_open(self) -> bool:
         """Whether it takes requests."""
         return self.is_up and not self.is_asleep
+
+    def state(self) -> ServerState:
+        """Return what a rollout worker needs to ask it."""
+        return ServerState(
+            url=self.url,
+            model=self.name,
+            name=self._policy_name,
+            config=self._settings,
+            is_own=not self.role.where.url,
+            is_up=self.is_up,
+            is_open=self.is_open,
+            version=self.policy.policy_version,
+            num_restarts=self.num_restarts,
+            error=str(self.error or ""),
+        )
 
     @property
     def is_shared(self) -> bool:
@@ -189,17 +206,23 @@ class RunServer:
         return LoraSync([self.url], self.name, folder=folder, link_name=link)
 
     async def _make_policy(self, kind: type[VllmPolicy]) -> VllmPolicy:
+        return await asyncio.to_thread(
+            kind.connect, self.url, self.name, name=self._policy_name, config=self._settings
+        )
+
+    @property
+    def _policy_name(self) -> str:
+        return f"vllm:{self.role.where.url}" if self.role.where.url else OWN
+
+    @property
+    def _settings(self) -> VllmConfig:
         config, options = self.role.config, self._options
-        settings = dataclasses.replace(
+        return dataclasses.replace(
             options,
             tokenizer=options.tokenizer or config.model.tokenizer or config.model.path,
             renderer=options.renderer or config.model.renderer,
             max_context_tokens=config.policy.max_context_tokens,
             timeout_s=_PATIENCE_S if self.is_shared else options.timeout_s,
-        )
-        name = f"vllm:{self.role.where.url}" if self.role.where.url else OWN
-        return await asyncio.to_thread(
-            kind.connect, self.url, self.name, name=name, config=settings
         )
 
 
@@ -226,7 +249,6 @@ class OwnServer(RunServer):
                 log_file=role.log_file,
             )
         )
-        self.num_restarts = 0
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

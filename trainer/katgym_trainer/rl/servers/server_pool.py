@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +26,7 @@ from katgym_trainer.rl.servers.gateway_link import GatewayLink
 from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
 from katgym_trainer.rl.servers.policy_hosts import PolicyHost
 from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer, ServerRole
+from katgym_trainer.rl.servers.worker_servers import ServerState
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import ReadyWeights, SyncTimes, all_of
@@ -68,6 +69,8 @@ class ServerPool(PolicyHost):
         """Held while the trainer changes them, and while servers get them."""
         self._starting = asyncio.Lock()
         """Held while a server is started again: vLLM measures what is free on its devices."""
+        self.followers: list[Callable[[], Awaitable[None]]] = []
+        """Called when new weights are there, before anybody goes by their version."""
         self._ready: ReadyWeights | None = None
         """The newest that were made ready."""
 
@@ -97,6 +100,10 @@ class ServerPool(PolicyHost):
         for server in self._own:
             server.watch(self._mend)
         return self
+
+    def states(self) -> tuple[ServerState, ...]:
+        """Return the servers as they are, for those who ask them from elsewhere."""
+        return tuple(server.state() for server in self._servers)
 
     @contextlib.asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
@@ -142,6 +149,7 @@ class ServerPool(PolicyHost):
                     elif not isinstance(result, LostError):  # those get them when they are mended
                         raise result
                 await self._servers[0].sync.clean_up(weights.version)
+        await all_of(tell() for tell in self.followers)
         found = {
             "time/sync_s": time.perf_counter() - began,
             "time/pause_s": max(t.pause_s + t.update_s + t.resume_s for t in times),

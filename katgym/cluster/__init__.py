@@ -1,0 +1,1 @@
+"""Processes placed on a cluster by Ray; nothing else of katgym imports it."""

@@ -1,0 +1,92 @@
+"""A Ray cluster of several nodes on this machine, and a plugin whose envs die on purpose."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+HOOKS = """
+import pluggy
+
+@pluggy.HookimplMarker("katgym")
+def katgym_register_envs(register):
+    register("dying/Slow-v0", "kp_dying_env:Slow", description="It takes its time.")
+    register("dying/Unsent-v0", "kp_dying_env:Unsent", description="Its first record ends it.")
+"""
+ENVS = """
+import asyncio, os, pathlib, katgym
+
+class Slow(katgym.Env):
+    splits = ("train",)
+
+    def __init__(self, *, log, **kwargs):
+        super().__init__(**kwargs)
+        self.log = log
+
+    def load_tasks(self, split):
+        return [katgym.Task(task_id=f"t{n}", prompt=str(n), answer=str(n)) for n in range(500)]
+
+    async def setup(self):
+        await asyncio.sleep(0.15)
+        with open(self.log, "a") as file:
+            file.write(f"{self.task.task_id} {os.getpid()}\\n")
+
+    def oracle_action(self):
+        return self.task.answer
+
+    @katgym.scorer()
+    def correct(self):
+        return self.final_answer == self.task.answer
+
+
+class Bomb:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        if not os.path.exists(self.marker):
+            pathlib.Path(self.marker).touch()
+            os._exit(9)
+        return (str, (self.marker,))
+
+
+class Unsent(Slow):
+    async def setup(self):
+        await super().setup()
+        self.artifacts["bomb"] = Bomb(self.log + ".fired")
+"""
+
+
+@pytest.fixture
+def dying(plugin_tree: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A plugin that this process and those of a cluster started after it know."""
+    plugin_tree.add_module("kp_dying", HOOKS)
+    plugin_tree.add_module("kp_dying_env", ENVS)
+    plugin_tree.add_distribution("katgym-plugin-dying", {"dying": "kp_dying"})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin_tree.folder), *sys.path]))
+    return plugin_tree
+
+
+@pytest.fixture
+def start_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Any]]:
+    """Starts a head without processors and some nodes with two each; ends them all."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    started: list[Any] = []
+
+    def start(num_nodes: int) -> Any:
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80_000_000}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        started.append(cluster)
+        for _ in range(num_nodes):
+            cluster.add_node(num_cpus=2, object_store_memory=80_000_000)
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.shutdown()

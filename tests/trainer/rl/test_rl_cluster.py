@@ -1,0 +1,163 @@
+"""`[cluster] rollout_workers`: a run whose groups are played by workers on a Ray cluster.
+
+The server is that of `hf_server.py`. Not here: the workers alone (`tests/katgym/cluster`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hf_server import HfServer
+from rl_play import config_text, save_model
+
+from katgym.rollout_store import RolloutStore
+
+HOOKS = """
+import pluggy
+
+@pluggy.HookimplMarker("katgym")
+def katgym_register_envs(register):
+    register("rlworkers/Low-v0", "rl_play:LowEnv", description="Digits.")
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def write(
+    folder: Path, model: Path, url: str, *, steps: int, staleness: int, cluster: str = "local"
+) -> Path:
+    """Write the run's file, and a plugin that workers find."""
+    (folder / "kp_rlworkers.py").write_text(HOOKS)
+    info = folder / "katgym_plugin_rlworkers-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: katgym-plugin-rlworkers\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text("[katgym]\nrlworkers = kp_rlworkers\n")
+    text = config_text(model, steps=steps, rollouts=f"max_staleness = {staleness}")
+    text = text.replace("rltest/Low-v0", "rlworkers/Low-v0").replace(
+        "max_context_tokens = 400\n", f'max_context_tokens = 400\nuri = "vllm:{url}#tiny"\n'
+    )
+    if cluster:
+        text += f'\n[cluster]\naddress = "{cluster}"\nrollout_workers = 2\n'
+    path = folder / "rl.toml"
+    path.write_text(text)
+    return path
+
+
+def start(config: Path, *more: str, module: str = "katgym") -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(config.parent), *sys.path])
+    command = [sys.executable, "-m", module, "train", "rl", str(config)]
+    return subprocess.Popen(
+        [*command, "--out", str(config.parent / "run"), *more],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def workers(folder: Path) -> list[int]:
+    """Return the processes of rollout workers that see a folder."""
+    found = []
+    for place in Path("/proc").iterdir():
+        try:
+            is_worker = (place / "cmdline").read_bytes().startswith(b"ray::RolloutActor")
+            if is_worker and str(folder).encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return found
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def check_kept(run: Path, *, steps: int) -> None:
+    """Every step trained on whole groups, and no group was trained on twice."""
+    with RolloutStore.open(run / "rollouts", create=False) as store:
+        records = store.sessions()
+    sizes = Counter((r.metadata["step"], r.metadata["draw"]["number"]) for r in records)
+    assert set(sizes.values()) == {4}
+    assert Counter(step for step, _ in sizes) == dict.fromkeys(range(1, steps + 1), 4)
+    assert len({number for _, number in sizes}) == len(sizes)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_workers_play_what_is_trained_on_with_the_newest_weights(
+    model: Path, tmp_path: Path, staleness: int
+) -> None:
+    with HfServer(model) as server:
+        process = start(write(tmp_path, model, server.url, steps=3, staleness=staleness))
+        output, _ = process.communicate(timeout=150)
+        assert process.returncode == 0, output
+    assert "placing rollout workers" in output
+    found = lines(tmp_path / "run")
+    assert len(found) == 3
+    assert max(line["rollout/max_staleness"] for line in found) <= staleness
+    assert all(line["rollout/num_invalid"] == 0 for line in found)
+    check_kept(tmp_path / "run", steps=3)
+    assert workers(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
+    model: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with HfServer(model) as server:
+        config = write(tmp_path, model, server.url, steps=5, staleness=1)
+        process = start(config)
+        # 1. Workers are killed while the run goes on.
+        killed: set[int] = set()
+        deadline = time.monotonic() + 150
+        while len(killed) < 2 or not lines(run):
+            assert process.poll() is None and time.monotonic() < deadline
+            for pid in set(workers(tmp_path)) - killed:
+                if len(killed) < 2 and lines(run):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+                    break
+            time.sleep(0.5)
+        # 2. The run is killed, and goes on where it was.
+        while len(lines(run)) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.kill()
+        process.communicate()
+        process = start(config)
+        output, _ = process.communicate(timeout=150)
+        assert process.returncode == 0, output
+    assert [line["step"] for line in lines(run)] == list(range(1, 6))
+    check_kept(run, steps=5)
+
+
+@pytest.mark.slow
+def test_without_a_cluster_nothing_of_ray_is_imported(model: Path, tmp_path: Path) -> None:
+    source = (
+        "import sys\nfrom katgym.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "assert 'ray' not in sys.modules, 'ray was imported'\nsys.exit(code)\n"
+    )
+    (tmp_path / "driver.py").write_text(source)
+    with HfServer(model) as server:
+        write(tmp_path, model, server.url, steps=1, staleness=0, cluster="")
+        process = start(tmp_path / "rl.toml", module="driver")
+        output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output

@@ -1,0 +1,85 @@
+"""A rollout worker's policy: it goes on as it is told, from server to server.
+
+The servers are those of `hf_server.py`. Not here: who tells it (`test_rl_cluster.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hf_server import HfServer
+from rl_play import save_model
+
+from katgym.play.workers.player_pool import WorkerLostError
+from katgym.policies.base import Sampling
+from katgym.policies.endpoints.vllm_client import VllmConfig
+from katgym_trainer.rl.servers.worker_servers import ServerState, ToldPolicy
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
+    told = {
+        "url": server.url, "model": "tiny", "name": "vllm", "is_own": True, "is_up": True,
+        "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
+        "is_open": True, "version": 3, "num_restarts": 0, "error": "", **more,
+    }  # fmt: skip
+    return ServerState(**told)  # type: ignore[arg-type]  # by name
+
+
+async def ask(policy: ToldPolicy, session: str) -> int:
+    """Return the version of the weights that sampled."""
+    found = await policy.generate(
+        [5, 6], sampling=Sampling(temperature=0.0), max_tokens=3, seed=None, session_id=session
+    )
+    return found.version_spans[0].version
+
+
+def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
+    with HfServer(model) as one, HfServer(model) as two:
+
+        async def play() -> None:
+            first = state_of(one, model)
+            policy = ToldPolicy("vllm", [first, state_of(two, model, is_up=False, is_open=False)])
+            try:
+                assert await ask(policy, "a") == 3
+                # 1. Asleep: nobody is asked until it is open, with newer weights.
+                asleep = replace(first, is_open=False)
+                await policy.take_note([asleep, policy._told[1].state])
+                asking = asyncio.create_task(ask(policy, "a"))
+                await asyncio.sleep(0.1)
+                assert not asking.done()
+                await policy.take_note([replace(first, version=4), policy._told[1].state])
+                assert await asking == 4
+                # 2. It dies while it is asked: the other one, which has come up, is asked instead.
+                one._is_running.clear()
+                asking = asyncio.create_task(ask(policy, "a"))
+                await asyncio.sleep(0.1)
+                down = replace(first, is_up=False, is_open=False)
+                await policy.take_note([down, state_of(two, model, version=5)])
+                assert await asking == 5
+                # 3. It is back at another place.
+                moved = replace(state_of(two, model, version=6), num_restarts=1)
+                await policy.take_note([moved, state_of(two, model, is_open=False)])
+                assert await ask(policy, "b") == 6
+                # 4. Nobody will be up any more.
+                gone = replace(down, error="it ended three times")
+                await policy.take_note([gone, replace(gone, url=two.url)])
+                with pytest.raises(Exception, match="it ended three times"):
+                    await ask(policy, "c")
+            finally:
+                await policy.aclose()
+
+        asyncio.run(asyncio.wait_for(play(), 60))
+        assert (one.num_sampled, two.num_sampled) >= (2, 2)
+
+
+def test_a_worker_that_starts_while_no_server_is_open_starts_later(model: Path) -> None:
+    with HfServer(model) as server, pytest.raises(WorkerLostError, match="takes requests yet"):
+        ToldPolicy("vllm", [state_of(server, model, is_open=False)])

@@ -48,8 +48,9 @@ SANDBOXES = {
         "containers of a Docker Engine",
     ),
     "sandboxd": (
-        "katgym.sandbox.remote.client:RemoteBackend",
-        "sandboxd:URL, the sandboxes of another machine that runs `katgym sandboxd`",
+        "katgym.sandbox.remote.fleet:connect",
+        "sandboxd:URL, the sandboxes of another machine that runs `katgym sandboxd`; URL,URL,... or"
+        " @FILE: of many",
     ),
 }
 EXPORTERS = {

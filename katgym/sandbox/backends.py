@@ -15,7 +15,8 @@ from katgym.sandbox.sandbox import SandboxBackend
 
 
 def backend(name: str, **options: Any) -> SandboxBackend:
-    """Return a new backend: `"local"`, `"docker"`, `"sandboxd:URL"`, or a plugin's.
+    """Return a new backend: `"local"`, `"docker"`, `"sandboxd:URL"` (or many: `URL,URL`,
+    `@FILE`), or a plugin's.
 
     What follows a colon is the backend's first argument; `options` are its keyword arguments.
     `UnknownNameError` names the nearest ones. The caller closes it (`aclose`).

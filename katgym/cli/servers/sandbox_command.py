@@ -38,7 +38,9 @@ _MARKS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("action", choices=("list", "check", "gc"), help="see above")
-    parser.add_argument("name", nargs="?", help="a backend, such as local or sandboxd:URL")
+    parser.add_argument(
+        "name", nargs="?", help="a backend: local, sandboxd:URL, sandboxd:@FILE, ..."
+    )
     add_option(
         parser,
         "only",

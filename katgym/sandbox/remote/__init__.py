@@ -1,1 +1,1 @@
-"""Sandboxes of another machine: `katgym sandboxd` serves them, backend `sandboxd:URL` uses them."""
+"""Sandboxes of other machines: `katgym sandboxd` serves them, backend `sandboxd` uses them."""

@@ -195,7 +195,8 @@ class RemoteBackend(SandboxBackend):
     async def gc(self) -> int:
         return await self.ask("/gc", int)
 
-    async def aclose(self) -> None:
+    async def aclose(self, timeout_s: float | None = None) -> None:
+        """End everything of this client; timeout_s: how long to wait for the server."""
         await asyncio.gather(*self._undoing)
         for link in list(self.live.values()):
             link.forget()
@@ -204,7 +205,8 @@ class RemoteBackend(SandboxBackend):
             await asyncio.gather(self._heart, return_exceptions=True)
             self._heart = None
             with contextlib.suppress(SandboxError):  # a server that is gone has none any more
-                await self.ask(f"/clients/{self.client_id}/end", type(None))
+                timeout_s = timeout_s or _TIMEOUT_S
+                await self.ask(f"/clients/{self.client_id}/end", type(None), None, timeout_s)
         if self._http is not None:
             await self._http.aclose()
             self._http = None

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from katgym.errors import UsageError
 from katgym.sandbox.base import SandboxError
+from katgym.sandbox.remote.wire import FullError
 from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
 
@@ -62,6 +63,13 @@ class Clients:
         self.max_sandboxes = max_sandboxes
         self.lease_s = lease_s
         self._clients: dict[str, Client] = {}
+        self._owners: dict[str, Client] = {}
+        """Whose each sandbox is."""
+
+    @property
+    def num_sandboxes(self) -> int:
+        """Sandboxes of all clients that live or are being made."""
+        return sum(client.num_sandboxes for client in self._clients.values())
 
     def hear(self, name: str) -> Client:
         """Return a client, which has been heard of now; a new name is a new client."""
@@ -75,10 +83,9 @@ class Clients:
 
     def find(self, sandbox: str) -> tuple[Client, Sandbox]:
         """Return a sandbox and whose it is; `SandboxError` if it does not live."""
-        for client in self._clients.values():
-            if sandbox in client.sandboxes:
-                client.heard = time.monotonic()
-                return client, client.sandboxes[sandbox]
+        if (client := self._owners.get(sandbox)) is not None:
+            client.heard = time.monotonic()
+            return client, client.sandboxes[sandbox]
         raise SandboxError(
             f"sandbox {sandbox!r} does not exist here (any more): it was killed, or its client was"
             f" not heard of for {self.lease_s:g} s"
@@ -110,9 +117,9 @@ class Clients:
     ) -> list[str]:
         making = client.making.get(request)
         if making is None:
-            used = sum(client.num_sandboxes for client in self._clients.values())
+            used = self.num_sandboxes
             if used + num > self.max_sandboxes:
-                raise SandboxError(
+                raise FullError(
                     f"this sandboxd has {used} of at most {self.max_sandboxes} sandboxes; close"
                     " some, or start it with a larger --max-sandboxes"
                 )
@@ -127,6 +134,7 @@ class Clients:
                 finally:
                     client.num_starting -= max(num, 0)
                 client.sandboxes |= {sandbox.id: sandbox for sandbox in made}
+                self._owners |= {sandbox.id: client for sandbox in made}
                 return [sandbox.id for sandbox in made]
 
             making = client.making[request] = asyncio.create_task(make_and_keep())
@@ -149,14 +157,12 @@ class Clients:
 
     async def kill(self, sandbox: str) -> None:
         """Kill a sandbox; one that is not there is fine."""
-        for client in self._clients.values():
-            found = client.sandboxes.pop(sandbox, None)
-            if found is not None:
-                for request, making in list(client.making.items()):
-                    if making.done() and not set(making.result()) & set(client.sandboxes):
-                        del client.making[request]
-                await found.kill()
-                return
+        if (client := self._owners.pop(sandbox, None)) is not None:
+            found = client.sandboxes.pop(sandbox)
+            for request, making in list(client.making.items()):
+                if making.done() and not set(making.result()) & set(client.sandboxes):
+                    del client.making[request]
+            await found.kill()
 
     async def end_silent(self) -> None:
         """End clients that are not heard of, for ever."""
@@ -180,6 +186,8 @@ class Clients:
             logger.warning("a client is gone; %d sandboxes end", client.num_sandboxes)
         for making in client.making.values():
             making.cancel()
+        for sandbox in client.sandboxes:
+            self._owners.pop(sandbox, None)
         try:
             await client.backend.aclose()
         except (SandboxError, OSError) as e:

@@ -36,7 +36,7 @@ from katgym.sandbox.sandbox import SandboxBackend
 logger = logging.getLogger(__name__)
 
 MIN_TOKEN_CHARACTERS = 16
-_STATUS = {"usage": 400, "layer": 409, "file": 422, "unavailable": 503}
+_STATUS = {"usage": 400, "layer": 409, "file": 422, "unavailable": 503, "full": 503}
 """Kind of a problem -> HTTP status; 502 for the others. Clients read the problem itself."""
 Handler = Callable[[Request, bytes], Awaitable[object]]
 T = TypeVar("T")
@@ -66,6 +66,7 @@ class SandboxServer:
         one, client = "/sandboxes/{id}", "/clients/{client}"
         routes: Mapping[str, Handler] = {
             "/enforcement": self._enforcement,
+            "/status": self._status,
             "/gc": lambda request, body: self.backend.gc(),
             "/layers/{digest}/exists": self._has_layer,
             "/layers/{digest}": self._add_layer,
@@ -128,6 +129,11 @@ class SandboxServer:
         if self.pythons and "python" in found.capabilities:
             return replace(found, notes=(*found.notes, f"interpreters: {', '.join(self.pythons)}"))
         return replace(found, capabilities=found.capabilities - {"python", "call"})
+
+    async def _status(self, request: Request, body: bytes) -> object:
+        return wire.Status(
+            num_sandboxes=self.clients.num_sandboxes, max_sandboxes=self.clients.max_sandboxes
+        )
 
     async def _has_layer(self, request: Request, body: bytes) -> object:
         return self.store.get(_digest(request.path_params["digest"])) is not None

@@ -45,12 +45,24 @@ class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request could not be done.
 
-    `kind` is "usage", "file", "layer" (one has to be uploaded), "unavailable" or "sandbox".
+    `kind` is "usage", "file", "layer" (one has to be uploaded), "unavailable", "full" or "sandbox".
     """
 
     kind: str
     text: str
     errno: int = 0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How full a server is."""
+
+    num_sandboxes: int
+    """Sandboxes of all clients that live or are being made."""
+    max_sandboxes: int
+
+
+class FullError(SandboxError):
+    """The server has as many sandboxes as it may; it has room when some end."""
 
 
 class MissingLayerError(UsageError):
@@ -62,6 +74,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
     "layer": MissingLayerError,
     "usage": UsageError,
     "unavailable": SandboxUnavailableError,
+    "full": FullError,
 }
 """Kind of a problem -> its error, a narrower one before a wider; "sandbox" is all the others."""
 _MARK = "\x00raw\x00"

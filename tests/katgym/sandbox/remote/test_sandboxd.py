@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
-import re
 import shutil
 import signal
 import socket
@@ -14,12 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
+from sandboxd_process import TOKEN, Server, running_sandboxd
 
 from katgym.cli.main import main
 from katgym.errors import UsageError
@@ -39,44 +38,10 @@ from katgym.sandbox.remote.client import RemoteBackend
 from katgym.sandbox.remote.config import SandboxdConfig
 from katgym.sandbox.venvs import ensure_venv
 
-TOKEN = "a token of sixteen characters or more"
-
-
-@dataclass
-class Server:
-    url: str
-    process: subprocess.Popen[bytes]
-    layers: Path
-
-
-@contextlib.contextmanager
-def _running(folder: Path) -> Iterator[Server]:
-    (folder / "token").write_text(TOKEN + "\n")
-    (folder / "token").chmod(0o600)
-    command = [sys.executable, "-m", "katgym.cli.main", "sandboxd", "--port", "0"]
-    command += ["--token-file", str(folder / "token"), "--max-sandboxes", "6"]
-    command += ["--offer-python", ensure_venv(())]
-    # A layer store of its own, so that layers really travel.
-    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 30
-        while not (found := re.search(r"http://\S+", (folder / "log").read_text())):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        yield Server(found[0], process, folder / "cache" / "katgym" / "layers")
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(15)
-        finally:
-            process.kill()
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _running(tmp_path_factory.mktemp("sandboxd")) as found:
+    with running_sandboxd(tmp_path_factory.mktemp("sandboxd")) as found:
         yield found
 
 
@@ -260,7 +225,7 @@ def test_a_server_that_dies_fails_what_runs_and_leaves_nothing(tmp_path: Path) -
     for number in (signal.SIGTERM, signal.SIGKILL):
         folder = tmp_path / number.name
         folder.mkdir()
-        with _running(folder) as server:
+        with running_sandboxd(folder) as server:
             asyncio.run(run(server, number))
         assert TOKEN not in (folder / "log").read_text()
 

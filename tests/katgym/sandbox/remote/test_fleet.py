@@ -1,0 +1,340 @@
+"""Fleets of real `katgym sandboxd` processes: placing, losing daemons, finding them again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sandboxd_process import TOKEN, Server, running_sandboxd
+
+import katgym
+from katgym import RolloutStatus, Task, UsageError, assistant
+from katgym.cli.main import main
+from katgym.environment.env import Env
+from katgym.environment.messages import Message
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
+from katgym.sandbox import (
+    Sandbox,
+    SandboxError,
+    SandboxSpec,
+    SandboxUnavailableError,
+    backend,
+    close_shared_backends,
+    layer_store,
+    shared_backend,
+)
+from katgym.sandbox.remote import wire
+from katgym.sandbox.remote.client import RemoteBackend
+from katgym.sandbox.remote.fleet import FleetBackend
+from katgym.testing import ScriptedPolicy
+
+NUM_TASKS = int(os.environ.get("KATGYM_TEST_FLEET_ROLLOUTS", "60"))
+SLEEP = {"cmd": "sleep 0.3; echo done"}
+
+
+class Fleet:
+    """Daemons that are killed and started again at their ports."""
+
+    def __init__(self, folder: Path, num: int) -> None:
+        self.folder, self.num_kills = folder, 0
+        self.running: dict[str, contextlib.ExitStack] = {}
+        self.servers: dict[str, Server] = {}
+        for number in range(num):
+            self.start(str(number))
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers.values()]
+
+    def start(self, name: str) -> None:
+        port = self.servers[name].url.rsplit(":", 1)[1] if name in self.servers else "0"
+        stack = contextlib.ExitStack()
+        self.servers[name] = stack.enter_context(running_sandboxd(self.folder / name, port=port))
+        self.running[name] = stack
+
+    def kill(self, name: str) -> None:
+        self.num_kills += 1
+        self.servers[name].process.kill()
+        self.running.pop(name).close()
+
+    def close(self) -> None:
+        for stack in self.running.values():
+            stack.close()
+
+    async def num_left(self) -> list[int]:
+        """Return how many sandboxes each daemon that runs has."""
+        found = []
+        for name in self.running:
+            made = RemoteBackend(self.servers[name].url, token=TOKEN)
+            found.append((await made.ask("/status", wire.Status)).num_sandboxes)
+            await made.aclose()
+        return found
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
+    made = Fleet(tmp_path, 3)
+    yield made
+    close_shared_backends()
+    made.close()
+
+
+def play(places: str, work: Callable[[FleetBackend], Awaitable[None]]) -> None:
+    async def run() -> None:
+        made = backend(f"sandboxd:{places}", token=TOKEN)
+        assert isinstance(made, FleetBackend)
+        try:
+            await asyncio.wait_for(work(made), 120)
+        finally:
+            await made.aclose()
+
+    asyncio.run(run())
+
+
+def where(box: Sandbox) -> str:
+    return box.link._daemon.url  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.slow
+def test_sandboxes_go_where_their_layers_are_until_that_is_much_fuller(fleet: Fleet) -> None:
+    specs = [
+        SandboxSpec(layers=(layer_store().add_files({"name": bytes([65 + n])}),)) for n in range(2)
+    ]
+
+    async def work(made: FleetBackend) -> None:
+        assert (await made.enforcement()).level.startswith("local: ")
+        boxes = [await made.create(specs[0]) for _ in range(3)]
+        assert len({where(box) for box in boxes[:2]}) == 1
+        boxes += [await made.create(specs[n % 2]) for n in range(15)]
+        used = [sum(where(box) == url for box in boxes) for url in fleet.urls]
+        assert used == [6, 6, 6]  # what each said it has room for
+        assert [await box.read("name") for box in boxes[-2:]] == [b"B", b"A"]
+        waiting = asyncio.create_task(made.create(specs[0]))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await boxes[4].kill()
+        assert await (await waiting).read("name") == b"A"
+        beside = next(box for box in boxes[1:4] if where(box) == where(boxes[0]))
+        await beside.kill()
+        (fork,) = await boxes[0].fork()
+        assert await fork.read("name") == b"A"
+
+    play(",".join(fleet.urls), work)
+    assert asyncio.run(fleet.num_left()) == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_daemon_that_hangs_is_lost_soon_and_used_again(fleet: Fleet) -> None:
+    async def work(made: FleetBackend) -> None:
+        boxes = [await made.create(SandboxSpec()) for _ in range(6)]
+        hung = fleet.servers["1"]
+        mine = [box for box in boxes if where(box) == hung.url]
+        commands = [asyncio.create_task(box.exec("sleep 100")) for box in mine]
+        await asyncio.sleep(0.3)
+        os.kill(hung.process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            for command in commands:
+                with pytest.raises(SandboxUnavailableError, match="was lost: no answer"):
+                    await command
+            assert time.monotonic() - began < 20
+            began = time.monotonic()
+            with pytest.raises(SandboxUnavailableError, match="was lost"):
+                await mine[0].read("x")
+            assert hung.url not in [where(await made.create(SandboxSpec())) for _ in range(3)]
+            assert time.monotonic() - began < 5
+        finally:
+            os.kill(hung.process.pid, signal.SIGCONT)
+        while (found := where(await made.create(SandboxSpec()))) != hung.url:
+            assert found
+            await asyncio.sleep(0.2)
+        # What it had of ours before is gone, though it never died.
+        assert (await fleet.num_left())[1] == 1
+
+    play(",".join(fleet.urls), work)
+
+
+class Workshop(Env):
+    """Runs commands in a sandbox of its fleet."""
+
+    splits = ("train",)
+
+    def __init__(self, *, sandbox: str, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self.name, self.box = sandbox, None  # type: ignore[var-annotated]
+        self.outputs: list[str] = []
+
+    def load_tasks(self, split: str) -> Sequence[Task]:
+        return [Task(task_id=f"t{n}", prompt="work") for n in range(NUM_TASKS)]
+
+    async def setup(self) -> None:
+        self.outputs = []
+        self.box = await shared_backend(self.name).create(SandboxSpec())
+
+    async def teardown(self) -> None:
+        box, self.box = self.box, None
+        if box is not None:
+            await box.kill()
+
+    @katgym.tool(timeout_s=100.0)
+    async def sh(self, cmd: str) -> str:
+        """Run a command."""
+        assert self.box is not None
+        self.outputs.append((await self.box.exec(cmd)).text())
+        return self.outputs[-1]
+
+    async def reply(self, message: Message) -> str | None:
+        self.finish("enough")
+        return None
+
+    @katgym.scorer()
+    def has_worked(self) -> float:
+        """Every command ran to its end."""
+        return float(self.outputs == ["done\n"] * 4)
+
+
+@pytest.mark.slow
+def test_no_rollout_is_lost_when_daemons_are_killed_at_random(fleet: Fleet, tmp_path: Path) -> None:
+    places = tmp_path / "hosts.txt"
+    places.write_text("\n".join(fleet.urls) + "\n# all of them\n")
+    policy = ScriptedPolicy([assistant("", [("sh", SLEEP)])] * 4 + [assistant("over")])
+    env = Workshop(sandbox=f"sandboxd:@{places}")
+    engine = RolloutEngine(
+        policy, config=EngineConfig(max_concurrency=8, max_retries=8, retry_delay_s=0.05)
+    )
+    tasks = [f"t{n}" for n in range(NUM_TASKS)]
+    requests = [RolloutRequest(env=env, task_id=task, split="train") for task in tasks]
+    done = False
+
+    async def kill_at_random() -> None:
+        draw, starting = random.Random(3), []
+        while not done:
+            if len(fleet.running) > 1:
+                name = draw.choice(list(fleet.running))
+                await asyncio.to_thread(fleet.kill, name)
+                starting.append(asyncio.create_task(asyncio.to_thread(fleet.start, name)))
+            await asyncio.sleep(draw.uniform(0.2, 2))
+        await asyncio.gather(*starting)
+
+    async def run() -> list[katgym.Rollout]:
+        nonlocal done
+        killing = asyncio.create_task(kill_at_random())
+        try:
+            return [rollout async for _, rollout in engine.run(requests)]
+        finally:
+            done = True
+            await killing
+
+    rollouts = asyncio.run(asyncio.wait_for(run(), 600))
+    assert fleet.num_kills >= 4
+    assert len(rollouts) == NUM_TASKS
+    assert [r for r in rollouts if r.status is not RolloutStatus.TERMINATED] == []
+    assert {r.reward.value for r in rollouts} == {1.0}
+    assert sum(r.num_retries for r in rollouts) > 0
+    print(f"{fleet.num_kills} kills, {sum(r.num_retries for r in rollouts)} rollouts begun again")
+    deadline = time.monotonic() + 30
+    while asyncio.run(fleet.num_left()) != [0, 0, 0]:
+        assert time.monotonic() < deadline, "a sandbox was left behind"
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_a_file_is_read_again_when_it_changes(
+    fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = tmp_path / "hosts.txt"
+    places.write_text(fleet.urls[0])
+
+    async def until(made: FleetBackend, url: str) -> Sandbox:
+        while where(box := await made.create(SandboxSpec())) != url:
+            await box.kill()
+            await asyncio.sleep(0.1)
+        return box
+
+    async def work(made: FleetBackend) -> None:
+        old = await made.create(SandboxSpec())
+        places.write_text(f"  {fleet.urls[1]}/  # a new one\n\n")
+        await until(made, fleet.urls[1])
+        assert (await old.exec("echo here")).text() == "here\n"
+        await old.kill()
+        for text in ("", "nonsense\n"):
+            places.write_text(text)
+            await asyncio.sleep(1.1)
+            await until(made, fleet.urls[1])
+        places.unlink()
+        await asyncio.sleep(1.1)
+        await until(made, fleet.urls[1])
+
+    play(f"@{places}", work)
+    for text in ("names no sandboxd", "got 'nonsense'", "cannot be read: [Errno 2]"):
+        assert f"the fleet stays as it is: {text}" in caplog.text or text in caplog.text
+
+
+def free_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_a_fleet_of_nobody_says_who_cannot_be_reached() -> None:
+    first, second = free_url(), free_url()
+
+    async def work(made: FleetBackend) -> None:
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await made.create(SandboxSpec())
+        assert f"{first}: sandboxd at {first} cannot be reached" in str(caught.value)
+        assert f"; {second}: " in str(caught.value)
+        with pytest.raises(SandboxUnavailableError, match="can be used"):
+            await made.enforcement()
+
+    play(f"{first},{second}", work)
+
+
+@pytest.mark.parametrize(
+    ("places", "text"),
+    [
+        ("http://a:1,http://a:1/", "names sandboxd 'http://a:1' twice"),
+        ("http://a:1,b:2", "a sandboxd is named like 'sandboxd:http://HOST:PORT', got 'b:2'"),
+        ("http://a:1,", "got ''"),
+        ("@", "the list of daemons '.' cannot be read"),
+        ("@{}/none", "none' cannot be read: .*No such file"),
+        ("@{}/empty", "empty' names no sandboxd; write a URL"),
+    ],
+)
+def test_a_list_that_is_none_is_refused(tmp_path: Path, places: str, text: str) -> None:
+    (tmp_path / "empty").write_text("# nobody yet\n\n")
+    with pytest.raises(UsageError, match=text):
+        backend(f"sandboxd:{places.format(tmp_path)}", token=TOKEN)
+
+
+def test_the_command_line_names_a_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
+    with running_sandboxd(tmp_path / "one") as server:
+        (tmp_path / "hosts").write_text(f"{server.url}\n{free_url()}\n")
+        assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'hosts'}"]) == 0
+        assert "local: " in capsys.readouterr().out
+    assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'none'}"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_making_one_that_fails_everywhere_says_why(tmp_path: Path) -> None:
+    with running_sandboxd(tmp_path / "one") as server:
+
+        async def work(made: FleetBackend) -> None:
+            with pytest.raises(UsageError, match="offers no interpreter"):
+                await made.create(SandboxSpec(python="/bin/none"))
+            with pytest.raises((UsageError, SandboxError), match="image"):
+                await made.create(SandboxSpec(image="x"))
+            assert await (await made.create(SandboxSpec())).exec("true")
+
+        play(f"{server.url},{free_url()}", work)

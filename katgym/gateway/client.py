@@ -19,6 +19,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from katgym.errors import PolicyError
 from katgym.policies.endpoints.http_retry import HttpClient, HttpStatusError, RetryConfig
@@ -186,6 +187,20 @@ class GatewayClient:
         """
         named = {"key": key} if key else {}
         return await self.post("/control/replace", {"num_sessions": num_sessions, **named})
+
+    async def sessions(self, status: str = "") -> AsyncIterator[dict[str, Any]]:
+        """Yield the store's sessions, or those in one status, as the gateway shows them.
+
+        They are asked for page by page; one that is sealed meanwhile may come twice.
+        """
+        query = {"status": status} if status else {}
+        while True:
+            page = await self.get(f"/sessions?{urlencode(query)}")
+            for session in page["sessions"]:
+                yield session
+            if page["next"] is None:
+                return
+            query["after"] = page["next"]
 
     async def status(self) -> dict[str, Any]:
         """Return the rollout manager's state and the model servers'."""

@@ -249,6 +249,34 @@ def all_sessions(
     ]
 
 
+def read_after(
+    connection: sqlite3.Connection, row: int, statuses: Collection[SessionStatus], limit: int
+) -> list[tuple[int, SessionRecord]]:
+    """Return the live sessions after a row, each with its own."""
+    where, values = _where(statuses)
+    found = connection.execute(
+        f"SELECT * FROM sessions WHERE {where} AND id > ? ORDER BY id LIMIT ?",
+        (*values, row, limit),
+    )
+    return [(each["id"], record_from_columns(each, each["reward"])) for each in found]
+
+
+def read_latest(
+    connection: sqlite3.Connection, statuses: Collection[SessionStatus], limit: int
+) -> list[SessionRecord]:
+    """Return the last of the live sessions, the oldest of them first."""
+    where, values = _where(statuses)
+    found = connection.execute(
+        f"SELECT * FROM sessions WHERE {where} ORDER BY id DESC LIMIT ?", (*values, limit)
+    )
+    return [record_from_columns(each, each["reward"]) for each in reversed(found.fetchall())]
+
+
+def _where(statuses: Collection[SessionStatus]) -> tuple[str, tuple[str, ...]]:
+    marks = ", ".join("?" * len(statuses))
+    return (f"status IN ({marks})" if statuses else "1"), tuple(map(str, statuses))
+
+
 def delete_sessions(connection: sqlite3.Connection, session_ids: Sequence[str]) -> None:
     """Remove sessions with everything that is kept of them."""
     for session_id in session_ids:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -185,6 +186,10 @@ class RolloutStore:
         """Return how many sessions there are, live and sealed."""
         with self.connections.read() as connection:
             return live.num_sessions(connection)
+
+    def shard_names(self, connection: sqlite3.Connection) -> list[str]:
+        """Return the names of the shards that count, the oldest first."""
+        return _finished(connection)
 
     def keys_of_open_sessions(self) -> dict[str, str]:
         """Return the ids of sessions that are open by the hashes of their keys."""

@@ -51,7 +51,7 @@ OF_ROLLOUTS = {
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
         " --max-tokens --set --store --json"
     ),
-    "show": "store session --text --status --limit --json",
+    "show": "store session --text --status --limit --after --json",
     "export": "store --format --out --status --min-reward",
     "stats": "store --json",
     "gc": "store --older-than --keep-expired --drop-shard --dry-run --json",

@@ -8,6 +8,7 @@ example:
   katgym rollouts show rollouts
   katgym rollouts show rollouts --status failed --limit 20
   katgym rollouts show rollouts s-01
+  katgym rollouts show rollouts --after live:2000 --limit 1000 --json
   katgym rollouts show rollouts s-01 --text
 """
 
@@ -33,6 +34,7 @@ from katgym.rollout_store import (
     StoredSession,
 )
 from katgym.rollout_store.records import FACTS
+from katgym.rollout_store.session_pages import read_latest, read_page
 
 _STYLES = {"open": "cyan", "finished": "green", "failed": "bold red", "expired": "yellow"}
 
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "text", "with SESSION: its messages as well", action="store_true")
     add_option(parser, "status", choices=[str(s) for s in SessionStatus])
     add_option(parser, "limit", "of the latest sessions (50)", default=50)
+    add_option(parser, "after", "instead of the latest: a page from the beginning, or this cursor")
     add_option(parser, "json")
 
 
@@ -53,9 +56,13 @@ def run(args: argparse.Namespace) -> int:
         if args.session is not None:
             _show(store.stored(args.session), has_text=args.text, is_json=args.json)
             return 0
-        records = [r for r in store.sessions() if not args.status or r.status in args.status]
-        shown = records[max(0, len(records) - args.limit) :]
-        num_unreadable = store.num_left_out
+        statuses = [SessionStatus(status) for status in args.status or ()]
+        cursor = ""
+        if args.after is None:
+            shown = read_latest(store, statuses=statuses, limit=args.limit)
+        else:
+            shown, cursor = read_page(store, statuses=statuses, after=args.after, limit=args.limit)
+        num_sessions, num_unreadable = store.num_sessions(), store.num_left_out
     if args.json:
         console.print_json(shown)
     else:
@@ -72,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
         ]
         names = ("session", "group", "status", "reward", "created (UTC)", "seconds")
         console.print_rows(rows, header=names, right=("reward", "seconds"))
-        console.stderr.print(f"{len(shown)} of {len(records)} sessions shown")
+        console.stderr.print(f"{len(shown)} of {num_sessions} sessions shown")
+    if cursor:
+        console.stderr.print(f"the next page: --after {cursor}")
     return int(num_unreadable > 0)
 
 

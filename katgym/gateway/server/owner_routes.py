@@ -1,8 +1,9 @@
 """The routes of the gateway's owner: sessions, rewards, and the moving of weights.
 
     POST /sessions            {"id", "group_id", "metadata", "max_calls", "max_tokens", "timeout_s"}
-    GET  /sessions            POST /s/ID/reward {"reward", "components"}
-    GET  /s/ID                POST /s/ID/finish {"reward", "components", "status"}
+    GET  /sessions?status=&after=&limit=
+    GET  /s/ID                POST /s/ID/reward {"reward", "components"}
+                              POST /s/ID/finish {"reward", "components", "status"}
     POST /control/pause       POST /control/resume {"version"}      GET /control/status
     POST /control/replace     {"num_sessions", "key"}
     GET  /health              GET  /ready    (no key)
@@ -38,9 +39,11 @@ from katgym.gateway.session_table import LiveSession, sha256_of
 from katgym.gateway.wire import fields, openai_chat
 from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.rollout_store.records import SessionRecord, SessionStatus
+from katgym.rollout_store.session_pages import MAX_PAGE, read_page
 
 Handler = Callable[[Request, dict[str, Any]], Awaitable[Any]]
 _MAX_NAMED = 10_000
+_PAGE = 500
 _MAX_OWNER_BYTES = 2 << 20
 _ENDINGS = ("finished", "failed")
 
@@ -148,8 +151,17 @@ class _Owner:
         status = request.query_params.get("status")
         if status is not None and status not in list(SessionStatus):
             raise fields.body_error(f"status is one of {[str(s) for s in SessionStatus]}")
-        wanted = None if status is None else SessionStatus(status)
-        return {"sessions": [_show(r) for r in self._gateway.store.sessions(wanted)]}
+        limit = request.query_params.get("limit", str(_PAGE))
+        if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PAGE:
+            raise fields.body_error(f"limit is a whole number in 1..{MAX_PAGE}, got {limit!r:.80}")
+        found, cursor = await asyncio.to_thread(
+            read_page,
+            self._gateway.store,
+            statuses=() if status is None else (SessionStatus(status),),
+            after=request.query_params.get("after", ""),
+            limit=int(limit),
+        )
+        return {"sessions": [_show(record) for record in found], "next": cursor or None}
 
     async def session(self, request: Request, _: dict[str, Any]) -> Any:
         session = await self._find(request)

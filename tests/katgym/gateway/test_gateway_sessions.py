@@ -131,7 +131,7 @@ def test_rewards_and_endings_are_kept(guarded):
     assert ask(guarded, "/s/a/v1/chat/completions", key).status_code == 403
     assert ask(guarded, "/v1/chat/completions", key).status_code == 401
     assert guarded.owner("POST", "/s/a/finish").status_code == 403
-    assert guarded.owner("GET", "/sessions?status=open").json() == {"sessions": []}
+    assert guarded.owner("GET", "/sessions?status=open").json() == {"sessions": [], "next": None}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -30,6 +31,7 @@ from katgym.gateway.server.bodies import JSON, decode, error_response, read_body
 from katgym.gateway.server.body_process import COUNTING
 from katgym.gateway.server.client_disconnect import client_gone, wait_for_disconnect
 from katgym.gateway.server.large_bodies import LARGE_BYTES, LargeBodies, has_many_entries
+from katgym.gateway.server.metrics import CallMetrics
 from katgym.gateway.server.owner_routes import owner_routes
 from katgym.gateway.wire import (
     anthropic_messages,
@@ -64,6 +66,7 @@ class GatewayApp:
         self._gateway = gateway
         self._keys = AgentKeys(gateway)
         self._large = LargeBodies()
+        self._metrics = CallMetrics()
 
     def application(self) -> ASGIApp:
         """Return the ASGI application; the gateway opens and closes with it.
@@ -94,7 +97,7 @@ class GatewayApp:
             for path in ("/v1/models", "/v1/models/{model:path}"):
                 routes.append(Route(prefix + path, self._models, methods=["GET"]))
         return Starlette(
-            routes=[*routes, *owner_routes(self._gateway, self._keys)],
+            routes=[*routes, *owner_routes(self._gateway, self._keys, self._metrics)],
             lifespan=self._lifespan,
             exception_handlers={404: _unknown_route, 405: _unknown_route},
         )
@@ -124,9 +127,9 @@ class GatewayApp:
             is_named = bool(context.idempotency_key)
             respond = self._gateway.respond_once if is_named else self._gateway.respond
             if context.body.get("stream") is True or (context.is_large and context.call.is_stream):
-                return await self._stream(request, context, respond(context))
+                return await self._stream(request, context, self._count(respond(context), context))
             # Answered at once; a client that disconnects ends its call.
-            work = respond(context)
+            work = self._count(respond(context), context)
             task = asyncio.current_task()
             assert task is not None
             gone = asyncio.ensure_future(wait_for_disconnect(request))
@@ -146,9 +149,17 @@ class GatewayApp:
         except Exception:  # a fault of ours: the agent gets an answer, the log the rest
             logger.exception("a call failed")
             failure = GatewayError(ErrorKind.INTERNAL, "the gateway failed; its log says why")
+        self._metrics.count_failure(api.ROUTE, failure.status)
         if context is not None:
             await self._gateway.note_failure(context, failure)
         return error_response(api, failure)
+
+    async def _count(self, work: Responding, context: CallContext) -> Served:
+        """Return a call's answer; it is counted."""
+        began_s = time.perf_counter()
+        served = await work
+        self._metrics.count_answer(context.api.ROUTE, served, time.perf_counter() - began_s)
+        return served
 
     async def _read(self, request: Request, context: CallContext, route: str) -> None:
         """Set a call's body; or, of a large one, the call itself."""
@@ -199,9 +210,11 @@ class GatewayApp:
             for event in api.events(answering.result()):
                 yield event
         except GatewayError as failure:
+            self._metrics.count_failure(api.ROUTE, failure.status)
             await gateway.note_failure(context, failure)
             yield api.error_event(failure)
         except asyncio.CancelledError:
+            self._metrics.count_failure(api.ROUTE, client_gone().status)
             # Written down once the call has ended: nothing may be awaited here.
             answering.add_done_callback(
                 lambda _: gateway.note_failure_later(context, client_gone())

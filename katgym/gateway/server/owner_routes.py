@@ -6,7 +6,7 @@
                               POST /s/ID/finish {"reward", "components", "status"}
     POST /control/pause       POST /control/resume {"version"}      GET /control/status
     POST /control/replace     {"num_sessions", "key"}
-    GET  /health              GET  /ready    (no key)
+    GET  /metrics             GET  /health   GET  /ready    (the last two want no key)
 
 Not here: the routes of agents (`app.py`).
 """
@@ -35,6 +35,7 @@ from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.agent_keys import AgentKeys
 from katgym.gateway.server.bodies import decode, error_response, read_body
 from katgym.gateway.server.client_disconnect import admit
+from katgym.gateway.server.metrics import CONTENT_TYPE, CallMetrics
 from katgym.gateway.session_table import LiveSession, sha256_of
 from katgym.gateway.wire import fields, openai_chat
 from katgym.rollout_store.groups import IS_HELD_OUT
@@ -48,7 +49,7 @@ _MAX_OWNER_BYTES = 2 << 20
 _ENDINGS = ("finished", "failed")
 
 
-def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
+def owner_routes(gateway: Gateway, keys: AgentKeys, calls: CallMetrics) -> list[Route]:
     """Return the routes of one gateway's owner."""
     owner = _Owner(gateway)
 
@@ -80,7 +81,15 @@ def owner_routes(gateway: Gateway, keys: AgentKeys) -> list[Route]:
         content = msgspec.json.encode(body)
         return Response(content, status_code=status, media_type="application/json")
 
+    async def metrics(request: Request) -> Response:
+        try:
+            keys.check_owner(request)
+        except GatewayError as failure:
+            return error_response(openai_chat, failure)
+        return Response(calls.render(gateway), media_type=CONTENT_TYPE)
+
     return [
+        Route("/metrics", metrics, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/ready", ready, methods=["GET"]),
         Route("/sessions", guard(owner.create), methods=["POST"]),

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -366,3 +367,43 @@ def test_sessions_are_listed_page_by_page(guarded):
             return [each["session_id"] async for each in client.sessions("open")]
 
     assert asyncio.run(go()) == [f"s{number}" for number in range(5)]
+
+
+def read_metrics(gateway, key=OWNER):
+    answer = gateway.client.get("/metrics", headers={"Authorization": f"Bearer {key}"})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = {}
+    for line in answer.text.splitlines():
+        if not line.startswith("#"):
+            name, value = re.fullmatch(r"(katgym_gateway_\w+(?:{[^{}]*})?) (\S+)", line).groups()
+            samples[name.removeprefix("katgym_gateway_")] = float(value)
+    return samples
+
+
+def test_metrics_tell_calls_tokens_and_the_store(server, tmp_path):
+    with running(tmp_path / "store", server.url, auth="keys") as gateway:
+        assert gateway.client.get("/metrics").status_code == 401
+        key = make(gateway, id="s").json()["key"]
+        auth = {"Authorization": f"Bearer {key}"}
+        assert gateway.client.get("/metrics", headers=auth).status_code == 401
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        path = "/s/s/v1/chat/completions"
+        usage = gateway.client.post(path, json=chat, headers=auth).json()["usage"]
+        streamed = gateway.client.post(path, json={**chat, "stream": True}, headers=auth)
+        assert streamed.status_code == 200
+        assert gateway.client.post(path, json={}, headers=auth).status_code == 400
+        assert gateway.client.post(path, json=chat).status_code == 401
+        gateway.owner("POST", "/control/resume", version=7)
+        found = read_metrics(gateway)
+    route = 'route="openai/chat"'
+    for status, num in ((200, 2), (400, 1), (401, 1)):
+        assert found[f'calls_total{{{route},status="{status}"}}'] == num
+    assert found['tokens_total{kind="prompt"}'] == 2 * usage["prompt_tokens"]
+    assert found['tokens_total{kind="completion"}'] == 2 * usage["completion_tokens"]
+    assert found[f'call_seconds_bucket{{{route},le="+Inf"}}'] == 2
+    assert found[f"call_seconds_count{{{route}}}"] == 2
+    assert found[f"call_seconds_sum{{{route}}}"] > 0
+    assert (found["policy_version"], found["ready"], found["paused"]) == (7, 1, 0)
+    assert found["store_writes_total"] >= 3
+    assert found[f'upstream_healthy{{upstream="{server.url}"}}'] == 1

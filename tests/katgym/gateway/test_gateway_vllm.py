@@ -254,7 +254,7 @@ def test_the_weights_behind_every_token_are_recorded(gateway, served):
 
 
 def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_folder, tmp_path):
-    options = {"answering": "tokens", "max_retries": 60}
+    options = {"answering": "tokens", "max_wait_s": 600}
     with running(tmp_path / "store", served.url, **options) as gateway:
         first = openai_session(gateway, "s", num_turns=2)
         answers = []

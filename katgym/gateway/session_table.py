@@ -142,7 +142,8 @@ class SessionTable:
         )
         await self._writer.create_session(record)
         self._ids[record.key_sha256] = session_id
-        session = LiveSession(
+        # Another call may have read it from the store by now: a session is one object.
+        session = self._held.get(session_id) or LiveSession(
             record=record, conversation=Conversation(), deadline_s=record.deadline_s
         )
         self._keep(session)
@@ -220,6 +221,7 @@ class SessionTable:
 
     async def _load(self, session_id: str) -> LiveSession | None:
         session = await asyncio.to_thread(self._read, session_id)
+        session = self._held.get(session_id) or session
         if session is not None:
             self._keep(session)
         return session

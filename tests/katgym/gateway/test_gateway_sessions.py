@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -338,3 +339,10 @@ def test_a_damaged_state_file_is_named(server, tmp_path, content):
     (folder / "gateway.json").write_bytes(content)
     with pytest.raises(UsageError, match=r"gateway\.json"), running(folder, server.url):
         pass
+
+
+def test_calls_that_begin_a_session_at_once_are_of_one_session(gateway):
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(gateway.say, f"s{i // 8}", "hi") for i in range(160)]
+        assert [answer.result().status_code for answer in asked] == [200] * 160
+    assert [len(gateway.store.turns(f"s{i}")) for i in range(20)] == [8] * 20

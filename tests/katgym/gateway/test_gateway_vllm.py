@@ -8,8 +8,11 @@ and its neighbours).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -24,6 +27,10 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 openai = pytest.importorskip("openai", reason="needs the package 'openai'")
 anthropic = pytest.importorskip("anthropic", reason="needs the package 'anthropic'")
 
+from katgym.errors import UsageError  # noqa: E402
+from katgym.gateway.config import GatewayConfig  # noqa: E402
+from katgym.gateway.gateway import Gateway  # noqa: E402
+from katgym.rollout_store import RolloutStore  # noqa: E402
 from katgym.rollout_store.rollouts import rollouts  # noqa: E402 - after the skips
 from katgym.vllm_server import VllmServer, VllmServerConfig  # noqa: E402
 
@@ -273,3 +280,31 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_f
         assert answer.usage.completion_tokens == len(nodes[-1].tokens.completion_ids) == 4000
         assert gateway.gateway.pool.upstreams[0].num_failures > 0
         assert difference(gateway, model_and_folder, "s") <= TOLERANCE
+
+
+def test_the_server_tells_what_it_is_and_another_tokenizer_is_refused(
+    served, model_and_folder, tmp_path
+):
+    with running(tmp_path / "s", served.url, answering="tokens") as gateway:
+        (told,) = gateway.client.get("/control/status").json()["upstreams"]
+        assert told["identity"] == {
+            "model": "reference",
+            "tokenizer": "checked",
+            "chat template": "reference",
+            "weights": "reference",
+        }
+    folder = tmp_path / "swapped"
+    shutil.copytree(model_and_folder[1], folder)
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text())
+    words = data["model"]["vocab"]
+    words["A"], words["B"] = words["B"], words["A"]
+    path.write_text(json.dumps(data))
+    config = GatewayConfig(
+        upstreams=(served.url,), auth="none", answering="tokens", tokenizer=str(folder)
+    )
+    with (
+        RolloutStore.open(tmp_path / "t") as store,
+        pytest.raises(UsageError, match="tokenizer: "),
+    ):
+        asyncio.run(Gateway(config, store).open())

@@ -76,7 +76,8 @@ BEGIN_EPOCH = (
 _CHANGES_OF_4 = (
     BEGIN_EPOCH,
     "INSERT INTO changes (session_id, group_id, is_held_out)"
-    f" SELECT session_id, group_id, {_IS_HELD_OUT.format('')} FROM sessions ORDER BY id",
+    f" SELECT session_id, group_id, {_IS_HELD_OUT.format('')} FROM sessions"
+    " ORDER BY coalesce(ended_s, created_s), id",
     "INSERT OR IGNORE INTO firsts SELECT is_held_out, CASE WHEN is_held_out THEN session_id"
     " ELSE group_id END, change FROM changes WHERE is_held_out OR group_id <> '' ORDER BY change",
 )

@@ -115,8 +115,10 @@ def read_shard(folder: Path, name: str) -> Iterator[StoredSession]:
 
 
 def read_memberships(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the columns `session_id`, `group_id` and `metadata` of a shard's sessions."""
-    return _read(rollouts_file(folder, name), columns=["session_id", "group_id", "metadata"])
+    """Return ids, groups and metadata of a shard's sessions, the first that ended first."""
+    names = ["session_id", "group_id", "metadata", "created_s", "ended_s"]
+    rows = _read(rollouts_file(folder, name), columns=names)
+    return sorted(rows, key=lambda row: row["ended_s"] or row["created_s"])
 
 
 def read_turn_statistics(folder: Path, name: str) -> list[dict[str, Any]]:

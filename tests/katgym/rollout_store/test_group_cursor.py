@@ -151,11 +151,27 @@ def steps_of(ops: dict[str, int]) -> st.SearchStrategy[list[tuple[str, int]]]:
     return st.lists(st.tuples(names, st.integers(0, 30)), min_size=50, max_size=100)
 
 
-@given(steps=st.one_of(steps_of(OPS), steps_of(OPS | COPIES)))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+STEPS = st.one_of(steps_of(OPS), steps_of(OPS | COPIES))
+
+
+@given(steps=STEPS)
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_whatever_happens_every_complete_group_is_yielded_once(
     steps: list[tuple[str, int]],
 ) -> None:
+    check_all_are_yielded_once(steps)
+
+
+@pytest.mark.slow
+@given(steps=STEPS)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+def test_whatever_happens_every_complete_group_is_yielded_once_at_length(
+    steps: list[tuple[str, int]],
+) -> None:
+    check_all_are_yielded_once(steps)
+
+
+def check_all_are_yielded_once(steps: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder))
         try:
@@ -326,6 +342,19 @@ def test_a_store_of_version_4_is_read_and_goes_on(tmp_path: Path) -> None:
         cursor = GroupCursor(store, group_size=2)
         assert cursor.load_state_dict(state)
         assert (names(cursor), cursor.held_out()) == ([], [])
+
+
+def test_what_version_4_has_comes_in_the_order_of_its_end(tmp_path: Path) -> None:
+    with RolloutStore.open(tmp_path) as store:
+        for number in (3, 1, 2):
+            add(store, f"s{-number}", group_id=f"g{number}", ended_s=float(number))
+        store.seal()
+        for number in (6, 4, 5):
+            add(store, f"s{number}", group_id=f"g{number}", ended_s=float(number))
+    as_version_4(tmp_path)
+    with RolloutStore.open(tmp_path) as store:
+        found = names(GroupCursor(store, group_size=1))
+    assert found == ["g4", "g5", "g6", "g1", "g2", "g3"]  # each part by itself
 
 
 def test_a_store_that_lost_its_database_is_told_from_what_it_was(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def connected(address: str) -> Iterator[None]:
             " another, or take 'local', which starts one on this machine"
         ) from e
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints there which nodes have died
+            yield
     finally:
         ray.shutdown()
 

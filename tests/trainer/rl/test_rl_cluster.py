@@ -5,6 +5,7 @@ The server is that of `hf_server.py`. Not here: the workers alone (`tests/katgym
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ from typing import Any
 
 import pytest
 from hf_server import HfServer
+from hf_server_process import python_for
 from rl_play import config_text, save_model
 
+from katgym.cli.main import main
 from katgym.rollout_store import RolloutStore
 
 HOOKS = """
@@ -82,6 +85,18 @@ def workers(folder: Path) -> list[int]:
     return found
 
 
+def servers(model: Path) -> list[int]:
+    """Return the processes of servers that a run has started on a model."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (place / "cmdline").read_text().split("\0")
+            is_server = any(word.endswith("hf_server_process.py") for word in words)
+            if is_server and str(model) in words:
+                found.append(int(place.name))
+    return found
+
+
 def lines(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -101,7 +116,7 @@ def check_kept(run: Path, *, steps: int) -> None:
 @pytest.mark.cluster
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_workers_play_what_is_trained_on_with_the_newest_weights(
-    model: Path, tmp_path: Path, staleness: int
+    model: Path, tmp_path: Path, staleness: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with HfServer(model) as server:
         process = start(write(tmp_path, model, server.url, steps=3, staleness=staleness))
@@ -114,6 +129,15 @@ def test_workers_play_what_is_trained_on_with_the_newest_weights(
     assert all(line["rollout/num_invalid"] == 0 for line in found)
     check_kept(tmp_path / "run", steps=3)
     assert workers(tmp_path) == []
+    told = json.loads((tmp_path / "run/cluster.json").read_text())
+    # With staleness groups of a step that does not come are given up at the end.
+    assert sum(worker["num_calls"] for worker in told["workers"]) >= 12
+    assert main(["cluster", "status", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "the run has ended" in shown and "rollout worker 1 (process" in shown
+    assert f"{server.url}  yes         3" in shown
+    assert main(["cluster", "status", str(tmp_path)]) == 2
+    assert "has no section [cluster]" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
@@ -147,6 +171,28 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
         assert process.returncode == 0, output
     assert [line["step"] for line in lines(run)] == list(range(1, 6))
     check_kept(run, steps=5)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_workers_go_on_when_a_server_of_the_runs_own_is_killed(model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = write(tmp_path, model, "http://127.0.0.1:9", steps=4, staleness=1)
+    own = f'uri = "vllm"\nserver_python = "{python_for(tmp_path)}"'
+    config.write_text(config.read_text().replace('uri = "vllm:http://127.0.0.1:9#tiny"', own))
+    process = start(config)
+    deadline = time.monotonic() + 150
+    while not lines(run):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    killed = [pid for pid in servers(model) if not os.kill(pid, signal.SIGKILL)]
+    output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output
+    assert killed
+    assert lines(run)[-1]["sync/num_restarts"] == 1
+    assert all(line["rollout/num_invalid"] == 0 for line in lines(run))
+    assert max(line["rollout/max_staleness"] for line in lines(run)) <= 1
+    check_kept(run, steps=4)
 
 
 @pytest.mark.slow

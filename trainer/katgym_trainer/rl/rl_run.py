@@ -276,7 +276,7 @@ class RlRun(RankedRlRun):
 
         assert isinstance(host, ServerPool), "checked with the file"
         self.observer.say("placing rollout workers")
-        async with RunWorkers(host, self.config).open() as workers:
+        async with RunWorkers(host, self.config, self.folder.path).open() as workers:
             yield workers
 
     def _feed(self, player: GroupPlayer, host: PolicyHost) -> GroupFeed:

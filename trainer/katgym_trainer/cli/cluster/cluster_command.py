@@ -1,4 +1,4 @@
-"""`katgym cluster`: looks at runs on many machines, before they begin.
+"""`katgym cluster`: looks at runs on many machines, before they begin and while they run.
 
 Each subcommand is a module `katgym_trainer.cli.cluster.<name>_command` with `add_arguments` and
 `run`. Not here: what they do.
@@ -10,7 +10,10 @@ import argparse
 
 from katgym.cli.plugin_commands import add_subcommands
 
-SUBCOMMANDS = {"plan": "predict busy shares, the first bottleneck and cost of a run"}
+SUBCOMMANDS = {
+    "plan": "predict busy shares, the first bottleneck and cost of a run",
+    "status": "show a run's rollout workers and servers: who is where, restarts, groups",
+}
 """Subcommand -> its line of help."""
 
 

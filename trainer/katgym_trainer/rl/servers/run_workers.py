@@ -1,6 +1,6 @@
 """The rollout workers of a run on a cluster, and what they are told of its servers.
 
-    async with RunWorkers(pool_of_servers, config) as player:
+    async with RunWorkers(pool_of_servers, config, folder).open() as player:
         rollouts = await player.play_group(requests)
 
 Workers hear of new weights before the run begins groups with them, and of servers that sleep, died
@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from katgym.cluster.ray_cluster import connected, list_hosts
 from katgym.cluster.rollout_actors import RayWorker
-from katgym.errors import KatgymError, UsageError
+from katgym.errors import InfrastructureError, KatgymError, UsageError
 from katgym.play.engine import EngineConfig, RolloutRequest
 from katgym.play.rollout import Rollout
 from katgym.play.workers.player_pool import PlayerPool
+from katgym.system import write_atomically
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.servers.worker_servers import RunEngineRef, ServerState
@@ -29,17 +34,21 @@ from katgym_trainer.rl.servers.worker_servers import RunEngineRef, ServerState
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
+_LOOKS_A_FILE = 4
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class RunWorkers:
     """A `GroupPlayer` that plays on a cluster."""
 
-    def __init__(self, servers: ServerPool, config: RlConfig) -> None:
+    def __init__(self, servers: ServerPool, config: RlConfig, folder: Path) -> None:
+        """folder: the run's, where `cluster.json` says how everybody is doing."""
         assert config.cluster is not None, "there is a section [cluster]"
         self._servers, self._config, self._cluster = servers, config, config.cluster
         self._told: Sequence[ServerState] = ()
         self._telling = asyncio.Lock()
+        self._file = folder / "cluster.json"
+        self._hosts: Sequence[str] = ()
         self.pool: PlayerPool
 
     @contextlib.asynccontextmanager
@@ -50,7 +59,8 @@ class RunWorkers:
         """
         with connected(self._cluster.address):
             self._told = self._servers.states()
-            _check_reach([state.url for state in self._told], list_hosts())
+            self._hosts = list_hosts()
+            _check_reach([state.url for state in self._told], self._hosts)
             ref, num = self._engine(), self._cluster.rollout_workers
             self.pool = PlayerPool([RayWorker(ref, n, self._cluster) for n in range(num)])
             async with self.pool:
@@ -62,6 +72,7 @@ class RunWorkers:
                     self._servers.followers.remove(self.tell)
                     looking.cancel()
                     await asyncio.gather(looking, return_exceptions=True)
+                    self._write(is_over=True)
 
     async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
         """Have a worker play requests, and another one where that one ends."""
@@ -81,9 +92,28 @@ class RunWorkers:
                 self._told = before
 
     async def _look(self) -> None:
-        while True:
+        for number in itertools.count():
+            if number % _LOOKS_A_FILE == 0:
+                await asyncio.to_thread(self._write)
             await asyncio.sleep(_LOOK_S)
             await self.tell()
+
+    def _write(self, *, is_over: bool = False) -> None:
+        """Write what `katgym cluster status` shows."""
+        names = ("url", "is_up", "is_open", "version", "num_restarts", "error")
+        servers = self._servers.states()
+        told = {
+            "address": self._cluster.address,
+            "hosts": self._hosts,
+            "written_s": time.time(),
+            "is_over": is_over,
+            "workers": [state.to_json() for state in self.pool.states],
+            "servers": [{name: getattr(state, name) for name in names} for state in servers],
+        }
+        try:
+            write_atomically(self._file, json.dumps(told, indent=2).encode())
+        except InfrastructureError as e:
+            logger.warning("%s is not written: %s", self._file, e)
 
     def _engine(self) -> RunEngineRef:
         rollouts, num = self._config.rollouts, self._cluster.rollout_workers

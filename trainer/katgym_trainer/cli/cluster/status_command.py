@@ -1,0 +1,59 @@
+"""Show who plays for a run on a cluster, and which servers sample for it.
+
+RUN is the folder of a run of `katgym train rl` with a section [cluster]. What is shown stands in
+RUN/cluster.json, as JSON; the run writes it every two seconds.
+
+example:
+  katgym cluster status runs/low
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from katgym import console
+from katgym.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this subcommand's arguments."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the run has last told of itself."""
+    path = args.folder / "cluster.json"
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        raise UsageError(
+            f"{str(path)!r} is not there: the run has no section [cluster], or it has placed no"
+            " workers yet"
+        ) from e
+    age_s = time.time() - told["written_s"]
+    state = "the run has ended" if told["is_over"] else f"told {age_s:.0f} s ago"
+    if not told["is_over"] and age_s > 30:
+        state += ": the run was killed, or hangs"
+    console.stdout.print(
+        f"cluster {told['address']} ({', '.join(told['hosts'])}); {state}", markup=False
+    )
+    tables = (
+        ("worker", "workers", "name", "is_up", {"plays": "num_running", "groups": "num_calls"}),
+        ("server", "servers", "url", "is_open", {"version": "version"}),
+    )
+    for title, key, name, is_up, numbers in tables:
+        numbers |= {"restarts": "num_restarts"}
+        rows = [
+            [
+                item[name],
+                console.yes_or_no(item[is_up]),
+                *(str(item[number]) for number in numbers.values()),
+                item["error"],
+            ]
+            for item in told[key]
+        ]
+        console.print_rows(rows, header=[title, is_up[3:], *numbers, ""], right=[*numbers])
+    return 0

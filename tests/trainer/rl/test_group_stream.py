@@ -95,6 +95,32 @@ def test_with_staleness_so_many_steps_are_played_ahead_and_no_more() -> None:
     run(play())
 
 
+def test_weights_on_their_way_count_for_what_is_sampled_by_older_ones() -> None:
+    async def play() -> None:
+        policy = HeldPolicy()
+        async with stream_of(policy, max_staleness=2) as stream:
+            stream.advance(0)
+            ages = []
+            for version in range(1, 9):
+                taken = await stream.take()
+                ages += [version - 1 - played.oldest_version for played in taken.groups]
+                stream.advance(version, is_sampled=False)
+                num = await settled(policy)
+                if version % 2:  # delivered before the next step begins, or while it trains
+                    policy.version = version
+                    stream.note_sampled(version)
+                else:
+                    taken = await stream.take()
+                    ages += [version - played.oldest_version for played in taken.groups]
+                    assert await settled(policy) == num  # none that a step would find too old
+                    policy.version = version
+                    stream.note_sampled(version)
+                    stream.advance(version)
+            assert max(ages) == 2
+
+    run(play())
+
+
 def test_waiting_holds_a_step_up_for_what_would_be_too_old_for_the_next() -> None:
     async def play() -> None:
         policy = HeldPolicy(let_go=0)

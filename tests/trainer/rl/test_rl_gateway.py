@@ -158,7 +158,8 @@ def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> No
         process.communicate(timeout=60)
         rewards = {line["step"]: line["rollout/reward"] for line in place.metrics()}
         version = place.told("status")["version"]
-        assert version in (3, 4)  # of a step after the last checkpoint, or of the next
+        # Of a step after the last checkpoint, of the next, or on its way still.
+        assert version in (2, 3, 4)
         again = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

@@ -11,8 +11,10 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -49,11 +51,48 @@ def run(model: Path, folder: Path, servers: str, *, steps: int, staleness: int) 
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     assert max(line["rollout/max_staleness"] for line in lines) <= staleness
     assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
-    return [line["time/asleep_s"] for line in lines]
+    return [line.get("time/asleep_s", 0.0) for line in lines]
 
 
 def section(server: HfServer, tags: str) -> str:
     return f'[[policy.servers]]\nurl = "{server.url}#tiny"\ntags = {tags}\n'
+
+
+@pytest.mark.slow
+def test_a_step_trains_while_weights_are_on_their_way(model: Path, tmp_path: Path) -> None:
+    class SlowServer(HfServer):
+        """Takes long to read weights, and looks whether a run has steps meanwhile."""
+
+        def _reload(self, body: Any) -> dict[str, Any]:
+            lines = tmp_path / "run/metrics.jsonl"
+            time.sleep(0.7)
+            path = Path(body["kwargs"]["weights_path"])
+            noted.append((path.name, len(lines.read_text().splitlines()), path.exists()))
+            return super()._reload(body)
+
+    noted: list[tuple[str, int, bool]] = []
+    with SlowServer(model) as server:
+        run(model, tmp_path, section(server, '["rollout"]'), steps=4, staleness=1)
+    assert [name for name, *_ in noted] == ["v0", "v0", "v1", "v2", "v3", "v4"]
+    # A step's line is written before its weights are there.
+    assert [num for _, num, _ in noted[2:]] == [1, 2, 3, 4]
+    assert all(there for *_, there in noted)
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_arrive_end_the_run_though_it_waits_for_groups(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class FailingServer(HfServer):
+        def _reload(self, body: Any) -> dict[str, Any]:
+            if not body["kwargs"]["weights_path"].endswith("v2"):
+                super()._reload(body)
+            return {"results": [None]}
+
+    with FailingServer(model) as server, pytest.raises(AssertionError):
+        run(model, tmp_path, section(server, '["rollout"]'), steps=40, staleness=1)
+    assert "the weights of" in " ".join(capsys.readouterr().err.split())
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) in (2, 3)
 
 
 A_STEP = ["/sleep?level=2&mode=keep", "/wake_up?tags=weights", "reload", "/wake_up"]

@@ -81,8 +81,11 @@ class GroupFeed(abc.ABC):
         """Let go of what it holds."""
 
     @abc.abstractmethod
-    def advance(self, version: int) -> None:
-        """Take note that the policy samples from new weights."""
+    def advance(self, version: int, *, is_sampled: bool = True) -> None:
+        """Take note of a step's weights; is_sampled: whether the policy samples from them yet."""
+
+    def note_sampled(self, version: int) -> None:  # noqa: B027 - others play, who see it in tokens
+        """Take note that the policy samples from weights that were on their way."""
 
     @abc.abstractmethod
     async def take(self, should_stop: Callable[[], bool]) -> Taken:
@@ -131,7 +134,9 @@ class GroupStream(GroupFeed):
         self._finished: list[PlayedGroup] = []
         self._refused: list[PlayedGroup] = []
         self._num_dropped = 0
-        self._is_training = False
+        self._trained = 0
+        """Weights of the last step."""
+        self._next_step = 1
         self._idle = _IdleClock()
         self._failed = FailedGroups()
 
@@ -162,9 +167,14 @@ class GroupStream(GroupFeed):
         draws = [*self._again, *self._running.values(), *(p.draw for p in played)]
         return sorted(draws, key=lambda draw: draw.number)
 
-    def advance(self, version: int) -> None:
-        """Take note that the policy samples from new weights, which a step ends with."""
-        self.version, self._is_training = version, False
+    def note_sampled(self, version: int) -> None:
+        self.version = version
+        self._fill()
+
+    def advance(self, version: int, *, is_sampled: bool = True) -> None:
+        self._trained, self._next_step = version, version + 1
+        if is_sampled:
+            self.version = version
         if self._config.stale is StaleGroups.DROP:
             # Give up groups that no step may train on any more.
             oldest = version - self._config.max_staleness
@@ -184,7 +194,7 @@ class GroupStream(GroupFeed):
         Raises `PolicyError` when the policy only fails, and mistakes of the caller.
         """
         began = time.perf_counter()
-        num_groups, self._is_training = self._config.num_groups, False
+        num_groups, self._next_step = self._config.num_groups, self._trained + 1
         while len(self._finished) < num_groups or self._has_to_wait():
             self._fill()
             if should_stop():
@@ -206,7 +216,7 @@ class GroupStream(GroupFeed):
         order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
         groups = sorted(order[:num_groups], key=lambda played: played.draw.number)
         self._finished = order[num_groups:]
-        self._is_training = True
+        self._next_step += 1
         self._fill()
         refused, self._refused = self._refused, []
         dropped, self._num_dropped = self._num_dropped, 0
@@ -227,15 +237,16 @@ class GroupStream(GroupFeed):
         if self._config.stale is not StaleGroups.WAIT:
             return False
         finished = sorted(played.begun_version for played in self._finished)
-        oldest = self.version - self._config.max_staleness
+        oldest = self._trained - self._config.max_staleness
         return must_wait(
-            self._begun.values(), finished, oldest=oldest, newest=self.version,
+            self._begun.values(), finished, oldest=oldest, newest=self._trained,
             num_groups=self._config.num_groups,
         )  # fmt: skip
 
     def _fill(self) -> None:
-        """Begin groups while the bound allows it."""
-        steps = self._config.max_staleness + (not self._is_training)
+        """Begin groups while the bound allows it: with those that are taken before them, each in
+        a step whose weights are at most max_staleness newer than what is sampled from now."""
+        steps = self._config.max_staleness + 2 + self.version - self._next_step
         while len(self._running) + len(self._finished) < steps * self._config.num_groups:
             draw = self._again.popleft() if self._again else self._source.draw()
             self._begun[draw.number] = self.version

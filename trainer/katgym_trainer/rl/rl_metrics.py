@@ -51,7 +51,7 @@ RL_METRICS = {
     "sync/difference": "largest difference of a log-probability between trainer and policy",
     "sync/num_restarts": "servers that were started again so far",
     "time/wait_s": "the trainer waited for groups",
-    "time/sync_s": "weights on their way to the policy, and checked",
+    "time/sync_s": "waiting for weights on their way to the policy",
     "time/pause_s": "of that, servers stood still",
     "time/probe_s": "of that, the check",
     "time/asleep_s": "servers on the trainer's devices took no requests, from the step's beginning "

@@ -38,6 +38,7 @@ from katgym_trainer.rl.rl_checks import check_prompts, check_store
 from katgym_trainer.rl.rl_metrics import memory_metrics, rollout_metrics
 from katgym_trainer.rl.servers.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.servers.server_pool import ServerPool
+from katgym_trainer.rl.servers.weight_delivery import WeightDelivery
 from katgym_trainer.rl.store_stream import StoreStream
 from katgym_trainer.runs.model_loading import load_model, load_reference
 from katgym_trainer.runs.process.stop_signals import StopSignals
@@ -191,15 +192,22 @@ class RlRun(RankedRlRun):
         beat = asyncio.create_task(self._stay_awake())
         host = await self._host()
         try:
-            async with self._player(host) as player, self._feed(player, host) as feed:
-                await host.push(self.first)
+            async with (
+                self._player(host) as player,
+                self._feed(player, host) as feed,
+                contextlib.aclosing(WeightDelivery(host, feed)) as delivery,
+            ):
+                earlier = await host.push(self.first)
                 feed.advance(self.first)
-                await self._evaluate(host, is_first=True)
+                await self._evaluate(host, delivery, is_first=True)
                 ended_s, _ = time.perf_counter(), feed.idle_s()
-                saved: dict[str, float] = {}
                 while self.trainer.num_steps < self.num_steps:
                     # 1. Groups of rollouts, by weights at most max_staleness steps old.
-                    taken = await feed.take(lambda: stop.received is not None)
+                    taken = await feed.take(
+                        lambda: stop.received is not None or delivery.has_failed
+                    )
+                    if delivery.has_failed:
+                        await delivery.end()
                     if stop.received is not None:
                         break
                     metrics = rollout_metrics(taken, version=self.trainer.num_steps)
@@ -212,20 +220,21 @@ class RlRun(RankedRlRun):
                         groups = [found.group for found in taken.groups if found.group.rewards]
                         metrics |= await self._in_thread(self.take_step, self._step, groups)
 
-                    # 3. New weights for the policy, which goes on with them.
+                    # 3. New weights for the policy, which goes on with them; those of the step
+                    # before are there by now.
                     step = self.trainer.num_steps
-                    metrics |= await host.push(step)
-                    feed.advance(step)
+                    metrics |= earlier | await delivery.begin(step)
 
                     # 4. Held-out tasks, and what is kept.
-                    metrics |= {**await self._evaluate(host), **saved}
+                    metrics |= await self._evaluate(host, delivery)
                     total_s, ended_s = time.perf_counter() - ended_s, time.perf_counter()
                     metrics |= self._rates(taken, metrics, total_s, feed)
                     self.report(metrics, trackers)
                     # After the metrics: a checkpoint has all of them.
-                    saved = await self._save(feed)
+                    earlier = await self._save(feed)
                     self.watch.check(step, metrics, taken)
                 await self._save(feed, is_last=True)
+                await delivery.end()
         finally:
             beat.cancel()
             await host.aclose()
@@ -326,14 +335,17 @@ class RlRun(RankedRlRun):
             self.served, self.loaded.tokenizer, self.config, is_shared=is_shared, copied=copied
         )
 
-    async def _evaluate(self, host: PolicyHost, *, is_first: bool = False) -> dict[str, float]:
+    async def _evaluate(
+        self, host: PolicyHost, delivery: WeightDelivery, *, is_first: bool = False
+    ) -> dict[str, float]:
         """Play the held-out tasks if it is time, and keep the best weights."""
-        step, every = self.trainer.num_steps, self.config.evaluate.every_steps
-        is_due = step == 0 if is_first else step % max(1, every) == 0
+        step = self.trainer.num_steps
+        is_due = step == 0 if is_first else step % max(1, self.config.evaluate.every_steps) == 0
         if self.held_out is None or not (is_due or step == self.num_steps):
             return {}
         if is_first:
             self.observer.say("evaluating the first weights")
+        delivered = await delivery.end()
         began = time.perf_counter()
         result = await self.held_out.evaluate(host.policy, step)
         self.folder.append_eval(result.lines)
@@ -341,7 +353,7 @@ class RlRun(RankedRlRun):
         if self._keeps_best:
             offer = self.best.offer
             await self._in_thread(offer, self.trainer, step=step, headline=result.headline)
-        return {**result.metrics, "time/evaluate_s": time.perf_counter() - began}
+        return {**delivered, **result.metrics, "time/evaluate_s": time.perf_counter() - began}
 
     @property
     def _keeps_best(self) -> bool:

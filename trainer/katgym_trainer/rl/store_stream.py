@@ -82,7 +82,7 @@ class StoreStream(GroupFeed):
     async def __aexit__(self, *_: object) -> None:
         self._store.close()
 
-    def advance(self, version: int) -> None:
+    def advance(self, version: int, *, is_sampled: bool = True) -> None:
         self._version = version
 
     async def take(self, should_stop: Callable[[], bool] = lambda: False) -> Taken:

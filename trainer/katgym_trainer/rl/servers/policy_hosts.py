@@ -38,6 +38,15 @@ class PolicyHost(abc.ABC):
         Raises `WeightSyncError` where what it samples from is not what the trainer has.
         """
 
+    async def begin_push(self, version: int) -> asyncio.Future[dict[str, float]]:
+        """Begin a push, and return its end: the trainer may go on to change its weights.
+
+        Where nothing is gained it is at its end already.
+        """
+        ended: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
+        ended.set_result(await self.push(version))
+        return ended
+
     @contextlib.asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
         """Return a context in which the trainer may change the weights."""

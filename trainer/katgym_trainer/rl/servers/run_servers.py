@@ -85,6 +85,8 @@ class RunServer:
         self._options = VllmConfig()
         if role.where.url:
             _, self._options = parse_options(role.where.url, VllmConfig, form=FORM)
+        self.needs_model = role.has_adapters or bool(role.config.policy.sync.backend)
+        """Whether the trainer's model may not change while weights get there and are checked."""
         self.is_up = True
         self.is_asleep = False
         self.asleep_s = 0.0
@@ -136,14 +138,16 @@ class RunServer:
             )
         self.sync = self._new_sync()
         control, backend = self.sync.controls[0], self.role.config.policy.sync.backend
-        if backend and not (await control.abilities()).has_weight_transfer:
+        abilities = await control.abilities()
+        self.needs_model |= abilities.has_lora_updates
+        if backend and not abilities.has_weight_transfer:
             raise PolicyError(
                 f"the server at {self.url} takes no weights by sync = {backend.value!r}: start it"
                 f" with katgym vllm serve {self.role.config.model.path} --rl --set"
                 f" weight_transfer={backend.value}"
             )
         if self.is_shared:
-            if not (await control.abilities()).has_sleep:
+            if not abilities.has_sleep:
                 raise PolicyError(
                     f"the server at {self.url} has the tag 'train' and cannot sleep: start it with"
                     f" katgym vllm serve {self.role.config.model.path} --rl, on a GPU with"

@@ -124,7 +124,19 @@ class ServerPool(PolicyHost):
             if shared and torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
+    async def begin_push(self, version: int) -> asyncio.Future[dict[str, float]]:
+        is_alone = any(server.is_shared or server.needs_model for server in self._servers)
+        if is_alone or not self._config.rollouts.max_staleness:
+            return await super().begin_push(version)
+        async with self._weights:
+            weights = await self._ready_weights()
+        return asyncio.create_task(self._deliver(weights))
+
     async def push(self, version: int) -> dict[str, float]:
+        return await self._deliver()
+
+    async def _deliver(self, weights: ReadyWeights | None = None) -> dict[str, float]:
+        """Give all servers weights; None: the trainer's, which wait for it."""
         began = time.perf_counter()
         times: list[SyncTimes] = []
         while not times:
@@ -136,11 +148,11 @@ class ServerPool(PolicyHost):
                 await self._changed.wait()
                 continue
             # Give them to all servers that are up; those that end meanwhile are left out.
-            async with self._weights:
-                weights = await self._ready_weights()
+            async with self._weights if weights is None else contextlib.nullcontext():
+                ready = weights or await self._ready_weights()
                 up = [server for server in self._servers if server.is_up]
                 results = await asyncio.gather(
-                    *(server.deliver(weights, self._gates) for server in up),
+                    *(server.deliver(ready, self._gates) for server in up),
                     return_exceptions=True,
                 )
                 for result in results:
@@ -148,7 +160,6 @@ class ServerPool(PolicyHost):
                         times.append(result)
                     elif not isinstance(result, LostError):  # those get them when they are mended
                         raise result
-                await self._servers[0].sync.clean_up(weights.version)
         await all_of(tell() for tell in self.followers)
         found = {
             "time/sync_s": time.perf_counter() - began,
@@ -177,7 +188,10 @@ class ServerPool(PolicyHost):
         """Return the trainer's weights for servers, made ready once a version."""
         step = self._trainer.num_steps
         if self._ready is None or self._ready.version != step:
-            self._ready = await self._servers[0].sync.ready(self._served, step)
+            sync = self._servers[0].sync
+            if self._ready is not None:  # what servers have stays until they have what follows
+                await sync.clean_up(self._ready.version)
+            self._ready = await sync.ready(self._served, step)
         return self._ready
 
     async def _mend(self, server: OwnServer) -> None:

@@ -27,6 +27,7 @@ HEAVY = (
     "pyspiel",
     "chess",
     "math_verify",
+    "ray",
 )
 
 
@@ -55,7 +56,16 @@ def test_import_prints_nothing_and_leaves_no_thread() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("source", ["import katgym", "import katgym; katgym.list_envs()"])
+EVALUATE = """import sys, tempfile, katgym.cli.main as cli
+with tempfile.TemporaryDirectory() as out:
+    more = ["--policy", "random", "--tasks", "1", "--workers", "1", "--json", "--out", out]
+    sys.stdout, shown = sys.stderr, sys.stdout
+    assert cli.main(["eval", "katgym/TreasureHunt-v1", *more]) == 0
+    sys.stdout = shown
+"""
+
+
+@pytest.mark.parametrize("source", ["import katgym", "import katgym; katgym.list_envs()", EVALUATE])
 def test_import_and_listing_load_no_heavy_package(source: str) -> None:
     listing = (
         "import sys, json; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"

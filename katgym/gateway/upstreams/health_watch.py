@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -35,6 +36,9 @@ IDLE_S = 10.0
 """One without calls."""
 PROBE_TIMEOUT_S = 5.0
 _MAX_PROBES = 64
+_RECONNECT_S = 1.0
+_MAX_ENDS = 3
+"""Ends of an unused connection after which none is held: a proxy closes what nobody uses."""
 _COUNTERS = re.compile(rb"^vllm:(?:generation|prompt)_tokens_total.*? ([0-9.e+]+)$", re.M)
 
 
@@ -86,17 +90,21 @@ class HealthWatch:
     def __init__(self, pool: WatchedPool, client: aiohttp.ClientSession) -> None:
         self._pool = pool
         self._client = client
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watchers: list[asyncio.Task[None]] = []
+        self._probes: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.add(asyncio.create_task(self._run()))
+        self._watchers.append(asyncio.create_task(self._run()))
+        for upstream in self._pool.upstreams:
+            self._watchers.append(asyncio.create_task(self._hold_connection(upstream)))
 
     async def aclose(self) -> None:
         """End all probes."""
-        for task in self._tasks:
+        tasks = [*self._watchers, *self._probes]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -105,7 +113,7 @@ class HealthWatch:
             for upstream in self._pool.upstreams:
                 if upstream.is_hung and upstream.in_flight:
                     self._move_calls(upstream, now_s)
-                if upstream.is_probed or len(self._tasks) > _MAX_PROBES:
+                if upstream.is_probed or len(self._probes) > _MAX_PROBES:
                     continue
                 if upstream.is_open:
                     is_due = now_s >= upstream.open_until_s
@@ -116,8 +124,35 @@ class HealthWatch:
                 if is_due:
                     upstream.is_probed = True
                     task = asyncio.create_task(self._probe(upstream))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    self._probes.add(task)
+                    task.add_done_callback(self._probes.discard)
+
+    async def _hold_connection(self, upstream: Upstream) -> None:
+        """Notice at once that a server ended, by the end of a connection that nothing uses.
+
+        Another server may answer at its URL a moment later, so that it has to shake hands first.
+        """
+        place = urlsplit(upstream.url)
+        port = place.port or (443 if place.scheme == "https" else 80)
+        num_ends = 0
+        while num_ends < _MAX_ENDS:
+            try:
+                reader, writer = await asyncio.open_connection(place.hostname, port)
+            except OSError:
+                await asyncio.sleep(_RECONNECT_S)
+                continue
+            try:
+                await reader.read(1)
+            except OSError:
+                pass  # it broke, which is an end as well
+            finally:
+                writer.close()
+            if not upstream.is_open:
+                num_ends += 1
+                upstream.open("it closed its connections")
+                upstream.open_until_s = time.monotonic()
+                self._pool.update(upstream)
+            await asyncio.sleep(_RECONNECT_S)
 
     def _move_calls(self, upstream: Upstream, now_s: float) -> None:
         """Take its calls from a server that hangs, once they can go elsewhere or waited enough."""

@@ -79,9 +79,6 @@ def test_a_server_replaced_behind_its_url_is_refused(tmp_path, kind, num_servers
             first.__exit__()
             if num_servers == 2:
                 assert say_often(gateway, 6) == [200] * 6
-            else:
-                gateway.gateway.pool.upstreams[0].open("told so")
-                gateway.gateway.pool.update(gateway.gateway.pool.upstreams[0])
             (other,) = told_servers(1)
             change(other, changes)
             other._port = port
@@ -98,6 +95,21 @@ def test_a_server_replaced_behind_its_url_is_refused(tmp_path, kind, num_servers
                 # The owner puts it right: it is asked again.
                 change(other, {n: getattr(ScriptedServer(), n) for n in changes})
                 wait_until(lambda: states(gateway)[0]["is_healthy"], seconds=25)
+
+
+def test_a_server_replaced_between_two_calls_is_refused(tmp_path):
+    (first,) = told_servers(1)
+    with first, running(tmp_path / "s", first.url, max_wait_s=3.0) as gateway:
+        assert gateway.say("s", "hi").status_code == 200
+        port = int(first.url.rpartition(":")[2])
+        first.__exit__()
+        (other,) = told_servers(1)
+        other.tokens, other._port = {97: 98, 98: 97}, port
+        with other:
+            refused = gateway.say("s", "hi again")
+            assert refused.status_code == 503
+            assert "tokenizer: the same text has" in refused.json()["error"]["message"]
+            assert other.num_calls == 0
 
 
 def test_new_weights_of_a_version_are_no_difference(tmp_path):

@@ -116,6 +116,8 @@ class HfServer:
 
     def _complete(self, body: Any) -> dict[str, Any]:
         ids = body["prompt"]
+        if isinstance(ids, str):
+            ids = self.tokenizer.encode(ids)
         if "prompt_logprobs" in body:
             with self._lock:
                 found = scores(self.model, ids)

@@ -32,7 +32,7 @@ _UPSTREAM_KEY_VARIABLE = "KATGYM_UPSTREAM_KEY"
 
 OPTIONS = ConfigOptions(
     GatewayConfig,
-    flags=("upstreams", "auth", "model", "max_staleness"),
+    flags=("upstreams", "auth", "model", "max_staleness", "sessions_per_version"),
     names={"upstreams": "upstream"},
     hidden=("upstream_key", "admin_key"),
 )

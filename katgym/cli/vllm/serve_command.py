@@ -9,7 +9,7 @@ whoever can connect can do so as well.
 
 example:
   katgym vllm serve Qwen/Qwen3-0.6B --port 8000 --lora --rl
-  katgym vllm serve ./model --device cpu --set dtype=float32 -- --max-num-seqs 64
+  katgym vllm serve ./model --device cpu --dtype float32 -- --max-num-seqs 64
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = ConfigOptions(
     VllmServerConfig,
     positional=("model",),
     flags=(
-        "served_name", "host", "port", "device", "max_model_len", "has_lora",
+        "served_name", "host", "port", "device", "dtype", "max_model_len", "has_lora",
         "has_rl_routes", "python",
     ),
     names={"served_name": "name", "has_rl_routes": "rl"},

@@ -230,11 +230,16 @@ def _first_difference(mine: Sequence[int], theirs: Sequence[int], url: str) -> s
 async def _ask_json(
     client: aiohttp.ClientSession, url: str, body: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the JSON of an answer; None for an error or for no JSON."""
-    status, content = await ask(client, url, body)
+    """Return the JSON of an answer; None for an error, a broken connection or no JSON.
+
+    Raises `aiohttp.ClientConnectorError` for a server that cannot be reached.
+    """
     try:
+        status, content = await ask(client, url, body)
         return msgspec.json.decode(content) if status == 200 else None
-    except msgspec.DecodeError:
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientError, msgspec.DecodeError):
         return None
 
 

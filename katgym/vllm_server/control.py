@@ -116,14 +116,15 @@ class VllmControl:
         """Return whether the server is paused."""
         return bool(await self._field("/is_paused", "is_paused"))
 
-    async def sleep(self, level: SleepLevel = 1) -> None:
+    async def sleep(self, level: SleepLevel = 1, *, mode: PauseMode = "keep") -> None:
         """Freeze requests, and give the memory of the GPU back; may be called twice.
 
+        mode: what becomes of requests, as of `pause`.
         level: 1 keeps the weights in the host's memory, 2 keeps none: they have to be sent anew.
             Keys and values are computed again after `wake_up` by both. A server on a CPU only
             freezes its requests.
         """
-        query = urlencode({"level": level, "mode": "keep"})
+        query = urlencode({"level": level, "mode": mode})
         await self.http.post_text(f"/sleep?{query}")
 
     async def wake_up(self, *parts: Literal["weights", "kv_cache"]) -> None:

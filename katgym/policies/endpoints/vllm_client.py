@@ -63,6 +63,21 @@ class VllmConfig:
     """Attempts after the first, on 429, 5xx and broken connections."""
 
 
+class AbortedError(PolicyError):
+    """The server was told to give a request up; `generated` is what it had sampled."""
+
+    def __init__(self, message: str, *, generated: Generated) -> None:
+        super().__init__(message)
+        self.generated = generated
+
+    def __reduce__(self) -> Any:
+        return _aborted, (str(self), self.generated)
+
+
+def _aborted(message: str, generated: Generated) -> AbortedError:
+    return AbortedError(message, generated=generated)
+
+
 class VllmPolicy(TokenPolicy):
     """Plays through a vLLM server.
 
@@ -153,25 +168,27 @@ class VllmPolicy(TokenPolicy):
         sampled, *_ = await self._client.generate(
             request, session_id=session_id, version=self.policy_version
         )
-        if sampled.finish_reason == "abort":
-            raise PolicyError(
-                f"policy {self.name!r}: the server gave the request up after"
-                f" {len(sampled.token_ids)} tokens, as it does for pause(abort)"
-            )
         if not sampled.is_verified:
             raise PolicyError(
                 f"policy {self.name!r}: the server samples from weights whose sync failed; sync"
                 " again, or restart it"
             )
-        if sampled.routes:
-            self._told[session_id] = [*prompt_ids, *sampled.token_ids]
-        return Generated(
+        generated = Generated(
             token_ids=sampled.token_ids,
             policy_logprobs=sampled.policy_logprobs,
             finish_reason=sampled.finish_reason,
             version_spans=sampled.version_spans,
             routes=sampled.routes,
         )
+        if sampled.finish_reason == "abort":
+            raise AbortedError(
+                f"policy {self.name!r}: the server gave the request up after"
+                f" {len(sampled.token_ids)} tokens, as it does for pause(abort)",
+                generated=generated,
+            )
+        if sampled.routes:
+            self._told[session_id] = [*prompt_ids, *sampled.token_ids]
+        return generated
 
     def release(self, session_id: str) -> None:
         self._told.pop(session_id, None)

@@ -42,6 +42,8 @@ class HfServer:
         self.calls: list[str] = []
         """What put it to sleep, woke it and gave it weights, in order."""
         self._asleep: set[str] = set()
+        self._num_aborts = 0
+        """Times that it gave up what ran."""
         self._is_running = threading.Event()
         self._is_running.set()
         self._lock = threading.Lock()
@@ -91,7 +93,8 @@ class HfServer:
         assert not self._asleep, "it would sample without its memory"
         self._is_running.set()
 
-    def _sleep(self, _: str) -> dict[str, Any]:
+    def _sleep(self, query: str) -> dict[str, Any]:
+        self._num_aborts += "mode=abort" in query
         self._is_running.clear()
         self._asleep = {"weights", "kv_cache"}
         return {}
@@ -147,9 +150,12 @@ class HfServer:
     def _sampled(self, prompt: list[int], body: Any) -> tuple[list[int], list[float], str]:
         """Return sampled ids, their log-probabilities, and why they end."""
         greedy = body.get("temperature") == 0
-        ids, logprobs = list(prompt), []
+        ids, logprobs, num_aborts = list(prompt), [], self._num_aborts
         for _ in range(body["max_tokens"]):
-            self._is_running.wait()
+            while not self._is_running.wait(0.02) and self._num_aborts == num_aborts:
+                pass
+            if self._num_aborts != num_aborts:
+                return ids[len(prompt) :], logprobs, "abort"
             with self._lock:
                 logits_V = self.model(torch.tensor([ids])).logits[0, -1].float()
             logprobs_V = torch.log_softmax(logits_V, dim=-1)

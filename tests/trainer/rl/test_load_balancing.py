@@ -11,7 +11,9 @@ import pytest
 
 from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
+from katgym.policies.endpoints.vllm_client import AbortedError
 from katgym.policies.token_policy import Generated, TokenPolicy
+from katgym.policies.version_span import one_span
 from katgym_trainer.rl.servers.failover import LostError
 from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
 
@@ -184,3 +186,45 @@ def test_it_says_what_all_servers_can_do() -> None:
     assert [server["name"] for server in policy.describe()["servers"]] == [
         "policy 0", "policy 1", "policy 2",
     ]  # fmt: skip
+
+
+def test_what_a_server_gives_up_to_sleep_goes_on_elsewhere_after_its_tokens() -> None:
+    async def go() -> None:
+        routes = Routes(2)
+        prompts: list[tuple[int, list[int], int]] = []
+
+        def answers(number: int, generated: Generated, *, is_abort: bool) -> None:
+            async def generate(prompt_ids: Sequence[int], **asked: Any) -> Generated:
+                prompts.append((number, list(prompt_ids), asked["max_tokens"]))
+                if is_abort:
+                    raise AbortedError("given up", generated=generated)
+                return generated
+
+            routes.seats[number].policy.generate = generate  # type: ignore[assignment,method-assign]
+
+        part = Generated(
+            token_ids=[7, 8], policy_logprobs=[-1.0, -2.0], finish_reason="abort",
+            version_spans=one_span(3, 2),
+        )  # fmt: skip
+        rest = Generated(
+            token_ids=[9], policy_logprobs=[-3.0], version_spans=one_span(4, 1), routes=b"x"
+        )
+        answers(0, part, is_abort=True)
+        answers(1, rest, is_abort=False)
+        joined = await routes.policy.generate(
+            [1], sampling=Sampling(), max_tokens=5, seed=None, session_id="a"
+        )
+        assert prompts == [(0, [1], 5), (1, [1, 7, 8], 3)]
+        assert (joined.token_ids, joined.policy_logprobs) == ([7, 8, 9], [-1.0, -2.0, -3.0])
+        assert [(s.version, s.start, s.end) for s in joined.version_spans] == [(3, 0, 2), (4, 2, 3)]
+        assert (joined.finish_reason, joined.routes, joined.policy_version) == ("stop", b"", 3)
+        # Its server may be asleep before a worker was told so.
+        prompts.clear()
+        answers(1, part, is_abort=True)
+        answers(0, rest, is_abort=False)
+        joined = await routes.policy.generate(
+            [1], sampling=Sampling(), max_tokens=5, seed=None, session_id="a"
+        )
+        assert prompts == [(1, [1], 5), (0, [1, 7, 8], 3)]
+
+    asyncio.run(go())

@@ -31,6 +31,8 @@ from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.trainer import Trainer
 
 SHARED = (ServerTag.ROLLOUT, ServerTag.TRAIN)
+SLEPT = "/sleep?level=2&mode=abort"
+"""Beside a server that samples on."""
 LINES = 'max_context_tokens = 400\nuri = "vllm"\n'
 
 
@@ -105,7 +107,7 @@ def test_a_server_on_the_trainers_devices_sleeps_while_others_sample(
     with HfServer(model) as shared, HfServer(model) as separate:
         servers = section(shared, '["rollout", "train"]') + section(separate, '["rollout"]')
         slept_s = run(model, tmp_path, servers, steps=3, staleness=1)
-        assert shared.calls == ["/wake_up", "reload", "reload", *A_STEP * 3]
+        assert shared.calls == ["/wake_up", "reload", "reload", *[SLEPT, *A_STEP[1:]] * 3]
         assert separate.calls == ["reload"] * 5
         assert shared.num_sampled > 0 and separate.num_sampled > 0
         assert (shared.version, separate.version) == ("3", "3")
@@ -226,6 +228,48 @@ def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_
         assert sorted(path.name for path in tmp_path.glob("*.log")) == ["vllm-0.log", "vllm-1.log"]
 
     asyncio.run(go())
+
+
+def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_path: Path) -> None:
+    async def go(first: HfServer, second: HfServer) -> None:
+        servers = (
+            ServerConfig(tags=SHARED, url=f"{first.url}#tiny"),
+            ServerConfig(url=f"{second.url}#tiny"),
+        )
+        config = RlConfig(
+            model=ModelConfig(path=str(model)),
+            envs=(EnvConfig(id="katgym/Echo-v0"),),
+            policy=PolicyConfig(uri="vllm", servers=servers, max_context_tokens=400),
+        )
+        with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
+            pool = await ServerPool(trainer, config, folder=tmp_path).start()
+            try:
+                asking = [
+                    asyncio.create_task(
+                        pool.policy.generate(
+                            [5, 6], sampling=Sampling(temperature=0.0), max_tokens=300, seed=None,
+                            session_id=name,
+                        )
+                    )
+                    for name in "ab"
+                ]  # fmt: skip
+                await asyncio.sleep(0.3)
+                async with pool.training():
+                    both = await asyncio.gather(*asking)  # also what the first had
+                    assert second.num_sampled == 2
+                    trainer.step_rows([])
+                await pool.push(1)
+                assert [call for call in first.calls if "sleep" in call] == [SLEPT]
+            finally:
+                await pool.aclose()
+        # Greedy: what was handed over is what one server alone would have sampled.
+        one, other = both
+        assert list(one.token_ids) == list(other.token_ids)
+        assert len(one.token_ids) == len(one.policy_logprobs) == 300
+        assert list(one.policy_logprobs) == pytest.approx(list(other.policy_logprobs), abs=1e-4)
+
+    with HfServer(model) as first, HfServer(model) as second:
+        asyncio.run(go(first, second))
 
 
 @pytest.mark.slow

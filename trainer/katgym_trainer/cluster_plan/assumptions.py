@@ -105,8 +105,8 @@ class Assumptions:
     pack_token_s: NotNegative = 0.16e-6
     """s, trainer/benchmarks/rank_shares.csv: packing, divided among ranks, for a flat token."""
 
-    hand_over: bool = False
-    """rule, no run has it: who goes to sleep hands running requests over, with their prefixes."""
+    hand_over: bool = True
+    """rule, assumed: who goes to sleep hands running requests over; not where experts are told."""
     overflow: bool = False
     """rule, no run has it: servers with tag 'train' take what the others have no room for."""
     partial: bool = False

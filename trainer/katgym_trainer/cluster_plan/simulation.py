@@ -2,8 +2,8 @@
 
 The rules are the run's own: which groups begin, and which a step waits for or drops
 (`rl/group_stream.py`), who is asked (`rl/servers/load_balancing.py`), who sleeps until when
-(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`); and three of `Assumptions`
-that no run has. Not simulated: evaluations, checkpoints, groups that are refused or played again,
+(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`); and two of `Assumptions` that
+no run has. Not simulated: evaluations, checkpoints, groups that are refused or played again,
 deaths, sandboxes. Not here: servers (`model_server.py`), what a reader gets (`prediction.py`).
 """
 
@@ -219,7 +219,7 @@ class Simulation:
     def _send_to_sleep(self) -> None:
         for server in self._shared:
             server.is_awake = False
-            if self.assumed.hand_over:
+            if self.assumed.hand_over and len(self._shared) < len(self.servers):
                 self._homeless += server.hand_over()
             server.freeze()
         self._open()

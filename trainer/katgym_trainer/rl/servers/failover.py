@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from katgym.errors import InfrastructureError
-from katgym.policies.endpoints.vllm_client import VllmPolicy
+from katgym.policies.endpoints.vllm_client import AbortedError, VllmPolicy
 from katgym.policies.token_policy import Generated
 
 POLL_S = 0.5
@@ -44,6 +44,8 @@ class FailoverPolicy(VllmPolicy):
                 call.cancel()
                 raise
             raise LostError(f"the server of policy {self.name!r} ended") from None
+        except AbortedError:
+            raise
         except InfrastructureError as e:
             # Its end is noticed by whoever is quicker, and on a busy machine late.
             for _ in range(_MAX_POLLS):

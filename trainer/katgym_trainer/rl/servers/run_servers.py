@@ -24,6 +24,7 @@ from katgym.errors import InfrastructureError, PolicyError
 from katgym.policies.endpoints.vllm_client import FORM, VllmConfig, VllmPolicy
 from katgym.policies.uri_options import parse_options
 from katgym.vllm_server import VllmServer, VllmServerConfig
+from katgym.vllm_server.control import PauseMode
 from katgym.vllm_server.server import is_healthy
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.config.rl_config import RlConfig, SyncKind
@@ -173,11 +174,14 @@ class RunServer:
         """Make its policy; after weights, as it knows an adapter only by then."""
         self._policy = await self._make_policy(VllmPolicy)
 
-    async def fall_asleep(self) -> None:
-        """Free its devices: running requests freeze, and no new ones come until `deliver`."""
+    async def fall_asleep(self, mode: PauseMode) -> None:
+        """Free its devices, and take no requests until `deliver`.
+
+        mode: what becomes of those that run, as of `VllmControl.pause`.
+        """
         self.is_asleep, self._slept_from_s = True, time.perf_counter()
         control, level = self.sync.controls[0], self.sync.sleep_level
-        await control.sleep(level)
+        await control.sleep(level, mode=mode)
         if level > 1:  # whoever wakes it before the weights come finds none
             await control.set_weight_version(UNVERIFIED)
 
@@ -276,10 +280,10 @@ class OwnServer(RunServer):
         self.is_up = True
         self.role.changed.give()
 
-    async def fall_asleep(self) -> None:
+    async def fall_asleep(self, mode: PauseMode) -> None:
         """As of any server; `LostError` if it ends meanwhile."""
         async with self._end_noticed():
-            await super().fall_asleep()
+            await super().fall_asleep(mode)
 
     def watch(self, mend: Callable[[Self], Awaitable[None]]) -> None:
         """Look after the process until `aclose`.

@@ -1,8 +1,9 @@
 """The vLLM servers of a run: they sample, get weights, and make way for the trainer.
 
 Servers whose devices are the trainer's too (tag `train`) sleep from a step's beginning until they
-have its weights; the others sample all the time. Any of the run's own that dies is started again
-while the others go on; a shared one only between steps, when its devices are free.
+have its weights; the others sample all the time, and go on with what those had begun. Any of the
+run's own that dies is started again while the others go on; a shared one only between steps, when
+its devices are free.
 
 Not here: one server (`run_servers.py`), who is asked for what (`load_balancing.py`), which servers
 there are (`server_config.py`).
@@ -19,6 +20,7 @@ from typing import Self
 
 import torch
 
+from katgym.vllm_server.control import PauseMode
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.config.server_config import sharing_devices
 from katgym_trainer.rl.servers.failover import LostError
@@ -113,10 +115,14 @@ class ServerPool(PolicyHost):
         gradients are not moved.
         """
         shared = [server for server in self._servers if server.is_shared]
+        # Experts of a completion are told by one server alone.
+        tells_experts = "--enable-return-routed-experts" in self._config.policy.server_args
+        is_other_awake = any(server.is_open and not server.is_shared for server in self._servers)
+        mode: PauseMode = "abort" if is_other_awake and not tells_experts else "keep"
 
         async def send_to_sleep(server: RunServer) -> None:
             with contextlib.suppress(LostError):  # one that ends meanwhile needs no devices either
-                await server.fall_asleep()
+                await server.fall_asleep(mode)
 
         async with self._devices, self._weights:
             await all_of(send_to_sleep(server) for server in shared if server.is_up)

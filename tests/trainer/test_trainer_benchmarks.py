@@ -37,3 +37,11 @@ def test_packing_never_leaves_more_tokens_than_first_fit(tmp_path: Path) -> None
     for row in rows:
         unique, packed = int(row["num_unique"]), int(row["pack"])
         assert unique <= packed <= int(row["first_fit"]) <= int(row["num_flat"])
+
+
+@pytest.mark.slow
+def test_runs_on_sleeping_servers_are_predicted(tmp_path: Path) -> None:
+    (row,) = run("cluster/placements.py", tmp_path / "rows.csv", "--steps", "6", "--only", "8")
+    assert (row["placement"], row["max_staleness"]) == ("disaggregated", "8")
+    assert abs(float(row["error"])) < 0.5  # of four steps, on a machine that may be busy
+    assert 0 < float(row["sampler_idle"]) < 1

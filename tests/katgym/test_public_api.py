@@ -38,7 +38,8 @@ OPTIONS = {
     "rollouts": "subcommand",
     "check": "--badge --learn env --tasks --json",
     "sandbox": "action name --only --image --json",
-    "gateway": ("--upstream --store --host --port --auth --model --max-staleness --set"),
+    "gateway": "--upstream --store --host --port --auth --model --max-staleness"
+    " --sessions-per-version --set",
     "sandboxd": "--host --port --sandbox --token-file --max-sandboxes --offer-python",
     "vllm": "subcommand",
     "swe": "subcommand",

@@ -47,7 +47,7 @@ learning_rate = 1e-3
 [checkpoint]
 every_steps = 2
 """
-LIMITS = ("--max-staleness", "1", "--set", "sessions_per_version=7")
+LIMITS = ("--max-staleness", "1", "--sessions-per-version", "7")
 
 
 @dataclass

@@ -111,7 +111,7 @@ class GatewayClient:
 
         url, admin_key: "" takes KATGYM_GATEWAY_URL and KATGYM_GATEWAY_KEY.
         timeout_s: for an answer. admission_s: for a session to begin, where the gateway holds
-        sessions back until the weights have moved (`sessions_per_version`).
+        sessions back until the weights have moved (`--sessions-per-version`).
         """
         self.url = (url or os.environ.get(URL_VARIABLE, "http://127.0.0.1:8900")).rstrip("/")
         key = admin_key or os.environ.get(KEY_VARIABLE, "")

@@ -65,7 +65,7 @@ def served(request, model_directory, tmp_path_factory, vllm_python):
     log = tmp_path_factory.mktemp("vllm") / "server.log"
     command = [sys.executable, "-m", "katgym", "vllm", "serve", str(model_directory)]
     command += ["--name", "tiny", "--port", "0", "--max-model-len", "1024"]
-    command += ["--set", "dtype=float32", "--python", vllm_python]
+    command += ["--dtype", "float32", "--python", vllm_python]
     command += ["--set", f"logprobs_mode={request.param}", "--set", f"log_file={log}"]
     command += ["--", "--max-num-seqs", "32"]
     # A shell starts what it runs in the background with SIGINT ignored, and that is inherited.

@@ -58,7 +58,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, vllm_python: str) -> Iterat
     with pytest.MonkeyPatch.context() as patch, server_of_it as server:
         patch.setenv("KATGYM_GATEWAY_KEY", KEY)
         limits = ["--max-staleness", str(MAX_STALENESS)]
-        limits += ["--set", f"sessions_per_version={NUM_GROUPS * GROUP_SIZE + 1}"]
+        limits += ["--sessions-per-version", str(NUM_GROUPS * GROUP_SIZE + 1)]
         forced = ["--model", "tiny", "--set", "sampling.temperature=1.0"]
         with gateway_of(server.url, store, *limits, *forced) as gateway:
             agents = [sys.executable, str(AGENTS), str(GROUP_SIZE), "2"]

@@ -93,6 +93,7 @@ def test_a_server_alone_is_waited_for(server, tmp_path):
         assert len(gateway.store.turns("s")) == 1
 
 
+@pytest.mark.slow  # 9 s: probes of a server that fails come after 1, 2 and 4 s
 def test_servers_that_all_fail_are_a_clear_error_and_no_storm(two):
     first, second, gateway = two
     object.__setattr__(gateway.gateway.config, "max_wait_s", 1.0)

@@ -21,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Look at a run on many machines.
 
     example:
-      katgym cluster plan rl.toml --set gpus=64
+      katgym cluster plan rl.toml --set copies=8
     """
     add_subcommands(parser, __package__, SUBCOMMANDS)

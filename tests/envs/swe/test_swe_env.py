@@ -220,6 +220,7 @@ def test_the_retry_mode_offers_reading_tools_alone() -> None:
 # ---- baselines, wrong use
 
 
+@pytest.mark.slow  # 14 s: gold and a change of nothing are graded again and again
 @pytest.mark.parametrize("mode", ["tools", "edit-run-retry"])
 def test_the_contract_holds(mode: str) -> None:
     report = check_env(make(mode=mode), num_tasks=3, checks=CONTRACT)

@@ -197,6 +197,11 @@ SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
             SERVERS + "url = 'http://h:1#n'\ndevices = '1'",
             r"devices = '1' is of a server that the run starts; the one at http://h:1#n has",
         ),
+        (SERVERS + "max_concurrency = -1", r"servers.0.*max_concurrency"),
+        (
+            SERVERS + "url = 'http://h:1#n'\nmax_concurrency = 9",
+            r"give that of http://h:1#n as an option: ...\?max_concurrency=9",
+        ),
         (
             SERVERS + "url = 'http://h:1#n'\n[[policy.servers]]\nurl = 'http://h:1/v1#m'",
             r"url 'http://h:1' is there twice",

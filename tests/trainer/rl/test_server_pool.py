@@ -144,7 +144,9 @@ def test_a_server_that_cannot_sleep_is_told_with_what_to_start(
 @contextlib.asynccontextmanager
 async def own_pool(model: Path, folder: Path, *tags: tuple[ServerTag, ...]) -> AsyncIterator[Pool]:
     """Start servers of the run's own, each a process."""
-    servers = tuple(ServerConfig(tags=tag, devices=str(i)) for i, tag in enumerate(tags))
+    servers = tuple(
+        ServerConfig(tags=tag, devices=str(i), max_concurrency=7) for i, tag in enumerate(tags)
+    )
     policy = PolicyConfig(
         uri="vllm", servers=servers, server_python=str(python_for(folder)), max_context_tokens=400
     )
@@ -285,6 +287,8 @@ def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
                 own.kill(0)
             metrics = await own.pool.push(own.trainer.num_steps)
             assert metrics["sync/num_restarts"] == 2
+            state = own.pool._servers[0].state()
+            assert state.config.max_concurrency == 7
             assert await own.ask("a") == 4
 
     asyncio.run(go())

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
+from katgym_trainer.config.rules import CountOrZero, check_fields
 
 OWN = "vllm"
 """The uri of servers that the run starts."""
@@ -39,10 +40,14 @@ class ServerConfig:
     """`rollout`, and `train` where its devices are the trainer's too."""
     devices: str = ""
     """CUDA_VISIBLE_DEVICES of a server that the run starts; "" leaves it alone."""
+    max_concurrency: CountOrZero = 0
+    """Requests in flight to a server that the run starts; more wait here. 0: 256, as an option
+    of a url has it; vLLM takes 1,024 at a time on large GPUs."""
     url: str = ""
     """URL#NAME of a server that is there, with options as in a uri; "": the run starts one."""
 
     def __post_init__(self) -> None:
+        check_fields(self, UsageError)
         for tag in self.tags:
             if self.tags.count(tag) > 1:
                 raise UsageError(f"tag {tag.value!r} is there twice")
@@ -53,6 +58,11 @@ class ServerConfig:
             raise UsageError(
                 f"devices = {self.devices!r} is of a server that the run starts; the one at"
                 f" {self.url} has its own"
+            )
+        if self.url and self.max_concurrency:
+            raise UsageError(
+                f"max_concurrency = {self.max_concurrency} is of a server that the run starts; give"
+                f" that of {self.url} as an option: ...?max_concurrency={self.max_concurrency}"
             )
         if self.url and not (self.url.startswith(("http://", "https://")) and self.name):
             raise UsageError(

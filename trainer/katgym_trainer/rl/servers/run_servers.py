@@ -83,7 +83,8 @@ class RunServer:
     def __init__(self, role: ServerRole) -> None:
         self.role = role
         self.url, self.name = role.where.place, role.where.name or _NAME
-        self._options = VllmConfig()
+        own = role.where.max_concurrency
+        self._options = VllmConfig(max_concurrency=own) if own else VllmConfig()
         if role.where.url:
             _, self._options = parse_options(role.where.url, VllmConfig, form=FORM)
         self.needs_model = role.has_adapters or bool(role.config.policy.sync.backend)

@@ -74,6 +74,16 @@ class LargeBodies:
         except (EOFError, OSError) as e:
             self.close()
             return GatewayError(ErrorKind.TOO_LARGE, f"the body could not be parsed: {e}")
-        unpickler = pickle.Unpickler(io.BytesIO(answer))
-        unpickler.persistent_load = texts.__getitem__  # type: ignore[method-assign]  # its way
-        return unpickler.load()
+        return _Unpickler(answer, texts).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts long texts back where they were left out."""
+
+    def __init__(self, content: bytes, texts: list[str]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._texts = texts
+
+    def persistent_load(self, pid: int) -> str:
+        """Return a text by its place."""
+        return self._texts[pid]

@@ -16,9 +16,14 @@ from typing import Any
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.cluster.ray_cluster import ray
-from katgym.play.engine import RolloutEngine
 from katgym.play.workers.player_pool import WorkerLostError
-from katgym.play.workers.worker_calls import EngineRef, answer_call, pack_error, unpack_answer
+from katgym.play.workers.worker_calls import (
+    Answerer,
+    EngineRef,
+    pack_answer,
+    pack_error,
+    unpack_answer,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,22 +39,22 @@ class RolloutActor:
     """What Ray runs: an engine that answers calls."""
 
     def __init__(self) -> None:
-        self._engine: RolloutEngine | None = None
+        self._answerer: Answerer | None = None
 
     async def begin(self, ref: bytes) -> bytes:
         """Make the engine; return an answer whose error says why it cannot be made."""
         try:
-            if self._engine is not None:  # whoever asked it gave it up
-                await self._engine.policy.aclose()
+            if self._answerer is not None:  # whoever asked it gave it up
+                await self._answerer.aclose()
             made: EngineRef = pickle.loads(ref)
-            self._engine = made.make()
+            self._answerer = Answerer(made.make())
         except Exception as e:  # raised where the engine was asked for
             return pack_error(e)
-        return pickle.dumps([])
+        return pack_answer()
 
     async def play(self, call: bytes) -> bytes:
         """Answer a call."""
-        return _NOT_BEGUN if self._engine is None else await answer_call(self._engine, call)
+        return _NOT_BEGUN if self._answerer is None else await self._answerer.answer(call)
 
     async def where(self) -> str:
         """Return the process and its node."""

@@ -4,8 +4,9 @@
         rollouts = await pool.play_group(requests)
 
 A group is asked of one worker at a time and answered once. When that worker ends before it has
-answered, its groups go to others, whether or not it had finished them. Not here: starting workers,
-and noticing their end (`worker_process.py`, `katgym.cluster`).
+answered, what is missing of its groups goes to others, whether or not it had finished it; what
+ended is fetched every `max_wait_s`. Not here: starting workers, and noticing their end
+(`worker_process.py`, `katgym.cluster`).
 """
 
 from __future__ import annotations
@@ -77,8 +78,10 @@ class WorkerState:
 class PlayerPool:
     """A `GroupPlayer` of several workers; an async context manager."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[Worker], *, max_wait_s: float = 10.0) -> None:
+        """max_wait_s: wall seconds that a rollout which has ended waits at most for its group."""
         self.states = [WorkerState(worker) for worker in workers]
+        self._max_wait_s = max_wait_s
         self._changed = asyncio.Condition()
         self._starting: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -106,24 +109,35 @@ class PlayerPool:
         return rollout
 
     async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-        """Have a worker play requests, and another one where that one ends."""
-        call = pack_call(requests)
-        for _ in range(MAX_LOSSES):
+        """Have a worker play requests, and another one what is missing where that one ends."""
+        found: dict[int, Rollout] = {}
+        num_losses = 0
+        while num_losses < MAX_LOSSES:
+            missing = [place for place in range(len(requests)) if place not in found]
+            if not missing:
+                return [found[place] for place in range(len(requests))]
+            call = pack_call([requests[place] for place in missing], self._max_wait_s)
             state = await self._least_busy()
             num_restarts = state.num_restarts
-            state.num_running += len(requests)
+            num_running = len(missing)
+            state.num_running += num_running
             try:
-                answer = await state.worker.play(call)
+                while call:
+                    answer = unpack_answer(await state.worker.play(call))
+                    found |= {missing[place]: answer.rollouts[place] for place in answer.rollouts}
+                    state.num_running -= len(answer.rollouts)
+                    num_running -= len(answer.rollouts)
+                    call = answer.rest
             except WorkerLostError as e:
                 if self._is_closed:
                     raise
                 if state.num_restarts == num_restarts:  # else another has taken its place
                     self._went_down(state, e)
-                continue
+                num_losses = num_losses + 1 if num_running == len(missing) else 0
+            else:
+                state.num_calls += 1
             finally:
-                state.num_running -= len(requests)
-            state.num_calls += 1
-            return unpack_answer(answer)
+                state.num_running -= num_running
         first = requests[0]
         raise InfrastructureError(
             f"{MAX_LOSSES} workers ended, one after the other, while they played task"

@@ -25,7 +25,13 @@ from typing import NoReturn
 
 from katgym.console import show_logs
 from katgym.play.workers.player_pool import WorkerLostError
-from katgym.play.workers.worker_calls import EngineRef, answer_call, pack_error, unpack_answer
+from katgym.play.workers.worker_calls import (
+    Answerer,
+    EngineRef,
+    pack_answer,
+    pack_error,
+    unpack_answer,
+)
 from katgym.system.openmp import settle_openmp
 
 _HEAD = struct.Struct("<QQ")
@@ -130,15 +136,15 @@ async def serve(channel: socket.socket) -> None:
         writer.write(_HEAD.pack(len(answer), number) + answer)
 
     try:
-        engine = ref.make()
+        answerer = Answerer(ref.make())
     except Exception as e:  # it is raised where the engine was asked for
         send(number, pack_error(e))
         await writer.drain()
         return
-    send(number, pickle.dumps([]))
+    send(number, pack_answer())
 
     async def answer(number: int, call: bytes) -> None:
-        send(number, await answer_call(engine, call))
+        send(number, await answerer.answer(call))
         await writer.drain()
 
     try:
@@ -153,7 +159,7 @@ async def serve(channel: socket.socket) -> None:
         for task in playing:
             task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
-        await engine.policy.aclose()
+        await answerer.aclose()
 
 
 def _end_with(parent: int) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import random
 from collections import Counter
 from dataclasses import replace
@@ -14,11 +13,14 @@ import katgym
 from katgym.errors import InfrastructureError, PolicyError, UsageError
 from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
 from katgym.play.limits import Limits
+from katgym.play.rollout import Rollout
 from katgym.play.workers.player_pool import MAX_LOSSES, PlayerPool, WorkerLostError
 from katgym.play.workers.worker_calls import (
+    Answerer,
     EngineRef,
-    answer_call,
     check_policy,
+    pack_answer,
+    pack_call,
     pack_error,
     unpack_answer,
 )
@@ -38,6 +40,7 @@ class Flaky:
     def __init__(self, number: int = 0, *, errors: tuple[Exception, ...] = ()) -> None:
         self.name = f"flaky {number}"
         self.player = RolloutEngine(katgym.policy("random"), config=EngineConfig(max_retries=0))
+        self.answerer = Answerer(self.player)
         self.engine = EngineRef(
             policy="random", limits=Limits(), sampling=Sampling(), config=EngineConfig()
         )
@@ -56,7 +59,7 @@ class Flaky:
         killed = asyncio.get_running_loop().create_future()
         self.calls.add(killed)
         try:
-            work = asyncio.create_task(answer_call(self.player, call))
+            work = asyncio.create_task(self.answerer.answer(call))
             await asyncio.wait([work, killed], return_when=asyncio.FIRST_COMPLETED)
             self.num_played += work.done()
             await asyncio.wait([killed], timeout=self.delay_s)
@@ -219,7 +222,7 @@ def test_an_error_that_cannot_be_sent_is_sent_as_its_words() -> None:
 
     with pytest.raises(RuntimeError, match="Odd: odd words"):
         unpack_answer(pack_error(Odd(1, 2)))
-    assert unpack_answer(pickle.dumps([])) == []
+    assert unpack_answer(pack_answer()).rollouts == {}
 
 
 def test_a_policy_with_a_model_is_refused_for_workers() -> None:
@@ -237,5 +240,62 @@ def test_requests_of_references_and_of_envs_are_the_same_call() -> None:
             ref = katgym.plugins.env_ref.EnvRef.of(HUNT)
             (second,) = await pool.play_group([replace(group(5, 1)[0], env=ref)])
             assert first.messages == second.messages
+
+    asyncio.run(play())
+
+
+class Counting(RolloutEngine):
+    """Counts what it begins; attempts from 2 on take `slow_s`."""
+
+    def __init__(self, slow_s: float) -> None:
+        super().__init__(katgym.policy("random"), config=EngineConfig(max_retries=0))
+        self.slow_s = slow_s
+        self.began: list[int] = []
+        self.num_cancelled = 0
+
+    async def play(self, request: RolloutRequest) -> Rollout:
+        self.began.append(request.attempt)
+        try:
+            await asyncio.sleep(self.slow_s if request.attempt >= 2 else 0.0)
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        return await super().play(request)
+
+
+def test_what_has_ended_is_not_played_again_when_its_worker_is_killed() -> None:
+    async def play() -> None:
+        slow, other = Flaky(0), Flaky(1)
+        engines = Counting(30.0), Counting(0.0)
+        slow.answerer, other.answerer = (Answerer(engine) for engine in engines)
+        async with asyncio.timeout(20), PlayerPool([slow, other], max_wait_s=0.2) as pool:
+            playing = asyncio.create_task(pool.play_group(group(3, 4)))
+            while pool.states[0].num_running != 2 or not slow.calls:  # two have come back
+                await asyncio.sleep(0.02)
+            slow.kill()
+            rollouts = await playing
+        assert [r.attempt for r in rollouts] == [0, 1, 2, 3]
+        assert [engine.began for engine in engines] == [[0, 1, 2, 3], [2, 3]]
+        assert all(state.num_running == 0 for state in pool.states)
+
+    asyncio.run(play())
+
+
+def test_the_rest_of_a_call_is_given_up_with_its_caller_and_with_its_worker() -> None:
+    async def play() -> None:
+        engine = Counting(30.0)
+        answerer = Answerer(engine)
+        first = unpack_answer(await answerer.answer(pack_call(group(3, 4), 0.2)))
+        assert sorted(first.rollouts) == [0, 1] and first.rest
+        waiting = asyncio.create_task(answerer.answer(first.rest))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert engine.num_cancelled == 2
+        nobodys = unpack_answer(await answerer.answer(first.rest))
+        assert not nobodys.rollouts and not nobodys.rest
+        assert unpack_answer(await answerer.answer(pack_call(group(3, 4), 0.2))).rest
+        await answerer.aclose()
+        assert engine.num_cancelled == 4
 
     asyncio.run(play())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from katgym.errors import UsageError
 from katgym.system.openmp import without_settled
+from katgym.vllm_server.middleware import bearer_guard
 
 
 class Device(StrEnum):
@@ -125,8 +126,13 @@ class VllmServerConfig:
         return Device.GPU if Path("/dev/nvidiactl").exists() else Device.CPU
 
 
-def server_command(config: VllmServerConfig, python: Path, port: int) -> list[str]:
-    """Return the command line; a CPU build's `vllm` command lacks metadata, its module works."""
+def server_command(
+    config: VllmServerConfig, python: Path, port: int, *, is_guarded: bool = False
+) -> list[str]:
+    """Return the command line; a CPU build's `vllm` command lacks metadata, its module works.
+
+    is_guarded: it asks for the token of `server_environment`.
+    """
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", config.model]
     command += ["--served-model-name", config.name, "--host", config.host, "--port", str(port)]
     command += ["--dtype", config.dtype, "--logprobs-mode", config.logprobs_mode]
@@ -143,17 +149,30 @@ def server_command(config: VllmServerConfig, python: Path, port: int) -> list[st
     if config.resolved_device is Device.CPU:
         # Of a CPU it counts the machine's memory, which others use as well.
         command += ["--gpu-memory-utilization", "0.2"]
+    if is_guarded:  # the last middleware is the outermost
+        guard = f"{Path(bearer_guard.__file__).stem}.{bearer_guard.BearerGuard.__name__}"
+        return [*command, *config.extra_args, "--middleware", guard]
     return [*command, *config.extra_args]
 
 
 def server_environment(
-    config: VllmServerConfig, python: Path, environ: Mapping[str, str] = os.environ
+    config: VllmServerConfig,
+    python: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    token: str = "",
 ) -> dict[str, str]:
-    """Return the variables a server is started with; what the caller has set stays."""
+    """Return the variables a server is started with; what the caller has set stays.
+
+    token: what a server that is guarded asks for.
+    """
     found = without_settled(environ)  # vLLM binds threads to processors, and decides how they wait
     # katgym's own path would put its packages before those of the server's environment.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         found.pop(name, None)
+    if token:
+        found[bearer_guard.VARIABLE] = token
+        found["PYTHONPATH"] = str(Path(bearer_guard.__file__).parent)
     found.setdefault("VLLM_NO_USAGE_STATS", "1")
     if config.devices:
         found["CUDA_VISIBLE_DEVICES"] = config.devices

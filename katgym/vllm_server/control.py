@@ -1,8 +1,9 @@
 """A vLLM server's controls: abilities, pausing, sleeping, weight versions, adapters, reloads.
 
 The RL routes exist where the server was started with `VLLM_SERVER_DEV_MODE=1`, those of adapters
-with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`; `katgym vllm serve` does both when asked. Neither is
-guarded by an API key: a server that has them belongs on a network you trust.
+with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`; `katgym vllm serve` does both when asked. vLLM's API key
+guards none of the RL routes: a server that has them belongs on a network you trust, or is one of a
+training run's own, which want a token (`middleware/bearer_guard.py`).
 
 Not here: the order in which weights are updated (`katgym_trainer.weight_sync`); sampling
 (`token_client.py`).

@@ -46,8 +46,10 @@ class ServerError(InfrastructureError):
 class VllmServer:
     """One server; a context manager, `with` and `async with`. Restartable; not thread-safe."""
 
-    def __init__(self, config: VllmServerConfig) -> None:
+    def __init__(self, config: VllmServerConfig, *, token: str = "") -> None:
+        """token: every request but for `/health` has to bring it; "": none has to."""
         self.config = config
+        self._token = token
         self.port = config.port
         """The one it listens on, once started."""
         self.log_file = config.log_file
@@ -180,7 +182,7 @@ class VllmServer:
         await asyncio.to_thread(self.stop)
 
     def _spawn(self, python: Path, log_file: Path) -> subprocess.Popen[bytes]:
-        command = server_command(self.config, python, self.port)
+        command = server_command(self.config, python, self.port, is_guarded=bool(self._token))
         # By its path and without this environment's settings: it needs no package of ours.
         own = [sys.executable, "-I", str(Path(process_guard.__file__))]
         log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,7 @@ class VllmServer:
             self._log_start = log.seek(0, os.SEEK_END)
             return subprocess.Popen(
                 [*own, str(self.config.stop_timeout_s), *command],
-                env=server_environment(self.config, python),
+                env=server_environment(self.config, python, token=self._token),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -167,6 +167,11 @@ def _json(response: httpx.Response) -> Any:
         ) from e
 
 
+def bearer(token: str) -> dict[str, str]:
+    """Return the headers that bring a token; none for ""."""
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
 def retry_after_s(header: str | None) -> float | None:
     """Return a `Retry-After` in seconds; a date, or nothing readable, is None."""
     try:

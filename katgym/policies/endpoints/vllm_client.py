@@ -29,7 +29,7 @@ except ImportError as e:
     ) from e
 
 from katgym.policies.base import Sampling
-from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig, bearer
 from katgym.policies.expert_routes import first_told
 from katgym.policies.rendering.chat_format import num_common
 from katgym.policies.rendering.renderer_choice import choose_renderer
@@ -112,14 +112,18 @@ class VllmPolicy(TokenPolicy):
         """Tokens of each session's last call, of servers that tell their experts."""
 
     @classmethod
-    def connect(cls, url: str, model: str, *, name: str, config: VllmConfig) -> VllmPolicy:
+    def connect(
+        cls, url: str, model: str, *, name: str, config: VllmConfig, token: str = ""
+    ) -> VllmPolicy:
         """Ask the server for `model` and load its tokenizer; blocks for as long as that takes.
 
+        token: of a server that a training run has started.
         Raises `UsageError` when the server has no such model, `PolicyError` when it is down.
         """
         http = HttpClient(
             base_url=url,
             retry=RetryConfig(timeout_s=config.timeout_s, max_retries=config.max_retries),
+            headers=bearer(token),
             max_connections=config.max_concurrency,
         )
         card, has_generate = run_sync(_ask_server(http, model))

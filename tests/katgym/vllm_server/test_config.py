@@ -49,6 +49,17 @@ def test_a_plain_server_on_a_gpu():
     assert server_environment(config, PYTHON, environ) == {"HOME": "/h", "VLLM_NO_USAGE_STATS": "1"}
 
 
+def test_a_server_with_a_token_loads_what_asks_for_it():
+    config = VllmServerConfig(model="m", device="gpu", extra_args=("--middleware", "a.B"))
+    command = server_command(config, PYTHON, 1, is_guarded=True)
+    assert command[-4:] == ["--middleware", "a.B", "--middleware", "bearer_guard.BearerGuard"]
+    assert not any("s3cret" in word for word in command)
+    found = server_environment(config, PYTHON, {"PYTHONPATH": "/ours"}, token="s3cret")
+    assert found["KATGYM_SERVER_TOKEN"] == "s3cret"
+    (folder,) = found["PYTHONPATH"].split(":")
+    assert [path.name for path in Path(folder).glob("*.py")] == ["bearer_guard.py"]
+
+
 def test_only_a_gpus_build_takes_the_option_for_sleep():
     options = {"model": "m", "has_rl_routes": True, "has_sleep": True}
     commands = {

@@ -30,8 +30,12 @@ ROUTES = (
 class HfServer:
     """Serves a folder of `save_model`; a context manager."""
 
-    def __init__(self, folder: Path, *, port: int = 0, name: str = NAME) -> None:
-        self.name = name
+    def __init__(
+        self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, name: str = NAME,
+        token: str = "",
+    ) -> None:  # fmt: skip
+        """token: asked for as by `bearer_guard.py`."""
+        self.name, self.token = name, token
         self.routes = list(ROUTES)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -57,9 +61,9 @@ class HfServer:
             "/v1/completions": self._complete,
             "/v1/chat/completions": self._chat,
         }
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        self._server = http.server.ThreadingHTTPServer((host, port), _handler(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://{host}:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -179,6 +183,10 @@ def _handler(server: HfServer) -> type[http.server.BaseHTTPRequestHandler]:
 
         def _answer(self, body: Any) -> None:
             path, _, query = self.path.partition("?")
+            told = self.headers.get("authorization")
+            if server.token and path != "/health" and told != f"Bearer {server.token}":
+                self.send_error(401)
+                return
             data = json.dumps(server.reply(path, body, query)).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(data)))

@@ -1,6 +1,7 @@
 """Stands in for `python -m vllm...`: the server of `hf_server.py`, to be killed."""
 
 import itertools
+import os
 import sys
 import threading
 from pathlib import Path
@@ -21,6 +22,10 @@ def python_for(folder: Path) -> Path:
 if __name__ == "__main__":
     options = dict(itertools.pairwise(sys.argv))
     with HfServer(
-        Path(options["--model"]), port=int(options["--port"]), name=options["--served-model-name"]
+        Path(options["--model"]),
+        host=options["--host"],
+        port=int(options["--port"]),
+        name=options["--served-model-name"],
+        token=os.environ.get("KATGYM_SERVER_TOKEN", ""),
     ):
         threading.Event().wait()

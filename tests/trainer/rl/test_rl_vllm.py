@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rl_play import config_text, register_env
 from vllm_servers import save, server_of, tiny_model
@@ -97,6 +98,10 @@ def test_a_server_that_dies_is_started_again_with_the_weights_it_had(
             time.sleep(0.05)
         servers = children(process.pid)
         assert len(servers) > 1
+        url = (run / "train.log").read_text().split("vLLM serves 'trained' at ")[1].split()[0]
+        for route in ("/pause", "/sleep", "/collective_rpc", "/v1/completions"):
+            assert httpx.post(f"{url}{route}", json={}).status_code == 401
+        assert httpx.get(f"{url}/health").status_code == 200
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
         _, err = process.communicate(timeout=600)

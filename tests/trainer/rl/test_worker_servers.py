@@ -28,7 +28,8 @@ def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
     told = {
         "url": server.url, "model": "tiny", "name": "vllm", "is_own": True, "is_up": True,
         "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
-        "is_open": True, "version": 3, "num_restarts": 0, "error": "", **more,
+        "is_open": True, "token": server.token, "version": 3, "num_restarts": 0,
+        "error": "", **more,
     }  # fmt: skip
     return ServerState(**told)  # type: ignore[arg-type]  # by name
 
@@ -42,7 +43,7 @@ async def ask(policy: ToldPolicy, session: str) -> int:
 
 
 def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
-    with HfServer(model) as one, HfServer(model) as two:
+    with HfServer(model) as one, HfServer(model, token="s3cret") as two:
 
         async def play() -> None:
             first = state_of(one, model)

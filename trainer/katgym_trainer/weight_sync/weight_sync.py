@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 from katgym.errors import KatgymError, UsageError
-from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig, bearer
 from katgym.vllm_server.control import SleepLevel, VllmControl
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.weight_sync.pause import Pause, PauseRequests
@@ -86,6 +86,7 @@ class SyncOptions(TypedDict, total=False):
 
     probe: ProbeConfig | None
     timeout_s: float
+    token: str
 
 
 class WeightSync(abc.ABC):
@@ -104,7 +105,9 @@ class WeightSync(abc.ABC):
         *,
         probe: ProbeConfig | None = None,
         timeout_s: float = 600.0,
+        token: str = "",
     ) -> None:
+        """token: what the servers ask for, of servers that the run has started."""
         if not urls:
             raise UsageError("a weight sync needs at least one server's URL")
         self.served_name = served_name
@@ -113,7 +116,7 @@ class WeightSync(abc.ABC):
         # What fails twice is not mended by asking on: servers are frozen meanwhile.
         retry = RetryConfig(timeout_s=timeout_s, max_retries=1)
         self.controls = [
-            VllmControl(HttpClient(base_url=url.rstrip("/"), retry=retry)) for url in urls
+            VllmControl(HttpClient(url.rstrip("/"), retry, headers=bearer(token))) for url in urls
         ]
 
     async def sync_weights(

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -83,6 +84,8 @@ class RunServer:
     def __init__(self, role: ServerRole) -> None:
         self.role = role
         self.url, self.name = role.where.place, role.where.name or _NAME
+        self.token = "" if role.where.url else secrets.token_urlsafe(32)
+        """What it asks for, of one that the run starts."""
         own = role.where.max_concurrency
         self._options = VllmConfig(max_concurrency=own) if own else VllmConfig()
         if role.where.url:
@@ -117,6 +120,7 @@ class RunServer:
             model=self.name,
             name=self._policy_name,
             config=self._settings,
+            token=self.token,
             is_own=not self.role.where.url,
             is_up=self.is_up,
             is_open=self.is_open,
@@ -206,17 +210,22 @@ class RunServer:
         if backend := self.role.config.policy.sync.backend:
             from katgym_trainer.weight_sync.transfer_sync import TransferSync  # imports vLLM
 
-            return TransferSync([self.url], self.name, backend=backend)
+            return TransferSync([self.url], self.name, backend=backend, token=self.token)
         if not self.role.has_adapters:
-            return ReloadSync([self.url], self.name, folder=folder)
+            return ReloadSync([self.url], self.name, folder=folder, token=self.token)
         # Of servers that are there by their place: they know it when the run goes on with others.
         digest = hashlib.blake2b(where.place.encode(), digest_size=6).hexdigest()
         link = f"current-{digest if where.url else number}"
-        return LoraSync([self.url], self.name, folder=folder, link_name=link)
+        return LoraSync([self.url], self.name, folder=folder, link_name=link, token=self.token)
 
     async def _make_policy(self, kind: type[VllmPolicy]) -> VllmPolicy:
         return await asyncio.to_thread(
-            kind.connect, self.url, self.name, name=self._policy_name, config=self._settings
+            kind.connect,
+            self.url,
+            self.name,
+            name=self._policy_name,
+            config=self._settings,
+            token=self.token,
         )
 
     @property
@@ -256,7 +265,8 @@ class OwnServer(RunServer):
                 devices=role.where.devices,
                 extra_args=config.policy.server_args,
                 log_file=role.log_file,
-            )
+            ),
+            token=self.token,
         )
         self._watching: asyncio.Task[None] | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from katgym.errors import PolicyError
@@ -27,7 +27,8 @@ class ServerState:
 
     Example:
         ServerState(url="http://10.0.0.7:8000", model="tiny", name="vllm", config=VllmConfig(),
-                    is_own=True, is_up=True, is_open=True, version=7, num_restarts=0, error="")
+                    token="", is_own=True, is_up=True, is_open=True, version=7, num_restarts=0,
+                    error="")
     """
 
     url: str
@@ -36,6 +37,8 @@ class ServerState:
     name: str
     """Of its policy."""
     config: VllmConfig
+    token: str = field(repr=False)
+    """What it asks for; "": nothing."""
     is_own: bool
     """Whether the run starts it again when it ends."""
     is_up: bool
@@ -141,6 +144,8 @@ class ToldPolicy(BalancedPolicy):
 
 def _connect(state: ServerState) -> VllmPolicy:
     kind = FailoverPolicy if state.is_own else VllmPolicy
-    policy = kind.connect(state.url, state.model, name=state.name, config=state.config)
+    policy = kind.connect(
+        state.url, state.model, name=state.name, config=state.config, token=state.token
+    )
     policy.policy_version = state.version
     return policy

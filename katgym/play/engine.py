@@ -44,6 +44,8 @@ class RolloutRequest:
     """For the caller: tells its requests apart."""
     limits: Limits | None = None
     """Of this rollout, in place of the engine's."""
+    sampling: Sampling | None = None
+    """Of this rollout, in place of the engine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ class RolloutEngine:
                 seed=request.seed,
                 task_id=request.task_id,
                 limits=request.limits or self.limits,
-                sampling=self.sampling,
+                sampling=request.sampling or self.sampling,
                 split=request.split,
                 attempt=request.attempt,
             )

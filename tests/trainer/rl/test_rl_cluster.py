@@ -105,7 +105,7 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def check_kept(run: Path, *, steps: int) -> None:
     """Every step trained on whole groups, and no group was trained on twice."""
     with RolloutStore.open(run / "rollouts", create=False) as store:
-        records = store.sessions()
+        records = [r for r in store.sessions() if not r.metadata.get("is_held_out")]
     sizes = Counter((r.metadata["step"], r.metadata["draw"]["number"]) for r in records)
     assert set(sizes.values()) == {4}
     assert Counter(step for step, _ in sizes) == dict.fromkeys(range(1, steps + 1), 4)
@@ -118,9 +118,12 @@ def check_kept(run: Path, *, steps: int) -> None:
 def test_workers_play_what_is_trained_on_with_the_newest_weights(
     model: Path, tmp_path: Path, staleness: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    evaluate = "\n[evaluate]\nevery_steps = 3\nnum_tasks = 5\n"
     with HfServer(model) as server:
-        process = start(write(tmp_path, model, server.url, steps=3, staleness=staleness))
-        output, _ = process.communicate(timeout=150)
+        config = write(tmp_path, model, server.url, steps=3, staleness=staleness)
+        config.write_text(config.read_text() + evaluate)
+        process = start(config)
+        output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output
     assert "placing rollout workers" in output
     found = lines(tmp_path / "run")
@@ -131,7 +134,9 @@ def test_workers_play_what_is_trained_on_with_the_newest_weights(
     assert workers(tmp_path) == []
     told = json.loads((tmp_path / "run/cluster.json").read_text())
     # With staleness groups of a step that does not come are given up at the end.
-    assert sum(worker["num_calls"] for worker in told["workers"]) >= 12
+    assert sum(worker["num_calls"] for worker in told["workers"]) >= 12 + 2 * 5
+    evaluated = (tmp_path / "run/eval.jsonl").read_text().splitlines()
+    assert [json.loads(line)["num_rollouts"] for line in evaluated] == [5, 5]
     assert main(["cluster", "status", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
     assert "the run has ended" in shown and "rollout worker 1 (process" in shown
@@ -151,7 +156,7 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
         process = start(config)
         # 1. Workers are killed while the run goes on.
         killed: set[int] = set()
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 240
         while len(killed) < 2 or not lines(run):
             assert process.poll() is None and time.monotonic() < deadline
             for pid in set(workers(tmp_path)) - killed:
@@ -167,7 +172,7 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
         process.kill()
         process.communicate()
         process = start(config)
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output
     assert [line["step"] for line in lines(run)] == list(range(1, 6))
     check_kept(run, steps=5)
@@ -181,12 +186,12 @@ def test_workers_go_on_when_a_server_of_the_runs_own_is_killed(model: Path, tmp_
     own = f'uri = "vllm"\nserver_python = "{python_for(tmp_path)}"'
     config.write_text(config.read_text().replace('uri = "vllm:http://127.0.0.1:9#tiny"', own))
     process = start(config)
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 240
     while not lines(run):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     killed = [pid for pid in servers(model) if not os.kill(pid, signal.SIGKILL)]
-    output, _ = process.communicate(timeout=150)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert killed
     assert lines(run)[-1]["sync/num_restarts"] == 1
@@ -205,5 +210,5 @@ def test_without_a_cluster_nothing_of_ray_is_imported(model: Path, tmp_path: Pat
     with HfServer(model) as server:
         write(tmp_path, model, server.url, steps=1, staleness=0, cluster="")
         process = start(tmp_path / "rl.toml", module="driver")
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

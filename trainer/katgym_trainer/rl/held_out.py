@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Any
 from urllib.parse import urlencode
 
 from katgym.evaluation.plan import EvalConfig, Plan
 from katgym.evaluation.statistics.summary import summarize
-from katgym.play.engine import EngineConfig, RolloutEngine
+from katgym.play.engine import GroupPlayer
 from katgym.play.rollout import Rollout
-from katgym.policies.base import Policy, Sampling
+from katgym.policies.base import Sampling
+from katgym.system.concurrency import run_all
 from katgym_trainer.config.rl_config import RlConfig
 
 
@@ -56,11 +58,6 @@ class HeldOut:
         self._sampling = Sampling(
             temperature=options.temperature, max_tokens=config.policy.max_tokens
         )
-        self._limits = config.rollouts.limits
-        self._engine = EngineConfig(
-            max_concurrency=config.rollouts.max_concurrency,
-            max_retries=config.rollouts.max_retries,
-        )
         names = list(options.envs)
         for env in () if names else config.envs:
             # The last lesson of an env, as `id?name=value&...`.
@@ -81,16 +78,15 @@ class HeldOut:
             for name in dict.fromkeys(names)
         }
 
-    async def evaluate(self, policy: Policy, step: int) -> HeldOutResult:
-        """Play all tasks with the policy as it is."""
-        engine = RolloutEngine(
-            policy, limits=self._limits, sampling=self._sampling, config=self._engine
-        )
+    async def evaluate(self, player: GroupPlayer, step: int) -> HeldOutResult:
+        """Have all tasks played with the policy as it is, beside groups that are trained on."""
         lines: list[dict[str, Any]] = []
         headlines: list[float] = []
         played: list[Rollout] = []
         for name, plan in self._plans.items():
-            rollouts = [rollout async for _, rollout in engine.run(plan.requests())]
+            requests = [replace(r, sampling=self._sampling) for r in plan.requests()]
+            tasks = [list(group) for _, group in groupby(requests, key=lambda r: r.task_id)]
+            rollouts = list(chain(*await run_all(player.play_group(task) for task in tasks)))
             found = summarize(rollouts)
             (summary,) = found.envs.values()
             headlines.append(summary.headline[0] or 0.0)

@@ -199,7 +199,7 @@ class RlRun(RankedRlRun):
             ):
                 earlier = await host.push(self.first)
                 feed.advance(self.first)
-                await self._evaluate(host, delivery, is_first=True)
+                await self._evaluate(player, delivery, is_first=True)
                 ended_s, _ = time.perf_counter(), feed.idle_s()
                 while self.trainer.num_steps < self.num_steps:
                     # 1. Groups of rollouts, by weights at most max_staleness steps old.
@@ -226,7 +226,7 @@ class RlRun(RankedRlRun):
                     metrics |= earlier | await delivery.begin(step)
 
                     # 4. Held-out tasks, and what is kept.
-                    metrics |= await self._evaluate(host, delivery)
+                    metrics |= await self._evaluate(player, delivery)
                     total_s, ended_s = time.perf_counter() - ended_s, time.perf_counter()
                     metrics |= self._rates(taken, metrics, total_s, feed)
                     self.report(metrics, trackers)
@@ -336,7 +336,7 @@ class RlRun(RankedRlRun):
         )
 
     async def _evaluate(
-        self, host: PolicyHost, delivery: WeightDelivery, *, is_first: bool = False
+        self, player: GroupPlayer, delivery: WeightDelivery, *, is_first: bool = False
     ) -> dict[str, float]:
         """Play the held-out tasks if it is time, and keep the best weights."""
         step = self.trainer.num_steps
@@ -347,7 +347,7 @@ class RlRun(RankedRlRun):
             self.observer.say("evaluating the first weights")
         delivered = await delivery.end()
         began = time.perf_counter()
-        result = await self.held_out.evaluate(host.policy, step)
+        result = await self.held_out.evaluate(player, step)
         self.folder.append_eval(result.lines)
         await self._in_thread(self.kept.record_held_out, step, result.rollouts)
         if self._keeps_best:

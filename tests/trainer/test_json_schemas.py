@@ -60,7 +60,7 @@ def test_a_key_has_the_fields_type_bounds_default_and_documentation() -> None:
     assert rollouts["group_size"] == {
         "type": "integer", "minimum": 2, "description": "Rollouts of a group.", "default": 8,
     }  # fmt: skip
-    assert rollouts["stale"]["enum"] == ["wait", "drop"]
+    assert rollouts["stale"]["enum"] == ["wait", "drop", "partial"]
     train = SCHEMAS["train-rl.json"]["properties"]["train"]["properties"]
     assert train["learning_rate"]["exclusiveMinimum"] == 0 and "temperature" not in train
     assert train["lora_targets"]["items"] == {"type": "string", "minLength": 1}

@@ -85,6 +85,25 @@ def test_versions_split_prefixes_only_when_asked() -> None:
     ]
 
 
+def test_tokens_of_too_old_weights_are_context_alone() -> None:
+    spans = [VersionSpan(version=2, start=0, end=2), VersionSpan(version=4, start=2, end=3)]
+    rollout = rollout_of(
+        turn(record(None, 0, [1, 2], [3, 4, 5], version_spans=spans)),
+        turn(record(0, 5, [6], [7], version=5)),
+        turn(record(1, 7, [8], [9], version_spans=())),  # not known: as old as can be
+    )
+
+    def trained(oldest: int) -> list[int]:
+        (row,) = rollout_rows(rollout, oldest_version=oldest)
+        return [int(token) for token in row.token_ids[row.trained]]
+
+    assert trained(-1) == trained(0) == [3, 4, 5, 7, 9]
+    assert trained(1) == trained(2) == [3, 4, 5, 7]
+    assert trained(4) == [5, 7]
+    group = RolloutGroup(rollouts=[rollout])
+    assert group_rows([group], "reinforce", oldest_version=6) == []
+
+
 def test_versions_split_prefixes_by_the_token_at_which_they_change() -> None:
     """Answers of different lengths by the same weights still share; a change elsewhere parts."""
     ends = {"a": (1, 4), "b": (1, 3), "c": (2, 4)}  # first token of version 1, number of tokens

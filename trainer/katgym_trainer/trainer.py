@@ -140,8 +140,12 @@ class Trainer:
         *,
         masks: ErrorMasks | None = None,
         shaping: Shaping | None = None,
+        oldest_version: int = 0,
     ) -> list[Row]:
-        """Return the rows of groups that `step` trains on, with the algorithm's advantages."""
+        """Return the rows of groups that `step` trains on, with the algorithm's advantages.
+
+        masks, shaping, oldest_version: see `group_rows`.
+        """
         if self.algorithm.advantage is None:
             raise UsageError(
                 f"algorithm {self.algorithm_name!r} makes no advantages of rewards: give step_rows"
@@ -151,7 +155,9 @@ class Trainer:
         from katgym_trainer.rollouts.turn_errors import NO_MASKS
 
         how: dict[str, Any] = {"masks": masks or NO_MASKS, "shaping": shaping}
-        rows = rollout_rows.group_rows(groups, self.algorithm.advantage, **how)
+        rows = rollout_rows.group_rows(
+            groups, self.algorithm.advantage, oldest_version=oldest_version, **how
+        )
         if self.config.advantage_scaling == "pass_rate":
             rates = rollout_rows.pass_rates(groups)
             rows = scale_by_pass_rate(rows, rates, max_scale=self.config.max_scale)

@@ -207,6 +207,29 @@ def test_dropping_gives_up_what_is_too_old_and_plays_others() -> None:
     run(play())
 
 
+def test_partial_groups_are_neither_waited_for_nor_given_up() -> None:
+    async def play() -> None:
+        told = RolloutsConfig(
+            num_groups=1, group_size=2, max_staleness=1, stale=StaleGroups.PARTIAL
+        )
+        player = HeldPlayer()
+        async with GroupStream(Curriculum([HUNT], told, seed=0), player, told) as stream:
+            stream.advance(0)
+            await asyncio.sleep(0.05)
+            for version in (1, 2, 3):  # group 0 plays on beyond the bound
+                player.let_go[version].set()
+                assert [p.draw.number for p in (await stream.take()).groups] == [version]
+                assert player.num_begun == version + 1  # it counts in how far ahead others play
+                stream.advance(version)
+                await asyncio.sleep(0.05)
+            player.let_go[0].set()
+            taken = await stream.take()
+            assert [(p.draw.number, p.begun_version) for p in taken.groups] == [(0, 0)]
+            assert taken.num_dropped == 0
+
+    run(play())
+
+
 def test_groups_of_equal_rewards_are_refused_as_long_as_others_may_be_played() -> None:
     async def play() -> None:
         async with stream_of(HeldPolicy(), max_offered=5) as stream:  # nobody finds a treasure

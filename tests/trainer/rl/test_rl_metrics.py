@@ -8,6 +8,7 @@ import pytest
 from made_rollouts import record, rollout_of, turn
 
 from katgym import RolloutGroup, TokenRecord, VersionSpan
+from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
 from katgym_trainer.rl.rl_metrics import rollout_metrics
@@ -33,7 +34,7 @@ def played(*records: TokenRecord | None, begun_version: int = 0) -> PlayedGroup:
 
 
 def staleness(*groups: PlayedGroup, version: int) -> tuple[float, float]:
-    found = rollout_metrics(Taken(groups=groups), version=version)
+    found = rollout_metrics(Taken(groups=groups), version, RolloutsConfig(max_staleness=1))
     return found["rollout/staleness"], found["rollout/max_staleness"]
 
 
@@ -61,6 +62,12 @@ def test_staleness_without_tokens_and_without_versions(
     records: Sequence[TokenRecord | None], expected: tuple[float, float]
 ) -> None:
     assert staleness(played(*records), version=5) == expected
+
+
+def test_tokens_beyond_the_bound_are_counted() -> None:
+    groups = [played(tokens((3, 10)), tokens((2, 6), (3, 10)))]
+    found = rollout_metrics(Taken(groups=groups), 4, RolloutsConfig(max_staleness=1))
+    assert found["rollout/too_old"] == 6 / 20
 
 
 def test_a_group_is_as_old_as_its_oldest_token() -> None:

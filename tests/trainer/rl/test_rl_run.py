@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rl_play import config_text, register_env, save_model
+from rl_play import ENV_ID, LowEnv, config_text, register_env, save_model
 
 from katgym.cli.main import main
+from katgym.environment.messages import Message
+from katgym.plugins.registry import register
 from katgym.rollout_store.rollouts import as_rollout
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer import METRICS
@@ -97,6 +100,34 @@ def test_a_random_model_learns_what_is_paid_for(
         assert 0 <= line["rate/sampler_idle"] <= 1
         assert line["time/total_s"] >= line["time/step_s"]
     assert (tmp_path / "run" / "model" / "config.json").exists()
+
+
+class SlowTaskEnv(LowEnv):
+    """Takes long to end an episode of one task."""
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.is_slow = self.task.task_id == "train-0"
+
+    async def reply(self, message: Message) -> str | None:
+        await asyncio.sleep(1.0 if self.is_slow else 0.0)
+        return None
+
+
+@pytest.mark.slow
+def test_partial_groups_play_on_and_only_their_fresh_tokens_are_trained_on(
+    model: Path, tmp_path: Path
+) -> None:
+    register(ENV_ID, SlowTaskEnv, description="Answer in digits.", should_replace=True)
+    rollouts = 'max_staleness = 1\nstale = "partial"\nchoice = "uniform"'
+    assert train(write(tmp_path, model, steps=24, rollouts=rollouts), tmp_path / "run") == 0
+    lines = metrics(tmp_path / "run")
+    assert {line["rollout/num_rollouts"] for line in lines} == {16}
+    assert not any(line["rollout/num_dropped"] for line in lines)
+    late = [line for line in lines if line["rollout/too_old"]]
+    assert late and all(line["rollout/max_staleness"] > 1 for line in late)
+    # Answers are sampled in one go here: all tokens of a late group's rollouts are too old.
+    assert {round(line["rollout/too_old"] * 16) for line in late} <= {4, 8, 12, 16}
 
 
 def told_apart(lines: list[dict[str, Any]]) -> list[Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import csv
 import dataclasses
 import json
@@ -99,12 +100,12 @@ class WaitingEnv(katgym.Env):
             7919 * (self.num_begun // GROUP_SIZE * 4096 + self.num_begun % GROUP_SIZE)
         )
         WaitingEnv.num_begun += 1
-        self.num_wanted = max(1, round(_draw(self.luck, TURNS, TURNS_SIGMA)))
+        self.num_wanted = max(1, round(draw(self.luck, TURNS, TURNS_SIGMA)))
         return super().opening()
 
     async def reply(self, message: Message) -> str | None:
         self.luck.gauss(0, 1)  # the answer's length, which servers draw
-        await asyncio.sleep(_draw(self.luck, ENV_S, ENV_SIGMA))
+        await asyncio.sleep(draw(self.luck, ENV_S, ENV_SIGMA))
         return OBSERVATION if self.num_turns < self.num_wanted else None
 
     @katgym.scorer()
@@ -113,7 +114,7 @@ class WaitingEnv(katgym.Env):
         return random.random()
 
 
-def _draw(luck: random.Random, mean: float, sigma: float) -> float:
+def draw(luck: random.Random, mean: float, sigma: float) -> float:
     return mean * math.exp(luck.gauss(0, sigma) - sigma**2 / 2)
 
 
@@ -131,7 +132,7 @@ class SleepingRun(RlRun):
         self.seen: list[dict[str, float]] = getattr(self, "seen", [])
         began = time.perf_counter()
         metrics = super()._step(groups)
-        gpu_s = metrics["train/num_flat_tokens"] / self.train_rate
+        gpu_s = metrics.get("train/num_flat_tokens", 0.0) / self.train_rate
         own_s = time.perf_counter() - began
         time.sleep(max(0.0, gpu_s - own_s))
         busy = [json.load(urllib.request.urlopen(f"{url}/busy")) for url in self.urls]
@@ -154,16 +155,20 @@ class Quiet:
         """Say nothing."""
 
 
+def server_tables(placement: str, urls: Sequence[str]) -> str:
+    """Return a file's sections [[policy.servers]]."""
+    return "\n".join(
+        f'[[policy.servers]]\nurl = "{url}#{speeds.NAME}"\ntags = {TAGS[kind]}'
+        for kind, url in zip(SERVERS[placement], urls, strict=True)
+    )
+
+
 def write_config(folder: Path, number: int, steps: int, urls: Sequence[str]) -> Path:
     """Write a case's file."""
     placement, staleness = CASES[number]
-    tables = [
-        f'[[policy.servers]]\nurl = "{url}#{speeds.NAME}"\ntags = {TAGS[kind]}'
-        for kind, url in zip(SERVERS[placement], urls, strict=True)
-    ]
     text = CONFIG.format(
         model=folder / "model",
-        servers="\n".join(tables),
+        servers=server_tables(placement, urls),
         staleness=staleness,
         steps=steps,
         group_size=GROUP_SIZE,
@@ -181,17 +186,16 @@ def train_gpus(placement: str) -> int:
 def play(folder: Path, number: int, steps: int) -> RlConfig:
     """Run a case, unless that is done, and return its file."""
     placement, _ = CASES[number]
-    ports = [_free_port() for _ in SERVERS[placement]]
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    urls = free_ports(len(SERVERS[placement]))
     file, path = write_config(folder, number, steps, urls), folder / f"run-{number}"
     config = RlConfig.read(file)
     if (path / "model").is_dir():
         return config
-    model = str(folder / "model")
-    command = [sys.executable, speeds.__file__, "--model", model, "--ports", *map(str, ports)]
+    model, ports = str(folder / "model"), [url.rpartition(":")[2] for url in urls]
+    command = [sys.executable, speeds.__file__, "--model", model, "--ports", *ports]
     with subprocess.Popen(command) as servers:
         try:
-            _wait(urls)
+            wait_for(urls)
             SleepingRun.train_rate, SleepingRun.urls = TRAIN_RATE * train_gpus(placement), urls
             SleepingRun.execute(config, path, config_text=file.read_text(), observer=Quiet())
         finally:
@@ -284,13 +288,17 @@ def run() -> int:
     return 0
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def free_ports(num: int) -> list[str]:
+    """Return URLs of this machine where nobody listens."""
+    with contextlib.ExitStack() as held:
+        found = [held.enter_context(socket.socket()) for _ in range(num)]
+        for each in found:
+            each.bind(("127.0.0.1", 0))
+        return [f"http://127.0.0.1:{each.getsockname()[1]}" for each in found]
 
 
-def _wait(urls: Sequence[str]) -> None:
+def wait_for(urls: Sequence[str]) -> None:
+    """Wait until servers answer."""
     for url in urls:
         for _ in range(600):
             try:

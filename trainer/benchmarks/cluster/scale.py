@@ -6,7 +6,7 @@
 average, envs of 6 s a turn with a long tail (`Assumptions`); no GPU ran any of it. Servers have two
 GPUs. The share that trains is the best of some, chosen on 16 GPUs by throughput, for each
 placement, staleness and rule. Rules: requests of servers that go to sleep "freeze", or "as it is",
-are handed over; and two that no run has, `overflow` and `partial`, as `Assumptions` says.
+are handed over; `partial` groups (`stale`); and `overflow`, as `Assumptions` says.
 `control`: "one" process each for the agent loop, rows and store, or "sharded", one of each for 16
 GPUs. One seed. `speedup` is over taking turns (colocated) on as many GPUs with the same
 control. Not here: what was run (`placements.py`).
@@ -28,7 +28,13 @@ from katgym_trainer.cluster_plan.assumptions import Assumptions
 from katgym_trainer.cluster_plan.model_server import ServerRates
 from katgym_trainer.cluster_plan.prediction import Prediction
 from katgym_trainer.cluster_plan.scenario import Scenario
-from katgym_trainer.config.rl_config import EnvConfig, PolicyConfig, RlConfig, RolloutsConfig
+from katgym_trainer.config.rl_config import (
+    EnvConfig,
+    PolicyConfig,
+    RlConfig,
+    RolloutsConfig,
+    StaleGroups,
+)  # fmt: skip
 from katgym_trainer.config.run_config import ModelConfig
 
 GPUS, CHOSEN_ON, SIMULATED = (8, 64, 512, 4096), 16, 16
@@ -37,8 +43,8 @@ RULES: dict[str, dict[str, bool]] = {
     "freeze": {"hand_over": False},
     "as it is": {},
     "overflow": {"overflow": True},
-    "partial": {"partial": True},
-    "overflow, partial": {"overflow": True, "partial": True},
+    "partial": {},
+    "overflow, partial": {"overflow": True},
 }
 SEEDS = 1
 
@@ -68,7 +74,9 @@ def scenario(placement: str, staleness: int, rule: str, gpus: int, share: float,
         envs=(EnvConfig(id="katgym/TreasureHunt-v1"),),
         policy=PolicyConfig(uri="vllm", max_tokens=4096, max_context_tokens=131_072),
         rollouts=RolloutsConfig(num_groups=part, group_size=16, max_concurrency=10**6,
-                                max_staleness=staleness),
+                                max_staleness=staleness,
+                                stale=StaleGroups.PARTIAL if "partial" in rule
+                                else StaleGroups.WAIT),
         trainer={"max_tokens": 131_072},
     )  # fmt: skip
     one = Scenario.of(whole, assumed)

@@ -6,8 +6,9 @@ Each goes in rounds, as vLLM does: a round takes as long as reading the weights 
 sequence that gets a token in it, and for each token of a prompt that is computed beside. Requests
 freeze while it is paused or asleep, and are computed again afterwards, or are given up with what
 they have; a session's prefix is known until then. What is sampled is noise, as long as a lognormal
-says. The probe after a sync is scored by the model itself, a tiny one. `GET /busy` tells the
-seconds in which it computed, and tokens. Not here: who asks (`placements.py`).
+says; with `--is-true` each round samples from the model as it is then, a tiny one, which scores the
+probe after a sync, too. `GET /busy` tells the seconds in which it computed, and tokens. Not here:
+who asks (`placements.py`, `learning.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvicorn
 from safetensors.torch import load_file
 from starlette.applications import Starlette
@@ -51,11 +53,15 @@ class Sequence:
     """A request."""
 
     session: str
-    context: int
+    prompt: list[int]
     num_prompt: int
     """Tokens to compute before the next is sampled."""
     num_wanted: int
-    num_sampled: int = 0
+    """Tokens to sample at most."""
+    stop: int
+    """Token that ends an answer."""
+    sampled: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
     done: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
 
@@ -89,21 +95,37 @@ class SleepingServer:
                 took, budget = took + chunk / PREFILL, budget - chunk
                 if not self.waiting[0].num_prompt:
                     ready.append(self.waiting.popleft())
-            sampling = list(self.decoding)
+            begun = list(self.decoding)
             at += took
             await asyncio.sleep(max(0.0, at - time.perf_counter()))
             self.busy_s += took
+            # Those that were given up meanwhile are done.
+            sampling = [sequence for sequence in begun if not sequence.done.is_set()]
             self.num_sampled += len(sampling)
+            self.sample(sampling)
             self.decoding += [sequence for sequence in ready if not sequence.done.is_set()]
             for sequence in sampling:
-                if sequence.done.is_set():
-                    continue  # given up meanwhile
-                sequence.num_sampled += 1
-                sequence.context += 1
-                if sequence.num_sampled == sequence.num_wanted:
+                is_whole = len(sequence.sampled) == sequence.num_wanted
+                if is_whole or sequence.sampled[-1] == sequence.stop:
                     self.decoding.remove(sequence)
-                    self.known[sequence.session] = sequence.context
+                    self.known[sequence.session] = len(sequence.prompt) + len(sequence.sampled)
                     sequence.done.set()
+
+    def sample(self, sampling: list[Sequence]) -> None:
+        """Append a token to each."""
+        for each in sampling:
+            # One letter, which no tokenizer merges; the last token ends the answer.
+            is_last = len(each.sampled) + 1 == each.num_wanted
+            each.sampled.append(each.stop if is_last else LETTER)
+            each.logprobs.append(-3.0)
+
+    def num_tokens(self, session: str, ids: list[int]) -> int:
+        """Return how many tokens are to be sampled after a prompt at most."""
+        # What another server has sampled of it, and how long it is to be, wherever that ends.
+        begun = next(n for n, token in enumerate(reversed(ids)) if token != LETTER)
+        luck = random.Random(f"{session} {len(ids) - begun}")
+        drawn = luck.gauss(-(ANSWER_SIGMA**2) / 2, ANSWER_SIGMA)
+        return max(1, round(ANSWER_TOKENS * math.exp(drawn)) - begun)
 
     def forget(self) -> None:
         """Compute all that runs anew."""
@@ -111,7 +133,7 @@ class SleepingServer:
         self.waiting.extend(self.decoding)
         self.decoding.clear()
         for sequence in self.waiting:
-            sequence.num_prompt = sequence.context
+            sequence.num_prompt = len(sequence.prompt) + len(sequence.sampled)
 
     async def answer(self, request: Request) -> JSONResponse:
         """Answer any route."""
@@ -150,26 +172,44 @@ class SleepingServer:
         if "prompt_logprobs" in body:
             pairs = zip(ids[1:], scores(self.model, ids), strict=True)
             return {"prompt_logprobs": [None, *({str(t): {"logprob": v}} for t, v in pairs)]}
-        # What another server has sampled of it, and how long it is to be, wherever that ends.
-        begun = next(n for n, token in enumerate(reversed(ids)) if token != LETTER)
         session = request.headers.get("x-session-id", "")
-        luck = random.Random(f"{session} {len(ids) - begun}")
-        drawn = luck.gauss(-(ANSWER_SIGMA**2) / 2, ANSWER_SIGMA)
-        wanted = max(1, round(ANSWER_TOKENS * math.exp(drawn)) - begun)
         known = min(self.known.get(session, 0), len(ids) - 1)
-        sequence = Sequence(session, len(ids), len(ids) - known, min(body["max_tokens"], wanted))
+        wanted = min(body["max_tokens"], self.num_tokens(session, ids))
+        sequence = Sequence(session, ids, len(ids) - known, wanted, body["stop_token_ids"][0])
         self.waiting.append(sequence)
         self.changed.set()
         await sequence.done.wait()
-        # One letter, which no tokenizer merges; the last token ends the answer.
-        num = sequence.num_sampled
-        is_whole = num == sequence.num_wanted
-        sampled = [LETTER] * (num - is_whole) + body["stop_token_ids"][:is_whole]
+        sampled = sequence.sampled
+        is_cut = len(sampled) == body["max_tokens"]
+        reason = "length" if is_cut else "abort"
         return {
             "token_ids": sampled,
-            "logprobs": {"token_logprobs": [-3.0] * num},
-            "finish_reason": "stop" if is_whole else "abort",
+            "logprobs": {"token_logprobs": sequence.logprobs},
+            "finish_reason": "stop" if sampled[-1:] == [sequence.stop] else reason,
         }
+
+
+class TrueServer(SleepingServer):
+    """Samples from its model, which computes each token from the first on."""
+
+    @torch.inference_mode()
+    def sample(self, sampling: list[Sequence]) -> None:
+        if not sampling:
+            return
+        rows = [torch.tensor([*each.prompt, *each.sampled]) for each in sampling]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        ends = torch.tensor([len(row) - 1 for row in rows])
+        hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state
+        logprobs = self.model.lm_head(hidden[torch.arange(len(rows)), ends]).log_softmax(-1)
+        tokens = torch.multinomial(logprobs.exp(), 1)
+        for each, token, value in zip(
+            sampling, tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist(), strict=True
+        ):
+            each.sampled.append(token)
+            each.logprobs.append(value)
+
+    def num_tokens(self, session: str, ids: list[int]) -> int:
+        return 1 << 30
 
 
 async def main() -> None:
@@ -177,10 +217,12 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--ports", type=int, nargs="+", required=True)
+    parser.add_argument("--is-true", action="store_true", help="sample from the model")
     args = parser.parse_args()
+    torch.set_num_threads(1)
     work = []
     for port in args.ports:
-        server = SleepingServer(args.model)
+        server = (TrueServer if args.is_true else SleepingServer)(args.model)
         route = Route("/{path:path}", server.answer, methods=["GET", "POST"])
         config = uvicorn.Config(
             Starlette(routes=[route]), port=port, log_level="warning", access_log=False

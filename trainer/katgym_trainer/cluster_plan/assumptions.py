@@ -109,8 +109,6 @@ class Assumptions:
     """rule, assumed: who goes to sleep hands running requests over; not where experts are told."""
     overflow: bool = False
     """rule, no run has it: servers with tag 'train' take what the others have no room for."""
-    partial: bool = False
-    """rule, no run has it: no step waits for old groups; tokens too old are not trained on."""
 
     steps: Count = 12
     """steps, assumed: simulated; the first third is left out."""

@@ -185,8 +185,9 @@ def other_keys(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
         more = max(1, 2 * sizes.max_staleness)
         yield f"max_staleness = {more}", replace(max_staleness=more)
     if sizes.max_staleness and not sizes.store:
-        other = next(stale for stale in StaleGroups if stale is not sizes.stale)
-        yield f"stale = '{other.value}'", replace(stale=other)
+        for other in StaleGroups:
+            if other is not sizes.stale:
+                yield f"stale = '{other.value}'", replace(stale=other)
     # Servers on the trainer's GPUs, or none there.
     apart = [server for server in scenario.servers if not server.is_shared]
     if scenario.placement == "multiplexed":

@@ -2,7 +2,7 @@
 
 The rules are the run's own: which groups begin, and which a step waits for or drops
 (`rl/group_stream.py`), who is asked (`rl/servers/load_balancing.py`), who sleeps until when
-(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`); and two of `Assumptions` that
+(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`); and one of `Assumptions` that
 no run has. Not simulated: evaluations, checkpoints, groups that are refused or played again,
 deaths, sandboxes. Not here: servers (`model_server.py`), what a reader gets (`prediction.py`).
 """
@@ -84,7 +84,6 @@ class Simulation:
         self._changed, self._opened = Event(), Event()
         self._homeless: list[SimulatedCall] = []
         """Handed over while nobody takes requests."""
-        self._is_partial = self.assumed.partial and scenario.rollouts.max_staleness > 0
 
     def run(self) -> Totals:
         """Simulate all steps."""
@@ -159,7 +158,7 @@ class Simulation:
 
     def _has_to_wait(self) -> bool:
         """Return whether a group still plays that some later step would find too old."""
-        if self.scenario.rollouts.stale is not StaleGroups.WAIT or self._is_partial:
+        if self.scenario.rollouts.stale is not StaleGroups.WAIT:
             return False
         sizes = self.scenario.rollouts
         return must_wait(
@@ -187,7 +186,7 @@ class Simulation:
         """Note new weights; return how many groups are given up as too old."""
         self._version, self._is_training = self._version + 1, False
         dropped = 0
-        if self.scenario.rollouts.stale is StaleGroups.DROP and not self._is_partial:
+        if self.scenario.rollouts.stale is StaleGroups.DROP:
             oldest = self._version - self.scenario.rollouts.max_staleness
             for group in [group for group in self._running if group.begun_version < oldest]:
                 group.is_dropped = True
@@ -205,7 +204,7 @@ class Simulation:
         """Return the turns and tokens of a step's groups in all parts, and note their ages."""
         for version, tokens in (turn for group in taken for turn in group.turns):
             age = self._version - version
-            if self._is_partial and age > self.scenario.rollouts.max_staleness:
+            if age > self.scenario.rollouts.max_staleness:  # only where old groups play on
                 totals.too_old += tokens
             else:
                 totals.trained += tokens

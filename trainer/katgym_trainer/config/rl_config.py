@@ -54,8 +54,9 @@ class StaleGroups(StrEnum):
     """A step waits for the groups that the next one would find too old: none is lost, and one slow
     rollout holds up all."""
     DROP = "drop"
-    """Such groups are given up, and others are played: quicker, and what takes long is trained on
-    less often than it is met."""
+    """Such groups are given up, and others played: what takes long is trained on less often."""
+    PARTIAL = "partial"
+    """Such groups play on, and their tokens that are too old when they end are context alone."""
 
 
 class SyncKind(StrEnum):
@@ -202,7 +203,7 @@ class RolloutsConfig:
     """Groups that a step may play to have `num_groups` with two rewards that differ; 0 takes groups
     as they come."""
     max_staleness: CountOrZero = 0
-    """Steps that the weights which sampled a rollout may be old; 0: sampling and training take
+    """Steps that weights which sampled a trained token may be old; 0: sampling and training take
     turns."""
     stale: StaleGroups = StaleGroups.WAIT
     max_turns: Count | None = None
@@ -227,8 +228,8 @@ class RolloutsConfig:
             )
         if self.choice is TaskChoice.UNIFORM and changed_fields(self, ("floor", "decay")):
             raise UsageError("floor and decay change nothing with choice = 'uniform'")
-        if self.stale is StaleGroups.DROP and self.max_staleness == 0:
-            raise UsageError("stale = 'drop' changes nothing with max_staleness = 0")
+        if self.stale is not StaleGroups.WAIT and self.max_staleness == 0:
+            raise UsageError(f"stale = {self.stale.value!r} changes nothing with max_staleness = 0")
         of_playing = ("choice", "floor", "decay", "max_offered", "stale", "max_turns",
                       "max_episode_tokens", "timeout_s", "max_retries")  # fmt: skip
         if self.store and (changed := changed_fields(self, of_playing)):

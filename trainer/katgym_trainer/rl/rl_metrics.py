@@ -16,6 +16,7 @@ from katgym.environment.failure import RolloutStatus
 from katgym.evaluation.statistics.intervals import t_interval
 from katgym.play.rollout import Rollout
 from katgym.policies.version_span import one_span
+from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.group_stream import Taken
 
 RL_METRICS = {
@@ -40,6 +41,8 @@ RL_METRICS = {
     "rollout/max_completion_tokens": "most sampled tokens of a rollout",
     "rollout/staleness": "steps that the weights behind a sampled token are old, mean over tokens",
     "rollout/max_staleness": "of the oldest token",
+    "rollout/too_old": "share of sampled tokens that are older than max_staleness steps, which are "
+    "not trained on: of groups that play on with stale = 'partial'",
     "rollout/model_share": "share of rollouts' time in which they waited for the policy",
     "lesson/ENV": "lesson of an env with a curriculum, from 0",
     "eval/success": "share of held-out rollouts that succeeded, mean over envs",
@@ -69,7 +72,7 @@ RL_METRICS = {
 """What each metric means; those of the optimizer step are in `METRICS`."""
 
 
-def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
+def rollout_metrics(taken: Taken, version: int, sizes: RolloutsConfig) -> dict[str, float]:
     """Return the metrics of the groups of a step.
 
     version: weights that are trained on them.
@@ -100,6 +103,8 @@ def rollout_metrics(taken: Taken, *, version: int) -> dict[str, float]:
         "rollout/num_refused": len(taken.refused),
         "rollout/num_dropped": taken.num_dropped,
         "rollout/staleness": sum(age * count for age, count in ages) / max(1, num_tokens),
+        "rollout/too_old": sum(n for age, n in ages if age > sizes.max_staleness)
+        / max(1, num_tokens),
         "rollout/max_staleness": max((age for age, count in ages if count), default=0),
     }
 

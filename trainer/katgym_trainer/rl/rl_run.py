@@ -25,7 +25,7 @@ from katgym.play.engine import EngineConfig, GroupPlayer, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.plugins.env_ref import EnvRef
 from katgym.system.concurrency import DaemonThreads
-from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.rl_config import RlConfig, StaleGroups
 from katgym_trainer.models.preparation import DTYPES
 from katgym_trainer.ranks.lead import Lead
 from katgym_trainer.ranks.ranks import ALONE, Ranks
@@ -210,7 +210,7 @@ class RlRun(RankedRlRun):
                         await delivery.end()
                     if stop.received is not None:
                         break
-                    metrics = rollout_metrics(taken, version=self.trainer.num_steps)
+                    metrics = rollout_metrics(taken, self.trainer.num_steps, self.config.rollouts)
                     await self._in_thread(
                         self.kept.record, self.trainer.num_steps + 1, taken.groups, taken.refused
                     )
@@ -241,7 +241,12 @@ class RlRun(RankedRlRun):
         return metrics
 
     def _step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
-        rows = self.trainer.rows_of(groups, masks=self.config.rewards.masks(), shaping=self.shaping)
+        sizes, masks = self.config.rollouts, self.config.rewards.masks()
+        is_partial = sizes.stale is StaleGroups.PARTIAL
+        oldest = self.trainer.num_steps - sizes.max_staleness if is_partial else 0
+        rows = self.trainer.rows_of(
+            groups, masks=masks, shaping=self.shaping, oldest_version=oldest
+        )
         return self.trainer.step_rows(rows, is_scaled=True)
 
     async def _stay_awake(self) -> None:

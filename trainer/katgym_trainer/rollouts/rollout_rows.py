@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 
 from katgym.play.rollout import Rollout, RolloutGroup, Turn
+from katgym.policies.version_span import one_span
 from katgym_trainer.advantages.group_advantages import step_advantages
 from katgym_trainer.rollouts.rollout_checks import (
     check_same_task,
@@ -43,14 +44,15 @@ def rollout_rows(
     weight: float = 1.0,
     group: Hashable = None,
     masks: ErrorMasks = NO_MASKS,
+    oldest_version: int = 0,
     should_split_versions: bool = False,
     should_replay_routes: bool = False,
 ) -> list[Row]:
     """Return one row for each of `rollout.trajectories()`, in their order; none without a turn.
 
     advantage, weight, group: of all rows.
-    masks: errors whose turns are not trained, or have advantage 0; whether rollouts that were cut
-        have rows.
+    masks: errors whose turns are not trained, or have advantage 0; whether cut rollouts have rows.
+    oldest_version: tokens that older weights sampled are not trained.
     should_split_versions: rows share a prefix only with rows whose turns were sampled by the same
         policy versions, from the same tokens on. The trainer runs all tokens with its own weights,
         whoever sampled them, so prefixes are shared exactly without it; it is for models that
@@ -74,6 +76,8 @@ def rollout_rows(
             found = errors[number] if errors else frozenset()
             if found & masks.loss:
                 loss_mask[_sampled(turn)] = False
+            for old in _older(turn, oldest_version):
+                loss_mask[old] = False
             if found & masks.advantage:
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
@@ -101,13 +105,14 @@ def group_rows(
     *,
     masks: ErrorMasks = NO_MASKS,
     shaping: Shaping | None = None,
+    oldest_version: int = 0,
     should_split_versions: bool = False,
 ) -> list[Row]:
     """Return the rows of groups, each rollout with its advantage in its group.
 
     advantage: of `Advantage`.
-    masks, should_split_versions: see `rollout_rows`. A masked rollout's reward counts in its group
-        all the same; a row that is left with no trained token is left out.
+    masks, oldest_version, should_split_versions: see `rollout_rows`. A masked rollout's reward
+        counts in its group all the same; a row that is left with no trained token is left out.
     shaping: changes the rewards before they are compared, as by DAPO's punishment of overlong
         answers (arXiv 2503.14476, eq. 13).
 
@@ -137,6 +142,7 @@ def group_rows(
                 advantage=float(found),
                 group=_group_key(group),
                 masks=masks,
+                oldest_version=oldest_version,
                 should_split_versions=should_split_versions,
                 should_replay_routes=True,
             )
@@ -188,6 +194,17 @@ def _versions(rollout: Rollout, turns: Sequence[int]) -> Hashable:
         for record in records
         if record is not None
     )
+
+
+def _older(turn: Turn, oldest_version: int) -> list[slice]:
+    """Return where tokens stand, on every path through a turn, that older weights sampled.
+
+    Those of which that is not known are as old as can be.
+    """
+    assert turn.tokens is not None, "checked before"
+    start, num = _sampled(turn).start, len(turn.tokens.completion_ids)
+    spans = turn.tokens.version_spans or one_span(0, num)
+    return [slice(start + s.start, start + s.end) for s in spans if s.version < oldest_version]
 
 
 def _sampled(turn: Turn) -> slice:

@@ -5,6 +5,7 @@ Not here: reading and writing the APIs (`wire/`); getting the answer (`answering
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,6 +143,8 @@ class Served:
     """Unix time."""
     call: ModelCall
     reply: Reply
+    is_partial: bool = False
+    """Whether more of its one answer is to come."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -152,6 +155,45 @@ class Served:
     def num_completion_tokens(self) -> int:
         """Sampled tokens of all answers."""
         return sum(len(a.completion_ids) for a in self.reply.answers)
+
+
+@dataclass(slots=True)
+class Told:
+    """What a stream has said of an answer; an API's `events` goes on from there."""
+
+    is_begun: bool = False
+    texts: dict[object, str] = field(default_factory=dict)
+    """By part of the answer."""
+    num_opened: int = 0
+    """Parts that have begun, and of these..."""
+    num_closed: int = 0
+    num_events: int = 0
+
+    def add(self, part: object, text: str) -> str:
+        """Return what is new of a part's text, which is said hereby."""
+        said = self.texts.get(part, "")
+        # A text whose rest is not known yet is told without the blanks in front.
+        start = 0 if text.startswith(said) else len(text) - len(text.lstrip())
+        self.texts[part] = text[start:]
+        return text[start + len(said) :]
+
+
+@dataclass(slots=True)
+class Progress:
+    """An answer while it is made, for a client that reads it meanwhile."""
+
+    latest: Served | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def publish(self, served: Served) -> None:
+        """Show how far the answer is."""
+        self.latest = served
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Return when there is more of it than at the last time."""
+        await self._changed.wait()
+        self._changed.clear()
 
 
 class Dialect(Protocol):
@@ -170,8 +212,8 @@ class Dialect(Protocol):
     def render(self, served: Served, /) -> dict[str, Any]:
         """Return the body of an answer."""
 
-    def events(self, served: Served, /) -> Iterator[bytes]:
-        """Yield an answer as server-sent events."""
+    def events(self, served: Served, told: Told | None = None, /) -> Iterator[bytes]:
+        """Yield an answer as server-sent events: what was not told of it yet."""
 
     def error(self, failure: GatewayError, /) -> dict[str, Any]:
         """Return the body of an error."""
@@ -209,6 +251,8 @@ class CallContext:
     """Asked of the model server: what the owner wants wins over the agent's."""
     max_tokens: int | None = None
     """That the session may still sample; None for any number."""
+    progress: Progress | None = None
+    """Where the answer shows while it is made; None where nobody reads it before its end."""
 
     @property
     def is_large(self) -> bool:

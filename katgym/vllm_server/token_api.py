@@ -12,6 +12,8 @@ Not here: sending (`token_client.py`); which routes a server has (`control.py`).
 from __future__ import annotations
 
 import base64
+import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -141,6 +143,70 @@ def parse_completions(
     version: that of all tokens, as this route tells none.
     """
     return [_read_completed(choice, answer, source, version) for choice in _choices(answer, source)]
+
+
+class EventMerger:
+    """Choices of an answer of either route that comes as events.
+
+    Example:
+        for event in events:
+            merger.add(event)
+        parse_generate(merger.answer())
+    """
+
+    def __init__(self, *, source: str = "vLLM") -> None:
+        self.choices: dict[int, dict[str, Any]] = {}
+        """By their index, as a whole answer has them; `finish_reason` is None while more comes."""
+        self._source = source
+
+    def add(self, event: Any) -> None:
+        """Add what an event tells; raises `PolicyError`, and adds nothing, for any other JSON."""
+        try:
+            parts = [
+                (int(part.get("index") or 0), *_read_event_part(part)) for part in event["choices"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            raise _no_field(e, event, self._source) from e
+        for index, ids, entries, values, told in parts:
+            choice = self.choices.get(index)
+            if choice is None:
+                logprobs: dict[str, list[Any]] = {"content": [], "token_logprobs": []}
+                choice = {"token_ids": [], "logprobs": logprobs, "finish_reason": None}
+                self.choices[index] = {"index": index, **choice}
+                choice = self.choices[index]
+            choice["token_ids"] += ids
+            choice["logprobs"]["content"] += entries
+            choice["logprobs"]["token_logprobs"] += values
+            choice.update(told)
+
+    def answer(self) -> dict[str, Any]:
+        """Return all of it as a whole answer, for `parse_generate` or `parse_completions`."""
+        return {"choices": list(self.choices.values())}
+
+
+def _read_event_part(
+    part: Mapping[str, Any],
+) -> tuple[list[int], list[Any], list[float], dict[str, Any]]:
+    """Return new ids, their log-probabilities in the form of either route, and what else is told.
+
+    Raises `ValueError` and its like for what is no part of an answer.
+    """
+    told = {
+        name: part[name]
+        for name in ("finish_reason", "weight_versions", "routed_experts")
+        if part.get(name) is not None
+    }
+    ids = part["token_ids"] or []
+    if not ids:
+        return [], [], [], told
+    logprobs = part["logprobs"] or {}
+    entries, values = logprobs.get("content") or [], logprobs.get("token_logprobs") or []
+    given = values or [entry["logprob"] for entry in entries]
+    if len(given) != len(ids):
+        raise ValueError(f"log-probability for each of {len(ids)} tokens, but {len(given)}")
+    if min(array("i", ids)) < 0 or not math.isfinite(math.fsum(given)):
+        raise ValueError("token_ids and log-probabilities that are such")
+    return ids, entries, values, told
 
 
 def top_logprob(answer: Any, *, source: str = "vLLM") -> float:

@@ -58,18 +58,20 @@ def check_tokens(
     return ids, logprobs
 
 
-def check_versions(
-    sampled: SampledTokens, found: UpstreamAnswer, versions: VersionLog
-) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what: as the server says, or by the times of the call.
-
-    Raises `GatewayError` for weights that a sync left in an unknown state.
-    """
+def check_verified(sampled: SampledTokens) -> None:
+    """Raise `GatewayError` for weights that a sync left in an unknown state."""
     if not sampled.is_verified:
         raise GatewayError(
             ErrorKind.UPSTREAM,
             "the model server samples from weights whose sync failed; sync again, or restart it",
         )
+
+
+def check_versions(
+    sampled: SampledTokens, found: UpstreamAnswer, versions: VersionLog
+) -> tuple[VersionSpan, ...]:
+    """Return which weights sampled what: as the server says, or by the times of the call."""
+    check_verified(sampled)
     if sampled.version_spans:
         return sampled.version_spans
     return versions.spans(found.sent_s, found.answered_s, len(sampled.token_ids))

@@ -1,7 +1,7 @@
 """Answers from token ids: prompts are rendered here, or go on from recorded ids where that is safe.
 
 What was sampled is never rendered again: the next prompt is the recorded ids and the rendered new
-messages. The model server sees ids only and answers ids only.
+messages. The model server sees ids only and streams ids only; what breaks off goes on elsewhere.
 
 Not here: calls that the server alone can answer (`chat_answering.py`).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from katgym.environment.messages import Message
@@ -17,16 +18,18 @@ from katgym.errors import PolicyError, UsageError
 from katgym.gateway.answering.base import (
     check_routes,
     check_tokens,
-    check_versions,
+    check_verified,
     finish_reason_of,
     least,
     only_first_call,
 )
+from katgym.gateway.answering.partial_message import PartialMessage
+from katgym.gateway.answering.streamed_completions import StreamedCompletions
 from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.conversation import CallPlace
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
+from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.vllm_server.token_api import (
@@ -34,10 +37,6 @@ from katgym.vllm_server.token_api import (
     GENERATE_ROUTE,
     SampledTokens,
     TokenRequest,
-    completions_body,
-    generate_body,
-    parse_completions,
-    parse_generate,
 )
 
 _LONG = 20_000
@@ -66,6 +65,8 @@ class TokenAnswering:
         self._max_context_tokens = max_context_tokens
         self._has_generate = has_generate
         self._stop_ids = chat_format.renderer.get_stop_token_ids()
+        self._tells_experts = False
+        """Whether servers tell the experts of tokens, which one alone can tell of an answer."""
 
     async def answer(self, context: CallContext) -> Reply:
         prompt_ids = await self._make_prompt_ids(context)
@@ -78,22 +79,37 @@ class TokenAnswering:
             )
         limit = least(context.sampling.max_tokens, context.max_tokens, room)
         assert limit is not None
-        path, body = self._make_request(context, prompt_ids, limit)
-        found = await self._pool.post(
-            path, body, session_id=context.session.session_id, is_large=context.is_large
+        request, extra = self._make_request(context, prompt_ids, limit)
+        live = None
+        if context.progress is not None and _is_told_in_pieces(context.call):
+            live = PartialMessage(
+                context,
+                context.progress,
+                prompt_ids,
+                lambda ids: self._parse(context, prompt_ids, ids)[0],
+            )
+        streamed = StreamedCompletions(
+            request,
+            extra,
+            self._versions,
+            has_generate=self._has_generate,
+            decode=partial(self._format.tokenizer.decode, skip_special_tokens=True),
+            is_resumable=not self._tells_experts,
+            on_tokens=None if live is None else live.note,
         )
-        parse = parse_generate if self._has_generate else parse_completions
-        try:
-            sampled = parse(found.data, source="the model server")
-        except PolicyError as e:
-            is_bare = e.kind == "policy_no_logprobs" or "token_ids" in str(e)
-            kind = ErrorKind.NO_TOKEN_IDS if is_bare else ErrorKind.UPSTREAM
-            raise GatewayError(kind, str(e)) from e
+        found = await self._pool.stream(
+            GENERATE_ROUTE if self._has_generate else COMPLETIONS_ROUTE,
+            streamed,
+            session_id=context.session.session_id,
+            is_large=context.is_large,
+        )
+        answers = [self._make_answer(context, request, one, live) for one in streamed.sampled()]
+        self._tells_experts = self._tells_experts or any(answer.routes for answer in answers)
         return Reply(
             prompt_ids=prompt_ids,
-            answers=[self._make_answer(context, prompt_ids, one, found) for one in sampled],
+            answers=answers,
             upstream=found.url,
-            sent_s=found.sent_s,
+            sent_s=streamed.sent_s,
             answered_s=found.answered_s,
         )
 
@@ -136,7 +152,8 @@ class TokenAnswering:
 
     def _make_request(
         self, context: CallContext, prompt_ids: list[int], max_tokens: int
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> tuple[TokenRequest, dict[str, Any]]:
+        """Return what is asked of a server, and further sampling parameters by vLLM's names."""
         call, asked = context.call, context.sampling
         extra = dict(asked.extra)
         stop_ids = {*self._stop_ids, *extra.pop("stop_token_ids", ())} if call.is_chat else ()
@@ -158,27 +175,22 @@ class TokenAnswering:
             )
         except (UsageError, TypeError) as e:
             raise GatewayError(ErrorKind.MALFORMED, str(e)) from e
-        if self._has_generate:
-            body = generate_body(request)
-            body["sampling_params"] |= extra
-            return GENERATE_ROUTE, body
-        return COMPLETIONS_ROUTE, completions_body(request) | extra
+        return request, extra
 
     def _make_answer(
         self,
         context: CallContext,
-        prompt_ids: list[int],
+        request: TokenRequest,
         sampled: SampledTokens,
-        found: UpstreamAnswer,
+        live: PartialMessage | None,
     ) -> Answer:
-        reason = sampled.finish_reason
+        reason, prompt_ids = sampled.finish_reason, request.prompt_ids
         ids, logprobs = check_tokens(sampled.token_ids, sampled.policy_logprobs, reason)
+        check_verified(sampled)
         call = context.call
-        message = self._parse(call, prompt_ids, ids)
-        places = [(message["content"].find(s), s) for s in context.sampling.stop]
-        start, stop = min((p for p in places if p[0] >= 0), default=(-1, None))
-        if stop is not None:
-            message["content"] = message["content"][:start]
+        message, stop = self._parse(context, prompt_ids, ids)
+        if live is not None:
+            message = live.finish(message)
         logprobs_shown = None
         if call.num_top_logprobs is not None:
             logprobs_shown = self._show_logprobs(call, ids, logprobs)
@@ -186,26 +198,34 @@ class TokenAnswering:
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=check_versions(sampled, found, self._versions),
-            routes=check_routes(
-                sampled.routes, prompt_ids, ids, start=context.place.routes_start(prompt_ids)
-            ),
+            versions=sampled.version_spans,
+            routes=check_routes(sampled.routes, prompt_ids, ids, start=request.routes_start),
             finish_reason=finish_reason_of(reason, message),
             stop_string=stop,
             logprobs=logprobs_shown,
         )
 
-    def _parse(self, call: ModelCall, prompt_ids: list[int], ids: list[int]) -> Message:
-        if not call.is_chat:
+    def _parse(
+        self, context: CallContext, prompt_ids: Sequence[int], ids: Sequence[int]
+    ) -> tuple[Message, str | None]:
+        """Return what ids say, as far as the stop string that ended them, and that string."""
+        call = context.call
+        if call.is_chat:
+            message = self._format.parse(
+                ids,
+                prompt_ids=prompt_ids,
+                tools=[dict(tool) for tool in call.tools] or None,
+                id_prefix=f"call_{len(prompt_ids)}",
+            )
+            message = only_first_call(message, is_parallel=call.is_parallel)
+        else:
             text = self._format.tokenizer.decode(ids, skip_special_tokens=True)
-            return {"role": "assistant", "content": text}
-        message = self._format.parse(
-            ids,
-            prompt_ids=prompt_ids,
-            tools=[dict(tool) for tool in call.tools] or None,
-            id_prefix=f"call_{len(prompt_ids)}",
-        )
-        return only_first_call(message, is_parallel=call.is_parallel)
+            message = {"role": "assistant", "content": text}
+        places = [(message["content"].find(s), s) for s in context.sampling.stop]
+        start, stop = min((p for p in places if p[0] >= 0), default=(-1, None))
+        if stop is not None:
+            message["content"] = message["content"][:start]
+        return message, stop
 
     def _show_logprobs(
         self, call: ModelCall, ids: Sequence[int], logprobs: Sequence[float]
@@ -225,3 +245,8 @@ class TokenAnswering:
             for t, v in zip(tokens, logprobs, strict=True)
         ]
         return {"content": content, "refusal": None}
+
+
+def _is_told_in_pieces(call: ModelCall) -> bool:
+    """Return whether a stream can begin before its answer's end: one answer, without figures."""
+    return call.num_choices == 1 and call.num_top_logprobs is None

@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from katgym.gateway.call import CallContext, Dialect, Served
+from katgym.gateway.call import CallContext, Dialect, Progress, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.agent_keys import AgentKeys
@@ -173,12 +173,14 @@ class GatewayApp:
 
     async def _stream(self, request: Request, context: CallContext, work: Responding) -> Response:
         """Return an answer as events; where it takes its time, the stream begins before it."""
+        context.progress = Progress()
         answering = asyncio.ensure_future(work)
+        begun = asyncio.ensure_future(context.progress.wait())
         gone = asyncio.ensure_future(wait_for_disconnect(request))
         is_handed_on = False
         try:
             await asyncio.wait(
-                {answering, gone},
+                {answering, begun, gone},
                 timeout=self._gateway.config.keepalive_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
@@ -191,23 +193,37 @@ class GatewayApp:
                 await asyncio.wait({answering})  # the call has ended when that is written down
                 raise client_gone()
             is_handed_on = True
-            late_events = self._yield_late_events(context, answering)
+            late_events = self._yield_late_events(context, context.progress, answering)
             return StreamingResponse(late_events, media_type=_STREAM, headers=_STREAM_HEADERS)
         finally:
             gone.cancel()
+            begun.cancel()
             if not is_handed_on:
                 answering.cancel()
 
     async def _yield_late_events(
-        self, context: CallContext, answering: asyncio.Future[Served]
+        self, context: CallContext, progress: Progress, answering: asyncio.Future[Served]
     ) -> AsyncIterator[bytes]:
-        """Yield signs of life until the answer is there, then the answer."""
-        api, gateway = context.api, self._gateway
+        """Yield what comes of the answer, and signs of life; its end once it is written down."""
+        api, gateway, told, shown = context.api, self._gateway, Told(), None
         try:
             while not answering.done():
-                yield api.KEEPALIVE
-                await asyncio.wait({answering}, timeout=self._gateway.config.keepalive_s)
-            for event in api.events(answering.result()):
+                if progress.latest is None or progress.latest is shown:
+                    yield api.KEEPALIVE
+                else:
+                    shown = progress.latest
+                    yield b"".join(api.events(shown, told))
+                more = asyncio.ensure_future(progress.wait())
+                waiting: set[asyncio.Future[Any]] = {answering, more}
+                try:
+                    await asyncio.wait(
+                        waiting,
+                        timeout=gateway.config.keepalive_s,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                finally:
+                    more.cancel()
+            for event in api.events(answering.result(), told):
                 yield event
         except GatewayError as failure:
             self._metrics.count_failure(api.ROUTE, failure.status)

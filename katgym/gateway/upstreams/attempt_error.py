@@ -27,6 +27,8 @@ class AttemptError(Exception):
     """Whether the server had the call, so that the call may be what broke it."""
     is_passing: bool = True
     """Whether the same server may answer another time."""
+    is_given_up: bool = False
+    """Whether a server that is well has given the call up, as one does that is told to sleep."""
 
 
 def raise_for(status: int, content: bytes, asked_s: float) -> None:
@@ -41,6 +43,11 @@ def raise_for(status: int, content: bytes, asked_s: float) -> None:
         raise GatewayError(kind, text)
     error = GatewayError(ErrorKind.UPSTREAM, f"the model server answered {status}: {text}")
     raise AttemptError(error, asked_s=asked_s, is_passing=status == 429 or status >= 500)
+
+
+def is_about_streams(status: int, content: bytes) -> bool:
+    """Return whether an error answer refuses to stream."""
+    return status in (400, 405, 422, 501) and b"stream" in content[:_MAX_SHOWN].lower()
 
 
 def unreachable(url: str, error: BaseException) -> GatewayError:

@@ -2,9 +2,9 @@
 
 A session stays with its server as long as that takes calls and is not much busier than the
 others, for its prefix cache. Broken connections, 429, 5xx and calls that a server hangs with are
-tried again at servers that the call has not tried; nothing of a failed attempt is kept, so a call
-is recorded once or not at all. Where no server takes calls, a call waits for one, and asks none
-meanwhile.
+tried again at servers that the call has not tried. A call that is streamed goes on there from what
+it has; of any other nothing is kept of a failed attempt. Either is recorded once or not at all.
+Where no server takes calls, a call waits for one, and asks none meanwhile.
 
 Not here: what is asked (`answering/`); when a server takes calls (`upstream.py`,
 `health_watch.py`).
@@ -13,12 +13,11 @@ Not here: what is asked (`answering/`); when a server takes calls (`upstream.py`
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +27,13 @@ import msgspec
 from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.upstreams.attempt_error import AttemptError, raise_for, unreachable
+from katgym.gateway.upstreams.attempt_error import AttemptError
+from katgym.gateway.upstreams.exchange import HttpRequest, StreamedCall, exchange
 from katgym.gateway.upstreams.handshake import Handshake
 from katgym.gateway.upstreams.health_watch import HealthWatch, TokenProbe
 from katgym.gateway.upstreams.least_loaded import LeastLoaded
 from katgym.gateway.upstreams.server_facts import ServerFacts
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
-from katgym.policies.endpoints.http_retry import retry_after_s
 from katgym.system.large_json import encode_in_steps
 
 logger = logging.getLogger(__name__)
@@ -46,8 +45,7 @@ MAX_FAILOVERS = 32
 """Servers that one call is answered an error by before that counts as its own fault."""
 CONNECT_TIMEOUT_S = 3.0
 _MAX_PAUSE_S = 10.0
-_LARGE_BYTES = 1 << 20
-"""Of a body from which on it is sent in pieces."""
+_MOVING_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +131,12 @@ class UpstreamPool:
         """Return whether weights move."""
         return self.version() is None
 
+    async def _wait_for_weights(self) -> None:
+        while True:
+            if not self.is_moving():
+                return
+            await asyncio.sleep(_MOVING_S)
+
     async def meet(self, upstream: Upstream) -> list[str]:
         """Return in what a server that comes back is not the one that it ought to be."""
         assert self._handshake is not None
@@ -153,30 +157,85 @@ class UpstreamPool:
         is_large: the body takes long to encode, which is done beside the loop.
         """
         self.token_probe = TokenProbe.of(path, body) or self.token_probe
-        if is_large:
-            data = await asyncio.to_thread(encode_in_steps, body)
-        else:
-            data = msgspec.json.encode(body)
+        data = await _encode(body, is_large=is_large)
+        return await self._ask_in_turn(
+            session_id, lambda upstream: self._attempt(upstream, path, data, session_id)
+        )
+
+    async def stream(
+        self, path: str, call: StreamedCall, *, session_id: str, is_large: bool = False
+    ) -> UpstreamAnswer:
+        """Have a call answered in pieces, which it takes up; raises `GatewayError`.
+
+        What a server does not finish goes on at another one. The answer's `data` is None, and its
+        times and URL are those of the last attempt.
+        """
+
+        async def attempt(upstream: Upstream) -> UpstreamAnswer:
+            sent_s = self.now_s()
+            call.begin(sent_s)
+            body = call.body()
+            self.token_probe = TokenProbe.of(path, body) or self.token_probe
+            if upstream.has_streams:
+                body["stream"] = True
+            data = await _encode(body, is_large=is_large)
+            try:
+                answer = await self._attempt(upstream, path, data, session_id, call)
+            except AttemptError:
+                answered_s = self.now_s()
+                call.end(answered_s)
+                if not call.is_over:
+                    raise
+                # It broke behind the last token.
+                return UpstreamAnswer(
+                    data=None, url=upstream.url, sent_s=sent_s, answered_s=answered_s
+                )
+            call.end(answer.answered_s)
+            return answer
+
+        while True:
+            answer = await self._ask_in_turn(session_id, attempt, lambda: call.num_sampled)
+            if call.is_over:
+                return answer
+
+    async def _ask_in_turn(
+        self,
+        session_id: str,
+        attempt: Callable[[Upstream], Awaitable[UpstreamAnswer]],
+        progress: Callable[[], int] = lambda: 0,
+    ) -> UpstreamAnswer:
+        """Attempt a call at one server after the other until one answers it.
+
+        progress: how much of it is there. Attempts that brought it on are not held against it.
+        """
         tried: set[Upstream] = set()
-        attempt = 0
+        num_counted = num_lost = 0
         while True:
             upstream = self._choose(session_id, tried)
             if upstream is None:
                 # All that take calls have failed this one, or none does.
                 tried.clear()
                 upstream = await self._wait_for_one(session_id)
+            before = progress()
             try:
-                return await self._attempt(upstream, path, data, session_id)
+                return await attempt(upstream)
             except AttemptError as failure:
+                num_lost += failure.is_lost
+                if progress() > before and num_lost <= MAX_FAILOVERS:
+                    tried, num_counted = set(), 0
                 tried.add(upstream)
                 is_elsewhere = self._choose("", tried) is not None
                 is_retry = failure.is_lost or not is_elsewhere or len(tried) > MAX_FAILOVERS
-                attempt += is_retry
-                if attempt > self.config.max_retries or not (failure.is_passing or is_elsewhere):
+                num_counted += is_retry
+                if num_counted > self.config.max_retries or not (
+                    failure.is_passing or is_elsewhere
+                ):
                     raise failure.error from failure.__cause__
                 logger.warning("%s: %s; another attempt follows", upstream.url, failure.error)
+                if failure.is_given_up:  # maybe by whoever moves weights
+                    await self._wait_for_weights()
                 if not is_elsewhere and not upstream.is_open:
-                    pause_s = min(0.25 * 2 ** (attempt - 1), _MAX_PAUSE_S)
+                    pause_s = min(0.25 * 2 ** (num_counted - 1), _MAX_PAUSE_S)
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def get(self, path: str) -> UpstreamAnswer:
@@ -194,7 +253,12 @@ class UpstreamPool:
     # ---- one attempt
 
     async def _attempt(
-        self, upstream: Upstream, path: str, data: bytes | None, session_id: str
+        self,
+        upstream: Upstream,
+        path: str,
+        data: bytes | None,
+        session_id: str,
+        call: StreamedCall | None = None,
     ) -> UpstreamAnswer:
         """Ask one server once, and count what became of it."""
         sent_s, began_s = self.now_s(), time.monotonic()
@@ -205,9 +269,15 @@ class UpstreamPool:
         upstream.in_flight.add(limit)
         self.update(upstream)
         try:
-            decoded = await self._exchange(upstream.url, path, data, session_id, limit)
+            assert self._client is not None
+            request = HttpRequest(path=path, data=data, session_id=session_id, limit=limit)
+            timeout_s = self.config.call_timeout_s
+            decoded = await exchange(self._client, upstream, request, call, timeout_s=timeout_s)
             upstream.note_success(sent_s=began_s)
         except AttemptError as failure:
+            if failure.is_given_up:  # it was told to: it is well
+                upstream.note_success(sent_s=began_s)
+                raise
             was_open = upstream.is_open
             upstream.note_failure(
                 failure.error.message,
@@ -229,43 +299,6 @@ class UpstreamPool:
         return UpstreamAnswer(
             data=decoded, url=upstream.url, sent_s=sent_s, answered_s=self.now_s()
         )
-
-    async def _exchange(
-        self, url: str, path: str, data: bytes | None, session_id: str, limit: asyncio.Timeout
-    ) -> Any:
-        """Return the JSON that a server answers; raise what else comes of it."""
-        assert self._client is not None
-        method = "GET" if data is None else "POST"
-        headers = {"X-Session-ID": session_id} if session_id else None
-        content_sent = data if data is None or len(data) < _LARGE_BYTES else io.BytesIO(data)
-        try:
-            async with (
-                limit,
-                self._client.request(
-                    method, f"{url}{path}", data=content_sent, headers=headers
-                ) as response,
-            ):
-                content = await response.read()
-                status, asked = response.status, response.headers.get("retry-after")
-        except TimeoutError as e:
-            if limit.expired():
-                text = "the model server hung with the call, and no other could take it"
-                hung = GatewayError(ErrorKind.UNAVAILABLE, text)
-                raise AttemptError(hung, is_lost=True, is_passing=False) from e
-            if isinstance(e, aiohttp.ServerTimeoutError) and "connect" in str(e).lower():
-                raise AttemptError(unreachable(url, e), is_dead=True) from e
-            text = f"the model server did not answer within {self.config.call_timeout_s:g} s"
-            raise GatewayError(ErrorKind.UPSTREAM_TIMEOUT, text) from e
-        except (aiohttp.ClientError, OSError) as e:
-            is_dead = isinstance(e, aiohttp.ClientConnectorError)
-            raise AttemptError(unreachable(url, e), is_dead=is_dead, is_lost=not is_dead) from e
-        if status >= 300:
-            raise_for(status, content, retry_after_s(asked) or 0.0)
-        try:
-            return msgspec.json.decode(content)
-        except msgspec.DecodeError as e:
-            text = f"the model server answered no JSON: {content[:200]!r}"
-            raise AttemptError(GatewayError(ErrorKind.UPSTREAM, text)) from e
 
     # ---- which server
 
@@ -335,3 +368,10 @@ class UpstreamPool:
             f"no model server takes calls: {told}" + (f"; and {more} more" if more > 0 else ""),
             retry_after_s=self.config.retry_after_s,
         )
+
+
+async def _encode(body: Mapping[str, Any], *, is_large: bool) -> bytes:
+    """Return a body as JSON; a large one is encoded beside the loop."""
+    if is_large:
+        return await asyncio.to_thread(encode_in_steps, body)
+    return msgspec.json.encode(body)

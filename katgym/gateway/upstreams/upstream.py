@@ -60,6 +60,8 @@ class Upstream:
     """When it answered last, a call or a probe."""
     identity: Mapping[str, str] = field(default_factory=dict)
     """Model, tokenizer, chat template, weights: `checked`, `not checked`, or `reference`."""
+    has_streams: bool = True
+    """Whether it streams token ids; taken back once it refuses to."""
     is_probed: bool = False
     """Whether a probe is under way."""
     in_flight: set[asyncio.Timeout] = field(default_factory=set)

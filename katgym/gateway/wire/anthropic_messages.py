@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from katgym.environment.messages import Message
-from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
+from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
 
@@ -185,18 +185,29 @@ def render_count(num_tokens: int) -> dict[str, Any]:
     return {"input_tokens": num_tokens}
 
 
-def events(served: Served) -> Iterator[bytes]:
-    """Yield the answer as server-sent events."""
-    answer = served.reply.answers[0]
-    start = {**_frame(served), "content": [], "stop_reason": None, "stop_sequence": None}
-    start["usage"] = _usage(served, 1)
-    yield _event({"type": "message_start", "message": start})
-    for index, block in enumerate(_blocks(answer.message)):
-        empty, deltas = _block_deltas(block)
-        yield _event({"type": "content_block_start", "index": index, "content_block": empty})
-        for delta in deltas:
+def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
+    """Yield the answer as server-sent events: what was not told of it yet."""
+    answer, said = served.reply.answers[0], told or Told()
+    if not said.is_begun:
+        said.is_begun = True
+        start = {**_frame(served), "content": [], "stop_reason": None, "stop_sequence": None}
+        start["usage"] = _usage(served, 1)
+        yield _event({"type": "message_start", "message": start})
+    blocks = _blocks(answer.message)
+    for index in range(said.num_closed, len(blocks)):
+        if index == said.num_opened:
+            said.num_opened += 1
+            empty = _empty_block(blocks[index])
+            yield _event({"type": "content_block_start", "index": index, "content_block": empty})
+        is_open = served.is_partial and index == len(blocks) - 1
+        for delta in _block_deltas(blocks[index], said, index, is_open=is_open):
             yield _event({"type": "content_block_delta", "index": index, "delta": delta})
+        if is_open:
+            break
+        said.num_closed += 1
         yield _event({"type": "content_block_stop", "index": index})
+    if served.is_partial:
+        return
     end = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stop_string}
     usage = {"output_tokens": served.num_completion_tokens}
     yield _event({"type": "message_delta", "delta": end, "usage": usage})
@@ -239,22 +250,32 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return blocks
 
 
-def _block_deltas(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block as it starts, and what is added to it."""
+def _empty_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a block as it starts."""
+    empty: dict[str, dict[str, Any]] = {
+        "thinking": {"thinking": ""},
+        "text": {"text": ""},
+        "tool_use": {"input": {}},
+    }
+    return {**block, **empty[block["type"]]}
+
+
+def _block_deltas(
+    block: Mapping[str, Any], told: Told, index: int, *, is_open: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield what is added to a block; is_open: whether more comes."""
     match block["type"]:
         case "thinking":
-            deltas = [
-                {"type": "thinking_delta", "thinking": p} for p in sse.pieces(block["thinking"])
-            ]
-            deltas.append({"type": "signature_delta", "signature": ""})
-            return {"type": "thinking", "thinking": "", "signature": ""}, deltas
+            for piece in sse.pieces(told.add(index, block["thinking"])):
+                yield {"type": "thinking_delta", "thinking": piece}
+            if not is_open:
+                yield {"type": "signature_delta", "signature": ""}
         case "text":
-            deltas = [{"type": "text_delta", "text": p} for p in sse.pieces(block["text"])]
-            return {"type": "text", "text": ""}, deltas
+            for piece in sse.pieces(told.add(index, block["text"])):
+                yield {"type": "text_delta", "text": piece}
         case _:
-            text = json.dumps(block["input"], ensure_ascii=False)
-            deltas = [{"type": "input_json_delta", "partial_json": p} for p in sse.pieces(text)]
-            return {**block, "input": {}}, deltas
+            for piece in sse.pieces(json.dumps(block["input"], ensure_ascii=False)):
+                yield {"type": "input_json_delta", "partial_json": piece}
 
 
 def _stop_reason(answer: Answer) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from katgym.environment.messages import Message, Role
-from katgym.gateway.call import Answer, CallSampling, ModelCall, Served
+from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
 
@@ -187,23 +187,28 @@ def _render_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": dict(call["function"])}
 
 
-def events(served: Served) -> Iterator[bytes]:
-    """Yield the answer as server-sent events."""
+def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
+    """Yield the answer as server-sent events: what was not told of it yet."""
     for i, answer in enumerate(served.reply.answers):
-        yield _chunk(served, i, {"role": "assistant", "content": ""})
-        yield from (_chunk(served, i, delta, logprobs) for delta, logprobs in _deltas(answer))
+        said = told or Told()
+        if not said.is_begun:
+            said.is_begun = True
+            yield _chunk(served, i, {"role": "assistant", "content": ""})
+        yield from (_chunk(served, i, delta, logprobs) for delta, logprobs in _deltas(answer, said))
+        if served.is_partial:
+            return
         yield _chunk(served, i, {}, finish_reason=answer.finish_reason)
     if served.call.has_usage_chunk:
         yield sse.event({**_frame(served), "choices": [], "usage": usage(served)})
     yield sse.event("[DONE]")
 
 
-def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], Any]]:
+def _deltas(answer: Answer, told: Told) -> Iterator[tuple[dict[str, Any], Any]]:
     message = answer.message
-    for piece in sse.pieces(message.get("reasoning_content", "")):
+    for piece in sse.pieces(told.add("thinking", message.get("reasoning_content", ""))):
         yield {"reasoning_content": piece}, None
     logprobs = answer.logprobs
-    for piece in sse.pieces(message["content"]):
+    for piece in sse.pieces(told.add("text", message["content"])):
         yield {"content": piece}, logprobs
         logprobs = None
     for index, call in enumerate(message.get("tool_calls", ())):

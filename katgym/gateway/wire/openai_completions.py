@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katgym.gateway.call import Answer, ModelCall, Served
+from katgym.gateway.call import Answer, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, openai_chat, sse
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event, servable
@@ -69,11 +69,14 @@ def render(served: Served) -> dict[str, Any]:
     return {**_frame(served), "choices": choices, "usage": openai_chat.usage(served)}
 
 
-def events(served: Served) -> Iterator[bytes]:
-    """Yield the answer as server-sent events."""
+def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
+    """Yield the answer as server-sent events: what was not told of it yet."""
+    said = told or Told()
     for i, answer in enumerate(served.reply.answers):
-        for piece in sse.pieces(_text(served, answer)):
+        for piece in sse.pieces(said.add(i, _text(served, answer))):
             yield sse.event({**_frame(served), "choices": [_choice(i, piece, None, None)]})
+        if served.is_partial:
+            return
         last = _choice(i, "", answer, answer.finish_reason)
         yield sse.event({**_frame(served), "choices": [last]})
     if served.call.has_usage_chunk:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katgym.gateway.call import Served
+from katgym.gateway.call import Served, Told
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.wire import openai_chat, sse
 
@@ -54,7 +54,7 @@ def items(served: Served) -> list[dict[str, Any]]:
         found.append(
             {"type": "reasoning", "id": f"rs_{call_id}", "summary": [], "content": content}
         )
-    if message["content"] or not message.get("tool_calls"):
+    if message["content"] or not (message.get("tool_calls") or served.is_partial):
         part = {"type": "output_text", "text": message["content"], "annotations": []}
         found.append(
             {
@@ -90,10 +90,12 @@ def _usage(served: Served) -> dict[str, Any]:
     }
 
 
-def events(served: Served) -> Iterator[bytes]:
-    """Yield the answer as server-sent events, numbered."""
-    for number, event in enumerate(_events(served)):
-        yield sse.event({**event, "sequence_number": number}, name=event["type"])
+def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
+    """Yield the answer as server-sent events, numbered: what was not told of it yet."""
+    said = told or Told()
+    for event in _events(served, said):
+        yield sse.event({**event, "sequence_number": said.num_events}, name=event["type"])
+        said.num_events += 1
 
 
 def error_event(failure: GatewayError) -> bytes:
@@ -103,36 +105,58 @@ def error_event(failure: GatewayError) -> bytes:
     return sse.event({**event, "sequence_number": 0}, name="error")
 
 
-def _events(served: Served) -> Iterator[dict[str, Any]]:
-    started = render(served, is_started=True)
-    yield {"type": "response.created", "response": started}
-    yield {"type": "response.in_progress", "response": started}
-    for index, item in enumerate(items(served)):
+def _events(served: Served, told: Told) -> Iterator[dict[str, Any]]:
+    if not told.is_begun:
+        told.is_begun = True
+        started = render(served, is_started=True)
+        yield {"type": "response.created", "response": started}
+        yield {"type": "response.in_progress", "response": started}
+    found = items(served)
+    for index in range(told.num_closed, len(found)):
+        item = found[index]
         at = {"output_index": index, "item_id": item["id"]}
         if item["type"] == "function_call":
             empty = {**item, "arguments": "", "status": "in_progress"}
             yield {"type": "response.output_item.added", "output_index": index, "item": empty}
             for piece in sse.pieces(item["arguments"]):
                 yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
-            said = {"name": item["name"], "arguments": item["arguments"]}
-            yield {"type": "response.function_call_arguments.done", **at, **said}
+            known = {"name": item["name"], "arguments": item["arguments"]}
+            yield {"type": "response.function_call_arguments.done", **at, **known}
         else:
             kind, empty = "reasoning_text", {**item, "content": []}
             if item["type"] != "reasoning":
                 kind, empty["status"] = "output_text", "in_progress"
-            yield {"type": "response.output_item.added", "output_index": index, "item": empty}
-            yield from _text_events(item["content"][0], {**at, "content_index": 0}, kind)
+            is_new, is_open = index == told.num_opened, served.is_partial and item is found[-1]
+            if is_new:
+                told.num_opened += 1
+                yield {"type": "response.output_item.added", "output_index": index, "item": empty}
+            part, where = item["content"][0], {**at, "content_index": 0}
+            new = told.add(index, part["text"])
+            yield from _text_events(part, new, where, kind, is_new=is_new, is_open=is_open)
+            if is_open:
+                return
+        told.num_closed = told.num_opened = index + 1
         yield {"type": "response.output_item.done", "output_index": index, "item": dict(item)}
-    done = render(served)
-    yield {"type": f"response.{done['status']}", "response": done}
+    if not served.is_partial:
+        done = render(served)
+        yield {"type": f"response.{done['status']}", "response": done}
 
 
 def _text_events(
-    part: Mapping[str, Any], at: Mapping[str, Any], kind: str
+    part: Mapping[str, Any],
+    new: str,
+    at: Mapping[str, Any],
+    kind: str,
+    *,
+    is_new: bool,
+    is_open: bool,
 ) -> Iterator[dict[str, Any]]:
+    """Yield what is new of a text; is_new: whether it begins here, is_open: whether more comes."""
     extra: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
-    yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
-    for piece in sse.pieces(part["text"]):
+    if is_new:
+        yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+    for piece in sse.pieces(new):
         yield {"type": f"response.{kind}.delta", **at, "delta": piece, **extra}
-    yield {"type": f"response.{kind}.done", **at, "text": part["text"], **extra}
-    yield {"type": "response.content_part.done", **at, "part": dict(part)}
+    if not is_open:
+        yield {"type": f"response.{kind}.done", **at, "text": part["text"], **extra}
+        yield {"type": "response.content_part.done", **at, "part": dict(part)}

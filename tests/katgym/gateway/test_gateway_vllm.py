@@ -55,9 +55,9 @@ def model_and_folder(tmp_path_factory):
     return save_tiny_caller(folder), folder
 
 
-@pytest.fixture(scope="module")
-def served(model_and_folder, vllm_python):
-    """A server of the model."""
+@contextlib.contextmanager
+def serving_model(model_and_folder, vllm_python):
+    """Start a server of the model."""
     config = VllmServerConfig(
         model=str(model_and_folder[1]),
         served_name="tiny",
@@ -71,6 +71,13 @@ def served(model_and_folder, vllm_python):
         ),
     )
     with VllmServer(config) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def served(model_and_folder, vllm_python):
+    """A server of the model."""
+    with serving_model(model_and_folder, vllm_python) as server:
         yield server
 
 
@@ -279,6 +286,42 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_f
         assert [n.call_id for n in nodes] == ids
         assert answer.usage.completion_tokens == len(nodes[-1].tokens.completion_ids) == 4000
         assert gateway.gateway.pool.upstreams[0].num_failures > 0
+        assert difference(gateway, model_and_folder, "s") <= TOLERANCE
+
+
+def num_generated(server):
+    """Return how many tokens a server says to have sampled."""
+    lines = httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines()
+    return sum(float(x.split()[-1]) for x in lines if x.startswith("vllm:generation_tokens_total"))
+
+
+def test_a_killed_servers_answer_goes_on_at_another_and_no_token_is_lost(
+    served, model_and_folder, vllm_python, tmp_path
+):
+    with (
+        serving_model(model_and_folder, vllm_python) as doomed,
+        running(tmp_path / "s", doomed.url, served.url, answering="tokens") as gateway,
+    ):
+        before = num_generated(doomed) + num_generated(served)
+        events = []
+
+        def ask():
+            with openai_client(gateway, "s") as client:
+                asked = {"model": "tiny", "messages": [USER], "stream": True, "max_tokens": 3000}
+                asked["extra_body"] = {"ignore_eos": True, "min_tokens": 3000}
+                events.extend(client.chat.completions.create(**asked))
+
+        with frozen_in_the_middle(doomed, ask):
+            at_kill = num_generated(doomed)
+            for process in processes(doomed):
+                os.kill(process, signal.SIGKILL)
+        (turn,) = gateway.store.turns("s")
+        assert len(turn.tokens.completion_ids) == 3000
+        assert 0 < at_kill < before + 3000
+        sampled = at_kill + num_generated(served) - before
+        assert sampled == 3000, "tokens were sampled twice"
+        said = "".join(e.choices[0].delta.content or "" for e in events if e.choices)
+        assert said.strip() == turn.answer["content"].strip()
         assert difference(gateway, model_and_folder, "s") <= TOLERANCE
 
 

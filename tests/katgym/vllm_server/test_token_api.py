@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from katgym.errors import PolicyError, UsageError
 from katgym.policies.base import Sampling
 from katgym.policies.version_span import VersionSpan, one_span
 from katgym.vllm_server.token_api import (
+    EventMerger,
     SampledTokens,
     TokenRequest,
     completions_body,
@@ -211,3 +214,40 @@ def test_given_tokens_are_scored():
     for tokens in ([5, 6], [5, 6, 8]):
         with pytest.raises(PolicyError, match="no prompt_logprobs for"):
             parse_scores(answer, tokens)
+
+
+def test_events_add_up_to_the_answer_that_they_are_parts_of() -> None:
+    merger = EventMerger(source="it")
+    for ids, reason in (([5], None), ([], None), ([6, 7], "stop")):
+        entries = [{"token_id": i, "logprob": -i / 8} for i in ids]
+        spans = [{"version": "4", "start": 0, "end": 3}] if reason else None
+        part = {"index": 1, "token_ids": ids, "logprobs": {"content": entries}}
+        merger.add({"choices": [part | {"finish_reason": reason, "weight_versions": spans}]})
+    merger.add({"choices": [], "usage": {"completion_tokens": 3}})
+    (sampled,) = parse_generate(merger.answer())
+    assert sampled.token_ids == [5, 6, 7]
+    assert sampled.policy_logprobs == [-0.625, -0.75, -0.875]
+    assert sampled.finish_reason == "stop"
+    assert sampled.version_spans == one_span(4, 3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None,
+        [],
+        {},
+        {"choices": [{"index": 0}]},
+        {"choices": [{"index": "x", "token_ids": [1], "logprobs": None}]},
+        {"choices": [{"index": 0, "token_ids": [1], "logprobs": None}]},
+        {"choices": [{"token_ids": [-1], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": ["a"], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [None]}}]},
+        {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]},
+    ],
+)
+def test_an_event_that_is_no_part_of_an_answer_changes_nothing(event: Any) -> None:
+    merger = EventMerger(source="it")
+    with pytest.raises(PolicyError, match="it: the answer has no"):
+        merger.add(event)
+    assert merger.choices == {}

@@ -10,13 +10,12 @@ Not here: which servers are up and awake (`run_servers.py`, `server_pool.py`).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from katgym.policies.endpoints.vllm_client import AbortedError
+from katgym.policies.partial_completion import PartialCompletion
 from katgym.policies.token_policy import Generated, TokenPolicy
-from katgym.policies.version_span import VersionSpan
 from katgym_trainer.rl.servers.failover import LostError
 
 
@@ -52,25 +51,6 @@ class Seat(Protocol):
         """Why it will never be up again; None while that is not so."""
 
 
-def join(parts: Sequence[Generated]) -> Generated:
-    """Return a completion that servers sampled one after the other; its experts are not told."""
-    spans: list[VersionSpan] = []
-    num_tokens = 0
-    for part in parts:
-        for span in part.version_spans:
-            shifted = dataclasses.replace(
-                span, start=span.start + num_tokens, end=span.end + num_tokens
-            )
-            spans.append(shifted)
-        num_tokens += len(part.token_ids)
-    return Generated(
-        token_ids=[token for part in parts for token in part.token_ids],
-        policy_logprobs=[value for part in parts for value in part.policy_logprobs],
-        finish_reason=parts[-1].finish_reason,
-        version_spans=spans if all(part.version_spans for part in parts) else (),
-    )
-
-
 class BalancedPolicy(TokenPolicy):
     """Plays through some servers, which all have the same model."""
 
@@ -87,11 +67,16 @@ class BalancedPolicy(TokenPolicy):
         """Number of the seat that has a session's prefix."""
 
     async def generate(
-        self, prompt_ids: Sequence[int], *, session_id: str, max_tokens: int, **asked: Any
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        session_id: str,
+        max_tokens: int,
+        seed: int | None,
+        **asked: Any,
     ) -> Generated:
         gave_up: int | None = None
-        parts: list[Generated] = []
-        sampled: list[int] = []
+        partial = PartialCompletion()
         while True:
             opened = [number for number, seat in enumerate(self._seats) if seat.is_open]
             if not opened:
@@ -106,20 +91,24 @@ class BalancedPolicy(TokenPolicy):
             self._homes[session_id] = number
             self._num_running[number] += 1
             try:
+                prompt, left, own_seed = partial.rest(prompt_ids, max_tokens, seed)
                 rest = await self._seats[number].policy.generate(
-                    [*prompt_ids, *sampled] if sampled else prompt_ids,
-                    session_id=session_id,
-                    max_tokens=max_tokens - len(sampled),
-                    **asked,
+                    prompt, session_id=session_id, max_tokens=left, seed=own_seed, **asked
                 )
-                return join([*parts, rest]) if parts else rest
+                if not partial.token_ids:
+                    return rest
+                partial.add(rest)
+                return Generated(  # its experts are not told: no server told all of them
+                    token_ids=partial.token_ids,
+                    policy_logprobs=partial.policy_logprobs,
+                    finish_reason=rest.finish_reason,
+                    version_spans=partial.version_spans,
+                )
             except LostError:
                 continue  # sampled anew, by a server that is up
             except AbortedError as e:
                 gave_up = number  # it may sleep without being known to
-                if e.generated.token_ids:
-                    parts.append(e.generated)
-                    sampled += e.generated.token_ids
+                partial.add(e.generated)
             finally:
                 self._num_running[number] -= 1
 

@@ -1,0 +1,383 @@
+"""Answers that model servers stream: whole whichever servers break, and told while they are made.
+
+Not here: the same with a real vLLM (`test_gateway_vllm.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("transformers", reason="needs the extra 'vllm'")
+pytest.importorskip("renderers", reason="needs the extra 'vllm'")
+
+from byte_tokenizer import QWEN_TOKENS, byte_tokenizer
+from transformers import Qwen3Config
+
+from katgym.gateway.answering.partial_message import settle
+
+from .scripted_server import serving
+from .served_gateway import running, wait_until
+from .token_server import TokenServer, logprob
+
+USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+TEXT = "It was h\u00e9ld, \u20ac 20 \U0001f600 and so on, to the very end of it."
+ROUTES = {"generate": {"/inference/v1/generate": {}}, "completions": {}}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A directory with a tokenizer of bytes in ChatML and a model's config, and the tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = byte_tokenizer(QWEN_TOKENS)
+    tokenizer.save_pretrained(folder)
+    Qwen3Config(vocab_size=len(tokenizer)).save_pretrained(folder)
+    return folder, tokenizer
+
+
+@pytest.fixture
+def answer(tiny):
+    return tiny[1].encode(TEXT + "<|im_end|>")
+
+
+@contextlib.contextmanager
+def served(tiny, tmp_path, *servers, **options):
+    """Serve a gateway that renders in front of some servers."""
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(serving(server.application())) for server in servers]
+        options = {"answering": "tokens", "tokenizer": str(tiny[0]), "model": "tiny", **options}
+        yield stack.enter_context(running(tmp_path / "store", *urls, **options))
+
+
+@pytest.fixture
+def two(tiny, answer, tmp_path):
+    """Two servers of one model, the first of which is asked first, and a gateway."""
+    servers = TokenServer(answer), TokenServer(answer)
+    with served(tiny, tmp_path, *servers, weights_tolerance=0) as gateway:
+        yield *servers, gateway
+
+
+def check_record(gateway, session, answer):
+    """Assert that an answer is kept as one server alone would have sampled it."""
+    (turn,) = gateway.store.turns(session)
+    prompt = gateway.prompt(session, 0)
+    assert list(turn.tokens.completion_ids) == answer
+    told = list(turn.tokens.policy_logprobs)
+    assert told == [logprob(len(prompt) + i, token) for i, token in enumerate(answer)]
+    return turn
+
+
+@pytest.mark.parametrize("fault", ["cut", "end", "garbage", "foreign", "error", "abort"])
+def test_an_answer_that_breaks_off_goes_on_elsewhere_from_its_prefix(two, answer, fault):
+    first, second, gateway = two
+    first.fault, first.fault_after = fault, 9
+    reply = gateway.chat("s", USER, seed=3, max_tokens=200, min_tokens=20).json()
+    assert reply["choices"][0]["message"]["content"] == TEXT
+    turn = check_record(gateway, "s", answer)
+    (asked,), (rest,) = first.requests, second.requests
+    assert rest["prompt"] == asked["prompt"] + answer[:9]
+    assert (rest["params"]["max_tokens"], rest["params"]["min_tokens"]) == (191, 11)
+    assert asked["params"]["seed"] == 3 != rest["params"]["seed"]
+    assert first.num_sent + second.num_sent == len(answer), "no token was sampled twice"
+    assert turn.finish_reason == "stop"
+    assert turn.completed_s >= turn.sent_s > 0
+
+
+def test_versions_are_those_of_the_server_that_sampled_each_token(two, answer):
+    first, second, gateway = two
+    gateway.owner("POST", "/control/resume", version=7)
+    first.fault, first.fault_after, second.version = "abort", 9, "8"
+    gateway.chat("s", USER)
+    spans = check_record(gateway, "s", answer).tokens.version_spans
+    told = [(span.version, span.start, span.end) for span in spans]
+    assert told == [(7, 0, 9), (8, 9, len(answer))]
+    # A server that was killed told no version: the gateway's own stands for its part.
+    first.fault, first.num_faults = "cut", 1
+    gateway.chat("t", USER)
+    spans = check_record(gateway, "t", answer).tokens.version_spans
+    told = [(span.version, span.start, span.end) for span in spans]
+    assert told in ([(7, 0, 9), (8, 9, len(answer))], [(8, 0, len(answer))])
+
+
+def test_servers_that_break_again_and_again_lose_nothing(two, answer):
+    first, second, gateway = two
+    for server in (first, second):
+        server.fault, server.fault_after, server.num_faults = "end", 14, 100
+    gateway.chat("s", USER)
+    check_record(gateway, "s", answer)
+    assert first.num_sent + second.num_sent == len(answer)
+
+
+def test_a_call_that_breaks_every_server_at_one_place_is_given_up(two):
+    first, second, gateway = two
+    for server in (first, second):
+        server.fault, server.fault_after, server.num_faults = "end", 0, 100
+    reply = gateway.chat("s", USER)
+    assert reply.status_code == 502
+    assert "in the middle of an answer" in reply.json()["error"]["message"]
+    assert len(first.requests) + len(second.requests) == 4  # max_retries and the first
+
+
+def test_a_stream_without_done_is_whole_by_its_finish_reason(two, answer):
+    first, second, gateway = two
+    first.has_done = False
+    gateway.chat("s", USER)
+    check_record(gateway, "s", answer)
+    assert second.requests == []
+
+
+def test_a_server_that_does_not_stream_is_asked_for_the_whole(two, answer):
+    first, second, gateway = two
+    first.fault = second.fault = "refuse"
+    for session in "abc":
+        assert gateway.chat(session, USER).json()["choices"][0]["message"]["content"] == TEXT
+    check_record(gateway, "a", answer)
+    asked = [bool(r.get("stream")) for server in (first, second) for r in server.requests]
+    assert asked.count(True) <= 2 and asked.count(False) == 3
+    assert all(u.num_failures == 0 for u in gateway.gateway.pool.upstreams)
+
+
+def test_several_completions_go_on_one_by_one(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after = "cut", 9
+    reply = gateway.chat("s", USER, n=3, seed=5).json()
+    assert [c["message"]["content"] for c in reply["choices"]] == [TEXT] * 3
+    turns = gateway.store.turns("s")
+    assert [list(turn.tokens.completion_ids) for turn in turns] == [answer] * 3
+    assert [len(r["prompt"]) - len(first.requests[0]["prompt"]) for r in second.requests] == [9] * 3
+    assert first.num_sent + second.num_sent == 3 * len(answer)
+
+
+def test_a_stop_string_across_the_seam_ends_the_answer(two, tiny):
+    first, second, gateway = two
+    ids = tiny[1].encode("keep STOP and more")
+    first.answer = second.answer = ids
+    first.fault, first.fault_after = "cut", 7  # keep ST
+    reply = gateway.chat("s", USER, stop=["STOP"]).json()["choices"][0]
+    assert (reply["message"]["content"], reply["finish_reason"]) == ("keep ", "stop")
+    check_record(gateway, "s", tiny[1].encode("keep STOP"))
+
+
+def test_penalties_of_sampled_tokens_begin_anew(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after = "cut", 9
+    gateway.chat("s", USER, presence_penalty=0.5)
+    check_record(gateway, "s", answer)
+    assert second.requests[0]["prompt"] == first.requests[0]["prompt"]
+
+
+def test_a_server_that_ends_after_the_last_token_has_finished(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after = "cut", len(answer) - 1
+    first.answer = [*answer, answer[-1]]
+    first.fault_after = len(answer)
+    gateway.chat("s", USER)
+    check_record(gateway, "s", answer)
+    assert second.requests == []
+
+
+@pytest.mark.slow  # 7 s: so long a server may be silent
+def test_an_answer_that_hangs_goes_on_elsewhere(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after = "hang", 9
+    gateway.chat("s", USER)
+    check_record(gateway, "s", answer)
+    assert second.requests[0]["prompt"] == first.requests[0]["prompt"] + answer[:9]
+    first.fault = ""
+
+
+def test_a_client_that_disconnects_ends_the_servers_work(two):
+    first, _, gateway = two
+    first.delay_s = 0.05
+    body = {"model": "tiny", "messages": [USER], "stream": True}
+    url = f"{gateway.url}/s/s/v1/chat/completions"
+    with httpx.Client(timeout=30) as client, client.stream("POST", url, json=body) as response:
+        next(line for line in response.iter_lines() if '"content":"I' in line)
+    wait_until(lambda: first.num_left == 1, seconds=10)
+    assert first.num_sent < len(first.answer)
+    assert gateway.store.turns("s") == []
+    wait_until(lambda: gateway.store.failed_calls("s"), seconds=10)
+
+
+# ---- streams for agents
+
+CHAT = ("/v1/chat/completions", {"messages": [USER]})
+APIS = {
+    "chat": CHAT,
+    "completions": ("/v1/completions", {"prompt": "hi", "max_tokens": 200}),
+    "responses": ("/v1/responses", {"input": "hi"}),
+    "messages": ("/v1/messages", {"messages": [USER], "max_tokens": 200}),
+}
+
+
+def text_of(event):
+    """Return the text that an event of any API adds."""
+    match event.get("type", "chunk"):
+        case "chunk":
+            choice = (event["choices"] or [{}])[0]
+            return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        case "response.output_text.delta":
+            return event["delta"]
+        case "content_block_delta":
+            return event["delta"].get("text", "")
+    return ""
+
+
+def read(gateway, server, api, **more):
+    """Return a stream's events, and for each how many tokens its server had sent by then."""
+    path, body = APIS[api]
+    body = {"model": "tiny", "stream": True, **body, **more}
+    found = []
+    with gateway.client.stream("POST", f"/s/s{path}", json=body) as response:
+        assert response.status_code == 200
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                found.append((json.loads(line[6:]), server.num_sent))
+    return found
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_text_is_told_while_it_is_sampled(two, tiny, api):
+    first, _, gateway = two
+    first.delay_s = 0.02
+    events = read(gateway, first, api)
+    pieces = [(text_of(event), num) for event, num in events if text_of(event)]
+    assert "".join(text for text, _ in pieces) == TEXT
+    assert "\ufffd" not in "".join(text for text, _ in pieces[:-1])
+    assert pieces[0][1] < len(first.answer) / 2, "the first piece came before the second half"
+    assert len(pieces) > 4
+    (turn,) = gateway.store.turns("s")
+    assert turn.answer["content"] == TEXT
+    ends = {"responses": "response.completed", "messages": "message_stop"}
+    last = events[-1][0]
+    assert last.get("type") == ends.get(api) or last["choices"][0]["finish_reason"] == "stop"
+    kinds = [event.get("type") for event, _ in events]
+    for kind in ("message_start", "content_block_stop", "response.output_item.added"):
+        assert kinds.count(kind) <= 1
+    numbers = [e["sequence_number"] for e, _ in events if "sequence_number" in e]
+    assert numbers == list(range(len(numbers)))
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_thinking_and_calls_keep_their_places(two, tiny, api):
+    first, _, gateway = two
+    call = '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
+    text = f"<think>\nWell, then.\n</think>\n\nI shall look.{call}<|im_end|>"
+    first.answer, first.delay_s = tiny[1].encode(text), 0.01
+    tool = {
+        "chat": TOOL,
+        "responses": {"type": "function", **TOOL["function"]},
+        "messages": {"name": "look", "input_schema": {"type": "object"}},
+    }[api]
+    events = read(gateway, first, api, tools=[tool])
+    said = "".join(text_of(event) for event, _ in events)
+    assert said == "I shall look."
+    joined = json.dumps([event for event, _ in events])
+    assert "<tool_call>" not in joined and "think>" not in joined
+    begun = next(n for event, n in events if text_of(event))
+    assert begun < len(first.answer) - 10
+    if api == "chat":
+        deltas = [e["choices"][0]["delta"] for e, _ in events]
+        thought = "".join(d.get("reasoning_content", "") for d in deltas)
+        assert thought == "Well, then."
+        (name,) = [d["tool_calls"][0]["function"] for d in deltas if d.get("tool_calls")][:1]
+        assert name["name"] == "look"
+    if api == "messages":
+        starts = [e["content_block"]["type"] for e, _ in events if "content_block" in e]
+        assert starts == ["thinking", "text", "tool_use"]
+    if api == "responses":
+        kinds = [i["type"] for i in events[-1][0]["response"]["output"]]
+        assert kinds == ["reasoning", "message", "function_call"]
+    message = gateway.store.turns("s")[0].answer
+    assert message["content"] == "I shall look."
+    assert message["reasoning_content"].strip() == "Well, then."
+
+
+def test_a_stream_goes_on_when_its_server_breaks(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after, first.delay_s, second.delay_s = "cut", 20, 0.01, 0.01
+    events = read(gateway, first, "chat")
+    assert "".join(text_of(event) for event, _ in events) == TEXT
+    check_record(gateway, "s", answer)
+
+
+def test_a_stream_whose_servers_all_fail_ends_with_an_error(two):
+    first, second, gateway = two
+    for server in (first, second):
+        server.delay_s, server.fault, server.num_faults = 0.02, "end", 100
+    first.fault_after, second.fault_after = 20, 0
+    asking = threading.Timer(0.3, lambda: setattr(first, "fault_after", 0))
+    asking.start()
+    events = [event for event, _ in read(gateway, first, "chat")]
+    assert "".join(map(text_of, events[:-1])).startswith("It was")
+    assert "in the middle" in events[-1]["error"]["message"]
+    assert gateway.store.turns("s") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "settled"),
+    [
+        ("so far", (), "so far"),
+        ("so far ", (), "so far"),
+        ("caf\ufffd", (), "caf"),
+        ("see <tool_c", (), "see"),
+        ("1 < 2 > 0", (), "1 < 2 > 0"),
+        ("1 < " + "x" * 80, (), "1 < " + "x" * 80),
+        ('{"name"', (), ""),
+        ("wait ST", ("STOP", "END"), "wait "),
+        ("wait STOP", ("STOP",), "wait "),
+        ("wait E", ("STOP", "END"), "wait "),
+    ],
+)
+def test_what_the_rest_may_change_is_held_back(text, stops, settled):
+    assert settle(text, stops, is_chat=True) == settled
+
+
+# ---- kill -9
+
+
+def test_a_killed_server_loses_no_token(tiny, tmp_path):
+    answer = [65 + i % 26 for i in range(300)] + tiny[1].encode("<|im_end|>")
+    logs = [tmp_path / "first", tmp_path / "second"]
+    with contextlib.ExitStack() as stack:
+        processes, urls = [], []
+        for log in logs:
+            with socket.create_server(("127.0.0.1", 0)) as found:
+                port = found.getsockname()[1]
+            command = [sys.executable, str(Path(__file__).with_name("token_server.py"))]
+            command += ["--port", str(port), "--delay", "0.005", "--log", str(log), "--"]
+            process = stack.enter_context(subprocess.Popen([*command, *map(str, answer)]))
+            stack.callback(process.kill)
+            processes.append(process)
+            urls.append(f"http://127.0.0.1:{port}")
+        for url in urls:
+            wait_until(lambda url=url: is_up(url))
+        options = {"answering": "tokens", "tokenizer": str(tiny[0]), "weights_tolerance": 0}
+        gateway = stack.enter_context(running(tmp_path / "store", *urls, model="tiny", **options))
+        asking = threading.Thread(target=lambda: gateway.chat("s", USER))
+        asking.start()
+        wait_until(lambda: max(log.stat().st_size for log in logs) > 60)
+        killed = max((0, 1), key=lambda i: logs[i].stat().st_size)
+        processes[killed].kill()
+        asking.join()
+        check_record(gateway, "s", answer)
+        sent = [log.stat().st_size for log in logs]
+        assert 60 < sent[killed] < len(answer)
+        assert sum(sent) <= len(answer), "a token was sampled twice"
+
+
+def is_up(url):
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(f"{url}/health", timeout=1).status_code == 200
+    time.sleep(0.05)
+    return False

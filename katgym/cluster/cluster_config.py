@@ -1,6 +1,7 @@
 """Section [cluster] of a run's file; without it nothing of Ray is imported.
 
-Not here: what Ray is asked for (`ray_cluster.py`, `rollout_actors.py`).
+Not here: what Ray is asked for (`ray_cluster.py`, `rollout_actors.py`,
+`server_actors.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class ClusterConfig:
     cpus_per_worker: float = 1.0
     """Processors that a worker is given room for; how many it uses is its own."""
 
+    patience_s: float = 600.0
+    """Wall seconds that a model server waits for its first place before the run ends; what it
+    waits for is told every 30. One that had a place waits on."""
+
     def __post_init__(self) -> None:
         if self.address.startswith("ray://"):
             raise UsageError(
@@ -41,3 +46,5 @@ class ClusterConfig:
             raise UsageError(f"rollout_workers is >= 0, got {self.rollout_workers!r}")
         if not self.cpus_per_worker >= 0:
             raise UsageError(f"cpus_per_worker is >= 0, got {self.cpus_per_worker!r}")
+        if not self.patience_s > 0:
+            raise UsageError(f"patience_s is > 0, got {self.patience_s!r}")

@@ -1,6 +1,6 @@
 """The connection to a Ray cluster.
 
-Not here: what is placed there (`rollout_actors.py`).
+Not here: what is placed there (`rollout_actors.py`, `server_actors.py`).
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ def connected(address: str) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+def node_address() -> str:
+    """Return the address at which others of the cluster reach this machine."""
+    found: str = ray.util.get_node_ip_address()
+    return found
 
 
 def list_hosts() -> list[str]:

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import httpx
 
@@ -41,6 +41,34 @@ _POLL_S = 0.5
 
 class ServerError(InfrastructureError):
     """A vLLM server did not start, or ended; the text says what to do and shows its log's end."""
+
+
+class ServerProcess(Protocol):
+    """A server that was started: here (`VllmServer`), or on a node of a cluster (`RayServer`)."""
+
+    log_file: Path | None
+
+    @property
+    def url(self) -> str:
+        """Where it listens; valid once started."""
+
+    @property
+    def place(self) -> str:
+        """The machine it is on."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, as far as is known; it may not answer yet."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and where nobody is left who knows."""
+
+    async def __aenter__(self) -> Self:
+        """Start it, as often as it has ended."""
+
+    async def __aexit__(self, *_: object) -> None:
+        """End it; may be called twice."""
 
 
 class VllmServer:
@@ -64,6 +92,11 @@ class VllmServer:
         """Where it listens; valid once started."""
         host = "127.0.0.1" if self.config.host in ("0.0.0.0", "::") else self.config.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def place(self) -> str:
+        """The machine it is on: this one."""
+        return "here"
 
     @property
     def is_alive(self) -> bool:

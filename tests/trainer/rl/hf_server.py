@@ -32,10 +32,12 @@ class HfServer:
 
     def __init__(
         self, folder: Path, *, host: str = "127.0.0.1", port: int = 0, name: str = NAME,
-        token: str = "",
+        token: str = "", journal: Path | None = None,
     ) -> None:  # fmt: skip
-        """token: asked for as by `bearer_guard.py`."""
-        self.name, self.token = name, token
+        """token: asked for as by `bearer_guard.py`. journal: for lines `URL reload VERSION`; or
+        `probe`, or `sample`.
+        """
+        self.name, self.token, self._journal = name, token, journal
         self.routes = list(ROUTES)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -90,6 +92,11 @@ class HfServer:
             return {"data": [{"id": self.name, "root": self.name, "max_model_len": 400}]}
         return self._posts[path](body) or {} if path in self._posts else {}
 
+    def _note(self, what: str) -> None:
+        if self._journal is not None:
+            with self._journal.open("a") as file:
+                file.write(f"{self.url} {what} {self.version}\n")
+
     def _label(self, body: Any) -> None:
         self.version = body["new_version"]
 
@@ -119,6 +126,7 @@ class HfServer:
         with self._lock:
             self.model.load_state_dict(weights, strict=False)  # its head is tied
         self.num_updates += 1
+        self._note("reload")
         return {"results": [None]}
 
     def _complete(self, body: Any) -> dict[str, Any]:
@@ -126,10 +134,12 @@ class HfServer:
         if isinstance(ids, str):
             ids = self.tokenizer.encode(ids)
         if "prompt_logprobs" in body:
+            self._note("probe")
             with self._lock:
                 found = scores(self.model, ids)
             rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], found, strict=True)]
             return {"choices": [{"prompt_logprobs": [None, *rows]}]}
+        self._note("sample")
         sampled, logprobs, reason = self._sampled(ids, body)
         self.num_sampled += 1
         choice = {"token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}

@@ -13,7 +13,8 @@ def python_for(folder: Path) -> Path:
     """Write what stands for the Python of an environment with vLLM."""
     script, paths = folder / "python", ":".join(filter(None, sys.path))
     script.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{paths}" exec "{sys.executable}" "{Path(__file__)}" "$@"\n'
+        f'#!/bin/sh\nexport HF_SERVER_JOURNAL="{folder}/journal"\n'
+        f'PYTHONPATH="{paths}" exec "{sys.executable}" "{Path(__file__)}" "$@"\n'
     )
     script.chmod(0o755)
     return script
@@ -27,5 +28,6 @@ if __name__ == "__main__":
         port=int(options["--port"]),
         name=options["--served-model-name"],
         token=os.environ.get("KATGYM_SERVER_TOKEN", ""),
+        journal=Path(os.environ["HF_SERVER_JOURNAL"]),
     ):
         threading.Event().wait()

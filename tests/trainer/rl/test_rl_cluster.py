@@ -180,11 +180,18 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_workers_go_on_when_a_server_of_the_runs_own_is_killed(model: Path, tmp_path: Path) -> None:
+def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that the run has started, and one that Ray has."""
     run = tmp_path / "run"
     config = write(tmp_path, model, "http://127.0.0.1:9", steps=4, staleness=1)
     own = f'uri = "vllm"\nserver_python = "{python_for(tmp_path)}"'
-    config.write_text(config.read_text().replace('uri = "vllm:http://127.0.0.1:9#tiny"', own))
+    text = config.read_text().replace('uri = "vllm:http://127.0.0.1:9#tiny"', own)
+    text = text.replace(
+        "[rollouts]", "[[policy.servers]]\n[[policy.servers]]\ngpus = 0\n\n[rollouts]"
+    )
+    config.write_text(text.replace("rollout_workers = 2", "rollout_workers = 1"))
     process = start(config)
     deadline = time.monotonic() + 240
     while not lines(run):
@@ -193,8 +200,11 @@ def test_workers_go_on_when_a_server_of_the_runs_own_is_killed(model: Path, tmp_
     killed = [pid for pid in servers(model) if not os.kill(pid, signal.SIGKILL)]
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
-    assert killed
-    assert lines(run)[-1]["sync/num_restarts"] == 1
+    assert len(killed) == 2
+    assert lines(run)[-1]["sync/num_restarts"] == 2
+    assert main(["cluster", "status", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert " on here " in shown and "(node " in shown
     assert all(line["rollout/num_invalid"] == 0 for line in lines(run))
     assert max(line["rollout/max_staleness"] for line in lines(run)) <= 1
     check_kept(run, steps=4)

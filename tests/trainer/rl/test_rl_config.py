@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from katgym.errors import UsageError
+from katgym.vllm_server.config import server_command
 from katgym_trainer.advantages.reward_shaping import RewardShaping
 from katgym_trainer.config.rewards_config import ReferenceConfig
 from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
+from katgym_trainer.rl.servers.load_balancing import Signal
+from katgym_trainer.rl.servers.server_role import ServerRole, server_config
 from katgym_trainer.rollouts.turn_errors import TurnError
 
 LEAST = '[model]\npath = "m"\n[[envs]]\nid = "katgym/Arithmetic-v1"\n'
@@ -198,6 +203,27 @@ SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
             r"devices = '1' is of a server that the run starts; the one at http://h:1#n has",
         ),
         (SERVERS + "max_concurrency = -1", r"servers.0.*max_concurrency"),
+        (SERVERS + "count = 0", r"servers.0.*count is an int >= 1, got 0"),
+        (SERVERS + "gpus = -1", r"servers.0.*gpus is an int >= 0.*, got -1"),
+        (SERVERS + "gpus = 1.5", r"servers.0 gpus: Expected .*, got 1.5"),
+        (SERVERS + "gpus = 1\ntags = ['rolout']", r"tags.*'rolout'"),
+        (
+            SERVERS + "gpus = 1",
+            r"gpus = 1 is of a server that Ray places: add a section \[cluster\]",
+        ),
+        (SERVERS + "count = 3", r"count = 3 is of servers that Ray places: say gpus, of each"),
+        (SERVERS + "gpus = 1\nurl = 'http://h:1#n'", r"gpus = 1 .*; there is one at http://h:1#n"),
+        (
+            SERVERS + "gpus = 1\ndevices = '0'",
+            r"Ray chooses the devices of a server that it places",
+        ),
+        (SERVERS + "gpus = 1\ntags = ['rollout', 'train']", r"gpus = 1 and the tag 'train'"),
+        (
+            "[policy]\nuri = 'vllm'\nsync = 'ipc'\n[[policy.servers]]\ngpus = 1\n[cluster]",
+            r"sync = 'ipc' hands over memory of the trainer's own GPUs",
+        ),
+        (SERVERS + "[cluster]", r"without \[\[policy.servers\]\] that have gpus: leave it out"),
+        (SERVERS + "gpus = 1\n[cluster]\npatience_s = 0.0", r"patience_s is > 0, got 0.0"),
         (
             SERVERS + "url = 'http://h:1#n'\nmax_concurrency = 9",
             r"give that of http://h:1#n as an option: ...\?max_concurrency=9",
@@ -235,6 +261,26 @@ def test_what_is_wrong_with_servers_is_named(more: str, text: str) -> None:
         parse(more)
 
 
+def test_a_section_with_a_count_is_so_many_servers_each_with_its_gpus() -> None:
+    more = "gpus = 2\ncount = 3\nmax_concurrency = 9\n[[policy.servers]]\nurl = 'http://h:1#n'"
+    config = parse(f"{SERVERS}{more}\n[cluster]\naddress = 'local'")
+    placed = config.policy.placed
+    assert [(where.gpus, where.max_concurrency) for where in placed] == [(2, 9)] * 3 + [(None, 0)]
+    where = placed[1]
+    signal, paths = Signal(), {"folder": Path("w"), "shared_file": None, "log_file": Path("l")}
+    role = ServerRole(
+        config=config, where=where, number=1, lora_rank=0, dtype="bfloat16", changed=signal, **paths
+    )
+    there = server_config(role)
+    command = server_command(there, Path("/venv/bin/python"), 80, is_guarded=True)
+    assert there.device == "gpu" and there.log_file == Path.cwd() / "l"
+    assert command[command.index("--tensor-parallel-size") + 1] == "2"
+    assert command[-2:] == ["--middleware", "bearer_guard.BearerGuard"]
+    on_cpu = dataclasses.replace(role, where=dataclasses.replace(where, gpus=0))
+    assert server_config(on_cpu).device == "cpu"
+    assert "--tensor-parallel-size" not in server_config(on_cpu).extra_args
+
+
 @pytest.mark.parametrize(
     ("least", "text"),
     [
@@ -262,10 +308,11 @@ def test_bad_sections_are_told_as_such() -> None:
         ([{"devices": "0"}, {"devices": "1"}, {"devices": "1,0"}], [[0, 1, 2]]),
         ([{"devices": "0"}, {}], [[0, 1]]),
         ([{"url": "http://a:1#m"}, {}, {"url": "http://b:1#m"}], [[0], [1], [2]]),
+        ([{"gpus": 1}, {}, {"gpus": 0}, {"devices": "0"}], [[0], [1, 3], [2]]),
     ],
 )
 def test_servers_that_may_share_a_device_start_in_turn(
-    servers: list[dict[str, str]], groups: list[list[int]]
+    servers: list[dict[str, Any]], groups: list[list[int]]
 ) -> None:
     found = sharing_devices([ServerConfig(**server) for server in servers])
     assert sorted(sorted(places) for places in found) == sorted(groups)

@@ -28,7 +28,8 @@ def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
     told = {
         "url": server.url, "model": "tiny", "name": "vllm", "is_own": True, "is_up": True,
         "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
-        "is_open": True, "token": server.token, "version": 3, "num_restarts": 0,
+        "is_open": True, "token": server.token, "place": "",
+        "version": 3, "num_restarts": 0,
         "error": "", **more,
     }  # fmt: skip
     return ServerState(**told)  # type: ignore[arg-type]  # by name

@@ -98,7 +98,7 @@ def _rates(where: ServerConfig, shape: Mapping[str, float], assumed: Assumptions
     round_s = 2 weights / decode_bytes
     sequence_s = 2 active / prefill_flops + context bytes / decode_bytes
     """
-    gpus = len(where.devices.split(",")) if where.devices else assumed.gpus_per_server
+    gpus = len(where.devices.split(",")) if where.devices else where.gpus or assumed.gpus_per_server
     turn = assumed.answer_tokens + assumed.observation_tokens
     context = assumed.prompt_tokens + assumed.turns * turn / 2
     token_s = 2 * shape["active"] / assumed.prefill_flops

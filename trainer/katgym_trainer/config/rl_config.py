@@ -150,7 +150,7 @@ class PolicyConfig:
                 f"uri is 'vllm', 'vllm:URL#NAME', or \"\" for this process, got {self.uri!r}:"
                 " weights get to no other policy"
             )
-        check_servers(self.servers, uri=self.uri, gateway=self.gateway)
+        check_servers(self.servers, uri=self.uri, gateway=self.gateway, sync=self.sync.backend)
         has_own = any(not where.url for where in self.placed)
         if not has_own and (self.server_args or self.server_python):
             raise UsageError(
@@ -176,7 +176,7 @@ class PolicyConfig:
             return ()
         if self.uri != OWN:
             return (ServerConfig(url=self.uri.removeprefix("vllm:")),)
-        return self.servers or (ServerConfig(),)
+        return tuple(one for one in self.servers for _ in range(one.count)) or (ServerConfig(),)
 
     @property
     def sampling(self) -> Sampling:
@@ -335,7 +335,7 @@ class RlConfig(RunConfig):
                 "[policy] gateway changes nothing without [rollouts] store: the folder that katgym"
                 " gateway was given"
             )
-        check_cluster(self.cluster, uri=self.policy.uri, store=store)
+        check_cluster(self.cluster, self.policy.servers, uri=self.policy.uri, store=store)
         if self.evaluate.every_steps and not (self.evaluate.envs or self.envs):
             raise UsageError("[evaluate] needs envs: what is in the store does not tell them")
         try:

@@ -13,7 +13,8 @@ from enum import StrEnum
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
-from katgym_trainer.config.rules import CountOrZero, check_fields
+from katgym.vllm_server.config import TransferBackend
+from katgym_trainer.config.rules import Count, CountOrZero, check_fields
 
 OWN = "vllm"
 """The uri of servers that the run starts."""
@@ -40,6 +41,11 @@ class ServerConfig:
     """`rollout`, and `train` where its devices are the trainer's too."""
     devices: str = ""
     """CUDA_VISIBLE_DEVICES of a server that the run starts; "" leaves it alone."""
+    gpus: CountOrZero | None = None
+    """GPUs of one that Ray finds a node for, with a section [cluster]; 0: it computes on
+    processors. None: the run starts it on its own machine."""
+    count: Count = 1
+    """As many of these, which Ray finds nodes for."""
     max_concurrency: CountOrZero = 0
     """Requests in flight to a server that the run starts; more wait here. 0: 256, as an option
     of a url has it; vLLM takes 1,024 at a time on large GPUs."""
@@ -54,6 +60,13 @@ class ServerConfig:
         if ServerTag.ROLLOUT not in self.tags:
             told = [tag.value for tag in self.tags]
             raise UsageError(f"tags = {told!r} has no 'rollout': what does not sample is no server")
+        if self.gpus is None and self.count > 1:
+            raise UsageError(
+                f"count = {self.count} is of servers that Ray places: say gpus, of each (0: on"
+                " processors), and add a section [cluster]"
+            )
+        if self.gpus is not None:
+            self._check_placed(f"gpus = {self.gpus}")
         if self.url and self.devices:
             raise UsageError(
                 f"devices = {self.devices!r} is of a server that the run starts; the one at"
@@ -68,6 +81,20 @@ class ServerConfig:
             raise UsageError(
                 f"url is URL#NAME, as in http://127.0.0.1:8000#tiny, got {self.url!r}; NAME is what"
                 " the server calls the model, or what the adapter is to be called"
+            )
+
+    def _check_placed(self, told: str) -> None:
+        if self.url:
+            raise UsageError(f"{told} is of a server that Ray places; there is one at {self.url}")
+        if self.devices:
+            raise UsageError(
+                f"{told} and devices = {self.devices!r}: Ray chooses the devices of a server that"
+                " it places; leave one out"
+            )
+        if self.is_shared:
+            raise UsageError(
+                f"{told} and the tag 'train': what uses the trainer's devices is started by the"
+                " run, on its own machine; say devices instead"
             )
 
     @property
@@ -86,7 +113,9 @@ class ServerConfig:
         return self.url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix("/v1")
 
 
-def check_servers(servers: Sequence[ServerConfig], *, uri: str, gateway: str) -> None:
+def check_servers(
+    servers: Sequence[ServerConfig], *, uri: str, gateway: str, sync: TransferBackend
+) -> None:
     """Raise `UsageError` for servers that do not go together with each other or other keys."""
     if not servers:
         return
@@ -102,18 +131,36 @@ def check_servers(servers: Sequence[ServerConfig], *, uri: str, gateway: str) ->
             f"gateway = {gateway!r} stands in front of one server, uri = 'vllm:URL#NAME', and there"
             " are servers: leave one out"
         )
+    if sync is TransferBackend.IPC and any(server.gpus is not None for server in servers):
+        raise UsageError(
+            "sync = 'ipc' hands over memory of the trainer's own GPUs, and servers with gpus have"
+            " others: take 'nccl', 'reload' or 'lora'"
+        )
     places = [server.place for server in servers if server.url]
     for place in places:
         if places.count(place) > 1:
             raise UsageError(f"url {place!r} is there twice")
 
 
-def check_cluster(cluster: ClusterConfig | None, *, uri: str, store: str) -> None:
-    """Raise `UsageError` for a section [cluster] that changes nothing, or cannot work."""
+def check_cluster(
+    cluster: ClusterConfig | None, servers: Sequence[ServerConfig], *, uri: str, store: str
+) -> None:
+    """Raise `UsageError` for a section [cluster] that is missing, changes nothing, cannot work."""
+    placed = [server for server in servers if server.gpus is not None]
     if cluster is None:
+        if placed:
+            raise UsageError(
+                f"[[policy.servers]] gpus = {placed[0].gpus} is of a server that Ray places: add a"
+                " section [cluster] with its address, or say devices"
+            )
         return
     if not cluster.rollout_workers:
-        raise UsageError("[cluster] changes nothing with rollout_workers = 0: leave it out")
+        if placed:
+            return
+        raise UsageError(
+            "[cluster] changes nothing with rollout_workers = 0, and without [[policy.servers]]"
+            " that have gpus: leave it out"
+        )
     if store:
         raise UsageError(
             "[cluster] rollout_workers change nothing: groups come from [rollouts] store ="
@@ -129,13 +176,14 @@ def check_cluster(cluster: ClusterConfig | None, *, uri: str, store: str) -> Non
 def sharing_devices(servers: Sequence[ServerConfig]) -> list[list[int]]:
     """Return the places of servers in groups: two in different ones have no device in common.
 
-    A server of the run's own that names no devices may have any.
+    A server that the run starts and that names no devices may have any; Ray gives none out twice.
     """
     found: list[tuple[set[str], list[int]]] = []
-    is_any = any(not server.url and not server.devices for server in servers)
+    apart = [bool(server.url) or server.gpus is not None for server in servers]
+    is_any = any(not (is_apart or s.devices) for is_apart, s in zip(apart, servers, strict=True))
     for place, server in enumerate(servers):
         names = {device.strip() for device in server.devices.split(",")}
-        devices = {server.url} if server.url else {"any"} if is_any else names
+        devices = {f"server {place}"} if apart[place] else {"any"} if is_any else names
         places = [place]
         for group in [group for group in found if group[0] & devices]:
             found.remove(group)

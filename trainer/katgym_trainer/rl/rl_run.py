@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from katgym.cluster.joining import joined
 from katgym.play.engine import EngineConfig, GroupPlayer, RolloutEngine
 from katgym.play.rollout import RolloutGroup
 from katgym.plugins.env_ref import EnvRef
@@ -181,12 +182,11 @@ class RlRun(RankedRlRun):
             check_prompts(self.config, self.loaded.renderer, self.source.first_lessons())
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
-        with self.lead.leading():
-            return asyncio.run(self._train(trackers, stop))
+        is_over = self.trainer.num_steps == self.num_steps
+        with self.lead.leading(), joined(None if is_over else self.config.cluster):
+            return {} if is_over else asyncio.run(self._train(trackers, stop))
 
     async def _train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
-        if self.trainer.num_steps == self.num_steps:
-            return {}
         metrics: dict[str, float] = {}
         asyncio.get_running_loop().set_default_executor(DaemonThreads())  # envs may hang in them
         beat = asyncio.create_task(self._stay_awake())
@@ -275,22 +275,23 @@ class RlRun(RankedRlRun):
     @contextlib.asynccontextmanager
     async def _player(self, host: PolicyHost) -> AsyncIterator[GroupPlayer]:
         """Return who plays groups: this process, or workers on a cluster."""
-        rollouts = self.config.rollouts
+        rollouts, num = self.config.rollouts, self.config.rollouts.max_concurrency
+        engine = RolloutEngine(
+            host.policy,
+            limits=rollouts.limits,
+            sampling=self.config.policy.sampling,
+            config=EngineConfig(max_concurrency=num, max_retries=rollouts.max_retries),
+        )
         if self.config.cluster is None:
-            yield RolloutEngine(
-                host.policy,
-                limits=rollouts.limits,
-                sampling=self.config.policy.sampling,
-                config=EngineConfig(
-                    max_concurrency=rollouts.max_concurrency, max_retries=rollouts.max_retries
-                ),
-            )
+            yield engine
             return
         from katgym_trainer.rl.servers.run_workers import RunWorkers  # it imports Ray
 
         assert isinstance(host, ServerPool), "checked with the file"
-        self.observer.say("placing rollout workers")
-        async with RunWorkers(host, self.config, self.folder.path).open() as workers:
+        if self.config.cluster.rollout_workers:
+            self.observer.say("placing rollout workers")
+        workers = RunWorkers(host, self.config, folder=self.folder.path, engine=engine)
+        async with workers.open():
             yield workers
 
     def _feed(self, player: GroupPlayer, host: PolicyHost) -> GroupFeed:
@@ -316,12 +317,11 @@ class RlRun(RankedRlRun):
         if placed := self.config.policy.placed:
             is_there = all(where.url for where in placed)
             self.observer.say("connecting to vLLM" if is_there else "starting vLLM")
-            last_step = max(self.first, self.kept.last_step())
             pool = ServerPool(
                 self.trainer,
                 self.config,
                 folder=self.folder.path,
-                last_step=last_step,
+                last_step=max(self.first, self.kept.last_step()),
                 served=self.served,
             )
             return await pool.start()

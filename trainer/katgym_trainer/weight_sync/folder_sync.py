@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import re
+import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,16 @@ class FolderSync(WeightSync):
 def version_folder(folder: Path, version: int) -> Path:
     """Return where a version's weights are."""
     return folder / f"v{version}"
+
+
+def mark_folder(folder: Path) -> Path:
+    """Return a file that tells whoever reads its name in it that he sees this folder, no copy."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(".seen-*"):
+        old.unlink(missing_ok=True)
+    file = folder.absolute() / f".seen-{secrets.token_hex(8)}"
+    file.write_text(file.name, encoding="utf-8")
+    return file
 
 
 def remove_versions(folder: Path, *, but: int) -> None:

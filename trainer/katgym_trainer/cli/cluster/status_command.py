@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         numbers |= {"restarts": "num_restarts"}
         rows = [
             [
-                item[name],
+                item[name] + (f" on {item['place']}" if item.get("place") else ""),
                 console.yes_or_no(item[is_up]),
                 *(str(item[number]) for number in numbers.values()),
                 item["error"],

@@ -1,11 +1,11 @@
 """One vLLM server that plays while a run trains: it is there, or the run starts and watches it.
 
-A server of the run's own that dies is started again, at another port, and gets the weights before
-it samples anything. One that is there already is somebody else's to watch. Either may sleep while
-the trainer needs its devices.
+A server of the run's own that dies is started again, at another port or on another node, and gets
+the weights before it samples anything. One that is there already is somebody else's to watch.
+Either may sleep while the trainer needs its devices.
 
 Not here: several of them, and when they sleep (`server_pool.py`); the ways weights take
-(`weight_sync/`); starting a process (`katgym.vllm_server`).
+(`weight_sync/`); starting a process (`server_role.py`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Self
 
 from katgym.errors import InfrastructureError, PolicyError
 from katgym.policies.endpoints.vllm_client import FORM, VllmConfig, VllmPolicy
 from katgym.policies.uri_options import parse_options
-from katgym.vllm_server import VllmServer, VllmServerConfig
 from katgym.vllm_server.control import PauseMode
 from katgym.vllm_server.server import is_healthy
 from katgym.vllm_server.token_api import UNVERIFIED
-from katgym_trainer.config.rl_config import RlConfig, SyncKind
-from katgym_trainer.config.server_config import OWN, ServerConfig
+from katgym_trainer.config.server_config import OWN
 from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
-from katgym_trainer.rl.servers.load_balancing import Signal
+from katgym_trainer.rl.servers.server_role import NAME, ServerRole, server_process, whole_path
 from katgym_trainer.rl.servers.worker_servers import ServerState
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep, PauseRequests
@@ -40,39 +37,14 @@ from katgym_trainer.weight_sync.weight_sync import Gate, ReadyWeights, SyncTimes
 
 logger = logging.getLogger(__name__)
 
-_NAME = "trained"
-"""What a server of the run's own calls the model."""
 _ENDS_S = 1.0
 """Within this time a process whose connections broke has ended, if that is why."""
-_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Of adapters that vLLM holds; a smaller one fits into the next."""
+_MAX_LOOKS = 90
+"""So often it is asked whether one on another node has ended: Ray takes a while to know."""
 _MAX_LOST = 3
 """Times in a row that a server may end before it is up again."""
 _PATIENCE_S = 24 * 3600.0
 """Time limit of a request that may be frozen for as long as a step takes."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ServerRole:
-    """Which of a run's servers one is.
-
-    folder: for weights on their way, of all the run's servers; their machines have it at the same
-    path. changed: given when the server opens, or will not any more.
-    """
-
-    config: RlConfig
-    where: ServerConfig
-    number: int
-    lora_rank: int
-    dtype: str
-    folder: Path
-    log_file: Path
-    changed: Signal
-
-    @property
-    def has_adapters(self) -> bool:
-        """Whether it gets adapters, instead of all weights."""
-        return self.lora_rank > 0 and self.config.policy.sync in (SyncKind.AUTO, SyncKind.LORA)
 
 
 class RunServer:
@@ -83,7 +55,7 @@ class RunServer:
 
     def __init__(self, role: ServerRole) -> None:
         self.role = role
-        self.url, self.name = role.where.place, role.where.name or _NAME
+        self.url, self.name = role.where.place, role.where.name or NAME
         self.token = "" if role.where.url else secrets.token_urlsafe(32)
         """What it asks for, of one that the run starts."""
         own = role.where.max_concurrency
@@ -121,6 +93,7 @@ class RunServer:
             name=self._policy_name,
             config=self._settings,
             token=self.token,
+            place=self.place,
             is_own=not self.role.where.url,
             is_up=self.is_up,
             is_open=self.is_open,
@@ -130,9 +103,19 @@ class RunServer:
         )
 
     @property
+    def place(self) -> str:
+        """The machine it is on, of one that the run starts."""
+        return ""
+
+    @property
     def is_shared(self) -> bool:
         """Whether the trainer needs its devices."""
         return self.role.where.is_shared
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether Ray finds its devices, which nobody else has then."""
+        return self.role.where.gpus is not None
 
     async def start(self) -> None:
         """Find out whether it answers; `PolicyError` if not."""
@@ -237,7 +220,7 @@ class RunServer:
         config, options = self.role.config, self._options
         return dataclasses.replace(
             options,
-            tokenizer=options.tokenizer or config.model.tokenizer or config.model.path,
+            tokenizer=options.tokenizer or whole_path(config.model.tokenizer or config.model.path),
             renderer=options.renderer or config.model.renderer,
             max_context_tokens=config.policy.max_context_tokens,
             timeout_s=_PATIENCE_S if self.is_shared else options.timeout_s,
@@ -249,29 +232,15 @@ class OwnServer(RunServer):
 
     def __init__(self, role: ServerRole) -> None:
         super().__init__(role)
-        config, rank = role.config, role.lora_rank
-        self._process = VllmServer(
-            VllmServerConfig(
-                model=config.model.path,
-                served_name="base" if role.has_adapters else _NAME,
-                python=config.policy.server_python,
-                dtype=role.dtype,
-                max_model_len=config.policy.max_context_tokens,
-                has_lora=role.has_adapters,
-                max_lora_rank=next((held for held in _LORA_RANKS if held >= rank), rank),
-                has_rl_routes=True,
-                weight_transfer=config.policy.sync.backend,
-                has_sleep=self.is_shared,
-                devices=role.where.devices,
-                extra_args=config.policy.server_args,
-                log_file=role.log_file,
-            ),
-            token=self.token,
-        )
+        self._process = server_process(role, self.token)
         self._watching: asyncio.Task[None] | None = None
 
+    @property
+    def place(self) -> str:
+        return self._process.place
+
     async def start(self) -> None:
-        """Start the process, at a free port: nobody reaches it before it has the weights."""
+        """Start the process, at a free port: nobody is sent there before it has the weights."""
         await self._process.__aenter__()
         self.url = self._process.url
         self.sync = self._new_sync()
@@ -317,7 +286,7 @@ class OwnServer(RunServer):
         try:
             await self._disconnect()
         finally:
-            await asyncio.to_thread(self._process.stop)
+            await self._process.__aexit__()
 
     @property
     def _watched(self) -> FailoverPolicy:
@@ -334,16 +303,14 @@ class OwnServer(RunServer):
             self.asleep_s = 0.0
             self.num_restarts += 1
             self._watched.went_down()
-            logger.warning(
-                "vLLM ended with exit code %s; it is started again (see %s)",
-                self._process.exit_code,
-                self._process.log_file,
-            )
+            code = self._process.exit_code
+            how = "is lost with its place" if code is None else f"ended with exit code {code}"
+            logger.warning("vLLM %s; it is started again (see %s)", how, self._process.log_file)
             try:
                 await mend(self)
                 num_lost = 0
             except LostError as e:  # it ended once more before it was up
-                num_lost += 1
+                num_lost += self._process.exit_code is not None  # a lost place is not its fault
                 if num_lost == _MAX_LOST:
                     self._give_up(e)
                     return
@@ -363,7 +330,12 @@ class OwnServer(RunServer):
         try:
             yield
         except InfrastructureError as e:
-            await asyncio.sleep(_ENDS_S)
-            if self._process.is_alive and self.num_restarts == num_restarts:
+            for _ in range(_MAX_LOOKS if self.is_placed else 1):
+                await asyncio.sleep(_ENDS_S)
+                if not self._process.is_alive or self.num_restarts != num_restarts:
+                    break
+                if self.is_placed and await asyncio.to_thread(is_healthy, self.url):
+                    raise
+            else:
                 raise
             raise LostError(f"vLLM ended (see {self._process.log_file})") from e

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from katgym.cluster.ray_cluster import connected, list_hosts
 from katgym.cluster.rollout_actors import RayWorker
 from katgym.errors import InfrastructureError, KatgymError, UsageError
-from katgym.play.engine import EngineConfig, RolloutRequest
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
 from katgym.play.rollout import Rollout
 from katgym.play.workers.player_pool import PlayerPool
 from katgym.system import write_atomically
@@ -41,12 +41,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class RunWorkers:
     """A `GroupPlayer` that plays on a cluster."""
 
-    def __init__(self, servers: ServerPool, config: RlConfig, folder: Path) -> None:
-        """folder: the run's, where `cluster.json` says how everybody is doing."""
+    def __init__(
+        self, servers: ServerPool, config: RlConfig, *, folder: Path, engine: RolloutEngine
+    ) -> None:
+        """folder: the run's, where `cluster.json` says how everybody is doing. engine: this
+        process's, which plays where there are no workers.
+        """
         assert config.cluster is not None, "there is a section [cluster]"
         self._servers, self._config, self._cluster = servers, config, config.cluster
         self._told: Sequence[ServerState] = ()
         self._telling = asyncio.Lock()
+        self._engine_here = engine
         self._file = folder / "cluster.json"
         self._hosts: Sequence[str] = ()
         self.pool: PlayerPool
@@ -60,8 +65,9 @@ class RunWorkers:
         with connected(self._cluster.address):
             self._told = self._servers.states()
             self._hosts = list_hosts()
-            _check_reach([state.url for state in self._told], self._hosts)
             ref, num = self._engine(), self._cluster.rollout_workers
+            if num:
+                _check_reach([state.url for state in self._told], self._hosts)
             self.pool = PlayerPool([RayWorker(ref, n, self._cluster) for n in range(num)])
             async with self.pool:
                 self._servers.followers.append(self.tell)
@@ -76,7 +82,8 @@ class RunWorkers:
 
     async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
         """Have a worker play requests, and another one where that one ends."""
-        return await self.pool.play_group(requests)
+        player = self.pool if self._cluster.rollout_workers else self._engine_here
+        return await player.play_group(requests)
 
     async def tell(self) -> None:
         """Tell the workers of the servers as they are, if that is news; returns when they know."""
@@ -100,7 +107,7 @@ class RunWorkers:
 
     def _write(self, *, is_over: bool = False) -> None:
         """Write what `katgym cluster status` shows."""
-        names = ("url", "is_up", "is_open", "version", "num_restarts", "error")
+        names = ("url", "place", "is_up", "is_open", "version", "num_restarts", "error")
         servers = self._servers.states()
         told = {
             "address": self._cluster.address,
@@ -122,7 +129,7 @@ class RunWorkers:
             limits=rollouts.limits,
             sampling=self._config.policy.sampling,
             config=EngineConfig(
-                max_concurrency=-(-rollouts.max_concurrency // num),
+                max_concurrency=-(-rollouts.max_concurrency // max(1, num)),
                 max_retries=rollouts.max_retries,
             ),
             servers=tuple(self._told),
@@ -136,5 +143,5 @@ def _check_reach(urls: Sequence[str], hosts: Sequence[str]) -> None:
             raise UsageError(
                 f"the server at {url} is reached from its own machine alone, and the cluster has"
                 f" {len(hosts)} ({', '.join(hosts[:4])}): start it with katgym vllm serve --host"
-                " ADDRESS and give its url in [[policy.servers]]"
+                " ADDRESS and give its url in [[policy.servers]], or have Ray start it (gpus = 1)"
             )

@@ -27,9 +27,11 @@ from katgym_trainer.rl.servers.failover import LostError
 from katgym_trainer.rl.servers.gateway_link import GatewayLink
 from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
 from katgym_trainer.rl.servers.policy_hosts import PolicyHost
-from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer, ServerRole
+from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer
+from katgym_trainer.rl.servers.server_role import ServerRole
 from katgym_trainer.rl.servers.worker_servers import ServerState
 from katgym_trainer.trainer import Trainer
+from katgym_trainer.weight_sync.folder_sync import mark_folder
 from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import ReadyWeights, SyncTimes, all_of
 
@@ -206,7 +208,7 @@ class ServerPool(PolicyHost):
             if server.is_shared:  # nor is another to wake on its devices meanwhile
                 await held.enter_async_context(self._devices)
                 await held.enter_async_context(self._weights)
-            async with self._starting:
+            async with contextlib.nullcontext() if server.is_placed else self._starting:
                 await server.start_again()
             if not server.is_shared:  # until it is up: the next push is for it, too
                 await held.enter_async_context(self._weights)
@@ -219,6 +221,8 @@ def _servers(
 ) -> Sequence[RunServer]:
     placed = config.policy.placed
     num_own = sum(not where.url for where in placed)
+    is_shared = not config.policy.sync.backend and any(where.gpus is not None for where in placed)
+    file = mark_folder(folder / "weights") if is_shared else None
     found: list[RunServer] = []
     for number, where in enumerate(placed):
         role = ServerRole(
@@ -228,6 +232,7 @@ def _servers(
             lora_rank=trainer.config.lora_rank,
             dtype=trainer.config.dtype,
             folder=folder / "weights",
+            shared_file=file,
             log_file=folder / (f"vllm-{number}.log" if num_own > 1 else "vllm.log"),
             changed=changed,
         )

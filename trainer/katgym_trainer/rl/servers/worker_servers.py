@@ -27,8 +27,8 @@ class ServerState:
 
     Example:
         ServerState(url="http://10.0.0.7:8000", model="tiny", name="vllm", config=VllmConfig(),
-                    token="", is_own=True, is_up=True, is_open=True, version=7, num_restarts=0,
-                    error="")
+                    token="", place="here", is_own=True, is_up=True, is_open=True, version=7,
+                    num_restarts=0, error="")
     """
 
     url: str
@@ -39,6 +39,8 @@ class ServerState:
     config: VllmConfig
     token: str = field(repr=False)
     """What it asks for; "": nothing."""
+    place: str
+    """The machine it is on, of one that the run has started."""
     is_own: bool
     """Whether the run starts it again when it ends."""
     is_up: bool

@@ -14,6 +14,8 @@ from katgym.errors import UsageError
 Auth = Literal["keys", "none"]
 AnsweringName = Literal["auto", "tokens", "render", "chat"]
 
+MAX_SHARDS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
@@ -74,6 +76,8 @@ class GatewayConfig:
     weights_tolerance: float = 0.25
     """Largest difference of greedy tokens' log-probabilities between model servers; 0 compares no
     weights."""
+    num_shards: int = 1
+    """Processes that share the sessions, each with a store of its own in the store's folder."""
     keepalive_s: float = 10.0
     """A stream says that it is alive as often as this while its answer is made."""
 
@@ -105,6 +109,8 @@ class GatewayConfig:
         ):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
+        if not 1 <= self.num_shards <= MAX_SHARDS:
+            raise UsageError(f"num_shards is 1 to {MAX_SHARDS}, got {self.num_shards!r}")
         for name in ("max_staleness", "max_retries", "weights_tolerance"):
             value = getattr(self, name)
             if value is not None and value < 0:

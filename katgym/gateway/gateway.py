@@ -15,9 +15,7 @@ from functools import partial
 from typing import Any
 
 from katgym.errors import KatgymError, UsageError
-from katgym.gateway.admission import RolloutManager
 from katgym.gateway.answering.choose import Answerers, choose_answering
-from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import hash_chain
@@ -29,8 +27,8 @@ from katgym.gateway.recorded_answers import (
     make_turns,
     read_served,
 )
+from katgym.gateway.rollout_control import RolloutControl
 from katgym.gateway.session_table import LiveSession, SessionTable
-from katgym.gateway.state_file import GatewayState, read_state, write_state
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.play.rollout import prompt_messages
 from katgym.rollout_store import RolloutStore
@@ -38,7 +36,7 @@ from katgym.rollout_store.changes import num_trainable
 from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import FailedCall
 from katgym.system.concurrency import wait_out
-from katgym.system.folder_lease import HEARTBEAT_S, FolderLease
+from katgym.system.folder_lease import FolderLease
 
 logger = logging.getLogger(__name__)
 
@@ -55,32 +53,39 @@ class Gateway:
         served = await gateway.respond(CallContext(session=session, api=openai_chat, ...))
     """
 
-    def __init__(self, config: GatewayConfig, store: RolloutStore, *, url: str = "") -> None:
-        """Take the store for this gateway alone, until `aclose`; url: where it is reached.
+    def __init__(
+        self,
+        config: GatewayConfig,
+        store: RolloutStore,
+        *,
+        url: str = "",
+        shard: int | None = None,
+    ) -> None:
+        """Take the store for this gateway alone, until `aclose`.
 
-        Raises `UsageError` naming the gateway that has the store.
+        url: where it is reached. shard: its number among those that share sessions; None: it has
+        all. Raises `UsageError` naming the gateway that has the store.
         """
         self.config = config
         self.store = store
         self.lease = FolderLease.take(store.folder, what="gateway", url=url)
         self.clock = self.lease.clock
         try:
-            self._state = read_state(store.folder)
-            if not self._state.key_salt:
-                self._keep_state(replace(self._state, key_salt=secrets.token_hex(16)))
+            self.control = RolloutControl(store.folder)
             self.writer = GroupCommit(store.connections)
             self.sessions = SessionTable(
-                store, self.writer, config, clock=self.clock, salt=self._state.key_salt
+                store,
+                self.writer,
+                config,
+                clock=self.clock,
+                salt=self.control.key_salt,
+                shard=shard,
             )
-            num_counted = num_trainable(store)
+            self.control.begin(config, self.clock.now_s, num_counted=num_trainable(store))
         except BaseException:
             self.lease.release()
             raise
-        self.manager = RolloutManager(
-            config,
-            versions=VersionLog(self._state.version, self.clock.now_s),
-            num_begun=num_counted - self._state.num_replaced,
-        )
+        self.manager = self.control.manager
         self.pool = UpstreamPool(
             config, self.clock.now_s, version=lambda: self.manager.settled_version
         )
@@ -89,13 +94,12 @@ class Gateway:
         self._pending: dict[str, asyncio.Future[Served]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         """Of this gateway's own, which end with it."""
-        self._state_changing = asyncio.Lock()
 
     async def open(self) -> None:
         """Reach the model servers and find out how they answer; does nothing the second time."""
         if self._answerers is not None:
             return
-        self._run(self._beat())
+        self._run(self.lease.keep())
         self._run(self.readiness.watch_store())
         try:
             facts = await self.pool.open()
@@ -107,6 +111,10 @@ class Gateway:
         self._answerers = answerers
         self.readiness.is_open = True
 
+    def stop(self) -> None:
+        """Say that no calls are taken any more."""
+        self.readiness.is_open = False
+
     async def aclose(self) -> None:
         """Let go of the model servers and of the store, which is its owner's to close."""
         self.readiness.is_open = False
@@ -116,15 +124,6 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.writer.aclose()
         self.lease.release()
-
-    async def _beat(self) -> None:
-        """Say again and again that the lease is in use."""
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            try:
-                await asyncio.to_thread(self.lease.beat)
-            except OSError as e:
-                logger.warning("the gateway's lease cannot be touched: %s", e)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin work that nobody has to wait for."""
@@ -228,29 +227,6 @@ class Gateway:
             if found is None:
                 raise
             return found
-
-    async def resume(self, version: int | None = None) -> None:
-        """Let calls out again; `version` is that of the weights from here on, and is kept."""
-        async with self._state_changing:
-            self.manager.resume(version)
-            if version is not None:
-                await asyncio.to_thread(self._keep_state, replace(self._state, version=version))
-
-    async def replace_sessions(self, num_sessions: int, *, key: str = "") -> None:
-        """Let so many more sessions begin, in place of some that nothing is learned from.
-
-        key: names them; the same one again, also after a restart, changes nothing. "" names none.
-        """
-        async with self._state_changing:
-            state = self._state.with_replaced(num_sessions, key)
-            if state is not self._state:
-                keeping = asyncio.to_thread(self._keep_state, state)
-                await wait_out(asyncio.ensure_future(keeping))
-                self.manager.replace(num_sessions)  # once that is kept: who asks again finds it
-
-    def _keep_state(self, state: GatewayState) -> None:
-        write_state(self.store.folder, state)
-        self._state = state
 
     async def models(self) -> list[Mapping[str, Any]]:
         """Return the models that agents may name, as the model server describes them."""

@@ -27,6 +27,7 @@ from katgym.system.steady_clock import SteadyClock
 
 MAX_IN_MEMORY = 10_000
 """Sessions held in memory; the ones used longest ago are read from the store when they call."""
+KEY_PREFIX = "sk-katgym-"
 _MAX_ID = 200
 
 
@@ -106,13 +107,18 @@ class SessionTable:
         *,
         clock: SteadyClock,
         salt: str,
+        shard: int | None = None,
     ) -> None:
-        """Prepare the table; salt: makes the keys of this store's sessions its own."""
+        """Prepare the table.
+
+        salt: makes the keys of this store's sessions its own. shard: which the keys tell.
+        """
         self._store = store
         self._writer = writer
         self._config = config
         self._clock = clock
         self._salt = salt
+        self._shard = shard
         self._open: OrderedDict[str, LiveSession] = OrderedDict()
         self._held: weakref.WeakValueDictionary[str, LiveSession] = weakref.WeakValueDictionary()
         """Those that somebody works with, in `_open` or not: a session is one object."""
@@ -153,7 +159,8 @@ class SessionTable:
         """Return a session's key, which is kept nowhere: it follows from the owner's key."""
         name = f"{self._salt}\0{session_id}".encode("utf-8", "surrogatepass")
         digest = hmac.digest(self._config.admin_key.encode(), name, "sha256")
-        return f"sk-katgym-{base64.urlsafe_b64encode(digest[:24]).decode()}"
+        of_shard = "" if self._shard is None else f"{self._shard}."
+        return f"{KEY_PREFIX}{of_shard}{base64.urlsafe_b64encode(digest[:24]).decode()}"
 
     def check_same(self, session: LiveSession, **options: Any) -> None:
         """Raise `MALFORMED` for a session that is not what a second request for it would make.

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 DATABASE = "live.sqlite"
 FINISHED = "finished"
+GATEWAYS = "gateways.json"
+"""Lies in a folder of several gateways' stores (`store_folders.py`)."""
 
 Item = tuple[str, int, Sequence[Turn], Sequence[FailedCall]]
 """What `append` takes: session id, place of the first turn, turns, failed calls."""
@@ -72,6 +74,11 @@ class RolloutStore:
         """
         folder = Path(folder)
         path = folder / DATABASE
+        if (folder / GATEWAYS).is_file():
+            raise UsageError(
+                f"{str(folder)!r} holds the stores of several gateways: name one of them, as"
+                f" {str(folder / 'gateway-0')!r}"
+            )
         if not create and not cls.is_at(folder):
             raise UsageError(
                 f"there is no rollout store at {str(folder)!r}: it has no {DATABASE}. Hint: name"

@@ -9,6 +9,7 @@ Not here: what is done in the folder; locks without a name (`folder_guard.py`).
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -114,6 +115,15 @@ class FolderLease:
         """Say that this holder is alive; does nothing once the lease is given back."""
         if not self._file.closed:
             os.utime(self._file.fileno())
+
+    async def keep(self) -> None:
+        """Say again and again that this holder is alive; returns never."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await asyncio.to_thread(self.beat)
+            except OSError as e:
+                logger.warning("the lease %s cannot be touched: %s", self._path, e)
 
     def release(self) -> None:
         """Give the folder back; may be called twice."""

@@ -39,7 +39,7 @@ OPTIONS = {
     "check": "--badge --learn env --tasks --json",
     "sandbox": "action name --only --image --json",
     "gateway": "--upstream --store --host --port --auth --model --max-staleness"
-    " --sessions-per-version --set",
+    " --sessions-per-version --shards --set",
     "sandboxd": "--host --port --sandbox --token-file --max-sandboxes --offer-python",
     "vllm": "subcommand",
     "swe": "subcommand",

@@ -10,6 +10,7 @@ example:
   katgym gateway --upstream http://127.0.0.1:8000 --store rollouts --auth none --port 8900
   katgym gateway --upstream http://a:8000 --upstream http://b:8000 --store rollouts \\
       --model my-model --max-staleness 4 --set sampling.temperature=1.0
+  katgym gateway --upstream http://127.0.0.1:8000 --store rollouts --shards 4
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _UPSTREAM_KEY_VARIABLE = "KATGYM_UPSTREAM_KEY"
 
 OPTIONS = ConfigOptions(
     GatewayConfig,
-    flags=("upstreams", "auth", "model", "max_staleness", "sessions_per_version"),
+    flags=("upstreams", "auth", "model", "max_staleness", "sessions_per_version", "num_shards"),
     names={"upstreams": "upstream"},
     hidden=("upstream_key", "admin_key"),
 )
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args)
     try:
         from katgym.gateway.server.serve import serve
+        from katgym.gateway.shards.serve_shards import serve_shards
     except ModuleNotFoundError as e:
         raise MissingDependencyError(
             f"the gateway needs {e.name!r}: pip install 'katgym[serve]'"
@@ -65,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         for line in lines:
             console.stdout.print(Text(line), soft_wrap=True)
 
-    serve(config, args.store, host=args.host, port=args.port, started=announce)
+    run_server = serve if config.num_shards == 1 else serve_shards
+    run_server(config, args.store, host=args.host, port=args.port, started=announce)
     return 0
 
 

@@ -77,7 +77,7 @@ class GatewayApp:
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST":
-                session_id, path = _session_and_path(scope["path"])
+                session_id, path = session_and_path(scope["path"])
                 api = _APIS.get(path)
                 if api is not None:
                     scope["path_params"] = {"session_id": session_id} if session_id else {}
@@ -99,7 +99,7 @@ class GatewayApp:
         return Starlette(
             routes=[*routes, *owner_routes(self._gateway, self._keys, self._metrics)],
             lifespan=self._lifespan,
-            exception_handlers={404: _unknown_route, 405: _unknown_route},
+            exception_handlers={404: unknown_route, 405: unknown_route},
         )
 
     @contextlib.asynccontextmanager
@@ -267,11 +267,11 @@ class GatewayApp:
         return Response(msgspec.json.encode(shown), media_type=JSON)
 
 
-def _session_and_path(path: str) -> tuple[str, str]:
+def session_and_path(path: str) -> tuple[str, str]:
     """Return the session that a path names, "" for none, and the path of the API behind it.
 
     Example:
-        >>> _session_and_path("/s/a/v1/messages")
+        >>> session_and_path("/s/a/v1/messages")
         ('a', '/v1/messages')
     """
     if not path.startswith("/s/"):
@@ -280,8 +280,13 @@ def _session_and_path(path: str) -> tuple[str, str]:
     return session_id, f"/{rest}" if session_id else path
 
 
-async def _unknown_route(request: Request, _: Exception) -> Response:
+def dialect_of(request: Request) -> Dialect:
+    """Return an API in which an error can be told to whoever asks."""
     is_anthropic = "anthropic-version" in request.headers or "/messages" in request.url.path
-    api = anthropic_messages if is_anthropic else openai_chat
+    return anthropic_messages if is_anthropic else openai_chat
+
+
+async def unknown_route(request: Request, _: Exception) -> Response:
+    """Answer a request for what is not there."""
     text = f"{request.method} {request.url.path!r:.200} is not a route of this gateway"
-    return error_response(api, GatewayError(ErrorKind.UNKNOWN_ROUTE, text))
+    return error_response(dialect_of(request), GatewayError(ErrorKind.UNKNOWN_ROUTE, text))

@@ -18,8 +18,9 @@ import math
 import secrets
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -32,7 +33,8 @@ from katgym.environment.reward import Component, Reward
 from katgym.errors import KatgymError, UsageError
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
-from katgym.gateway.server.agent_keys import AgentKeys
+from katgym.gateway.rollout_control import RolloutControl
+from katgym.gateway.server.agent_keys import AgentKeys, OwnerKey
 from katgym.gateway.server.bodies import decode, error_response, read_body
 from katgym.gateway.server.client_disconnect import admit
 from katgym.gateway.server.metrics import CONTENT_TYPE, CallMetrics
@@ -51,35 +53,13 @@ _ENDINGS = ("finished", "failed")
 
 def owner_routes(gateway: Gateway, keys: AgentKeys, calls: CallMetrics) -> list[Route]:
     """Return the routes of one gateway's owner."""
-    owner = _Owner(gateway)
-
-    def guard(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def endpoint(request: Request) -> Response:
-            try:
-                keys.check_owner(request)
-                limit = min(gateway.config.max_body_bytes, _MAX_OWNER_BYTES)
-                content = await read_body(request, limit)
-                answer = await handler(request, decode(content) if content.strip() else {})
-            except GatewayError as failure:
-                return error_response(openai_chat, failure)
-            except UsageError as e:
-                return error_response(openai_chat, fields.body_error(str(e)))
-            except (KatgymError, sqlite3.Error, OSError) as e:
-                text = f"the store could not be written: {e}"
-                return error_response(openai_chat, GatewayError(ErrorKind.STORE, text))
-            return Response(msgspec.json.encode(answer), media_type="application/json")
-
-        return endpoint
+    owner, guard = _Owner(gateway), partial(owner_endpoint, keys)
 
     async def health(_: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
     async def ready(_: Request) -> Response:
-        reasons = gateway.readiness.reasons()
-        body = {"status": "not ready", "reasons": reasons} if reasons else {"status": "ready"}
-        status = 503 if reasons else 200
-        content = msgspec.json.encode(body)
-        return Response(content, status_code=status, media_type="application/json")
+        return ready_response(gateway.readiness.reasons())
 
     async def metrics(request: Request) -> Response:
         try:
@@ -97,23 +77,104 @@ def owner_routes(gateway: Gateway, keys: AgentKeys, calls: CallMetrics) -> list[
         Route("/s/{session_id}", guard(owner.session), methods=["GET"]),
         Route("/s/{session_id}/reward", guard(owner.reward), methods=["POST"]),
         Route("/s/{session_id}/finish", guard(owner.finish), methods=["POST"]),
-        Route("/control/pause", guard(owner.pause), methods=["POST"]),
-        Route("/control/resume", guard(owner.resume), methods=["POST"]),
-        Route("/control/replace", guard(owner.replace), methods=["POST"]),
         Route("/control/status", guard(owner.status), methods=["GET"]),
+        *control_routes(keys, gateway.control),
     ]
+
+
+def control_routes(key: OwnerKey, control: RolloutControl) -> list[Route]:
+    """Return the routes by which weights move."""
+
+    async def pause(_: Request, body: dict[str, Any]) -> Any:
+        _check_names(body)
+        await control.pause()
+        return asdict(control.manager.state)
+
+    async def resume(_: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "version")
+        await control.resume(fields.count(body, "version", 0))
+        return asdict(control.manager.state)
+
+    async def replace(_: Request, body: dict[str, Any]) -> Any:
+        _check_names(body, "num_sessions", "key")
+        num_sessions = fields.count(body, "num_sessions", 1)
+        if num_sessions is None:
+            raise fields.body_error("num_sessions is missing")
+        named = fields.as_text(body.get("key", ""), "key")
+        await control.replace_sessions(num_sessions, key=named)
+        return asdict(control.manager.state)
+
+    return [
+        Route(f"/control/{handler.__name__}", owner_endpoint(key, handler), methods=["POST"])
+        for handler in (pause, resume, replace)
+    ]
+
+
+def owner_endpoint(key: OwnerKey, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint of a handler, which takes a request with its body."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            key.check_owner(request)
+            content = await read_body(request, min(key.config.max_body_bytes, _MAX_OWNER_BYTES))
+            answer = await handler(request, decode(content) if content.strip() else {})
+        except GatewayError as failure:
+            return error_response(openai_chat, failure)
+        except UsageError as e:
+            return error_response(openai_chat, fields.body_error(str(e)))
+        except (KatgymError, sqlite3.Error, OSError) as e:
+            text = f"the store could not be written: {e}"
+            return error_response(openai_chat, GatewayError(ErrorKind.STORE, text))
+        if isinstance(answer, Response):
+            return answer
+        return Response(msgspec.json.encode(answer), media_type="application/json")
+
+    return endpoint
+
+
+def ready_response(reasons: Sequence[str]) -> Response:
+    """Return the answer of `GET /ready`; reasons: why no calls are taken, empty if they are."""
+    body = {"status": "not ready", "reasons": reasons} if reasons else {"status": "ready"}
+    content = msgspec.json.encode(body)
+    return Response(content, status_code=503 if reasons else 200, media_type="application/json")
+
+
+class SessionNames:
+    """Chooses ids of sessions: a request that comes again gets the same."""
+
+    def __init__(self) -> None:
+        self._named: OrderedDict[str, str] = OrderedDict()
+        """Idempotency key -> session, of the last requests for one."""
+
+    def choose(self, request: Request, body: Mapping[str, Any]) -> str:
+        """Return the id of a session to make: the body's, the idempotency key's, or a new one."""
+        given, key = (
+            fields.as_text(body.get("id", ""), "id"),
+            request.headers.get("idempotency-key", ""),
+        )
+        if not key:
+            return given or secrets.token_hex(8)
+        made = given or f"once-{sha256_of(key)[:24]}"
+        known = self._named.setdefault(key, made)
+        if known != made:
+            raise fields.body_error(
+                f"Idempotency-Key {key!r:.80} made session {known!r}; another request has"
+                " another key"
+            )
+        while len(self._named) > _MAX_NAMED:
+            self._named.popitem(last=False)
+        return made
 
 
 class _Owner:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._named: OrderedDict[str, str] = OrderedDict()
-        """Idempotency key -> session, of the last requests for one."""
+        self._names = SessionNames()
 
     async def create(self, request: Request, body: dict[str, Any]) -> Any:
         _check_names(body, "id", "group_id", "metadata", "max_calls", "max_tokens", "timeout_s")
-        session_id = self._session_id(request, fields.as_text(body.get("id", ""), "id"))
+        session_id = self._names.choose(request, body)
         options: dict[str, Any] = {
             "group_id": fields.as_text(body.get("group_id", ""), "group_id"),
             "metadata": fields.as_object(body.get("metadata") or {}, "metadata"),
@@ -139,22 +200,6 @@ class _Owner:
             "openai_base_url": f"{url}/v1",
             "anthropic_base_url": url,
         }
-
-    def _session_id(self, request: Request, given: str) -> str:
-        """Return the id of a session to make: the body's, the idempotency key's, or a new one."""
-        key = request.headers.get("idempotency-key", "")
-        if not key:
-            return given or secrets.token_hex(8)
-        made = given or f"once-{sha256_of(key)[:24]}"
-        known = self._named.setdefault(key, made)
-        if known != made:
-            raise fields.body_error(
-                f"Idempotency-Key {key!r:.80} made session {known!r}; another request has"
-                " another key"
-            )
-        while len(self._named) > _MAX_NAMED:
-            self._named.popitem(last=False)
-        return made
 
     async def sessions(self, request: Request, _: dict[str, Any]) -> Any:
         status = request.query_params.get("status")
@@ -201,25 +246,6 @@ class _Owner:
         changes = _reward(body, is_needed=False)
         changes |= {"status": SessionStatus(status), "ended_s": self._gateway.clock.now_s()}
         return _show(await self._gateway.sessions.update(session, **changes))
-
-    async def pause(self, _: Request, body: dict[str, Any]) -> Any:
-        _check_names(body)
-        self._gateway.manager.pause()
-        return asdict(self._gateway.manager.state)
-
-    async def resume(self, _: Request, body: dict[str, Any]) -> Any:
-        _check_names(body, "version")
-        await self._gateway.resume(fields.count(body, "version", 0))
-        return asdict(self._gateway.manager.state)
-
-    async def replace(self, _: Request, body: dict[str, Any]) -> Any:
-        _check_names(body, "num_sessions", "key")
-        num_sessions = fields.count(body, "num_sessions", 1)
-        if num_sessions is None:
-            raise fields.body_error("num_sessions is missing")
-        key = fields.as_text(body.get("key", ""), "key")
-        await self._gateway.replace_sessions(num_sessions, key=key)
-        return asdict(self._gateway.manager.state)
 
     async def status(self, _: Request, __: dict[str, Any]) -> Any:
         upstreams = [u.describe() for u in self._gateway.pool.upstreams]

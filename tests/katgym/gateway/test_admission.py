@@ -13,7 +13,7 @@ import pytest
 
 from katgym.errors import PolicyError
 from katgym.gateway import GatewayClient
-from katgym.gateway.state_file import MAX_REPLACED_KEYS, GatewayState
+from katgym.gateway.rollout_control import MAX_REPLACED_KEYS, GatewayState
 
 from .served_gateway import OWNER, running, wait_until
 

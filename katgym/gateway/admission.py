@@ -20,10 +20,13 @@ class RolloutState:
     """What the manager says of itself.
 
     Example:
-        RolloutState(version=3, is_paused=False, num_in_flight=12, num_waiting=0, num_begun=96)
+        RolloutState(version=3, model="mine@v3-5e0c1f2a", is_paused=False, num_in_flight=12,
+                     num_waiting=0, num_begun=96)
     """
 
     version: int
+    model: str
+    """Name of the adapter that has the version's weights; "": all the server's models have them."""
     is_paused: bool
     num_in_flight: int
     """Calls that a model server works on."""
@@ -37,10 +40,17 @@ class RolloutManager:
     """Lets calls and sessions pass, by the version of the weights."""
 
     def __init__(
-        self, config: GatewayConfig, *, versions: VersionLog | None = None, num_begun: int = 0
+        self,
+        config: GatewayConfig,
+        *,
+        versions: VersionLog | None = None,
+        model: str = "",
+        num_begun: int = 0,
     ) -> None:
         """num_begun: sessions that have begun and count: not held-out or replaced ones."""
         self.versions = versions or VersionLog()
+        self.model = model
+        """Name of the adapter that has the version's weights, or ""."""
         self.num_in_flight = 0
         self._config = config
         self._num_begun = num_begun
@@ -53,6 +63,7 @@ class RolloutManager:
         """What it is doing."""
         return RolloutState(
             version=self.version,
+            model=self.model,
             is_paused=self._is_paused,
             num_in_flight=self.num_in_flight,
             num_waiting=self._num_waiting,
@@ -74,14 +85,19 @@ class RolloutManager:
         self._is_paused = True
         self.versions.pause()
 
-    def resume(self, version: int | None = None) -> None:
-        """Let calls out again, `version` being that of the weights from here on."""
+    def resume(self, version: int | None = None, model: str = "") -> None:
+        """Let calls out again, `version` being that of the weights from here on.
+
+        model: of the adapter that has them, where they come as one. Calls that are out keep theirs.
+        """
         if version is not None and version < self.version:
             raise GatewayError(
                 ErrorKind.MALFORMED,
                 f"version goes up: it is {self.version}, got {version}",
             )
         self.versions.resume(self.version if version is None else version)
+        if version is not None:
+            self.model = model
         self._is_paused = False
         self._wake()
 

@@ -247,6 +247,8 @@ class CallContext:
     place: CallPlace = field(init=False)
     model: str = ""
     """Asked of the model server: the owner's, or else the agent's."""
+    version: int | None = None
+    """Of all that the model samples, where it is an adapter of one version; else None."""
     sampling: CallSampling = field(default_factory=CallSampling)
     """Asked of the model server: what the owner wants wins over the agent's."""
     max_tokens: int | None = None

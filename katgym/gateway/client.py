@@ -176,9 +176,14 @@ class GatewayClient:
         """Hold back calls that have not gone out to a model server."""
         return await self.post("/control/pause", {})
 
-    async def resume(self, version: int | None = None) -> dict[str, Any]:
-        """Let calls out again, from here on with weights of this version."""
-        return await self.post("/control/resume", {} if version is None else {"version": version})
+    async def resume(self, version: int | None = None, model: str = "") -> dict[str, Any]:
+        """Let calls out again, from here on with weights of this version.
+
+        model: name of the adapter that has them. Calls need not be paused for one: those that are
+        out end with the adapter, and the version, that they went out with.
+        """
+        body = {} if version is None else {"version": version}
+        return await self.post("/control/resume", {**body, "model": model} if model else body)
 
     async def replace_sessions(self, num_sessions: int, *, key: str = "") -> dict[str, Any]:
         """Let so many more sessions begin, in place of some that nothing is learned from.

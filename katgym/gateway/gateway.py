@@ -230,8 +230,8 @@ class Gateway:
 
     async def models(self) -> list[Mapping[str, Any]]:
         """Return the models that agents may name, as the model server describes them."""
-        if self.config.model:
-            return [{"id": self.config.model}]
+        if name := self.config.model or self.manager.model:
+            return [{"id": name}]
         found = await self.pool.get("/v1/models")
         try:
             return [{**card, "id": str(card["id"])} for card in found.data["data"]]
@@ -334,5 +334,7 @@ class Gateway:
 
     def _apply_owner_settings(self, context: CallContext) -> None:
         """Set what is asked of the model server: the owner's model and sampling win."""
-        context.model = self.config.model or context.call.model
+        adapter = self.manager.model
+        context.model = adapter or self.config.model or context.call.model
+        context.version = self.manager.version if adapter else None
         context.sampling = context.call.sampling.override(self.config.sampling)

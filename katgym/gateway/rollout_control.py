@@ -38,6 +38,8 @@ class GatewayState:
 
     version: Annotated[int, msgspec.Meta(ge=0)]
     """Of the weights."""
+    model: str = ""
+    """Of the adapter that has them; "" for none."""
     num_replaced: Annotated[int, msgspec.Meta(ge=0)]
     """Sessions that have begun, and do not count for how many may."""
     replaced_keys: tuple[str, ...] = ()
@@ -101,15 +103,20 @@ class RolloutControl:
         *,
         num_counted: int,
         version: int = 0,
+        model: str = "",
     ) -> None:
         """Make the manager.
 
-        num_counted: sessions that have begun, without held-out ones. version: that is known of the
-        weights beside what is kept.
+        num_counted: sessions that have begun, without held-out ones. version, model: that are known
+        of the weights beside what is kept.
         """
+        newest = version, model
+        if version <= self._state.version:
+            newest = self._state.version, self._state.model
         self.manager = RolloutManager(
             config,
-            versions=VersionLog(max(version, self._state.version), now_s),
+            versions=VersionLog(newest[0], now_s),
+            model=newest[1],
             num_begun=num_counted - self._state.num_replaced,
         )
 
@@ -122,12 +129,16 @@ class RolloutControl:
         """Hold back calls that have not gone out; may be called twice."""
         self.manager.pause()
 
-    async def resume(self, version: int | None = None) -> None:
-        """Let calls out again; `version` is that of the weights from here on, and is kept."""
+    async def resume(self, version: int | None = None, model: str = "") -> None:
+        """Let calls out again; `version` is that of the weights from here on, and is kept.
+
+        model: as of `RolloutManager.resume`, and kept as well.
+        """
         async with self._changing:
-            self.manager.resume(version)
+            self.manager.resume(version, model)
             if version is not None:
-                await asyncio.to_thread(self._keep, replace(self._state, version=version))
+                state = replace(self._state, version=version, model=model)
+                await asyncio.to_thread(self._keep, state)
 
     async def replace_sessions(self, num_sessions: int, *, key: str = "") -> None:
         """Let so many more sessions begin, in place of some that nothing is learned from.

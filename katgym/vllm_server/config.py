@@ -70,6 +70,9 @@ class VllmServerConfig:
     """Adapters can be loaded while it runs."""
     max_lora_rank: int = 64
     """Highest rank of adapters; vLLM knows 1, 8, 16, 32, 64, 128, 256, 320 and 512."""
+    max_loras: int = 2
+    """Adapters that requests of one moment may have; those of more wait for others to end. 2: the
+    next version's are sampled while those of the last one end."""
     has_rl_routes: bool = False
     """Pause, resume, weight versions and reloads: anyone who can connect can use them."""
     has_sleep: bool = False
@@ -107,8 +110,9 @@ class VllmServerConfig:
             raise UsageError(f"port is 0 (any free one) or 1 to 65535, got {self.port!r}")
         if self.max_model_len < 0:
             raise UsageError(f"max_model_len is >= 0, got {self.max_model_len!r}")
-        if self.max_lora_rank < 1:
-            raise UsageError(f"max_lora_rank is >= 1, got {self.max_lora_rank!r}")
+        for name in ("max_lora_rank", "max_loras"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is >= 1, got {getattr(self, name)!r}")
         for name in ("start_timeout_s", "stop_timeout_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} is > 0, got {getattr(self, name)!r}")
@@ -142,6 +146,7 @@ def server_command(
         command += ["--max-model-len", str(config.max_model_len)]
     if config.has_lora:
         command += ["--enable-lora", "--max-lora-rank", str(config.max_lora_rank)]
+        command += ["--max-loras", str(config.max_loras)]
     if config.weight_transfer:
         command += ["--weight-transfer-config", f'{{"backend": "{config.weight_transfer}"}}']
     if config.has_sleep and config.resolved_device is Device.GPU:  # a CPU build refuses it

@@ -11,6 +11,7 @@ Not here: the order in which weights are updated (`katgym_trainer.weight_sync`);
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,8 @@ from katgym.vllm_server.token_api import COMPLETIONS_ROUTE, GENERATE_ROUTE
 PauseMode = Literal["keep", "wait", "abort"]
 SleepLevel = Literal[1, 2]
 """What a sleeping server keeps in the host's memory: 1 its weights, 2 nothing."""
+_LORAS = re.compile(r"^vllm:lora_requests_info\{(.*)\} ([0-9.e+]+)$", re.M)
+_LISTED = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,19 +150,30 @@ class VllmControl:
     async def load_lora(self, name: str, folder: Path) -> None:
         """Load an adapter, which the server does not have yet, from a folder it can read.
 
-        Its `load_inplace` is not asked for. vLLM 0.32 keeps that wish with every request: it reads
-        the adapter from disk again for each token, and requests frozen by a pause go on with the
-        old folder's. `forget_loras` replaces adapters without either.
+        The folder stays as it is for as long as the server has the adapter, which it may read
+        again. Its `load_inplace` is not asked for: vLLM 0.32 keeps that wish with every request,
+        and reads the adapter from disk again for each token.
         """
         await self.http.post_text(
             "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}
         )
 
-    async def forget_loras(self) -> None:
-        """Have the server read each adapter again, from its folder, when it is next used."""
-        per_worker = await self._rpc("list_loras")
-        for lora_id in (per_worker[0] or ()) if per_worker else ():  # all workers have the same
-            await self._rpc("remove_lora", lora_id)
+    async def unload_lora(self, name: str) -> None:
+        """Forget an adapter: no request can ask for it any more, those that run end with it."""
+        await self.http.post_text("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def loras_in_use(self) -> set[str]:
+        """Return the adapters of requests that run or wait, by the server's latest metrics.
+
+        It tells none where it was started with `--disable-log-stats`, and those of one engine
+        where it has several.
+        """
+        latest, found = 0.0, ""
+        for labels, seconds in _LORAS.findall(await self.http.get_text("/metrics")):
+            if float(seconds) >= latest:
+                latest, found = float(seconds), labels
+        names = (name for listed in _LISTED.findall(found) for name in listed.split(","))
+        return {name for name in names if name}
 
     async def reload_weights(self, folder: Path, *, timeout_s: float = 300.0) -> None:
         """Load all weights from safetensors in a folder the server can read."""
@@ -179,17 +193,6 @@ class VllmControl:
         query = urlencode({"reset_running_requests": str(reset_running_requests).lower()})
         answer = await self.http.post(f"/reset_prefix_cache?{query}", {})
         return bool(isinstance(answer, dict) and answer.get("success"))
-
-    async def _rpc(self, method: str, *args: object) -> list[Any]:
-        """Call a method of every worker; one result each."""
-        answer = await self.http.post("/collective_rpc", {"method": method, "args": list(args)})
-        try:
-            return list(answer["results"])
-        except (KeyError, TypeError) as e:
-            raise PolicyError(
-                f"{self.http.base_url}/collective_rpc answered no results: {answer!s:.200}",
-                kind="policy_bad_response",
-            ) from e
 
     async def _field(self, path: str, name: str) -> Any:
         answer = await self.http.get(path)

@@ -19,7 +19,7 @@ from tiny_qwen import tiny_qwen
 from katgym.errors import PolicyError, UsageError
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
-from katgym_trainer.weight_sync.lora_sync import LoraSync
+from katgym_trainer.weight_sync.lora_sync import LoraSync, name_version
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError, compare
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
@@ -42,6 +42,7 @@ class ToldServer:
         self.version = "default"
         self.routes = list(ROUTES)
         self.cards = [{"id": "tiny", "max_model_len": 64}]
+        self.metrics = ""
         told = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -54,10 +55,13 @@ class ToldServer:
 
             def answer(self, body):
                 path, _, query = self.path.partition("?")
-                if path not in ("/openapi.json", "/v1/models"):
+                if path not in ("/openapi.json", "/v1/models", "/metrics"):
                     told.calls.append((path, query or body))
                 status = 400 if path in told.failing else 200
-                data = json.dumps(told.reply(path, body)).encode()
+                if path == "/metrics":
+                    data = told.metrics.encode()
+                else:
+                    data = json.dumps(told.reply(path, body)).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
@@ -78,8 +82,11 @@ class ToldServer:
             return {"data": self.cards}
         if path == "/update_weight_version":
             self.version = body["new_version"]
-        if path == "/collective_rpc":
-            return {"results": [[1, 2]]}
+        if path == "/v1/load_lora_adapter" and path not in self.failing:
+            root, name = body["lora_path"], body["lora_name"]
+            self.cards.append({"id": name, "root": root, "parent": "tiny"})
+        if path == "/v1/unload_lora_adapter":
+            self.cards = [card for card in self.cards if card["id"] != body["lora_name"]]
         if path != "/v1/completions":
             return {}
         if "prompt_logprobs" in body:
@@ -109,7 +116,7 @@ class NoUpdate(WeightSync):
         if self.error:
             raise self.error
 
-    async def clean_up(self, version):
+    async def clean_up(self, keep):
         self.noted.append(("clean up", len(self.told.calls)))
 
 
@@ -185,16 +192,13 @@ def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
     told[0].failing = {"/v1/load_lora_adapter"}
 
     async def run():
-        one, two = (
-            LoraSync([server.url], "ours", folder=tmp_path, link_name=name)
-            for server, name in zip(told, ("current", "current-1"), strict=True)
-        )
+        one, two = (LoraSync([server.url], "ours", folder=tmp_path) for server in told)
         try:
             weights = await one.ready(model, 5)
             found = await asyncio.gather(
                 one.deliver(weights), two.deliver(weights), return_exceptions=True
             )
-            await one.clean_up(5)
+            await one.clean_up({5})
             return found
         finally:
             await one.aclose()
@@ -203,9 +207,8 @@ def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
     failed, times = asyncio.run(run())
     assert isinstance(failed, PolicyError)
     assert times.difference <= 1e-5
-    assert (told[0].version, told[1].version) == ("unverified", "5")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "current-1", "v5"]
-    assert (tmp_path / "current-1").resolve() == tmp_path / "v5"
+    assert [len(server.cards) for server in told] == [1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["v5"]
 
 
 class NotedGate:
@@ -217,7 +220,7 @@ class NotedGate:
     async def pause(self):
         self.noted.append(("pause", [path for path, _ in self.server.calls]))
 
-    async def resume(self, version):
+    async def resume(self, version, model=""):
         self.noted.append((version, [path for path, _ in self.server.calls]))
 
 
@@ -325,26 +328,144 @@ def test_a_probe_is_always_the_same_and_as_strict_as_the_dtype(model):
             ProbeConfig(**wrong)
 
 
-def test_an_adapter_is_loaded_once_and_read_again_after(told, tmp_path):
+class NotedPolicy:
+    """Notes what it is to ask for, and what the server had been asked by then."""
+
+    policy_version = 0
+
+    def __init__(self, server):
+        self.server, self.noted = server, []
+
+    def use_adapter(self, model, version):
+        self.noted.append((model, version, [path for path, _ in self.server.calls]))
+
+
+def adapters(server):
+    return [card["id"] for card in server.cards[1:]]
+
+
+LOAD, UNLOAD, ASK = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/completions"
+
+
+@pytest.fixture
+def adapted(told):
+    """A model with adapters, which both servers have."""
     model = add_adapters(tiny_qwen(), TrainerConfig(lora_rank=2)).eval()
-    told[0].model = model
-    folder = tmp_path / "adapters"
-    run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 1)
-    loaded = dict(told[0].calls)["/v1/load_lora_adapter"]
-    assert loaded == {"lora_name": "ours", "lora_path": str(folder / "current")}
-    assert (folder / "current").resolve() == folder / "v1"
-    told[0].cards.append({"id": "ours", "root": str(folder / "current"), "parent": "tiny"})
-    told[0].calls.clear()
-    run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 2)
-    assert [body for path, body in told[0].calls if path == "/collective_rpc"] == [
-        {"method": "list_loras", "args": []},
-        {"method": "remove_lora", "args": [1]},
-        {"method": "remove_lora", "args": [2]},
-    ]
-    assert sorted(path.name for path in folder.iterdir()) == ["current", "v2"]
-    told[0].cards[-1]["root"] = "/elsewhere"
-    with pytest.raises(WeightSyncError, match="from '/elsewhere', not from this sync's"):
-        run_sync(LoraSync([told[0].url], "ours", folder=folder), model, 3)
+    for server in told:
+        server.model = model
+    return model
+
+
+def test_an_adapter_is_probed_under_its_own_name_before_anybody_asks_for_it(
+    told, adapted, tmp_path
+):
+    server, policy, gate = told[0], NotedPolicy(told[0]), NotedGate(told[0])
+
+    async def run():
+        sync = LoraSync([server.url], "ours", folder=tmp_path)
+        try:
+            for version in (1, 2, 3):
+                server.calls.clear()
+                times = await sync.sync_weights(adapted, version, policies=[policy], gates=[gate])
+                yielded.append((adapters(server), [p.name for p in sorted(tmp_path.iterdir())]))
+            return times
+        finally:
+            await sync.aclose()
+
+    yielded = []
+    times = asyncio.run(run())
+    assert times.stalled_s == 0 < times.update_s
+    one, two, three = (name for name, _, _ in policy.noted)
+    assert [(name[:9], version) for name, version, _ in policy.noted] == [
+        ("ours@v1-" + one[8], 1), ("ours@v2-" + two[8], 2), ("ours@v3-" + three[8], 3),
+    ]  # fmt: skip
+    # Loaded and probed, and nothing else, when clients are told; the one before is there as well.
+    assert {tuple(calls) for _, _, calls in policy.noted} == {(LOAD, ASK)}
+    assert gate.noted == [(version, [LOAD, ASK]) for version in (1, 2, 3)]
+    assert yielded == [
+        ([one], ["v1"]), ([one, two], ["v1", "v2"]), ([two, three], ["v2", "v3"]),
+    ]  # fmt: skip
+    assert server.calls[1][1]["model"] == three
+    assert server.calls[0] == (LOAD, {"lora_name": three, "lora_path": str(tmp_path / "v3")})
+    assert server.calls[2] == (UNLOAD, {"lora_name": one})
+    assert server.version == "default"  # the weights below are the same
+
+
+def test_an_adapter_stays_while_requests_have_it(told, adapted, tmp_path):
+    server, policy = told[0], NotedPolicy(told[0])
+
+    async def run():
+        sync = LoraSync([server.url], "ours", folder=tmp_path)
+        try:
+            for version in range(1, 5):
+                names = [name for name, _, _ in policy.noted]
+                running = ",".join([*names[:1], "other"]) if version < 4 else ""
+                line = 'vllm:lora_requests_info{{max_lora="2",running_lora_adapters="{}",'
+                line += 'waiting_lora_adapters="{}"}} {}\n'
+                server.metrics = line.format("", "", "1.7e9") + line.format(running, "", "1.8e9")
+                await sync.sync_weights(adapted, version, policies=[policy])
+                found.append(([name[:7] for name in adapters(server)], sync.held_versions))
+        finally:
+            await sync.aclose()
+
+    found = []
+    asyncio.run(run())
+    assert found[2] == (["ours@v1", "ours@v2", "ours@v3"], {1, 2, 3})
+    assert found[3] == (["ours@v3", "ours@v4"], {3, 4})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v3", "v4"]
+
+
+def test_an_adapter_with_other_weights_is_unloaded_and_nobody_hears_of_it(told, adapted, tmp_path):
+    server, policy, gate = told[0], NotedPolicy(told[0]), NotedGate(told[0])
+
+    async def run():
+        sync = LoraSync([server.url], "ours", folder=tmp_path)
+        try:
+            await sync.sync_weights(adapted, 1, policies=[policy], gates=[gate])
+            server.model = tiny_qwen(seed=1).eval()
+            with pytest.raises(WeightSyncError, match="are not the trainer's"):
+                await sync.sync_weights(adapted, 2, policies=[policy], gates=[gate])
+            return sync.served_name, sync.version
+        finally:
+            await sync.aclose()
+
+    name, version = asyncio.run(run())
+    assert ([name], 1) == (adapters(server), version)
+    assert len(policy.noted) == len(gate.noted) == 1
+
+
+def test_a_version_that_is_taken_again_has_the_name_of_its_weights(told, adapted, tmp_path):
+    """As after a run was killed: a server's prefix cache goes by the name."""
+
+    def sync_anew(folder):
+        run_sync(LoraSync([told[0].url], "ours", folder=folder), adapted, 7)
+        return adapters(told[0])
+
+    (first,) = sync_anew(tmp_path / "a")
+    assert sync_anew(tmp_path / "a") == [first]
+    assert [path for path, _ in told[0].calls].count(LOAD) == 1
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    second = sync_anew(tmp_path / "a")
+    assert len(second) == 1 and second != [first]  # nobody has the other any more
+    assert second[0][:8] == first[:8] == "ours@v7-"
+    assert len(sync_anew(tmp_path / "b")) == 2  # another run's stays
+    with pytest.raises(WeightSyncError, match="cannot be read"):
+        name_version("ours", tmp_path / "c", 1)
+
+
+def test_a_sleeping_server_wakes_to_load_an_adapter(told, adapted, tmp_path):
+    async def run():
+        sync = LoraSync([told[0].url], "ours", folder=tmp_path)
+        try:
+            await sync.deliver(await sync.ready(adapted, 3), pause=PauseAsleep())
+        finally:
+            await sync.aclose()
+
+    asyncio.run(run())
+    assert [path for path, _ in told[0].calls] == ["/wake_up", LOAD, "/wake_up", ASK]
 
 
 def test_what_does_not_apply_is_refused(told, model, tmp_path):

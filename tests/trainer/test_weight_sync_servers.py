@@ -18,14 +18,19 @@ from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import from_uri
 from katgym.vllm_server import TokenClient, TokenRequest
-from katgym.vllm_server.token_api import UNVERIFIED
+from katgym.vllm_server.token_api import (
+    GENERATE_ROUTE,
+    UNVERIFIED,
+    generate_body,
+    parse_generate,
+)
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
-from katgym_trainer.weight_sync.served_weights import scores, tied_head, write_head
+from katgym_trainer.weight_sync.served_weights import scores
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -76,54 +81,82 @@ async def sample_until(policy, is_done, seed, found):
         )
 
 
-def test_adapters_are_exchanged_while_two_policies_sample(server, model_folder, tmp_path):
-    """Every token has the log-probability of the version that it is reported with."""
+def test_adapters_are_exchanged_while_policies_sample_and_nobody_waits(
+    server, model_folder, tmp_path
+):
+    """All tokens of a completion are of the adapter that it was asked of."""
     model = add_adapters(tiny_model(), TrainerConfig(lora_rank=8)).eval()
-    versions = {}
+    versions, folder = {}, tmp_path / "adapters"
+    before = server.log_file.read_text().count('"POST /pause')
 
     async def run():
-        sync = LoraSync([server.url], "ours", folder=tmp_path / "adapters")
-        shake(model, 1)
-        versions[1] = copy.deepcopy(model)
-        times = [await sync.sync_weights(model, 1)]
-        uri = f"{server.url}#ours?tokenizer={model_folder}"
-        policies = [from_uri(uri), from_uri(uri)]
-        is_done, found = asyncio.Event(), []
+        sync = LoraSync([server.url], "ours", folder=folder)
+
+        async def push(version, policies=()):
+            shake(model, version)
+            versions[version] = copy.deepcopy(model)
+            return await sync.sync_weights(model, version, policies=policies)
+
+        times = [await push(1)]
+        policies = [
+            from_uri(f"{server.url}#{sync.served_name}?tokenizer={model_folder}") for _ in range(2)
+        ]
+        for policy in policies:
+            sync.tell(policy)
+        lasting = generate_body(
+            TokenRequest(model=sync.served_name, prompt_ids=PROMPT, max_tokens=900, seed=7)
+        )
+        lasting["sampling_params"]["ignore_eos"] = True
+        running = asyncio.create_task(sync.controls[0].http.post(GENERATE_ROUTE, lasting))
+        is_done, found, late = asyncio.Event(), [], []
+        num_meanwhile = []
         tasks = [
             asyncio.create_task(sample_until(policy, is_done, 1000 * i, found))
             for i, policy in enumerate(policies)
         ]
-        for version in range(2, 30):  # until some were in the middle of a completion
-            num_found = len(found)
-            while len(found) < num_found + 2:
+        for version in range(2, 5):
+            while len(found) < 2 * version:
                 assert not any(task.done() for task in tasks), tasks
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.02 * (version % 5))
-            shake(model, version)
-            versions[version] = copy.deepcopy(model)
-            times.append(await sync.sync_weights(model, version, policies=policies))
-            if version >= 4 and any(len(sampled.version_spans) > 1 for sampled in found):
-                break
+            num_found = len(found)
+            times.append(await push(version, policies))
+            num_meanwhile.append(len(found) - num_found)
+            late.append((len(found), version))
+            # What is asked from here on is the new adapter's.
+            fresh = await policies[1].generate(
+                PROMPT, sampling=Sampling(), max_tokens=20, seed=version, session_id="fresh"
+            )
+            assert [span.version for span in fresh.version_spans] == [version]
+            found.append(fresh)
+            if version == 2:
+                in_use = await sync.controls[0].loras_in_use()
+                assert running.done() or any(name.startswith("ours@v1-") for name in in_use)
         is_done.set()
         await asyncio.gather(*tasks)
+        found += parse_generate(await running, version=1)
+        cards = sorted(name for name in await sync.controls[0].models() if name != "tiny")
         for closing in (*policies, sync):
             await closing.aclose()
-        assert [policy.policy_version for policy in policies] == [version, version]
-        return times, found
+        return times, found, cards, sum(num_meanwhile), late
 
-    times, found = asyncio.run(run())
+    times, found, cards, num_meanwhile, late = asyncio.run(run())
     assert max(time.difference for time in times) <= 1e-4
-    spans = [(sampled, span) for sampled in found for span in sampled.version_spans]
+    assert [time.stalled_s for time in times] == [0, 0, 0, 0]
+    assert server.log_file.read_text().count('"POST /pause') == before
+    assert all(len(sampled.version_spans) == 1 for sampled in found)
+    spans = [(sampled, sampled.version_spans[0]) for sampled in found]
+    assert {span.version for _, span in spans} == {1, 2, 3, 4}
+    assert len(found[-1].token_ids) == 900
+    # Some were in the middle when the next adapter came, and others were answered meanwhile.
+    assert any(s.policy_version < version for at, version in late for s in found[at:-1])
+    assert num_meanwhile > 0
     worst = max(
         difference(versions[span.version], sampled, span.start, span.end) for sampled, span in spans
     )
     assert worst <= 1e-4
-    assert {span.version for _, span in spans} >= {1, 2, 3}
-    assert any(len(sampled.version_spans) > 1 for sampled in found), "none was frozen in the middle"
-    for sampled in found:
-        assert sampled.policy_version == min(span.version for span in sampled.version_spans)
-    names = sorted(path.name for path in (tmp_path / "adapters").iterdir())
-    assert names == ["current", "v4"]
+    assert {name[:8] for name in cards} >= {"ours@v3-", "ours@v4-"}
+    kept = {path.name for path in folder.iterdir()}
+    assert {"v3", "v4"} <= kept and kept == {name.split("@")[1].split("-")[0] for name in cards}
 
 
 def test_all_weights_of_an_untied_model(server, tmp_path):
@@ -225,25 +258,3 @@ def test_an_update_that_fails_leaves_the_server_sampling(server, tmp_path):
 
     assert asyncio.run(run()) == (False, "unverified")
     assert server.is_alive
-
-
-def test_weights_in_several_files_and_a_tied_head_are_all_read(vllm_python, tmp_path):
-    """As several ranks write them."""
-
-    class Several(ReloadSync):
-        def write(self, model, folder):
-            model.save_pretrained(folder, max_shard_size="50KB")
-            assert len(list(folder.glob("model-*.safetensors"))) > 2
-            name, weight = tied_head(model)
-            write_head({name: weight.contiguous()}, folder)
-
-    async def run(url):
-        sync = Several([url], "tiny", folder=tmp_path / "several")
-        try:
-            return await sync.sync_weights(tiny_model(seed=3, is_tied=True), 1)
-        finally:
-            await sync.aclose()
-
-    folder = save(tiny_model(is_tied=True), tmp_path / "tied")
-    with server_of(folder, tmp_path / "server.log", vllm_python) as tied:
-        assert asyncio.run(run(tied.url)).difference <= 1e-4

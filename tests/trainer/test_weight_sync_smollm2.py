@@ -17,7 +17,7 @@ from katgym.policies.hf.smollm2 import model_directory
 from katgym.vllm_server import VllmServer, VllmServerConfig
 from katgym_trainer.weight_sync.probe import WeightSyncError
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
-from katgym_trainer.weight_sync.served_weights import tied_head
+from katgym_trainer.weight_sync.served_weights import ServedModel, tied_head
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.model]
 
@@ -65,7 +65,15 @@ def sync_once(sync, model, version):
 def test_a_tied_head_arrives_because_it_is_sent(server, model, tmp_path):
     assert tied_head(model)[0] == "lm_head.weight"
     shake(model, 1)
-    sync = ReloadSync([server.url], "smollm2", folder=tmp_path / "weights")
+
+    class Several(ReloadSync):
+        """Writes several files, as several ranks do."""
+
+        def write(self, model, folder):
+            ServedModel.of(model).write(folder, max_file_bytes=200 << 20)
+            assert len(list(folder.glob("model-*.safetensors"))) > 2
+
+    sync = Several([server.url], "smollm2", folder=tmp_path / "weights")
     assert sync_once(sync, model, 1).difference <= 1e-4
 
 

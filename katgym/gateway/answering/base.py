@@ -17,7 +17,7 @@ from katgym.gateway.call import CallContext, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamAnswer
 from katgym.policies.expert_routes import cut_routes
-from katgym.policies.version_span import VersionSpan
+from katgym.policies.version_span import VersionSpan, one_span
 from katgym.vllm_server.token_api import SampledTokens
 
 
@@ -58,6 +58,18 @@ def check_tokens(
     return ids, logprobs
 
 
+def find_versions(
+    context: CallContext, found: UpstreamAnswer, versions: VersionLog, num_tokens: int
+) -> tuple[VersionSpan, ...]:
+    """Return which weights sampled what, of a server that does not say.
+
+    All tokens are of the version whose adapter was asked for, else by the times of the call.
+    """
+    if context.version is not None:
+        return one_span(context.version, num_tokens)
+    return versions.spans(found.sent_s, found.answered_s, num_tokens)
+
+
 def check_verified(sampled: SampledTokens) -> None:
     """Raise `GatewayError` for weights that a sync left in an unknown state."""
     if not sampled.is_verified:
@@ -68,13 +80,13 @@ def check_verified(sampled: SampledTokens) -> None:
 
 
 def check_versions(
-    sampled: SampledTokens, found: UpstreamAnswer, versions: VersionLog
+    context: CallContext, sampled: SampledTokens, found: UpstreamAnswer, versions: VersionLog
 ) -> tuple[VersionSpan, ...]:
-    """Return which weights sampled what: as the server says, or by the times of the call."""
+    """Return which weights sampled what: as the server says, or as `find_versions` does."""
     check_verified(sampled)
-    if sampled.version_spans:
+    if sampled.version_spans and context.version is None:  # it labels the weights below an adapter
         return sampled.version_spans
-    return versions.spans(found.sent_s, found.answered_s, len(sampled.token_ids))
+    return find_versions(context, found, versions, len(sampled.token_ids))
 
 
 def check_routes(

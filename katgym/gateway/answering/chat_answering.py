@@ -18,6 +18,7 @@ from katgym.errors import PolicyError
 from katgym.gateway.answering.base import (
     check_routes,
     check_tokens,
+    find_versions,
     finish_reason_of,
     least,
     only_first_call,
@@ -51,7 +52,7 @@ class ChatAnswering:
         data = found.data
         try:
             choices = sorted(data["choices"], key=lambda c: c.get("index", 0))
-            answers = [_read_choice(call, choice, found, self._versions) for choice in choices]
+            answers = [_read_choice(context, choice, found, self._versions) for choice in choices]
             routes = [choice_routes(choice, "the model server") for choice in choices]
             prompt_ids = data.get("prompt_token_ids") or choices[0].get("prompt_token_ids")
             details = (data.get("usage") or {}).get("prompt_tokens_details") or {}
@@ -129,15 +130,16 @@ def _for_server(message: Message) -> Mapping[str, Any]:
 
 
 def _read_choice(
-    call: ModelCall, choice: Mapping[str, Any], found: UpstreamAnswer, versions: VersionLog
+    context: CallContext, choice: Mapping[str, Any], found: UpstreamAnswer, versions: VersionLog
 ) -> Answer:
+    call = context.call
     reported = choice.get("logprobs") or {}
     values = reported.get("token_logprobs")
     if call.is_chat:
         values = [entry["logprob"] for entry in reported.get("content") or ()]
     reason = choice.get("finish_reason")
     ids, values = check_tokens(choice.get("token_ids"), values, reason)
-    spans = versions.spans(found.sent_s, found.answered_s, len(ids))
+    spans = find_versions(context, found, versions, len(ids))
     return make_answer(call, choice, ids, values, spans)
 
 

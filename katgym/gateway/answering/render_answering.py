@@ -66,9 +66,8 @@ class RenderAnswering:
         for one, choice in zip(sampled, choices, strict=True):
             ids, logprobs = check_tokens(one.token_ids, one.policy_logprobs, one.finish_reason)
             choice = {**choice, "finish_reason": one.finish_reason}
-            answer = make_answer(
-                context.call, choice, ids, logprobs, check_versions(one, found, self._versions)
-            )
+            versions = check_versions(context, one, found, self._versions)
+            answer = make_answer(context.call, choice, ids, logprobs, versions)
             answers.append(replace(answer, routes=check_routes(one.routes, prompt_ids, ids)))
         return Reply(
             prompt_ids=prompt_ids,

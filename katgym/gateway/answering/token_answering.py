@@ -32,6 +32,7 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
+from katgym.policies.version_span import one_span
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
     GENERATE_ROUTE,
@@ -198,7 +199,9 @@ class TokenAnswering:
             message=message,
             completion_ids=ids,
             policy_logprobs=logprobs,
-            versions=sampled.version_spans,
+            versions=sampled.version_spans
+            if context.version is None
+            else one_span(context.version, len(ids)),
             routes=check_routes(sampled.routes, prompt_ids, ids, start=request.routes_start),
             finish_reason=finish_reason_of(reason, message),
             stop_string=stop,

@@ -4,7 +4,7 @@
     GET  /sessions?status=&after=&limit=
     GET  /s/ID                POST /s/ID/reward {"reward", "components"}
                               POST /s/ID/finish {"reward", "components", "status"}
-    POST /control/pause       POST /control/resume {"version"}      GET /control/status
+    POST /control/pause       POST /control/resume {"version", "model"}   GET /control/status
     POST /control/replace     {"num_sessions", "key"}
     GET  /metrics             GET  /health   GET  /ready    (the last two want no key)
 
@@ -91,8 +91,12 @@ def control_routes(key: OwnerKey, control: RolloutControl) -> list[Route]:
         return asdict(control.manager.state)
 
     async def resume(_: Request, body: dict[str, Any]) -> Any:
-        _check_names(body, "version")
-        await control.resume(fields.count(body, "version", 0))
+        _check_names(body, "version", "model")
+        version = fields.count(body, "version", 0)
+        model = fields.as_text(body.get("model", ""), "model")
+        if model and version is None:
+            raise fields.body_error(f"model {model!r:.80} is of one version: give version as well")
+        await control.resume(version, model)
         return asdict(control.manager.state)
 
     async def replace(_: Request, body: dict[str, Any]) -> Any:

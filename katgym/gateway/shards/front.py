@@ -281,6 +281,7 @@ class Front:
         state = self._control.manager.state
         return {
             "version": state.version,
+            "model": state.model,
             "is_paused": state.is_paused,
             "num_begun": state.num_begun,
             **totals,

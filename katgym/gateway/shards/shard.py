@@ -146,7 +146,7 @@ class Shard:
         except (aiohttp.ClientError, OSError) as e:
             raise self.unavailable(f"it broke the connection ({e})") from e
 
-    async def tell(self, *, version: int, is_paused: bool) -> None:
+    async def tell(self, *, version: int, model: str, is_paused: bool) -> None:
         """Have it hold calls back, or let them out to weights of a version.
 
         When this returns it does, or it has ended: what does not answer is killed.
@@ -154,7 +154,8 @@ class Shard:
         process = self._process
         if process is None or not self._is_ready:
             return
-        path, body = "/control/pause" if is_paused else "/control/resume", {"version": version}
+        path = "/control/pause" if is_paused else "/control/resume"
+        body = {"version": version, "model": model}
         # A request that it does not live to see says nothing to the next process.
         named = {FRONT_HEADER: f"{self.order.secret}.{process.pid}"}
         asking = asyncio.create_task(self.ask("POST", path, {} if is_paused else body, named))

@@ -52,11 +52,13 @@ class ShardControl(RolloutControl):
         starts = await run_all(shard.start() for shard in self.shards)
         for shard, start in zip(self.shards, starts, strict=True):
             shard.num_begun = start.num_begun
+        newest = max(starts, key=lambda start: start.version)
         self.begin(
             self.config,
             self._lease.clock.now_s,
             num_counted=sum(start.num_begun for start in starts),
-            version=max(start.version for start in starts),
+            version=newest.version,
+            model=newest.model,
         )
         for shard in self.shards:
             shard.watch(self._revive)
@@ -80,9 +82,9 @@ class ShardControl(RolloutControl):
             await super().pause()
             await self._tell_all()
 
-    async def resume(self, version: int | None = None) -> None:
+    async def resume(self, version: int | None = None, model: str = "") -> None:
         async with self._telling:
-            await super().resume(version)
+            await super().resume(version, model)
             await self._tell_all()
 
     async def _tell_all(self) -> None:
@@ -90,7 +92,7 @@ class ShardControl(RolloutControl):
 
     async def _tell(self, shard: Shard) -> None:
         state = self.manager.state
-        await shard.tell(version=state.version, is_paused=state.is_paused)
+        await shard.tell(version=state.version, model=state.model, is_paused=state.is_paused)
 
     async def _revive(self, shard: Shard) -> None:
         """Start a shard again, and tell it what the others know."""

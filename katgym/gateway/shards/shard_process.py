@@ -74,6 +74,8 @@ class ShardStart:
     """Whether whoever started it can mend that."""
     version: int = 0
     """Of the weights, as it knows."""
+    model: str = ""
+    """Of the adapter that has them; "" for none."""
     num_begun: int = 0
     """Sessions that count as begun."""
 
@@ -136,7 +138,7 @@ def _serve(order: ShardOrder) -> None:
         def begin() -> None:
             gateway.manager.pause()  # until the front has told of version and pause
             state = gateway.manager.state
-            _tell(ShardStart(version=state.version, num_begun=state.num_begun))
+            _tell(ShardStart(version=state.version, model=state.model, num_begun=state.num_begun))
 
         application = guard_shard(GatewayApp(gateway).application(), order)
         run_server(application, listening, gateway, opened=begin)

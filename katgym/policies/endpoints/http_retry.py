@@ -92,6 +92,10 @@ class HttpClient:
         """Return the JSON answer to a GET; raises `PolicyError`."""
         return _json(await self._request("GET", path, None, {}))
 
+    async def get_text(self, path: str) -> str:
+        """Return the answer to a GET as text; raises `PolicyError`."""
+        return (await self._request("GET", path, None, {})).text
+
     async def aclose(self) -> None:
         """Close the connections of the running event loop; may be called twice."""
         client, self._client = self._client, None

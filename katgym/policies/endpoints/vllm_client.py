@@ -35,6 +35,7 @@ from katgym.policies.rendering.chat_format import num_common
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
+from katgym.policies.version_span import one_span
 from katgym.system.sync import run_sync
 from katgym.vllm_server.control import VllmControl
 from katgym.vllm_server.token_api import TokenRequest
@@ -83,7 +84,8 @@ class VllmPolicy(TokenPolicy):
 
     Made by `connect`, which asks the server for the model and its routes. Completions say which
     weights sampled which token where the server tells, by a number. Any other token is stamped with
-    `policy_version` as it was when the request went out; whoever updates the weights sets it.
+    `policy_version` as it was when the request went out; whoever updates the weights sets it, or
+    the model's name with it (`use_adapter`).
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class VllmPolicy(TokenPolicy):
         self.model = model
         self.tokenizer = tokenizer
         self.policy_version = 0
+        self.is_adapter = False
+        """Whether `model` is an adapter that has its version's weights alone."""
         self.vocab_size = len(tokenizer)
         self.max_context_tokens = config.max_context_tokens
         self.renderer = choose_renderer(tokenizer, name=config.renderer, model_type=model_type)
@@ -150,6 +154,10 @@ class VllmPolicy(TokenPolicy):
         policy.max_context_tokens = min(config.max_context_tokens or own_limit, own_limit)
         return policy
 
+    def use_adapter(self, model: str, version: int) -> None:
+        """Ask for an adapter from here on; what runs goes on as what it was asked for."""
+        self.model, self.policy_version, self.is_adapter = model, version, True
+
     async def generate(
         self,
         prompt_ids: Sequence[int],
@@ -169,9 +177,8 @@ class VllmPolicy(TokenPolicy):
             stop_token_ids=self.stop_ids,
             routes_start=first_told(num_common(self._told.get(session_id, []), list(prompt_ids))),
         )
-        sampled, *_ = await self._client.generate(
-            request, session_id=session_id, version=self.policy_version
-        )
+        version, is_adapter = self.policy_version, self.is_adapter  # the model's, as asked for
+        sampled, *_ = await self._client.generate(request, session_id=session_id, version=version)
         if not sampled.is_verified:
             raise PolicyError(
                 f"policy {self.name!r}: the server samples from weights whose sync failed; sync"
@@ -181,7 +188,9 @@ class VllmPolicy(TokenPolicy):
             token_ids=sampled.token_ids,
             policy_logprobs=sampled.policy_logprobs,
             finish_reason=sampled.finish_reason,
-            version_spans=sampled.version_spans,
+            version_spans=one_span(version, len(sampled.token_ids))
+            if is_adapter  # the server labels the weights below it
+            else sampled.version_spans,
             routes=sampled.routes,
         )
         if sampled.finish_reason == "abort":

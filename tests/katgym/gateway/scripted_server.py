@@ -214,7 +214,7 @@ class ScriptedServer:
 
     async def _chat(self, request: Request) -> Response:
         body = await self._body(request)
-        if body["model"] != self.model:
+        if body["model"] not in {self.model, *(card["id"] for card in self.cards)}:
             return _error(404, f"The model `{body['model']}` does not exist.")
         last = body["messages"][-1]["content"] or ""
         is_probe = "x-katgym-probe" in request.headers

@@ -145,6 +145,7 @@ def test_rewards_and_endings_are_kept(guarded):
         ("/s/a/reward", {"reward": True}, "finite number"),
         ("/s/a/finish", {"status": "won"}, "finished"),
         ("/control/resume", {"version": -1}, "version"),
+        ("/control/resume", {"model": "mine"}, "give version as well"),
         ("/control/replace", {"num_sessions": 0}, "num_sessions"),
         ("/control/replace", {}, "num_sessions is missing"),
         ("/control/replace", {"num_sessions": 1, "key": 7}, "key"),

@@ -96,6 +96,15 @@ def test_versions_come_from_the_server_where_it_tells_them(gateway, server, tiny
     assert turn.tokens.version_spans == tuple(spans)
 
 
+def test_versions_of_an_adapter_are_not_those_of_the_weights_below_it(gateway, server, tiny):
+    server.given = [answer_ids(tiny[1], "abc")]
+    gateway.owner("POST", "/control/resume", version=2, model="mine@v2-0")
+    gateway.chat("s", USER)
+    (span,) = gateway.store.turns("s")[0].tokens.version_spans
+    assert (span.version, span.start, span.end) == (2, 0, 4)
+    assert server.requests[-1][1]["model"] == "mine@v2-0"
+
+
 def test_weights_that_sampled_nothing_are_not_kept(gateway, server, tiny):
     """The server's first weights sampled the first half of one token."""
     server.given = [answer_ids(tiny[1], "")]

@@ -98,3 +98,34 @@ def test_weights_that_move_under_a_call_are_two_spans(tmp_path, route):
         assert tokens.policy_version == 1
         session = gateway.owner("GET", "/s/s").json()
         assert session["oldest_version"] == 1
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_a_call_that_lives_through_a_new_adapter_is_all_of_the_one_it_asked(tmp_path, route):
+    """Nothing is paused: name and version change together for calls that follow."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "say something"}]}
+    if route == "completions":
+        body = {"model": "tiny", "prompt": "say"}
+    path = f"/s/s/v1/{route}"
+    with ScriptedServer() as server, ThreadPoolExecutor(1) as pool:
+        server.cards = [{"id": name} for name in ("tiny", "mine@v1-0a", "mine@v2-0b")]
+        with running(tmp_path / "s", server.url) as gateway:
+            gateway.owner("POST", "/control/resume", version=1, model="mine@v1-0a")
+            server.is_held = True
+            asked = pool.submit(gateway.client.post, path, json=body)
+            wait_until(lambda: server.num_calls == 1)
+            gateway.owner("POST", "/control/resume", version=2, model="mine@v2-0b")
+            server.is_held = False
+            assert asked.result().status_code == 200
+            assert gateway.client.post(path, json=body).status_code == 200
+            assert gateway.client.get("/control/status").json()["model"] == "mine@v2-0b"
+        with running(tmp_path / "s", server.url) as gateway:  # it is kept over restarts
+            assert gateway.client.post(path, json=body).status_code == 200
+            spans = [told(turn.tokens.version_spans) for turn in gateway.store.turns("s")]
+            gateway.owner("POST", "/control/resume", version=3)  # all the server's weights
+            assert gateway.client.post(path, json=body).status_code == 200
+        models = [asked["model"] for _, asked in server.requests if asked["model"] != "tiny"]
+        assert models == ["mine@v1-0a", "mine@v2-0b", "mine@v2-0b"]
+        assert server.requests[-1][1]["model"] == "tiny"
+    num = spans[0][0][2]
+    assert spans == [[(1, 0, num)], [(2, 0, num)], [(2, 0, num)]]

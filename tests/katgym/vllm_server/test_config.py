@@ -29,6 +29,7 @@ PYTHON = Path("/venv/bin/python")
         ({"has_sleep": True}, "has_sleep needs has_rl_routes"),
         ({"max_model_len": -1}, "max_model_len is >= 0, got -1"),
         ({"max_lora_rank": 0}, "max_lora_rank is >= 1, got 0"),
+        ({"max_loras": 0}, "max_loras is >= 1, got 0"),
         ({"start_timeout_s": 0.0}, "start_timeout_s is > 0"),
     ],
 )
@@ -86,8 +87,8 @@ def test_everything_at_once_on_a_cpu(tmp_path):
     command = server_command(config, PYTHON, 1)
     assert command[command.index("--enable-scale-out") :] == [
         "--enable-scale-out", "--max-model-len", "99", "--enable-lora", "--max-lora-rank", "8",
-        "--weight-transfer-config", '{"backend": "ipc"}', "--gpu-memory-utilization", "0.2",
-        "--seed", "1",
+        "--max-loras", "2", "--weight-transfer-config", '{"backend": "ipc"}',
+        "--gpu-memory-utilization", "0.2", "--seed", "1",
     ]  # fmt: skip
     python = tmp_path / "bin" / "python"
     openmp = tmp_path / "lib" / "libiomp5.so"

@@ -93,7 +93,8 @@ def test_each_call_is_what_vllm_expects(told):
     told.answers |= {
         "/pause": {"status": "paused"}, "/resume": {}, "/update_weight_version": {},
         "/v1/load_lora_adapter": "Success: LoRA adapter 'a' added.",
-        "/collective_rpc": {"results": [[4]]}, "/reset_prefix_cache": {"success": False},
+        "/v1/unload_lora_adapter": "Success: LoRA adapter 'a' removed.",
+        "/collective_rpc": {"results": [None]}, "/reset_prefix_cache": {"success": False},
     }  # fmt: skip
 
     async def work(control):
@@ -101,7 +102,7 @@ def test_each_call_is_what_vllm_expects(told):
         await control.resume()
         await control.set_weight_version("8")
         await control.load_lora("a", Path("/adapters/a"))
-        await control.forget_loras()
+        await control.unload_lora("a")
         await control.reload_weights(Path("/weights"), timeout_s=5.0)
         return [
             await control.reset_prefix_cache(),
@@ -113,8 +114,7 @@ def test_each_call_is_what_vllm_expects(told):
     assert [(path, body) for path, body in told.calls if body] == [
         ("/update_weight_version", {"new_version": "8"}),
         ("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/adapters/a"}),
-        ("/collective_rpc", {"method": "list_loras", "args": []}),
-        ("/collective_rpc", {"method": "remove_lora", "args": [4]}),
+        ("/v1/unload_lora_adapter", {"lora_name": "a"}),
         (
             "/collective_rpc",
             {"method": "reload_weights", "kwargs": {"weights_path": "/weights"}, "timeout": 5.0},
@@ -152,7 +152,6 @@ def test_an_unknown_pause_is_refused(told):
         ("/weight_info", {}, "answered no weight_version"),
         ("/openapi.json", [], "lists no paths"),
         ("/v1/models", {"data": 3}, "answered no list of models"),
-        ("/collective_rpc", {}, "answered no results"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_shown(told, path, answer, text):
@@ -161,7 +160,6 @@ def test_an_answer_that_cannot_be_used_is_shown(told, path, answer, text):
         "/weight_info": VllmControl.weight_version,
         "/openapi.json": VllmControl.abilities,
         "/v1/models": VllmControl.models,
-        "/collective_rpc": VllmControl.forget_loras,
     }[path]
     with pytest.raises(PolicyError, match=f"{path} ?{text}"):
         ask(told, work)

@@ -41,6 +41,9 @@ class HfServer:
         self.routes = list(ROUTES)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self.cards = [{"id": name, "root": name, "max_model_len": 400}]
+        self.asked: list[str] = []
+        """Models that completions were asked of."""
         self.version = "default"
         self.num_updates = 0
         self.num_sampled = 0
@@ -89,7 +92,7 @@ class HfServer:
         if path == "/openapi.json":
             return {"paths": {route: {} for route in self.routes}}
         if path == "/v1/models":
-            return {"data": [{"id": self.name, "root": self.name, "max_model_len": 400}]}
+            return {"data": self.cards}
         return self._posts[path](body) or {} if path in self._posts else {}
 
     def _note(self, what: str) -> None:
@@ -140,6 +143,7 @@ class HfServer:
             rows = [{str(t): {"logprob": v}} for t, v in zip(ids[1:], found, strict=True)]
             return {"choices": [{"prompt_logprobs": [None, *rows]}]}
         self._note("sample")
+        self.asked.append(body["model"])
         sampled, logprobs, reason = self._sampled(ids, body)
         self.num_sampled += 1
         choice = {"token_ids": sampled, "logprobs": {"token_logprobs": logprobs}}

@@ -1,4 +1,4 @@
-"""Agents of OpenAI's SDK play through a gateway, and a run trains the model behind it.
+"""Agents of OpenAI's SDK play through a gateway, and a run trains an adapter behind it.
 
     KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/trainer/rl
 
@@ -32,7 +32,7 @@ CONFIG = """
 [model]
 path = "{model}"
 [policy]
-uri = "vllm:{server}#tiny"
+uri = "vllm:{server}#ours"
 gateway = "{gateway}"
 max_context_tokens = 400
 max_tokens = 8
@@ -43,6 +43,7 @@ group_size = {group_size}
 max_staleness = {max_staleness}
 [train]
 num_steps = 4
+lora_rank = 4
 learning_rate = 1e-3
 [checkpoint]
 every_steps = 2
@@ -54,7 +55,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, vllm_python: str) -> Iterat
     """Train for 4 steps, then for 2 more; yield the run's folder, the store and the gateway."""
     folder = tmp_path_factory.mktemp("played")
     model, store, run = save(tiny_model(), folder / "tiny"), folder / "store", folder / "run"
-    server_of_it = server_of(model, folder / "log", vllm_python)
+    server_of_it = server_of(model, folder / "log", vllm_python, has_lora=True, max_lora_rank=8)
     with pytest.MonkeyPatch.context() as patch, server_of_it as server:
         patch.setenv("KATGYM_GATEWAY_KEY", KEY)
         limits = ["--max-staleness", str(MAX_STALENESS)]
@@ -92,6 +93,7 @@ def test_every_step_trains_on_what_the_agents_sampled(played: Any) -> None:
     assert all(line["rollout/turns"] == 2 for line in lines)
     assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
     assert (status["version"], status["is_paused"]) == (6, False)
+    assert status["model"].startswith("ours@v6-")
 
 
 def test_recorded_logprobs_are_those_of_the_weights_that_are_trained(played: Any) -> None:

@@ -26,7 +26,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
     told = {
-        "url": server.url, "model": "tiny", "name": "vllm", "is_own": True, "is_up": True,
+        "url": server.url, "model": "tiny", "is_adapter": False, "name": "vllm", "is_own": True,
+        "is_up": True,
         "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
         "is_open": True, "token": server.token, "place": "",
         "version": 3, "num_restarts": 0,
@@ -41,6 +42,29 @@ async def ask(policy: ToldPolicy, session: str) -> int:
         [5, 6], sampling=Sampling(temperature=0.0), max_tokens=3, seed=None, session_id=session
     )
     return found.version_spans[0].version
+
+
+def test_an_adapter_and_its_version_are_told_together(model: Path) -> None:
+    """What is asked meanwhile is of the version that it was asked for."""
+    with HfServer(model) as server:
+
+        async def play() -> None:
+            server.cards.append({"id": "mine@v4-0", "parent": "tiny"})
+            first = replace(state_of(server, model, version=4), model="mine@v4-0", is_adapter=True)
+            policy = ToldPolicy("vllm", [first])
+            try:
+                server._is_running.clear()
+                asking = asyncio.create_task(ask(policy, "a"))
+                while not server.asked:
+                    await asyncio.sleep(0.01)
+                await policy.take_note([replace(first, model="mine@v5-0", version=5)])
+                server._is_running.set()
+                assert (await asking, await ask(policy, "b")) == (4, 5)
+                assert server.asked == ["mine@v4-0", "mine@v5-0"]
+            finally:
+                await policy.aclose()
+
+        asyncio.run(asyncio.wait_for(play(), 60))
 
 
 def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:

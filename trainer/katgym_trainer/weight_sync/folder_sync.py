@@ -11,7 +11,7 @@ import asyncio
 import re
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -47,8 +47,8 @@ class FolderSync(WeightSync):
 
         await asyncio.to_thread(write)
 
-    async def clean_up(self, version: int) -> None:
-        await asyncio.to_thread(remove_versions, self.folder, but=version)
+    async def clean_up(self, keep: Collection[int]) -> None:
+        await asyncio.to_thread(remove_versions, self.folder, keep)
 
 
 def version_folder(folder: Path, version: int) -> Path:
@@ -66,10 +66,10 @@ def mark_folder(folder: Path) -> Path:
     return file
 
 
-def remove_versions(folder: Path, *, but: int) -> None:
-    """Delete all versions but one, and what killed writers left."""
-    keep = version_folder(folder, but).name
+def remove_versions(folder: Path, keep: Collection[int]) -> None:
+    """Delete all versions but some, and what killed writers left."""
+    kept = {version_folder(folder, version).name for version in keep}
     for path in folder.iterdir():
         is_version = re.fullmatch(r"v\d+(\.replaced)?|\.unfinished-v\d+-.*", path.name)
-        if is_version and path.name != keep and path.is_dir():
+        if is_version and path.name not in kept and path.is_dir():
             shutil.rmtree(path)

@@ -7,6 +7,8 @@ Requests are frozen while the weights change and go on with the new ones; server
 came from which. `ready` and `deliver` are the two halves of a sync, for several with a server each
 that share what was made ready: one may fail, and the others go on.
 
+Adapters take a way without a pause (`lora_sync.py`).
+
 A sync that fails after weights began to change says so: the servers go on, and
 label what they sample `unverified`, which `vllm:` policies and gateways refuse. It does not protect
 what is sampled between the update and a probe that fails: that has the version's label.
@@ -21,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
@@ -42,6 +44,9 @@ class Versioned(Protocol):
 
     policy_version: int
 
+    def use_adapter(self, model: str, version: int) -> None:
+        """Ask for a version's adapter from here on."""
+
 
 class Gate(Protocol):
     """What holds requests back before they get to a server, as a gateway."""
@@ -49,8 +54,11 @@ class Gate(Protocol):
     async def pause(self) -> object:
         """Let none pass; may be called twice."""
 
-    async def resume(self, version: int) -> object:
-        """Let them pass, to weights of this version."""
+    async def resume(self, version: int, model: str = "") -> object:
+        """Let them pass, to weights of this version.
+
+        model: of the adapter that has them, where they come as one: then there was no pause.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,13 @@ class SyncTimes:
     """The servers sample again meanwhile."""
     difference: float
     """Largest difference of a log-probability on any server."""
+    has_paused: bool = True
+    """Whether the servers stood still meanwhile, but for the probe."""
+
+    @property
+    def stalled_s(self) -> float:
+        """Wall seconds in which servers that were awake sampled nothing."""
+        return (self.pause_s + self.update_s + self.resume_s) * self.has_paused
 
 
 class SyncOptions(TypedDict, total=False):
@@ -111,6 +126,8 @@ class WeightSync(abc.ABC):
         if not urls:
             raise UsageError("a weight sync needs at least one server's URL")
         self.served_name = served_name
+        self.version = 0
+        """What the servers were given last."""
         self.probe = probe or ProbeConfig()
         self.timeout_s = timeout_s
         # What fails twice is not mended by asking on: servers are frozen meanwhile.
@@ -137,7 +154,7 @@ class WeightSync(abc.ABC):
         """
         weights = await self.ready(model, version)
         times = await self.deliver(weights, policies=policies, gates=gates)
-        await self.clean_up(version)
+        await self.clean_up({version, *self.held_versions})
         return times
 
     async def ready(self, model: Any, version: int) -> ReadyWeights:
@@ -174,8 +191,9 @@ class WeightSync(abc.ABC):
             async with self._mark_failure(gates):
                 await self.update(weights.model, version)
                 await all_of(control.set_weight_version(str(version)) for control in self.controls)
+            self.version = version
             for policy in policies:
-                policy.policy_version = version
+                self.tell(policy)
             updated = time.perf_counter()
         finally:
             # 3. Whatever came of it, the servers sample again.
@@ -205,8 +223,17 @@ class WeightSync(abc.ABC):
     async def update(self, model: Any, version: int) -> None:
         """Get the weights into all servers, which are paused."""
 
-    async def clean_up(self, version: int) -> None:  # noqa: B027 - most leave nothing behind
-        """Remove what older versions left; called when all servers have this one."""
+    @property
+    def held_versions(self) -> set[int]:
+        """Versions that a server may read again."""
+        return {self.version}
+
+    def tell(self, policy: Versioned) -> None:
+        """Have a policy sample from the version that the servers were given last."""
+        policy.policy_version = self.version
+
+    async def clean_up(self, keep: Collection[int]) -> None:  # noqa: B027 - most leave nothing behind
+        """Remove what other versions left."""
 
     async def aclose(self) -> None:
         """Close the connections."""

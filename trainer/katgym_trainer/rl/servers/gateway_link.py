@@ -66,18 +66,20 @@ class GatewayLink:
         await self._ask(self._client.pause())
         self._is_holding = True
 
-    async def resume(self, version: int) -> None:
-        """Let calls pass to weights of this version.
+    async def resume(self, version: int, model: str = "") -> None:
+        """Let calls pass to weights of this version, which `model` has where they are an adapter.
 
-        They go on waiting while it is older than what the gateway has told: a run that was killed
-        takes its last steps again.
+        They wait, or go on waiting, while it is older than what the gateway has told: a run that
+        was killed takes its last steps again.
         """
         if version < self._version:
             logger.info(
                 "calls wait at %s until step %d has been taken again", self.url, self._version
             )
+            if not self._is_holding:
+                await self.pause()
             return
-        await self._ask(self._client.resume(version))
+        await self._ask(self._client.resume(version, model))
         self._version, self._is_holding = version, False
 
     async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
 import logging
 import secrets
 import time
@@ -31,7 +30,7 @@ from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
 from katgym_trainer.rl.servers.server_role import NAME, ServerRole, server_process, whole_path
 from katgym_trainer.rl.servers.worker_servers import ServerState
 from katgym_trainer.weight_sync.lora_sync import LoraSync
-from katgym_trainer.weight_sync.pause import PauseAsleep, PauseRequests
+from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
 from katgym_trainer.weight_sync.weight_sync import Gate, ReadyWeights, SyncTimes, WeightSync
 
@@ -89,7 +88,8 @@ class RunServer:
         """Return what a rollout worker needs to ask it."""
         return ServerState(
             url=self.url,
-            model=self.name,
+            model=self.policy.model,
+            is_adapter=self.policy.is_adapter,
             name=self._policy_name,
             config=self._settings,
             token=self.token,
@@ -150,7 +150,7 @@ class RunServer:
             weights,
             policies=[] if self._policy is None else [self._policy],
             gates=gates,
-            pause=PauseAsleep() if self.is_asleep else PauseRequests(),
+            pause=PauseAsleep() if self.is_asleep else None,
         )
         if self.is_asleep:
             self.is_asleep = False
@@ -161,6 +161,7 @@ class RunServer:
     async def connect(self) -> None:
         """Make its policy; after weights, as it knows an adapter only by then."""
         self._policy = await self._make_policy(VllmPolicy)
+        self.sync.tell(self._policy)
 
     async def fall_asleep(self, mode: PauseMode) -> None:
         """Free its devices, and take no requests until `deliver`.
@@ -189,23 +190,21 @@ class RunServer:
             await self._policy.aclose()
 
     def _new_sync(self) -> WeightSync:
-        folder, number, where = self.role.folder, self.role.number, self.role.where
+        folder = self.role.folder
         if backend := self.role.config.policy.sync.backend:
             from katgym_trainer.weight_sync.transfer_sync import TransferSync  # imports vLLM
 
             return TransferSync([self.url], self.name, backend=backend, token=self.token)
         if not self.role.has_adapters:
             return ReloadSync([self.url], self.name, folder=folder, token=self.token)
-        # Of servers that are there by their place: they know it when the run goes on with others.
-        digest = hashlib.blake2b(where.place.encode(), digest_size=6).hexdigest()
-        link = f"current-{digest if where.url else number}"
-        return LoraSync([self.url], self.name, folder=folder, link_name=link, token=self.token)
+        return LoraSync([self.url], self.name, folder=folder, token=self.token)
 
     async def _make_policy(self, kind: type[VllmPolicy]) -> VllmPolicy:
+        url, model = self.url, self.sync.served_name
         return await asyncio.to_thread(
             kind.connect,
-            self.url,
-            self.name,
+            url,
+            model,
             name=self._policy_name,
             config=self._settings,
             token=self.token,
@@ -257,6 +256,7 @@ class OwnServer(RunServer):
             self._policy = connected
         else:
             await self._watched.move_to(connected)
+        self.sync.tell(self._policy)
         self.is_up = True
         self.role.changed.give()
 

@@ -171,7 +171,7 @@ class ServerPool(PolicyHost):
         await all_of(tell() for tell in self.followers)
         found = {
             "time/sync_s": time.perf_counter() - began,
-            "time/pause_s": max(t.pause_s + t.update_s + t.resume_s for t in times),
+            "time/pause_s": max(t.stalled_s for t in times),
             "time/probe_s": max(t.probe_s for t in times),
             "sync/difference": max(t.difference for t in times),
         }
@@ -198,7 +198,8 @@ class ServerPool(PolicyHost):
         if self._ready is None or self._ready.version != step:
             sync = self._servers[0].sync
             if self._ready is not None:  # what servers have stays until they have what follows
-                await sync.clean_up(self._ready.version)
+                held = (server.sync.held_versions for server in self._servers)
+                await sync.clean_up({self._ready.version}.union(*held))
             self._ready = await sync.ready(self._served, step)
         return self._ready
 

@@ -20,6 +20,9 @@ NAME = "trained"
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Of adapters that vLLM holds; a smaller one fits into the next."""
 
+_MAX_STALE_LORAS = 6
+"""Versions behind the last that requests need not wait for each other."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRole:
@@ -63,6 +66,8 @@ def server_config(role: ServerRole) -> VllmServerConfig:
         dtype=role.dtype,
         max_model_len=config.policy.max_context_tokens,
         has_lora=role.has_adapters,
+        # Of requests that began before the oldest groups of a step, up to its own.
+        max_loras=min(config.rollouts.max_staleness, _MAX_STALE_LORAS) + 2,
         max_lora_rank=next((held for held in _LORA_RANKS if held >= rank), rank),
         has_rl_routes=True,
         weight_transfer=config.policy.sync.backend,

@@ -26,14 +26,16 @@ class ServerState:
     """A server at some time, as plain data.
 
     Example:
-        ServerState(url="http://10.0.0.7:8000", model="tiny", name="vllm", config=VllmConfig(),
-                    token="", place="here", is_own=True, is_up=True, is_open=True, version=7,
-                    num_restarts=0, error="")
+        ServerState(url="http://10.0.0.7:8000", model="tiny", is_adapter=False, name="vllm",
+                    config=VllmConfig(), token="", place="here", is_own=True, is_up=True,
+                    is_open=True, version=7, num_restarts=0, error="")
     """
 
     url: str
     model: str
     """What it calls the model."""
+    is_adapter: bool
+    """Whether that is an adapter of `version` alone."""
     name: str
     """Of its policy."""
     config: VllmConfig
@@ -114,7 +116,7 @@ class ToldSeat:
             self._is_connected = True
         self.state = state
         if self.connection is not None:
-            self.connection.policy_version = state.version
+            _tell(self.connection, state)
 
 
 class ToldPolicy(BalancedPolicy):
@@ -149,5 +151,12 @@ def _connect(state: ServerState) -> VllmPolicy:
     policy = kind.connect(
         state.url, state.model, name=state.name, config=state.config, token=state.token
     )
-    policy.policy_version = state.version
+    _tell(policy, state)
     return policy
+
+
+def _tell(policy: VllmPolicy, state: ServerState) -> None:
+    if state.is_adapter:
+        policy.use_adapter(state.model, state.version)
+    else:
+        policy.policy_version = state.version

@@ -211,6 +211,26 @@ def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
+def test_a_run_without_workers_plays_on_servers_that_ray_has_placed(
+    model: Path, tmp_path: Path
+) -> None:
+    config = write(tmp_path, model, "http://127.0.0.1:9", steps=1, staleness=0)
+    own = f'uri = "vllm"\nserver_python = "{python_for(tmp_path)}"'
+    text = config.read_text().replace('uri = "vllm:http://127.0.0.1:9#tiny"', own)
+    text = text.replace("[rollouts]", "[[policy.servers]]\ngpus = 0\n\n[rollouts]")
+    config.write_text(text.replace("rollout_workers = 2", "rollout_workers = 0"))
+    process = start(config)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "placing" not in output
+    check_kept(tmp_path / "run", steps=1)
+    told = json.loads((tmp_path / "run/cluster.json").read_text())
+    assert told["workers"] == [] and "(node " in told["servers"][0]["place"]
+    assert servers(model) == []
+
+
+@pytest.mark.slow
 def test_without_a_cluster_nothing_of_ray_is_imported(model: Path, tmp_path: Path) -> None:
     source = (
         "import sys\nfrom katgym.cli.main import main\ncode = main(sys.argv[1:])\n"

@@ -281,12 +281,16 @@ def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
     async def go() -> None:
         async with own_pool(model, tmp_path, (ServerTag.ROLLOUT,)) as own:
             first = own.started(0)
+            script, fail = tmp_path / "python", tmp_path / "fail"
+            once = f"if [ -e {fail} ]; then rm {fail}; exit 3; fi\n"
+            script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{once}"))
+            fail.touch()
             async with own.pool.training():  # it gets no weights meanwhile
                 own.kill(0)
                 await until(lambda: own.started(0) != first)
                 own.kill(0)
             metrics = await own.pool.push(own.trainer.num_steps)
-            assert metrics["sync/num_restarts"] == 2
+            assert metrics["sync/num_restarts"] == 3  # one did not start
             state = own.pool._servers[0].state()
             assert state.config.max_concurrency == 7
             assert await own.ask("a") == 4

@@ -23,6 +23,9 @@ _MAX_POLLS = 10
 class LostError(InfrastructureError):
     """A server ended while it was asked for something; another is started in its place."""
 
+    is_place = False
+    """Whether its machine was lost, which is not its own fault."""
+
 
 class FailoverPolicy(VllmPolicy):
     """Plays through a server that may die: what it was asked then is a `LostError`."""

@@ -40,8 +40,8 @@ _ENDS_S = 1.0
 """Within this time a process whose connections broke has ended, if that is why."""
 _MAX_LOOKS = 90
 """So often it is asked whether one on another node has ended: Ray takes a while to know."""
-_MAX_LOST = 3
-"""Times in a row that a server may end before it is up again."""
+_MAX_LOST = 5
+"""Times in a row that a server may end before it is up again, at a place that stands."""
 _PATIENCE_S = 24 * 3600.0
 """Time limit of a request that may be frozen for as long as a step takes."""
 
@@ -276,7 +276,10 @@ class OwnServer(RunServer):
     async def start_again(self) -> None:
         """Start another process in place of the one that ended."""
         await self.sync.aclose()
-        await self.start()
+        try:
+            await self.start()
+        except InfrastructureError as e:  # another start may do: memory is free then, say
+            raise LostError(f"vLLM did not start again: {e}") from e
 
     async def aclose(self) -> None:
         """End it."""
@@ -310,7 +313,7 @@ class OwnServer(RunServer):
                 await mend(self)
                 num_lost = 0
             except LostError as e:  # it ended once more before it was up
-                num_lost += self._process.exit_code is not None  # a lost place is not its fault
+                num_lost += not e.is_place
                 if num_lost == _MAX_LOST:
                     self._give_up(e)
                     return
@@ -338,4 +341,6 @@ class OwnServer(RunServer):
                     raise
             else:
                 raise
-            raise LostError(f"vLLM ended (see {self._process.log_file})") from e
+            lost = LostError(f"vLLM ended (see {self._process.log_file})")
+            lost.is_place = self._process.exit_code is None
+            raise lost from e

@@ -1,31 +1,40 @@
-"""The connection to a Ray cluster.
+"""The connection to a Ray cluster, and waiting for places there.
 
-Not here: what is placed there (`rollout_actors.py`, `server_actors.py`).
+Not here: what is placed there (`rollout_actors.py`, `server_actors.py`, `rank_gang.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from katgym.cluster.cluster_config import LOCAL
-from katgym.errors import MissingDependencyError, UsageError
+from katgym.cluster.cluster_config import JOINED, LOCAL
+from katgym.errors import InfrastructureError, MissingDependencyError, UsageError
 
 try:
     import ray as ray  # for the other modules here, too
+    import ray.util.scheduling_strategies
 except ImportError as e:
     raise MissingDependencyError(
         f"a cluster needs {e.name!r}. Install: pip install 'katgym[cluster]'"
     ) from e
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _REACH_S = 10.0
 """Within this time a head answers."""
+_LOOK_S = 30.0
+"""Between two times that somebody says who waits for a place."""
 
 
 @contextlib.contextmanager
@@ -37,6 +46,7 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    address = os.environ.get(JOINED, address)
     told: dict[str, Any] = {"address": address}
     if address == LOCAL:
         # Workers see what this process sees; nodes elsewhere have what is installed there.
@@ -72,3 +82,37 @@ def node_address() -> str:
 def list_hosts() -> list[str]:
     """Return the addresses of the nodes that are up."""
     return sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})
+
+
+async def place(
+    placing: Coroutine[Any, Any, T],
+    asked: str,
+    *,
+    first_s: float = 30.0,
+    patience_s: float = math.inf,
+) -> T:
+    """Return what is placed; say every half a minute who waits for what, and what there is.
+
+    asked: as in "rollout worker 1 waits for 1 CPU". first_s: after which it is said first. Raises
+    `InfrastructureError` after `patience_s`.
+    """
+    task, until, look_s = asyncio.create_task(placing), time.monotonic() + patience_s, first_s
+    try:
+        while not (
+            await asyncio.wait([task], timeout=min(look_s, max(0.0, until - time.monotonic())))
+        )[0]:
+            free, look_s = ray.available_resources(), _LOOK_S
+            there = ", ".join(
+                f"{num:g} {kind} ({free.get(kind, 0):g} free)"
+                for kind, num in sorted({"GPU": 0.0, **ray.cluster_resources()}.items())
+                if kind in ("CPU", "GPU")
+            )
+            if time.monotonic() >= until:
+                raise InfrastructureError(
+                    f"{asked}; the cluster has {there}, and no place was found within"
+                    f" {patience_s:g} s: ask for less, add nodes, or raise [cluster] patience_s"
+                )
+            logger.warning("%s; the cluster has %s", asked, there)
+        return await task
+    finally:
+        task.cancel()

@@ -9,13 +9,12 @@ are bytes that Ray does not look into. Not here: the calls (`katgym.play.workers
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pickle
 from typing import Any
 
 from katgym.cluster.cluster_config import ClusterConfig
-from katgym.cluster.ray_cluster import ray
+from katgym.cluster.ray_cluster import place, ray
 from katgym.play.workers.player_pool import WorkerLostError
 from katgym.play.workers.worker_calls import (
     Answerer,
@@ -25,12 +24,8 @@ from katgym.play.workers.worker_calls import (
     unpack_answer,
 )
 
-logger = logging.getLogger(__name__)
-
 _AGAIN_S = 0.5
 """Between two looks whether Ray has found a place."""
-_PATIENCE_S = 30.0
-"""After so long somebody is told what is waited for."""
 _NOT_BEGUN = b""
 """Answered by an actor that has started again and was not told what to play."""
 
@@ -72,18 +67,8 @@ class RayWorker:
         self._actor: Any = None
 
     async def start(self) -> None:
-        starting = asyncio.create_task(self._start())
-        try:
-            while not (await asyncio.wait([starting], timeout=_PATIENCE_S))[0]:
-                logger.warning(
-                    "%s waits for a node with %g processors to spare; the cluster has %g in all",
-                    self.name,
-                    self._config.cpus_per_worker,
-                    ray.cluster_resources().get("CPU", 0.0),
-                )
-            await starting
-        finally:
-            starting.cancel()
+        asked = f"{self.name} waits for {self._config.cpus_per_worker:g} CPU"
+        await place(self._start(), asked)
 
     async def _start(self) -> None:
         """Ask until there is an actor that can play: Ray may be looking for its place."""

@@ -1,10 +1,9 @@
-"""A Ray cluster of several nodes on this machine, and a plugin whose envs die on purpose."""
+"""A plugin whose envs die on purpose."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -69,24 +68,3 @@ def dying(plugin_tree: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     plugin_tree.add_distribution("katgym-plugin-dying", {"dying": "kp_dying"})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(plugin_tree.folder), *sys.path]))
     return plugin_tree
-
-
-@pytest.fixture
-def start_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Any]]:
-    """Starts a head without processors and some nodes with two each; ends them all."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    started: list[Any] = []
-
-    def start(num_nodes: int) -> Any:
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80_000_000}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        started.append(cluster)
-        for _ in range(num_nodes):
-            cluster.add_node(num_cpus=2, object_store_memory=80_000_000)
-        return cluster
-
-    yield start
-    for cluster in started:
-        cluster.shutdown()

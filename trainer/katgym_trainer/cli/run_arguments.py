@@ -6,6 +6,7 @@ Not here: the subcommands.
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from katgym import console
 from katgym.cli.options import add_option
+from katgym.cluster.cluster_config import ClusterConfig, is_placed
 from katgym.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,9 +64,21 @@ def run_one(
     args: argparse.Namespace,
     progress: RlProgress | TrainProgress,
 ) -> int:
-    """Train and print what came of it; return the exit code."""
-    from katgym.config.toml_files import kept_text
+    """Train and print what came of it; return the exit code.
 
+    Where [cluster] asks for ranks they do, and what they print is passed on.
+    """
+    from katgym.config.toml_files import kept_text
+    from katgym_trainer.ranks.ranks import is_first_started, is_started  # imports torch
+
+    if (cluster := config.cluster) is not None and cluster.trainer_ranks:
+        if not is_started():
+            return _run_gang(cluster, str(config.identity()["kind"]), folder, args)
+        if not is_placed():
+            raise UsageError(
+                "torchrun started this process, and [cluster] trainer_ranks ="
+                f" {cluster.trainer_ranks} starts processes, too: leave one out"
+            )
     with progress:
         result: RunResult = run.execute(
             config,
@@ -73,14 +87,38 @@ def run_one(
             observer=progress,
             is_resume=args.resume,
         )
-    from katgym_trainer.ranks.ranks import is_first_started  # imports torch
-
     if not is_first_started():
         return result.exit_code
     print_result(result, [result.describe()], args)
     if result.model is None:
         print_how_to_go_on(result.kind, result.step, args)
     return result.exit_code
+
+
+def _run_gang(cluster: ClusterConfig, kind: str, folder: Path, args: argparse.Namespace) -> int:
+    """Have the ranks run this command on a cluster; return their exit code."""
+    from katgym.cluster.rank_gang import RankGang  # imports Ray
+    from katgym_trainer.saving import checkpoints
+
+    def find_step() -> int:
+        path = checkpoints.newest(folder / "checkpoints")
+        return 0 if path is None else int(path.name.rpartition("-")[2])
+
+    arguments = _command(kind, args, folder=folder.absolute())[1:]
+    arguments += [option for option in ("--json", "--resume") if getattr(args, option[2:])]
+    if logging.getLogger("katgym").isEnabledFor(logging.DEBUG):
+        arguments.append("-v")
+    gang = RankGang(cluster, arguments, folder=folder, needs=[args.config], find_step=find_step)
+    return gang.run()
+
+
+def _command(kind: str, args: argparse.Namespace, *, folder: Path) -> list[str]:
+    command = ["katgym", "train", kind, str(args.config), "--out", str(folder)]
+    if args.steps is not None:
+        command += ["--steps", str(args.steps)]
+    for setting in args.settings:
+        command += ["--set", setting]
+    return command
 
 
 def print_result(
@@ -96,10 +134,6 @@ def print_result(
 
 def print_how_to_go_on(kind: str, step: int, args: argparse.Namespace) -> None:
     """Tell the command that goes on with a run that was stopped."""
-    command = ["katgym", "train", kind, str(args.config), "--out", str(run_folder(args))]
-    if args.steps is not None:
-        command += ["--steps", str(args.steps)]
-    for setting in args.settings:
-        command += ["--set", setting]
+    command = _command(kind, args, folder=run_folder(args))
     text = f"stopped after step {step}; go on with: {shlex.join(command)}"
     console.stderr.print(text, markup=False, soft_wrap=True)

@@ -99,6 +99,11 @@ class PipelineConfig:
                 config = RlConfig.of(stage, name=where)
             else:
                 config = TrainRunConfig.of(stage, name=where, kind=TrainKind(kind))
+            if config.cluster is not None and config.cluster.trainer_ranks:
+                raise UsageError(
+                    f"{where}: [cluster] trainer_ranks are of a run of one stage: give each stage a"
+                    " file of its own, with the model of the one before"
+                )
             stages.append(StageConfig(name=stage_name, config=config))
         names = [stage.name for stage in stages]
         for each in names:

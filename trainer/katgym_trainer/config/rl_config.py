@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.play.limits import Limits
@@ -313,8 +312,6 @@ class RlConfig(RunConfig):
     """None: with `lora_rank` the model without its adapters."""
     loop: RlLoopConfig = field(default_factory=RlLoopConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    cluster: ClusterConfig | None = None
-    """None: all is on this machine, and nothing of Ray is imported."""
     checkpoint: RlCheckpointConfig = field(default_factory=RlCheckpointConfig)
 
     def check(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.config.sections import (
     check_keys,
     default_of,
@@ -79,7 +80,7 @@ class RunLoopConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksConfig:
-    """Section [trainer.ranks]: the processes that torchrun starts."""
+    """Section [trainer.ranks]: the processes that torchrun starts, or [cluster] trainer_ranks."""
 
     timeout_s: Positive = TIMEOUT_S
     """Wall seconds after which a rank that does not answer ends the run, with its number."""
@@ -103,6 +104,8 @@ class RunConfig:
     track: tuple[TrackConfig, ...] = ()
     ranks: RanksConfig = field(default_factory=RanksConfig)
     """[trainer.ranks]; may change in a continued run."""
+    cluster: ClusterConfig | None = None
+    """None: all is on this machine, and nothing of Ray is imported; may change, too."""
 
     @classmethod
     def read(
@@ -160,6 +163,11 @@ class RunConfig:
     def trainer_options(cls) -> list[str]:
         """Return the options of the trainer that [train] may have."""
         return [key for key in names(TrainerConfig) if key not in cls.decided]
+
+    @property
+    def rollout_workers(self) -> int:
+        """Of [cluster]; 0: the run itself plays what it plays."""
+        return 0 if self.cluster is None else self.cluster.rollout_workers
 
     def check(self) -> None:
         """Raise `ValueError`, beginning with the section, for what does not go together."""

@@ -155,11 +155,11 @@ def check_cluster(
             )
         return
     if not cluster.rollout_workers:
-        if placed:
+        if placed or cluster.trainer_ranks:
             return
         raise UsageError(
-            "[cluster] changes nothing with rollout_workers = 0, and without [[policy.servers]]"
-            " that have gpus: leave it out"
+            "[cluster] changes nothing with rollout_workers = 0 and trainer_ranks = 0, and without"
+            " [[policy.servers]] that have gpus: leave it out"
         )
     if store:
         raise UsageError(

@@ -212,7 +212,11 @@ class TrainRunConfig(RunConfig):
         return self.data.min_reward
 
     def check(self) -> None:
-        """Raise `ValueError` for options of the trainer that do not go together."""
+        """Raise `ValueError` for options that do not go together, or change nothing."""
+        if self.rollout_workers:
+            raise UsageError("[cluster] rollout_workers are of katgym train rl: nothing is played")
+        if self.cluster is not None and not self.cluster.trainer_ranks:
+            raise UsageError("[cluster] changes nothing with trainer_ranks = 0: leave it out")
         try:
             self.identity()
         except ValueError as e:

@@ -207,6 +207,11 @@ def num_started() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_started() -> bool:
+    """Return whether this process is one of them, or a gang's only one."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
 def is_first_started() -> bool:
     """Return whether this process is the one of them that prints."""
     return os.environ.get("RANK", "0") == "0"

@@ -172,7 +172,7 @@ class RlRun(RankedRlRun):
         self.source = None
         if not config.rollouts.store:
             self.source = Curriculum(config.envs, config.rollouts, seed=config.loop.seed)
-            if config.cluster is not None:
+            if config.rollout_workers:
                 for _, env, _ in self.source.first_lessons():
                     EnvRef.of(env)  # workers make it, too
         self.held_out = HeldOut(config) if config.evaluate.every_steps else None
@@ -183,7 +183,8 @@ class RlRun(RankedRlRun):
 
     def train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
         is_over = self.trainer.num_steps == self.num_steps
-        with self.lead.leading(), joined(None if is_over else self.config.cluster):
+        has_servers = bool(self.config.policy.uri) and not is_over
+        with self.lead.leading(), joined(self.config.cluster if has_servers else None):
             return {} if is_over else asyncio.run(self._train(trackers, stop))
 
     async def _train(self, trackers: Sequence[Tracker], stop: StopSignals) -> dict[str, float]:
@@ -282,12 +283,11 @@ class RlRun(RankedRlRun):
             sampling=self.config.policy.sampling,
             config=EngineConfig(max_concurrency=num, max_retries=rollouts.max_retries),
         )
-        if self.config.cluster is None:
+        if not isinstance(host, ServerPool) or self.config.cluster is None:
             yield engine
             return
         from katgym_trainer.rl.servers.run_workers import RunWorkers  # it imports Ray
 
-        assert isinstance(host, ServerPool), "checked with the file"
         if self.config.cluster.rollout_workers:
             self.observer.say("placing rollout workers")
         workers = RunWorkers(host, self.config, folder=self.folder.path, engine=engine)

@@ -1,7 +1,7 @@
-"""Show who plays for a run on a cluster, and which servers sample for it.
+"""Show who trains and plays for a run on a cluster, and which servers sample for it.
 
-RUN is the folder of a run of `katgym train rl` with a section [cluster]. What is shown stands in
-RUN/cluster.json, as JSON; the run writes it every two seconds.
+RUN is the folder of a run of `katgym train` with a section [cluster]. What is shown stands in
+RUN/ranks.json and RUN/cluster.json, as JSON; the run writes them every two seconds.
 
 example:
   katgym cluster status runs/low
@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the run has last told of itself."""
-    path = args.folder / "cluster.json"
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
+    files = [args.folder / name for name in ("ranks.json", "cluster.json")]
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in files if path.exists()]
+    if not found:
         raise UsageError(
-            f"{str(path)!r} is not there: the run has no section [cluster], or it has placed no"
-            " workers yet"
-        ) from e
+            f"{str(files[-1])!r} is not there: the run has no section [cluster], or it has placed"
+            " no workers yet"
+        )
+    told = {key: value for item in reversed(found) for key, value in item.items()}
     age_s = time.time() - told["written_s"]
     state = "the run has ended" if told["is_over"] else f"told {age_s:.0f} s ago"
     if not told["is_over"] and age_s > 30:
@@ -40,12 +40,15 @@ def run(args: argparse.Namespace) -> int:
     console.stdout.print(
         f"cluster {told['address']} ({', '.join(told['hosts'])}); {state}", markup=False
     )
-    tables = (
+    tables: tuple[tuple[str, str, str, str, dict[str, str]], ...] = (
+        ("rank", "ranks", "name", "is_up", {}),
         ("worker", "workers", "name", "is_up", {"plays": "num_running", "groups": "num_calls"}),
         ("server", "servers", "url", "is_open", {"version": "version"}),
     )
-    for title, key, name, is_up, numbers in tables:
-        numbers |= {"restarts": "num_restarts"}
+    for title, key, name, is_up, extra in tables:
+        if key not in told:
+            continue
+        numbers = {**extra, "restarts": "num_restarts"}
         rows = [
             [
                 item[name] + (f" on {item['place']}" if item.get("place") else ""),

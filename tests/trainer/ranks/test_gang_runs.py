@@ -1,0 +1,161 @@
+"""`[cluster] trainer_ranks`: a killed rank, a killed node, one that hangs; the run is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from started_ranks import metrics, start, wait_for_checkpoints
+from test_train_ranks import write_config
+
+from katgym.cli.main import main
+
+ON_CPUS = "\n[cluster]\naddress = 'local'\ntrainer_ranks = 2\ngpus_per_rank = 0\n"
+
+TIMES = ("time/", "rate/", "memory/")
+
+
+def start_gang(kind: str, config: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """Start the command that starts the ranks."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "katgym", "train", kind, str(config), "--out", str(out), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_steps(run: subprocess.Popen[str], out: Path, num: int) -> None:
+    """Return once a run has taken so many."""
+    until = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists() or len(metrics(out)) < num:
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def ranks_of(out: Path, restarts: int, run: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Return the ranks of a run that were started again so many times, with their processes."""
+    until = time.monotonic() + 150
+    while True:
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < until
+        file = out / "ranks.json"
+        told = json.loads(file.read_text())["ranks"] if file.exists() else []
+        if told and all(rank["num_restarts"] == restarts and rank["is_up"] for rank in told):
+            for rank in told:
+                pid, node = re.findall(r"process (\d+) on node (\w+)", rank["name"])[0]
+                rank |= {"pid": int(pid), "node": node}
+            return list(told)
+        time.sleep(0.05)
+
+
+@pytest.mark.slow  # 40 s: eight Pythons with torch and transformers
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore")
+def test_after_a_killed_rank_and_a_killed_node_a_run_is_bit_for_bit_that_of_torchrun(
+    start_cluster: Callable[[int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # sums have one order
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    config = write_config(tmp_path)
+    text = config.read_text().replace("num_steps = 8", "num_steps = 30")
+    config.write_text(text.replace("every_steps = 2", "every_steps = 5"))
+    undisturbed = start(2, "sft", config, tmp_path / "one")
+    _, told = undisturbed.communicate(timeout=120)
+    assert undisturbed.returncode == 0, told
+
+    cluster, out = start_cluster(3), tmp_path / "gang"
+    text = ON_CPUS.replace("local", cluster.address)
+    config.write_text(f"{config.read_text()}{text}cpus_per_rank = 2\n")
+    run = start_gang("sft", config, out, "--json")
+    wait_for_steps(run, out, 7)
+    os.kill(ranks_of(out, 0, run)[1]["pid"], signal.SIGKILL)
+    moved = ranks_of(out, 1, run)
+    wait_for_steps(run, out, 17)
+    (node,) = [n for n in cluster.worker_nodes if n.node_id.startswith(moved[0]["node"])]
+    cluster.remove_node(node, allow_graceful=False)
+    printed, told = run.communicate(timeout=120)
+    assert run.returncode == 0, told
+    assert told.count("all ranks are started again, from step") == 2, told
+    found = json.loads(printed)
+    assert (found["resumed_from"], found["step"]) == (15, 30)
+    for mine, its in zip(metrics(out), metrics(tmp_path / "one"), strict=True):
+        same = {name for name in its if not name.startswith(TIMES)}
+        assert {name: mine[name] for name in same} == {name: its[name] for name in same}
+    files = [path / "model/model.safetensors" for path in (out, tmp_path / "one")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow  # 40 s: it is waited for who hangs, and for who knows of it
+@pytest.mark.cluster
+def test_a_rank_that_hangs_is_started_again_and_none_outlives_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, out = write_config(tmp_path), tmp_path / "run"
+    config.write_text(f"{config.read_text()}{ON_CPUS}[trainer.ranks]\ntimeout_s = 4\n")
+    run = start_gang("sft", config, out, "--set", "train.num_steps=100000")
+    wait_for_checkpoints(run, out, 1)
+    first = ranks_of(out, 0, run)
+    os.kill(first[1]["pid"], signal.SIGSTOP)
+    again = ranks_of(out, 1, run)
+    assert not any(Path(f"/proc/{rank['pid']}").exists() for rank in first)
+    assert "rank 1" in again[0]["error"] and "does not answer" in again[0]["error"]
+    assert main(["cluster", "status", str(out)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"rank 1 (process {again[1]['pid']} on node {again[1]['node']}) yes 1" in shown
+    run.kill()
+    run.communicate()
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{rank['pid']}").exists() for rank in again):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_who_waits_for_gpus_says_so_and_sigterm_ends_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    config.write_text(config.read_text() + ON_CPUS.replace("gpus_per_rank = 0\n", ""))
+    run = start_gang("sft", config, tmp_path / "run")
+    assert run.stderr is not None
+    line = next(line for line in run.stderr if "wait" in line)
+    run.terminate()
+    told = " ".join((line + run.communicate(timeout=60)[1]).split())
+    assert "2 trainer ranks wait for 1 CPU, 1 GPU each, all at once; the cluster has" in told
+    assert run.returncode == 143, told
+    assert not (tmp_path / "run").exists()
+
+
+def test_ranks_of_two_starters_and_of_stages_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "sft.toml"
+    data = "[data]\nrollouts = ['x']\n"
+    config.write_text(f"[model]\npath = 'm'\n{data}{ON_CPUS}")
+
+    def refused(*more: str) -> str:
+        assert main(["train", "sft", str(config), "--out", str(tmp_path / "run"), *more]) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "rollout_workers are of katgym train rl" in refused("--set", "cluster.rollout_workers=1")
+    more = ("cluster.trainer_ranks=0", "cluster.gpus_per_rank=1")
+    told = refused(*(word for each in more for word in ("--set", each)))
+    assert "[cluster] changes nothing with trainer_ranks = 0: leave it out" in told
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "torchrun started this process, and [cluster] trainer_ranks = 2" in refused()
+    stage = ON_CPUS.replace("[cluster]", "[stage.cluster]")
+    config.write_text(
+        f"[model]\npath = 'm'\n[[stage]]\nkind = 'sft'\n[stage.data]\nrollouts = ['x']\n{stage}"
+    )
+    assert main(["train", "rl", str(config), "--out", str(tmp_path / "run")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "[cluster] trainer_ranks are of a run of one stage" in told

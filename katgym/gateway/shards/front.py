@@ -129,7 +129,7 @@ class Front:
                 raise shard.unavailable(f"it broke the connection ({e})") from e
 
         try:
-            shard = self._find(request)
+            shard = await self._find(request)
             content = await read_body(request, self._owner.config.max_body_bytes)
             relaying = asyncio.create_task(relay(shard, content))
             gone = asyncio.create_task(wait_for_disconnect(request))
@@ -146,17 +146,17 @@ class Front:
                 raise  # the connection ends, by which the client knows that this is not all
             await error_response(dialect_of(request), failure)(scope, receive, send)
 
-    def _find(self, request: Request) -> Shard:
+    async def _find(self, request: Request) -> Shard:
         """Return the shard that a request is for; raises `UNAUTHORIZED` for a key of none."""
         session_id, _ = session_and_path(request.scope["path"])
         key = bearer(request)
-        if not session_id and self._owner.config.auth == "none":
-            session_id = name_of_key(key)
-        if session_id:
-            return self._control.shard_of(session_id)
         index, is_told, _ = key.removeprefix(KEY_PREFIX).partition(".")
+        if self._owner.config.auth == "none":
+            return self._control.shard_for(session_id or name_of_key(key))
         if is_told and index.isdecimal() and int(index) < len(self._shards):
             return self._shards[int(index)]
+        if session_id and self._owner.is_owner(key):
+            return await self._control.find(session_id) or self._control.shard_for(session_id)
         raise refusal()
 
     # ---- sessions
@@ -164,13 +164,13 @@ class Front:
     async def _create(self, request: Request, body: dict[str, Any]) -> Any:
         session_id = self._names.choose(request, body)
         metadata = fields.as_object(body.get("metadata") or {}, "metadata")
-        shard = self._control.shard_of(session_id)
+        group_id = fields.as_text(body.get("group_id", ""), "group_id")
         body = {**body, "id": session_id}
         # One request for an id at a time: the second finds what the first made.
         async with self._making.setdefault(session_id, asyncio.Lock()):
-            known = await shard.ask("GET", f"/s/{session_id}") if session_id.isascii() else None
-            is_new = known is None or known.status == 404
-            is_counted = is_new and metadata.get(IS_HELD_OUT) is not True
+            known = await self._control.find(session_id)
+            shard = known or self._control.shard_for(session_id, group_id)
+            is_counted = known is None and metadata.get(IS_HELD_OUT) is not True
             if is_counted:
                 await admit(self._control.manager, request)
             host = {"Host": shard_host(request, shard)}

@@ -10,8 +10,10 @@ Not here: one shard (`shard.py`); HTTP (`front.py`).
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.rollout_control import RolloutControl
@@ -19,6 +21,8 @@ from katgym.gateway.shards.shard import Shard
 from katgym.rollout_store.store_folders import shard_of
 from katgym.system.concurrency import run_all
 from katgym.system.folder_lease import FolderLease
+
+_MAX_KNOWN = 100_000
 
 
 class ShardControl(RolloutControl):
@@ -41,10 +45,30 @@ class ShardControl(RolloutControl):
         self._lease = lease
         self._beating: asyncio.Task[None] | None = None
         self._telling = asyncio.Lock()
+        self._known: OrderedDict[str, Shard] = OrderedDict()
+        """Where sessions are that were asked for last."""
 
-    def shard_of(self, session_id: str) -> Shard:
-        """Return the shard of a session."""
-        return self.shards[shard_of(session_id, len(self.shards))]
+    def shard_for(self, session_id: str, group_id: str = "") -> Shard:
+        """Return the shard for a session: that of its group, which has to be whole in a store.
+
+        Where everybody is let in, sessions begin before anybody tells of groups.
+        """
+        name = group_id if self.config.auth == "keys" and group_id else session_id
+        return self.shards[shard_of(name, len(self.shards))]
+
+    async def find(self, session_id: str) -> Shard | None:
+        """Return the shard that has a session; None if there is no such session."""
+        shard = self._known.get(session_id)
+        if shard is None:
+            answers = await run_all(s.ask("GET", f"/s/{quote(session_id)}") for s in self.shards)
+            found = [s for s, a in zip(self.shards, answers, strict=True) if a.status == 200]
+            shard = found[0] if found else None
+        if shard is not None:
+            self._known[session_id] = shard
+            self._known.move_to_end(session_id)
+            if len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return shard
 
     async def open(self) -> None:
         """Start all shards; raises why one does not start."""

@@ -122,10 +122,11 @@ def _is_open(scope: Scope, order: ShardOrder) -> bool:
     if told:
         return hmac.compare_digest(told, order.secret.encode())
     session_id, path = session_and_path(scope["path"])
-    if not session_id:  # with a key the session is the key's; without one it may be another shard's
-        return path == "/health" or (path.startswith("/v1/") and order.config.auth == "keys")
-    is_own = shard_of(session_id, order.num_shards) == order.index
-    return is_own and path.startswith("/v1/")
+    if not path.startswith("/v1/"):
+        return path == "/health" and not session_id
+    if order.config.auth == "keys":  # only of a session that is here
+        return True
+    return bool(session_id) and shard_of(session_id, order.num_shards) == order.index
 
 
 def _serve(order: ShardOrder) -> None:

@@ -176,7 +176,7 @@ def test_sessions_are_divided_and_one_control_surface_has_all(tmp_path: Path, ca
         assert say(f"{gateway.url}/v1", "other", "x").status_code == 401
         assert say(f"{gateway.url}/s/g1/v1", made["g2"]["key"], "x").status_code == 401
         wrong = next(url for url in ports.values() if url != ports["g1"])
-        assert say(f"{wrong}/s/g1/v1", made["g1"]["key"], "x").status_code == 404
+        assert say(f"{wrong}/s/g1/v1", made["g1"]["key"], "x").status_code == 401
         for path in ("/control/resume", "/sessions", "/s/g1/finish"):
             refused = httpx.post(ports["g1"] + path, headers={"Authorization": f"Bearer {OWNER}"})
             assert (refused.status_code, gateway.url in refused.text) == (404, True)
@@ -198,9 +198,12 @@ def test_sessions_are_divided_and_one_control_surface_has_all(tmp_path: Path, ca
         assert metrics.count("# TYPE katgym_gateway_calls_total counter") == 1
         calls = [line for line in metrics.splitlines() if "calls_total{shard" in line]
         assert sum(float(li.split()[-1]) for li in calls if 'status="200"' in li) == 28
-        # Admission counts all: 12 may begin, held-out ones and replaced ones beside them.
-        for name in ("g9", "g10", "g11"):
-            gateway.make(name)
+        # Admission counts all: 12 may begin, held-out ones and replaced ones beside them. A group
+        # is whole in one store.
+        group = [gateway.make(name, group_id="France") for name in ("g9", "g10", "g11")]
+        assert len({session["openai_base_url"].split("/s/")[0] for session in group}) == 1
+        assert gateway.owner("GET", "/s/g11").json()["group_id"] == "France"
+        assert gateway.owner("POST", "/sessions", id="g10", group_id="Spain").status_code == 400
         assert gateway.owner("POST", "/sessions", id="g12").status_code == 429
         gateway.make("held", metadata={"is_held_out": True})
         assert gateway.owner("POST", "/control/replace", num_sessions=1, key="g").status_code == 200

@@ -242,7 +242,7 @@ SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
         ),
         (
             "[policy]\nuri = 'vllm'\ngateway = 'http://g:2'\n[[policy.servers]]\ndevices = '0'",
-            r"gateway = 'http://g:2' stands in front of one server",
+            r"gateway = 'http://g:2' stands in front of a server.*with url for each",
         ),
         (
             "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"

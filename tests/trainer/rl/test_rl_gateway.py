@@ -26,6 +26,7 @@ from rl_play import save_model
 from katgym.cli.main import main
 from katgym.gateway import GatewayClient
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.store_folders import store_folders
 
 AGENTS = Path(__file__).parent / "agents" / "play_digits.py"
 CONFIG = """
@@ -173,6 +174,49 @@ def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> No
     assert (status["version"], status["is_paused"]) == (6, False)
 
 
+@pytest.mark.slow
+def test_several_servers_shards_and_gateways_train_one_model(place: Place, tmp_path: Path) -> None:
+    pytest.importorskip("openai", reason="needs the package 'openai'")
+    sharded, store = tmp_path / "sharded", f"{tmp_path / 'sharded'},{place.store}"
+    upstreams = (place.server.url, sharded, "--upstream")
+    with (
+        HfServer(place.model) as other,
+        gateway_of(*upstreams, other.url, "--shards", "2", *LIMITS) as url,
+    ):
+        place.command(gateway=f"{url},{place.gateway}", store=store)
+        config = place.folder / "rl.toml"
+        servers = "".join(
+            f'[[policy.servers]]\nurl = "{one}#tiny"\n' for one in (place.server.url, other.url)
+        )
+        text = config.read_text().replace(f'uri = "vllm:{place.server.url}#tiny"', 'uri = "vllm"')
+        text = text.replace("[rollouts]", f"{servers}[rollouts]")
+        command = ["train", "rl", str(config), "--out", str(place.run)]
+        here = started([sys.executable, str(AGENTS), "3", "2"], KATGYM_GATEWAY_URL=url)
+        with place.agents(), here:
+            config.write_text(text)
+            assert main(command) == 0
+            config.write_text(text.replace("num_steps = 3", "num_steps = 5"))
+            assert main(command) == 0  # goes on from its place in every store
+        front = Place(tmp_path, place.model, other, url).told("status")
+        assert [shard["version"] for shard in front["shards"]] == [5, 5]
+        assert (front["version"], place.told("status")["version"]) == (5, 5)
+        assert (place.server.version, other.version) == ("5", "5")
+        assert not front["is_paused"]
+    lines = place.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert all(0 <= line["rollout/max_staleness"] <= 1 for line in lines)
+    assert all(line["rollout/num_invalid"] == 0 for line in lines)
+    # Each group was whole in its store, and trained on once.
+    with RolloutStore.open(place.run / "rollouts") as ours:
+        trained = [record.session_id for record in ours.sessions()]
+    assert len(trained) == len(set(trained)) == 5 * 2 * 3
+    read = []
+    for folder in (*store_folders(sharded), place.store):
+        with RolloutStore.open(folder) as theirs:
+            read.append(sum(theirs.has_session(session_id) for session_id in trained))
+    assert sum(read) == len(trained) and min(read[0] + read[1], read[2]) > 0
+
+
 def failed(place: Place, capsys: pytest.CaptureFixture[str], code: int, **told: str) -> str:
     """Run the command, and return what it says."""
     capsys.readouterr()
@@ -209,7 +253,7 @@ def test_a_gateway_of_another_run_is_refused(
     assert place.told("status")["is_paused"] is False
 
 
-def test_a_gateway_in_front_of_several_servers_is_refused(
+def test_a_gateway_in_front_of_a_server_without_weights_is_refused(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -217,7 +261,8 @@ def test_a_gateway_in_front_of_several_servers_is_refused(
         gateway_of(place.server.url, tmp_path / "two", "--upstream", other.url) as url,
     ):
         text = failed(place, capsys, 2, gateway=url)
-    assert "asks 2 model servers" in text and "the run's weights go to one" in text
+    assert "asks 2 model servers" in text and "the run's weights go to 1" in text
+    assert f"not to {other.url}. Name all in [[policy.servers]]" in text
 
 
 def test_what_does_not_go_together_is_found_in_the_file(

@@ -26,10 +26,11 @@ from katgym.rollout_store import record_rollouts
 from katgym.rollout_store.groups import GRADING_S
 from katgym.rollout_store.records import SessionRecord
 from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store.store_folders import prepare_folder
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl import store_stream
 from katgym_trainer.rl.group_stream import PlayedGroup
-from katgym_trainer.rl.servers.gateway_link import GatewayLink
+from katgym_trainer.rl.servers.gateway_link import GatewayLink, JointGate
 from katgym_trainer.rl.store_stream import StoreStream
 
 
@@ -104,7 +105,7 @@ def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: P
         put(tmp_path, name, version=version, last=last)
     replaced = []
 
-    async def replace(num_sessions: int, *, group_id: str) -> None:
+    async def replace(num_sessions: int, *, group_id: str, store: Path) -> None:
         replaced.append((group_id, num_sessions))
 
     async def play() -> None:
@@ -131,10 +132,12 @@ def test_a_killed_run_that_leaves_a_group_out_again_has_it_replaced_once(
         put(store, "new", version=4)
 
         async def play() -> None:  # each time from the same checkpoint: none
-            link = GatewayLink(url, server_url=server.url, store=str(store))
-            async with stream_of(
-                store, num_groups=1, replace_sessions=link.replace_sessions
-            ) as stream:
+            link = GatewayLink(url, server_urls=[server.url], stores=[store])
+
+            async def replace(num_sessions: int, *, group_id: str, store: Path) -> None:
+                await link.replace_sessions(num_sessions, group_id=group_id)
+
+            async with stream_of(store, num_groups=1, replace_sessions=replace) as stream:
                 stream.advance(4)
                 assert names(await stream.take()) == ["new"]
             await link.aclose()
@@ -373,3 +376,70 @@ def test_what_was_collected_is_trained_on(
     (tmp_path / "rl.toml").write_text(text + f'\n[[envs]]\nid = "{ENV_ID}"\n')
     assert main(["train", "rl", str(tmp_path / "rl.toml"), "--out", str(run)]) == 2
     assert "others play those groups; leave one out" in capsys.readouterr().err
+
+
+def test_several_stores_are_read_in_turn_each_from_its_own_place(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for number in range(3):
+        put(one, f"g{number}")
+        put(two, f"g{number}", version=number)
+    told: list[tuple[str, Path]] = []
+
+    async def note(num_sessions: int, *, group_id: str, store: Path) -> None:
+        assert num_sessions == 2
+        told.append((group_id, store))
+
+    def stream(where: str, num_groups: int) -> StoreStream:
+        config = RolloutsConfig(num_groups=num_groups, group_size=2, max_staleness=1, store=where)
+        return StoreStream(config, temperature=1.0, replace_sessions=note)
+
+    async def play() -> None:
+        async with stream(f"{one}, {two}/", 2) as first:
+            ids = [p.draw.task_id for p in (await first.take()).groups]
+            assert sorted(ids) == ["one:g0", "two:g0"]
+            state = first.state_dict()
+        async with stream(f"{one},{two}", 2) as second:
+            second.load_state_dict(json.loads(json.dumps(state)))
+            second.advance(3)  # all of version 0 or 1 is too old
+            put(one, "fresh", version=3)
+            groups = (await second.take()).groups
+            assert {p.draw.task_id for p in groups} == {"two:g2", "one:fresh"}
+            assert {name for name, _ in told} <= {"one:g1", "one:g2", "two:g1"} and told
+            assert all(folder == tmp_path / name.split(":")[0] for name, folder in told)
+
+    played(play)
+
+
+def test_a_folder_of_shards_is_its_stores(tmp_path: Path) -> None:
+    prepare_folder(tmp_path, 2)
+    put(tmp_path / "gateway-0", "a")
+    with pytest.raises(UsageError, match="gateway-1"):
+        stream_of(tmp_path)
+    put(tmp_path / "gateway-1", "b")
+
+    async def play() -> None:
+        async with stream_of(tmp_path) as stream:
+            assert sorted(names(await stream.take())) == ["a", "b"]
+
+    played(play)
+
+
+def test_gates_open_once_every_server_has_the_weights() -> None:
+    said: list[object] = []
+
+    class Recorder:
+        async def pause(self) -> None:
+            said.append("pause")
+
+        async def resume(self, version: int, model: str = "") -> None:
+            said.append((version, model))
+
+    async def deliver() -> None:
+        joint = JointGate([Recorder(), Recorder()], 2)
+        await asyncio.gather(joint.pause(), joint.pause())
+        await joint.resume(7, "tiny@v7")
+        assert said == ["pause"] * 4
+        await joint.resume(7, "tiny@v7")
+        assert said == ["pause"] * 4 + [(7, "tiny@v7")] * 2
+
+    asyncio.run(deliver())

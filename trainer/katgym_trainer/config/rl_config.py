@@ -33,7 +33,13 @@ from katgym_trainer.config.rules import (
     check_fields,
 )
 from katgym_trainer.config.run_config import CheckpointConfig, RunConfig, RunLoopConfig, leave_out
-from katgym_trainer.config.server_config import OWN, ServerConfig, check_cluster, check_servers
+from katgym_trainer.config.server_config import (
+    OWN,
+    ServerConfig,
+    check_cluster,
+    check_gateways,
+    check_servers,
+)
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -139,8 +145,8 @@ class PolicyConfig:
     sync: SyncKind = SyncKind.AUTO
     """Way of the weights to a server."""
     gateway: str = ""
-    """URL of the `katgym gateway` through which others play on the server: it is paused while the
-    weights move and told their version. Its owner's key is in KATGYM_GATEWAY_KEY."""
+    """URL of the `katgym gateway` through which others play on the servers, or several with commas:
+    paused while weights move, and told the version. The owner's key is in KATGYM_GATEWAY_KEY."""
 
     def __post_init__(self) -> None:
         check_fields(self, UsageError)
@@ -149,20 +155,14 @@ class PolicyConfig:
                 f"uri is 'vllm', 'vllm:URL#NAME', or \"\" for this process, got {self.uri!r}:"
                 " weights get to no other policy"
             )
-        check_servers(self.servers, uri=self.uri, gateway=self.gateway, sync=self.sync.backend)
+        check_servers(self.servers, uri=self.uri, sync=self.sync.backend)
         has_own = any(not where.url for where in self.placed)
         if not has_own and (self.server_args or self.server_python):
             raise UsageError(
                 "server_args and server_python are of a server that the run starts: uri = 'vllm',"
                 " or one of its servers without a url"
             )
-        if self.gateway and not self.uri.startswith("vllm:"):
-            raise UsageError(
-                f"gateway = {self.gateway!r} stands in front of a server, which gets the weights:"
-                " name it with uri = 'vllm:URL#NAME'"
-            )
-        if self.gateway and not self.gateway.startswith(("http://", "https://")):
-            raise UsageError(f"gateway {self.gateway!r} is no URL, as http://127.0.0.1:8900 is")
+        check_gateways(self.gateway, self.placed)
         if not self.uri and self.sync is not SyncKind.AUTO:
             raise UsageError(f"sync = {self.sync.value!r} changes nothing without a uri")
         if self.uri and self.max_batch_size != 128:
@@ -215,8 +215,8 @@ class RolloutsConfig:
     max_retries: CountOrZero = 1
     """Times that a rollout is played again when infrastructure broke."""
     store: str = ""
-    """Folder of a store that others play groups into (`katgym rollouts collect`, a gateway): they
-    are trained on as they come, and the run plays none itself."""
+    """Folder of a store that others play groups into (`katgym rollouts collect`, a gateway),
+    several with commas: they are trained on as they come, and the run plays none itself."""
 
     def __post_init__(self) -> None:
         check_fields(self, UsageError)

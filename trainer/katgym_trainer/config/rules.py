@@ -63,6 +63,11 @@ Name = Annotated[str, Bounds(((">=", 1),), "a name")]
 Names = Annotated[tuple[Name, ...], Bounds(((">=", 1),), "a list of names")]
 
 
+def split_list(text: str) -> list[str]:
+    """Return what a value with commas lists; nothing of ""."""
+    return [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+
+
 def check_fields(config: Any, error: type[ValueError] = ValueError) -> None:
     """Raise `error` for the first field whose value its annotation does not allow.
 

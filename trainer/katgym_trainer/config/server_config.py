@@ -14,7 +14,7 @@ from enum import StrEnum
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import UsageError
 from katgym.vllm_server.config import TransferBackend
-from katgym_trainer.config.rules import Count, CountOrZero, check_fields
+from katgym_trainer.config.rules import Count, CountOrZero, check_fields, split_list
 
 OWN = "vllm"
 """The uri of servers that the run starts."""
@@ -113,9 +113,23 @@ class ServerConfig:
         return self.url.partition("?")[0].partition("#")[0].rstrip("/").removesuffix("/v1")
 
 
-def check_servers(
-    servers: Sequence[ServerConfig], *, uri: str, gateway: str, sync: TransferBackend
-) -> None:
+def check_gateways(gateway: str, servers: Sequence[ServerConfig]) -> None:
+    """Raise `UsageError` for gateways that do not go together with the servers."""
+    gateways = split_list(gateway)
+    if gateways and (not servers or any(not server.url for server in servers)):
+        raise UsageError(
+            f"gateway = {gateway!r} stands in front of a server, which gets the weights:"
+            " name it with uri = 'vllm:URL#NAME', or several with uri = 'vllm' and a section"
+            " [[policy.servers]] with url for each"
+        )
+    for url in gateways:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"gateway {url!r} is no URL, as http://127.0.0.1:8900 is")
+        if gateways.count(url) > 1:
+            raise UsageError(f"gateway {url!r} is there twice")
+
+
+def check_servers(servers: Sequence[ServerConfig], *, uri: str, sync: TransferBackend) -> None:
     """Raise `UsageError` for servers that do not go together with each other or other keys."""
     if not servers:
         return
@@ -125,11 +139,6 @@ def check_servers(
         raise UsageError(
             f"servers are listed with uri = 'vllm', got {uri!r}: give that one a section with url ="
             f" {uri.removeprefix('vllm:')!r}"
-        )
-    if gateway:
-        raise UsageError(
-            f"gateway = {gateway!r} stands in front of one server, uri = 'vllm:URL#NAME', and there"
-            " are servers: leave one out"
         )
     if sync is TransferBackend.IPC and any(server.gpus is not None for server in servers):
         raise UsageError(

@@ -18,6 +18,7 @@ from katgym.rollout_store.store import RolloutStore
 from katgym.system.concurrency import DaemonThreads
 from katgym.system.sync import run_sync
 from katgym_trainer.config.rl_config import EnvConfig, RlConfig
+from katgym_trainer.rollouts.store_cursors import find_stores
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +54,13 @@ def check_prompts(
 
 def check_store(config: RlConfig) -> None:
     """Raise `UsageError` where others are to play into a store that is not there."""
-    folder = config.rollouts.store
-    if folder and not RolloutStore.is_at(folder):
-        raise UsageError(
-            f"there is no rollout store at {folder!r} ([rollouts] store). Start what plays into it"
-            f" first: katgym gateway --upstream URL --store {folder}, or katgym rollouts collect"
-            f" ENV --policy URI --store {folder}"
-        )
+    for folder in map(str, find_stores(config.rollouts.store)):
+        if not RolloutStore.is_at(folder):
+            raise UsageError(
+                f"there is no rollout store at {folder!r} ([rollouts] store). Start what plays into"
+                f" it first: katgym gateway --upstream URL --store {folder}, or katgym rollouts"
+                f" collect ENV --policy URI --store {folder}"
+            )
 
 
 async def _num_prompt_tokens(

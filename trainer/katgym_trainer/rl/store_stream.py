@@ -13,16 +13,16 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from katgym.play.rollout import Rollout
-from katgym.rollout_store.group_cursor import GroupCursor
-from katgym.rollout_store.store import RolloutStore
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.failed_groups import FailedGroups
 from katgym_trainer.rl.group_stream import GroupFeed, PlayedGroup, Taken
 from katgym_trainer.rl.stored_group_checks import reason_against, waiting_text
+from katgym_trainer.rollouts.store_cursors import StoreCursors, find_stores
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +35,19 @@ TOO_OLD = "too_old"
 class ReplaceSessions(Protocol):
     """Has others play in place of a group that was left out."""
 
-    async def __call__(self, num_sessions: int, *, group_id: str) -> None:
-        """Have so many more sessions begin; once for each group, however often it is called."""
+    async def __call__(self, num_sessions: int, *, group_id: str, store: Path) -> None:
+        """Have so many more sessions begin; once for each group, however often it is called.
+
+        store: the folder where the group is.
+        """
 
 
-async def _replace_none(num_sessions: int, *, group_id: str) -> None:
+async def _replace_none(num_sessions: int, *, group_id: str, store: Path) -> None:
     """Leave it to whoever plays how much is played."""
 
 
 class StoreStream(GroupFeed):
-    """The complete groups of a store, oldest first, each once."""
+    """The complete groups of a store, oldest first, or of several in turn, each once."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class StoreStream(GroupFeed):
         known: Mapping[int, PlayedGroup] | None = None,
         find_trained: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """Open the store; `UsageError` if there is none.
+        """Open the stores; `UsageError` if there is none.
 
         temperature: at which the groups have to be sampled. replace_sessions: told of each group
         that is left out, so that others are played in its place. known: groups that a process
@@ -75,12 +78,11 @@ class StoreStream(GroupFeed):
         self._failed = FailedGroups()
         self._left_out: Counter[str] = Counter()
         self._find_trained = find_trained
-        self._store = RolloutStore.open(config.store, create=False)
-        self._cursor = GroupCursor(self._store, group_size=config.group_size)
+        self._cursor = StoreCursors(find_stores(config.store), group_size=config.group_size)
         """Groups that were taken or left out are behind it."""
 
     async def __aexit__(self, *_: object) -> None:
-        self._store.close()
+        self._cursor.close()
 
     def advance(self, version: int, *, is_sampled: bool = True) -> None:
         self._version = version
@@ -107,7 +109,9 @@ class StoreStream(GroupFeed):
             found = await asyncio.to_thread(self._new, self._config.num_groups - len(groups))
             groups += found
             for group_id, num_sessions in list(self._to_replace.items()):
-                await self._replace_sessions(num_sessions, group_id=group_id)
+                await self._replace_sessions(
+                    num_sessions, group_id=group_id, store=self._cursor.folder_of(group_id)
+                )
                 del self._to_replace[group_id]
             if len(groups) == self._config.num_groups:
                 break

@@ -1,6 +1,8 @@
-"""The gateway through which others play on a run's server: told when weights move, and where to.
+"""The gateways through which others play on a run's servers: told when weights move, and where to.
 
-    link = GatewayLink("http://127.0.0.1:8900", server_url="http://127.0.0.1:8000", store="games")
+    link = GatewayLink(
+        "http://127.0.0.1:8900", server_urls=["http://127.0.0.1:8000"], stores=[Path("games")]
+    )
     await link.open(last_step=0)
     await sync.sync_weights(model, version=1, gates=[link])
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +22,9 @@ from urllib.parse import urlsplit
 from katgym.errors import PolicyError, UsageError
 from katgym.gateway.client import KEY_VARIABLE, GatewayClient
 from katgym.policies.endpoints.http_retry import HttpStatusError
+from katgym.rollout_store.store_folders import store_folders
 from katgym.vllm_server.server import is_healthy
+from katgym_trainer.weight_sync.weight_sync import Gate, all_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +34,12 @@ _REFUSED = (401, 403)
 class GatewayLink:
     """The trainer's side of one gateway; a `Gate` of weight syncs."""
 
-    def __init__(self, url: str, *, server_url: str, store: str) -> None:
-        """server_url: where the weights go. store: the folder that the run reads groups from."""
+    def __init__(self, url: str, *, server_urls: Sequence[str], stores: Sequence[Path]) -> None:
+        """server_urls: where the weights go. stores: folders that the run reads groups from."""
         self.url = url.rstrip("/")
-        self._server_url, self._store = server_url, store
+        self._server_urls, self._stores = server_urls, stores
+        self._own_stores: set[Path] = set()
+        """That the gateway writes."""
         self._client = GatewayClient(self.url)
         self._version = 0
         """The newest that the gateway knows."""
@@ -49,7 +55,8 @@ class GatewayLink:
         if not await asyncio.to_thread(is_healthy, self.url):
             raise PolicyError(
                 f"no katgym gateway answers at {self.url}. Start one: katgym gateway --upstream"
-                f" {self._server_url} --store {self._store} --port {urlsplit(self.url).port or 80}"
+                f" {' --upstream '.join(self._server_urls)} --store {self._stores[0]} --port"
+                f" {urlsplit(self.url).port or 80}"
             )
         status = await self._ask(self._client.status())
         self._check(status)
@@ -89,6 +96,10 @@ class GatewayLink:
         """
         await self._ask(self._client.replace_sessions(num_sessions, key=group_id))
 
+    def writes(self, store: Path) -> bool:
+        """Return whether a store is the gateway's, as it told when it was opened."""
+        return store.resolve() in self._own_stores
+
     async def aclose(self) -> None:
         """Close the connections; a gateway that is paused stays so, with a warning."""
         if self._is_holding:
@@ -115,23 +126,50 @@ class GatewayLink:
             ) from e  # fmt: skip
 
     def _check(self, status: Mapping[str, Any]) -> None:
-        """Raise for several servers; warn of one, or of a store, that is not the run's."""
+        """Raise for servers that get no weights; warn of stores that are not read, and of names."""
         urls = [upstream["url"] for upstream in status["upstreams"]]
-        if len(urls) != 1:
+        known = {_place(url) for url in self._server_urls}
+        strange = [url for url in urls if _place(url) not in known]
+        told = ", ".join(self._server_urls)
+        if len(strange) > len(known - {_place(url) for url in urls}):
             raise UsageError(
                 f"the gateway at {self.url} asks {len(urls)} model servers ({', '.join(urls)}), and"
-                f" the run's weights go to one, {self._server_url}: start the gateway with that one"
+                f" the run's weights go to {len(known)} ({told}): not to {', '.join(strange)}. Name"
+                " all in [[policy.servers]], or start the gateway with those that are"
             )
-        if _place(urls[0]) != _place(self._server_url):
+        if strange:
             logger.warning(
                 "the gateway at %s asks %s, and the weights go to %s: this has to be the same"
-                " server", self.url, urls[0], self._server_url,
+                " server", self.url, ", ".join(strange), told,
             )  # fmt: skip
-        if Path(status["store"]).resolve() != Path(self._store).resolve():
+        self._own_stores = {folder.resolve() for folder in store_folders(status["store"])}
+        read = {folder.resolve() for folder in self._stores}
+        if not self._own_stores <= read:
             logger.warning(
-                "the gateway at %s writes to %r, and the run reads %r: this has to be the same"
-                " store", self.url, status["store"], self._store,
+                "the gateway at %s writes to %r, and the run reads %s: this has to be the same"
+                " store", self.url, status["store"], ", ".join(repr(str(f)) for f in self._stores),
             )  # fmt: skip
+
+
+class JointGate:
+    """All gates of several servers: they close before the first moves, and open after the last has.
+
+    For one delivery of weights. What any server's failure closes stays closed.
+    """
+
+    def __init__(self, gates: Sequence[Gate], num_servers: int) -> None:
+        self._gates = gates
+        self._num_left = num_servers
+
+    async def pause(self) -> None:
+        """Let nobody pass to any server."""
+        await all_of(gate.pause() for gate in self._gates)
+
+    async def resume(self, version: int, model: str = "") -> None:
+        """Take note that a server has the weights; let everybody pass to them once all have."""
+        self._num_left -= 1
+        if not self._num_left:
+            await all_of(gate.resume(version, model) for gate in self._gates)
 
 
 def _place(url: str) -> tuple[str, int]:

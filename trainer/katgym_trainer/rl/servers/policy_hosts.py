@@ -15,6 +15,7 @@ import copy
 import functools
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class PolicyHost(abc.ABC):
         """Return a context in which the trainer may change the weights."""
         yield
 
-    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:  # noqa: B027 - most play nothing
+    async def replace_sessions(self, num_sessions: int, *, group_id: str, store: Path) -> None:  # noqa: B027 - most play nothing
         """Have others play so many more sessions, in place of a group's that the run leaves out."""
 
     async def aclose(self) -> None:

@@ -22,14 +22,16 @@ import torch
 
 from katgym.vllm_server.control import PauseMode
 from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.rules import split_list
 from katgym_trainer.config.server_config import sharing_devices
 from katgym_trainer.rl.servers.failover import LostError
-from katgym_trainer.rl.servers.gateway_link import GatewayLink
+from katgym_trainer.rl.servers.gateway_link import GatewayLink, JointGate
 from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
 from katgym_trainer.rl.servers.policy_hosts import PolicyHost
 from katgym_trainer.rl.servers.run_servers import OwnServer, RunServer
 from katgym_trainer.rl.servers.server_role import ServerRole
 from katgym_trainer.rl.servers.worker_servers import ServerState
+from katgym_trainer.rollouts.store_cursors import find_stores
 from katgym_trainer.trainer import Trainer
 from katgym_trainer.weight_sync.folder_sync import mark_folder
 from katgym_trainer.weight_sync.served_weights import ServedModel
@@ -62,10 +64,11 @@ class ServerPool(PolicyHost):
         self._changed = Signal()
         self._servers = _servers(trainer, config, folder, self._changed)
         self._own = [server for server in self._servers if isinstance(server, OwnServer)]
-        self._gates: list[GatewayLink] = []
-        if gateway := config.policy.gateway:
-            url, store = self._servers[0].url, config.rollouts.store
-            self._gates = [GatewayLink(gateway, server_url=url, store=store)]
+        urls, stores = [server.url for server in self._servers], find_stores(config.rollouts.store)
+        self._gates = [
+            GatewayLink(gateway, server_urls=urls, stores=stores)
+            for gateway in split_list(config.policy.gateway)
+        ]
         self._devices = asyncio.Lock()
         """Held while the trainer computes, and while a server that shares its devices starts;
         taken before `_weights`."""
@@ -95,7 +98,8 @@ class ServerPool(PolicyHost):
             await all_of(start_in_turn(places) for places in sharing_devices(placed))
             await all_of(gate.open(last_step=self._last_step) for gate in self._gates)
             weights = await self._ready_weights()
-            await all_of(server.deliver(weights, self._gates) for server in self._servers)
+            gates = self._joint_gates(len(self._servers))
+            await all_of(server.deliver(weights, gates) for server in self._servers)
             await all_of(server.connect() for server in self._servers)
         except BaseException:
             await self.aclose()
@@ -159,8 +163,9 @@ class ServerPool(PolicyHost):
             async with self._weights if weights is None else contextlib.nullcontext():
                 ready = weights or await self._ready_weights()
                 up = [server for server in self._servers if server.is_up]
+                gates = self._joint_gates(len(up))
                 results = await asyncio.gather(
-                    *(server.deliver(ready, self._gates) for server in up),
+                    *(server.deliver(ready, gates) for server in up),
                     return_exceptions=True,
                 )
                 for result in results:
@@ -181,8 +186,13 @@ class ServerPool(PolicyHost):
             found["time/asleep_s"] = max(server.asleep_s for server in shared)
         return found
 
-    async def replace_sessions(self, num_sessions: int, *, group_id: str) -> None:
-        await all_of(gate.replace_sessions(num_sessions, group_id=group_id) for gate in self._gates)
+    def _joint_gates(self, num_servers: int) -> Sequence[JointGate]:
+        return [JointGate(self._gates, num_servers)] if self._gates else []
+
+    async def replace_sessions(self, num_sessions: int, *, group_id: str, store: Path) -> None:
+        own = [gate for gate in self._gates if gate.writes(store)]
+        for gate in own or self._gates[:1]:
+            await gate.replace_sessions(num_sessions, group_id=group_id)
 
     async def aclose(self) -> None:
         await all_of(

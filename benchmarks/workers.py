@@ -8,7 +8,7 @@ machine, as many lanes as workers; every 2 to 4 s a worker, or a node with its w
 and a node is added in its place. A group takes 0.6 s, half of it after it was played: kills hit
 groups that play, and some that were finished and not answered. A group is counted by its number:
 lost, answered twice, played again. Not here: kills in a run that trains
-(`tests/trainer/rl/test_rl_cluster.py`).
+(`trainer/benchmarks/cluster/kills.py`).
 """
 
 from __future__ import annotations

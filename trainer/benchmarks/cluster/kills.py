@@ -4,10 +4,11 @@
 
 A real run of `katgym train rl` on a Ray cluster of this machine: three nodes, two rollout workers,
 two servers (`tests/trainer/rl/hf_server.py`, a model behind vLLM's routes) on GPUs that are none.
-Every few seconds a worker, a server, a server's actor or a node with all it holds is killed with
-SIGKILL; a killed node is followed by another. Then the run is stopped, and its groups are counted:
-each draw trained once, none left out, every group whole; and whether any server sampled before it
-was given weights and probed. Not here: kills in a pool of workers alone (`benchmarks/workers.py`).
+After each step, or 25 s, a worker, a server, a server's actor or a node with all it holds is killed
+with SIGKILL; a killed node is followed by another. Then the run is stopped, and its groups are
+counted: each draw trained once, none left out, every group whole; and whether any server sampled
+before it was given weights and probed. Not here: kills in a pool of workers alone
+(`benchmarks/workers.py`).
 """
 
 from __future__ import annotations
@@ -153,7 +154,11 @@ def measure(num_kills: int, seed: int, folder: Path) -> dict[str, Any]:
                 assert process.poll() is None, (folder / "log").read_text()[-2000:]
                 time.sleep(0.5)
             while killed.total() < num_kills:
-                time.sleep(luck.uniform(3, 8))
+                # What is killed faster than it starts makes no steps.
+                last, until = len(lines(run)), time.monotonic() + 25
+                time.sleep(luck.uniform(2, 6))
+                while len(lines(run)) <= last and time.monotonic() < until:
+                    time.sleep(0.2)
                 assert process.poll() is None, (folder / "log").read_text()[-3000:]
                 kind = luck.choice(["worker", "server", "server", "actor", "node"])
                 killed[kind] += kill(kind, folder, cluster, luck)

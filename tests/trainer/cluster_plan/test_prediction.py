@@ -127,6 +127,16 @@ def test_a_store_s_groups_come_through_the_gateway(
     assert found["prediction"]["gateway"] > 0.8
 
 
+def test_rollout_workers_share_the_agent_loop(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = plan(config, capsys, "loop_turn_s=5")["prediction"]
+    workers = ("loop_turn_s=5", "cluster.rollout_workers=4")
+    four = plan(config, capsys, *workers)
+    assert four["prediction"]["steps_per_hour"] > 1.5 * one["steps_per_hour"]
+    assert plan(config, capsys, *workers, "loops=1")["prediction"] == one
+
+
 def test_changes_are_keys_that_help(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = plan(config, capsys, "rollouts.max_concurrency=2", "rollouts.max_staleness=2")
     assert found["changes"][0]["name"] == "max_concurrency = 4"

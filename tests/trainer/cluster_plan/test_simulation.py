@@ -155,6 +155,44 @@ def test_sampling_ahead_hides_the_shorter_of_both() -> None:
     assert found.staleness == 1
 
 
+def test_a_trainer_goes_on_while_servers_read_and_are_checked() -> None:
+    # A step takes 25 s of the trainer, longer than its groups; weights are written in 1 s, read in
+    # 1 s, checked in 1 s.
+    slow = scenario(max_staleness=1, trainer_speed=0.2)
+    waits = Prediction.of(slow)
+    goes_on = Prediction.of(dataclasses.replace(slow, is_overlapped=True))
+    assert (waits.step_s, waits.sync) == pytest.approx((25 + 3, 3 / 28))
+    assert (goes_on.step_s, goes_on.sync) == pytest.approx((25 + 1, 1 / 26))
+
+
+@pytest.mark.parametrize("trainer_speed", [0.1, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_multiplexing_is_not_worse_than_disaggregating(
+    staleness: int, trainer_speed: float
+) -> None:
+    tail: dict[str, Any] = {"turns": 6.0, "turns_sigma": 0.8, "env_sigma": 1.2, "num_groups": 3}
+    apart = scenario(
+        RATES, RATES, max_staleness=staleness, trainer_speed=trainer_speed, steps=24, **tail
+    )
+    apart = dataclasses.replace(apart, is_overlapped=True)
+    shared = dataclasses.replace(RATES, is_shared=True)
+    both = dataclasses.replace(apart, servers=[*apart.servers, shared])
+    alone, more = Prediction.of(apart), Prediction.of(both)
+    assert (alone.gpus, more.gpus) == (3, 3)
+    assert more.steps_per_hour > 0.99 * alone.steps_per_hour
+    assert more.gpus_busy > 0.99 * alone.gpus_busy
+
+
+def test_what_a_full_server_has_no_room_for_goes_to_others() -> None:
+    run = Simulation(scenario(*[dataclasses.replace(RATES, max_running=1)] * 2))
+    first, second = run.servers
+    assert run._choose(first) is first
+    first.submit(call(100, 10))
+    assert run._choose(first) is second
+    second.submit(call(100, 10))
+    assert run._choose(first) is first  # it waits where its prefix is
+
+
 @pytest.mark.parametrize("stale", list(StaleGroups))
 @pytest.mark.parametrize("staleness", [0, 1, 2, 5])
 def test_no_step_trains_on_older_weights_than_it_may(staleness: int, stale: StaleGroups) -> None:
@@ -195,7 +233,7 @@ def test_tokens_that_are_too_old_are_left_out_where_nobody_waits() -> None:
 def test_a_seed_decides_everything() -> None:
     drawn: dict[str, Any] = {"turns": 4.0, "turns_sigma": 1.0, "env_sigma": 1.0, "num_groups": 3}
     several = (RATES, RATES, dataclasses.replace(RATES, is_shared=True))
-    given = scenario(*several, max_staleness=2, hand_over=True, overflow=True, **drawn)
+    given = scenario(*several, max_staleness=2, hand_over=True, **drawn)
     assert Prediction.of(given) == Prediction.of(given)
     other = dataclasses.replace(given, assumed=dataclasses.replace(given.assumed, seed=1))
     assert Prediction.of(other) != Prediction.of(given)

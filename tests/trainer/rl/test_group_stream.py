@@ -207,6 +207,31 @@ def test_dropping_gives_up_what_is_too_old_and_plays_others() -> None:
     run(play())
 
 
+@pytest.mark.parametrize("stale", list(StaleGroups))
+def test_it_is_known_whether_the_next_step_will_have_to_wait(stale: StaleGroups) -> None:
+    async def play() -> None:
+        told = RolloutsConfig(num_groups=1, group_size=2, max_staleness=2, stale=stale)
+        player = HeldPlayer()
+        async with GroupStream(Curriculum([HUNT], told, seed=0), player, told) as stream:
+            stream.advance(0)
+            await asyncio.sleep(0.05)
+            player.let_go[0].set()
+            await stream.take()
+            await asyncio.sleep(0.05)
+            assert not stream.has_next(1)  # groups 1 and 2 began with version 0, and play
+            player.let_go[2].set()
+            await asyncio.sleep(0.05)
+            # Step 2 may train on group 2, and step 3 on group 1, which no step may after that.
+            assert stream.has_next(1)
+            stream.advance(1)
+            assert (await stream.take()).groups[0].draw.number == 2
+            player.let_go[3].set()
+            await asyncio.sleep(0.05)
+            assert stream.has_next(2) == (stale is not StaleGroups.WAIT)
+
+    run(play())
+
+
 def test_partial_groups_are_neither_waited_for_nor_given_up() -> None:
     async def play() -> None:
         told = RolloutsConfig(

@@ -51,6 +51,7 @@ class HeldPolicy(TokenPolicy):
 class Seat:
     policy: HeldPolicy
     is_open: bool = True
+    max_running: int = 256
     error: Exception | None = None
 
 
@@ -103,6 +104,30 @@ def test_new_sessions_go_where_the_fewest_run() -> None:
         hold.set_result(None)
         assert sorted(await asyncio.gather(*calls)) == [0, 0, 0, 1, 1, 2, 2]
         assert await routes.ask("new") == 0
+
+    asyncio.run(go())
+
+
+def test_what_a_full_server_has_no_room_for_overflows_to_others_and_comes_back() -> None:
+    async def go() -> None:
+        routes = Routes(2)
+        apart, shared = routes.seats
+        apart.max_running, shared.is_open = 2, False
+        assert [await routes.ask(name) for name in "abcd"] == [0, 0, 0, 0]
+        hold = asyncio.get_running_loop().create_future()
+        apart.policy.answer = shared.policy.answer = hold
+        shared.is_open = True
+        calls = [asyncio.create_task(routes.ask(name)) for name in "abcd"]
+        await settled()
+        assert (apart.policy.asked[4:], shared.policy.asked) == (["a", "b"], ["c", "d"])
+        # Nobody else is awake: what there is no room for waits.
+        shared.is_open = False
+        calls += [asyncio.create_task(routes.ask("e"))]
+        await settled()
+        assert apart.policy.asked[6:] == ["e"]
+        hold.set_result(None)
+        assert await asyncio.gather(*calls) == [0, 0, 1, 1, 0]
+        assert [await routes.ask(name) for name in "abcd"] == [0, 0, 0, 0]
 
     asyncio.run(go())
 

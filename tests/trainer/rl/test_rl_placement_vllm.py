@@ -128,9 +128,10 @@ def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run
     assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     assert max(line["rollout/max_staleness"] for line in lines) <= 1
-    assert all(line["time/asleep_s"] > 0 for line in lines)
+    # It sleeps on where the next step's groups are there already.
+    assert any(line.get("time/asleep_s", 0.0) > 0 for line in lines)
     num_sleeps = [run.num_requests(0, f"/sleep?level=1&mode={mode}") for mode in ("abort", "keep")]
-    assert sum(num_sleeps) == len(lines)
+    assert 0 < sum(num_sleeps) <= len(lines)
     assert num_sleeps[0] > 0  # while the other is up its requests go there
     assert run.num_requests(0, "/wake_up?tags=weights") == len(lines)
     assert run.num_requests(1, "/sleep") == 0

@@ -40,7 +40,9 @@ from katgym.cli.main import main as command
 from katgym.console import stdout
 from katgym.environment.messages import Message
 from katgym.environment.reward import Success
+from katgym.play.engine import RolloutEngine
 from katgym.plugins.registry import register
+from katgym.policies.base import Sampling
 from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
 from katgym_trainer.config.new_model_config import NewModelConfig
 from katgym_trainer.config.rl_config import RlConfig
@@ -207,7 +209,8 @@ def success(folder: Path, weights: Path | None) -> float:
         model.load_state_dict(torch.load(weights))
     config = RlConfig.read(next(folder.glob("rl-*.toml")))
     policy = HfPolicy(model, AutoTokenizer.from_pretrained(path), name="kept", config=HfConfig())
-    found = asyncio.run(HeldOut(config).evaluate(policy, 0)).success
+    player = RolloutEngine(policy, sampling=Sampling(max_tokens=config.policy.max_tokens))
+    found = asyncio.run(HeldOut(config).evaluate(player, 0)).success
     told.write_text(json.dumps(found))
     return found
 

@@ -4,12 +4,13 @@
 
 32 B dense on H100s by their data sheet, 16 rollouts a GPU and step, 20 turns and 30k tokens on
 average, envs of 6 s a turn with a long tail (`Assumptions`); no GPU ran any of it. Servers have two
-GPUs. The share that trains is the best of some, chosen on 16 GPUs by throughput, for each
-placement, staleness and rule. Rules: requests of servers that go to sleep "freeze", or "as it is",
-are handed over; `partial` groups (`stale`); and `overflow`, as `Assumptions` says.
-`control`: "one" process each for the agent loop, rows and store, or "sharded", one of each for 16
-GPUs. One seed. `speedup` is over taking turns (colocated) on as many GPUs with the same
-control. Not here: what was run (`placements.py`).
+GPUs. The share that trains is each of some; of more than 16 GPUs the one of the best throughput on
+16, for each placement, staleness and rule. Rules: old groups are waited for or `partial` (`stale`);
+"freeze": requests of servers that go to sleep are not handed over. `control`: "one" process each
+for the agent loop, rows and store, or "sharded", one of each for 16 GPUs: with one of each 4,096
+GPUs are held up by these alone, so that placements and rules that leave trainers waiting for groups
+elsewhere are alike there. One seed. `speedup` is over taking turns (colocated) on as many GPUs with
+the same control. Not here: what was run (`placements.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import functools
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,32 +40,25 @@ from katgym_trainer.config.rl_config import (
 )  # fmt: skip
 from katgym_trainer.config.run_config import ModelConfig
 
-GPUS, CHOSEN_ON, SIMULATED = (8, 64, 512, 4096), 16, 16
+GPUS, SIMULATED = (8, 64, 512, 4096), 16
 SHARES = (0.25, 0.375, 0.5)
-RULES: dict[str, dict[str, bool]] = {
-    "freeze": {"hand_over": False},
-    "as it is": {},
-    "overflow": {"overflow": True},
-    "partial": {},
-    "overflow, partial": {"overflow": True},
-}
 SEEDS = 1
 
 
 def cases() -> Iterator[tuple[str, int, str]]:
     """Yield placement, staleness and rule."""
-    yield "colocated", 0, "as it is"
+    yield "colocated", 0, "wait"
     for staleness in (2, 4, 8):
-        yield "disaggregated", staleness, "as it is"
-        yield "multiplexed", staleness, "as it is"
-    yield from (("multiplexed", 4, rule) for rule in RULES if rule != "as it is")
+        yield "disaggregated", staleness, "wait"
+        yield "multiplexed", staleness, "wait"
+    yield from (("multiplexed", 4, "freeze"), ("disaggregated", 4, "partial"))
+    yield "multiplexed", 4, "partial"
 
 
 def scenario(placement: str, staleness: int, rule: str, gpus: int, share: float, control: str,
              seed: int) -> Scenario:  # fmt: skip
     """Return a run on so many GPUs; of more than 16 one of alike parts."""
-    assumed = Assumptions(weights=32e9, gpus_per_server=2, seed=seed,
-                          **RULES[rule])  # fmt: skip
+    assumed = Assumptions(weights=32e9, gpus_per_server=2, seed=seed, hand_over=rule != "freeze")
     num_parts = max(1, gpus // SIMULATED)
     if control == "sharded":  # one of each process for a part, side by side
         costs = ("rows_token_s", "store_turn_s")
@@ -75,7 +71,7 @@ def scenario(placement: str, staleness: int, rule: str, gpus: int, share: float,
         policy=PolicyConfig(uri="vllm", max_tokens=4096, max_context_tokens=131_072),
         rollouts=RolloutsConfig(num_groups=part, group_size=16, max_concurrency=10**6,
                                 max_staleness=staleness,
-                                stale=StaleGroups.PARTIAL if "partial" in rule
+                                stale=StaleGroups.PARTIAL if rule == "partial"
                                 else StaleGroups.WAIT),
         trainer={"max_tokens": 131_072},
     )  # fmt: skip
@@ -93,6 +89,7 @@ def scenario(placement: str, staleness: int, rule: str, gpus: int, share: float,
     )
 
 
+@functools.cache
 def predict(*case: Any) -> dict[str, float]:
     """Return the means over seeds."""
     found = [dataclasses.asdict(Prediction.of(scenario(*case, seed))) for seed in range(SEEDS)]
@@ -100,15 +97,17 @@ def predict(*case: Any) -> dict[str, float]:
     return {name: statistics.fmean(each[name] for each in found) for name in names}
 
 
-def best_share(placement: str, staleness: int, rule: str) -> float:
-    """Return the share of GPUs to train on with which most rollouts are trained on."""
+def shares(placement: str, staleness: int, rule: str, gpus: int) -> Sequence[float]:
+    """Return the shares of GPUs to train on: all, or of many GPUs the one that trains most."""
     if placement == "colocated":
-        return 1.0
+        return (1.0,)
+    if gpus <= SIMULATED:
+        return SHARES if gpus > 8 else SHARES[::2]  # a server has two
 
     def rate(share: float) -> float:
-        return predict(placement, staleness, rule, CHOSEN_ON, share, "one")["rollouts_per_hour"]
+        return predict(placement, staleness, rule, SIMULATED, share, "one")["rollouts_per_hour"]
 
-    return max(SHARES, key=rate)
+    return (max(SHARES, key=rate),)
 
 
 def run() -> int:
@@ -117,12 +116,14 @@ def run() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the CSV")
     parser.add_argument("--gpus", type=int, nargs="*", default=GPUS)
     args = parser.parse_args()
-    shares = {case: best_share(*case) for case in cases()}
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.check_output(git, cwd=Path(__file__).parent, text=True).strip()
     rows: list[dict[str, Any]] = []
     turns: dict[tuple[int, str], float] = {}
     for gpus in args.gpus:
         for control in ("one", "sharded") if gpus > SIMULATED else ("one",):
-            for (placement, staleness, rule), share in shares.items():
+            tried = [(*case, share) for case in cases() for share in shares(*case, gpus)]
+            for placement, staleness, rule, share in tried:
                 found = predict(placement, staleness, rule, gpus, share, control)
                 rate = found["rollouts_per_hour"]
                 turns.setdefault((gpus, control), rate)
@@ -139,7 +140,7 @@ def run() -> int:
                         "too_old": round(found["too_old"], 3),
                         "packing": round(found["packing"], 3),
                         "store": round(found["store"], 3),
-                        "agent_loop": round(found["agent_loop"], 3),
+                        "agent_loop": round(found["agent_loop"], 3), "commit": commit,
                     }
                 )  # fmt: skip
                 stdout.print(rows[-1], markup=False, soft_wrap=True)

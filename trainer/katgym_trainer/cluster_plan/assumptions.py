@@ -49,7 +49,7 @@ class Assumptions:
     train_gpus: CountOrZero = 0
     """GPUs, assumed: ranks of the trainer; 0: as many as servers with tag 'train' have, or 1."""
     gpus_per_server: Count = 1
-    """GPUs, assumed: of a server that names no devices."""
+    """GPUs, assumed: of a server that names neither devices nor gpus."""
     gpus_per_node: Count = 8
     """GPUs, assumed: nodes are paid for whole."""
     gpu_hour: NotNegative = 2.5
@@ -90,8 +90,8 @@ class Assumptions:
 
     loop_turn_s: NotNegative = 150e-6
     """s, benchmarks/rollouts.csv: CPU of a turn of the agent loop."""
-    loops: Count = 1
-    """processes, assumed: of agent loops."""
+    loops: CountOrZero = 0
+    """processes, assumed: of agent loops; 0: [cluster] rollout_workers, or 1."""
     gateway_call_s: NotNegative = 806e-6
     """s, benchmarks/gateway.csv: CPU of a call of 576 tokens through a gateway."""
     gateway_token_s: NotNegative = 0.13e-6
@@ -107,8 +107,6 @@ class Assumptions:
 
     hand_over: bool = True
     """rule, assumed: who goes to sleep hands running requests over; not where experts are told."""
-    overflow: bool = False
-    """rule, no run has it: servers with tag 'train' take what the others have no room for."""
 
     steps: Count = 12
     """steps, assumed: simulated; the first third is left out."""

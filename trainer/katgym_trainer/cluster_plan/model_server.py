@@ -32,11 +32,6 @@ class ServerRates:
     max_running: int
     """Requests at a time; others wait."""
 
-    @property
-    def num_half(self) -> float:
-        """Sequences with which it decodes half as fast as with very many."""
-        return self.round_s / self.sequence_s
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedCall:

@@ -95,7 +95,7 @@ class Prediction:
             packing=totals.prepare_s / wall_s,
             store=totals.store_s / wall_s,
             sync=totals.sync_s / wall_s,
-            agent_loop=totals.loop_s / wall_s / assumed.loops,
+            agent_loop=totals.loop_s / wall_s / max(1, assumed.loops),
             gateway=totals.gateway_s / wall_s / assumed.gateways,
             staleness=totals.ages / max(1.0, totals.trained),
             dropped=totals.num_dropped / totals.num_steps / sizes.num_groups,

@@ -32,6 +32,8 @@ class Scenario:
     train_rate: float
     """Packed tokens a second of all of them."""
     sync_bytes: float
+    is_overlapped: bool = False
+    """Whether the trainer goes on while servers read weights and these are checked."""
     assumed: Assumptions = field(default_factory=Assumptions)
     num_parts: int = 1
 
@@ -65,9 +67,13 @@ class Scenario:
         shared = sum(server.gpus for server in servers if server.is_shared)
         train_gpus = assumed.train_gpus * assumed.copies or shared or assumed.copies
         lora, size = config.trainer_config().lora_rank, shape["weights"]
+        # The trainer's model may change once all its weights are in files.
+        overlaps = config.policy.sync in (SyncKind.AUTO, SyncKind.RELOAD)
         if lora and config.policy.sync is not SyncKind.RELOAD:
+            overlaps = False
             size = 14 * lora * (size / 12) ** 0.5  # two factors of seven matrices a layer
         rate = assumed.train_rate or assumed.train_flops / (6 * shape["active"])
+        workers = config.cluster.rollout_workers if config.cluster is not None else 1
         # A part has whole servers, ranks and groups.
         apart = sum(server.gpus for server in servers if not server.is_shared)
         enough = (apart + max(train_gpus, shared)) / assumed.simulated_gpus
@@ -87,7 +93,8 @@ class Scenario:
             train_gpus=train_gpus // num_parts,
             train_rate=rate * train_gpus / num_parts,
             sync_bytes=2 * size,
-            assumed=assumed,
+            is_overlapped=overlaps and config.rollouts.max_staleness > 0,
+            assumed=dataclasses.replace(assumed, loops=assumed.loops or workers),
             num_parts=num_parts,
         )
 

@@ -2,15 +2,16 @@
 
 The rules are the run's own: which groups begin, and which a step waits for or drops
 (`rl/group_stream.py`), who is asked (`rl/servers/load_balancing.py`), who sleeps until when
-(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`); and one of `Assumptions` that
-no run has. Not simulated: evaluations, checkpoints, groups that are refused or played again,
-deaths, sandboxes. Not here: servers (`model_server.py`), what a reader gets (`prediction.py`).
+(`rl/servers/server_pool.py`), what happens in turn (`rl/rl_run.py`). Not simulated: evaluations,
+checkpoints, groups that are refused or played again, deaths, sandboxes. Not here: servers
+(`model_server.py`), what a reader gets (`prediction.py`).
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from katgym_trainer.cluster_plan.events import Event, Line, Places, Process, Timeline
@@ -74,10 +75,14 @@ class Simulation:
         speed = self.assumed.sampler_speed
         self.servers = [ModelServer(self.clock, rates, speed) for rates in scenario.servers]
         self._shared = [server for server in self.servers if server.rates.is_shared]
-        self._loops = Line(self.clock, self.assumed.loops)
+        self._apart = [server for server in self.servers if not server.rates.is_shared]
+        self._loops = Line(self.clock, max(1, self.assumed.loops))
         self._gateways = Line(self.clock, self.assumed.gateways)
-        self._version = self._served_version = self._num_drawn = 0
-        self._is_training = self._is_over = False
+        self._version = self._served_version = self._sampled_version = self._num_drawn = 0
+        self._next_step, self._is_over = 1, False
+        self._delivered = Event()
+        """The newest weights are there."""
+        self._delivered.set()
         self._running: dict[SimulatedGroup, None] = {}
         self._finished: list[SimulatedGroup] = []
         self._places = Places(scenario.rollouts.max_concurrency)
@@ -101,13 +106,13 @@ class Simulation:
             if step == num_warm:
                 before, totals = self._observe(Totals()), Totals()
             # 1. Groups, by weights at most max_staleness steps old; they are written down.
-            began, self._is_training = clock.now, False
-            while len(self._finished) < num_groups or self._has_to_wait():
+            began, self._next_step = clock.now, self._version + 1
+            while not self._is_ready():
                 self._fill()
                 yield self._changed
             order = sorted(self._finished, key=lambda g: (g.begun_version, g.number))
             taken, self._finished = order[:num_groups], order[num_groups:]
-            self._is_training = True
+            self._next_step += 1
             self._fill()
             totals.wait_s += clock.now - began
             num_turns, flat = self._count(taken, totals)
@@ -115,32 +120,31 @@ class Simulation:
             yield num_turns * assumed.store_turn_s
 
             # 2. The step; servers that share its devices sleep.
-            if self._shared:
+            if any(server.is_awake for server in self._shared):
                 self._send_to_sleep()
                 yield assumed.sleep_s
             ranks = scenario.train_gpus * scenario.num_parts
             prepare_s = flat * (assumed.rows_token_s + assumed.pack_token_s / ranks)
             packed = flat * (1 - assumed.shared_prefix) / scenario.num_parts
             train_s = (packed / scenario.train_rate + assumed.step_s) / assumed.trainer_speed
-            totals.prepare_s, totals.train_s = (
-                totals.prepare_s + prepare_s,
-                totals.train_s + train_s,
-            )
+            totals.prepare_s += prepare_s
+            totals.train_s += train_s
             yield prepare_s + train_s
 
-            # 3. New weights: written while servers sample, read while they stand.
+            # 3. New weights: written while servers sample, read while they stand. The trainer waits
+            # until they are there where servers need its devices or its model.
             began = clock.now
+            yield self._delivered
+            self._version, self._next_step = self._version + 1, self._version + 2
+            self._delivered = Event()
+            wakes = self._shared and not (self._apart and self._is_ready())
             yield scenario.sync_bytes / assumed.write_rate
-            for server in self.servers:
-                server.freeze()
-            yield scenario.sync_bytes / assumed.read_rate
-            self._served_version += 1
-            for server in self.servers:
-                server.go_on()
-            self._open()
-            yield assumed.probe_s
+            clock.begin(self._deliver(self.servers if wakes else self._apart))
+            if wakes or not scenario.is_overlapped:
+                yield self._delivered
             totals.sync_s += clock.now - began
-            totals.num_dropped += self._advance()
+            totals.num_dropped += self._give_up()
+            self._fill()
             totals.num_steps += 1
         now, self.totals, self._is_over = self._observe(Totals()), totals, True
         for name in ("wall_s", "sampler_s", "sampled", "loop_s", "gateway_s"):
@@ -155,6 +159,24 @@ class Simulation:
             totals.sampler_s += busy_s * server.rates.gpus
             totals.sampled += sampled
         return totals
+
+    def _deliver(self, servers: Sequence[ModelServer]) -> Process:
+        """Give servers the weights that are written, and wake those that sleep."""
+        for server in servers:
+            server.freeze()
+        yield self.scenario.sync_bytes / self.assumed.read_rate
+        self._served_version += 1
+        for server in servers:
+            server.go_on()
+        self._open()
+        yield self.assumed.probe_s
+        self._sampled_version = self._served_version
+        self._fill()
+        self._delivered.set()
+
+    def _is_ready(self) -> bool:
+        """Return whether the next step's groups are there."""
+        return len(self._finished) >= self.scenario.rollouts.num_groups and not self._has_to_wait()
 
     def _has_to_wait(self) -> bool:
         """Return whether a group still plays that some later step would find too old."""
@@ -172,32 +194,32 @@ class Simulation:
     def _fill(self) -> None:
         """Begin groups while the bound allows it."""
         sizes = self.scenario.rollouts
-        steps = sizes.max_staleness + (not self._is_training)
+        steps = sizes.max_staleness + 2 + self._sampled_version - self._next_step
         while len(self._running) + len(self._finished) < steps * sizes.num_groups:
             group = SimulatedGroup(
-                number=self._num_drawn, begun_version=self._version, num_left=sizes.group_size
+                number=self._num_drawn,
+                begun_version=self._sampled_version,
+                num_left=sizes.group_size,
             )
             self._num_drawn += 1
             self._running[group] = None
             for attempt in range(sizes.group_size):
                 self.clock.begin(self._play(group, attempt))
 
-    def _advance(self) -> int:
-        """Note new weights; return how many groups are given up as too old."""
-        self._version, self._is_training = self._version + 1, False
-        dropped = 0
-        if self.scenario.rollouts.stale is StaleGroups.DROP:
-            oldest = self._version - self.scenario.rollouts.max_staleness
-            for group in [group for group in self._running if group.begun_version < oldest]:
-                group.is_dropped = True
-                del self._running[group]
-                dropped += 1
-                for call in list(group.calls):
-                    call.abort()
-            fresh = [g for g in self._finished if min(g.turns)[0] >= oldest]
-            dropped += len(self._finished) - len(fresh)
-            self._finished = fresh
-        self._fill()
+    def _give_up(self) -> int:
+        """Return how many groups are given up as too old."""
+        if self.scenario.rollouts.stale is not StaleGroups.DROP:
+            return 0
+        oldest, dropped = self._version - self.scenario.rollouts.max_staleness, 0
+        for group in [group for group in self._running if group.begun_version < oldest]:
+            group.is_dropped = True
+            del self._running[group]
+            dropped += 1
+            for call in list(group.calls):
+                call.abort()
+        fresh = [group for group in self._finished if min(group.turns)[0] >= oldest]
+        dropped += len(self._finished) - len(fresh)
+        self._finished = fresh
         return dropped
 
     def _count(self, taken: list[SimulatedGroup], totals: Totals) -> tuple[int, float]:
@@ -237,10 +259,7 @@ class Simulation:
     def _choose(self, home: ModelServer | None) -> ModelServer:
         """Return who is asked, of those that take requests."""
         awake = [server for server in self.servers if server.is_awake]
-        if self.assumed.overflow:
-            # Those apart first, as long as one decodes less than half as fast as it could.
-            apart = [s for s in awake if not s.rates.is_shared and s.num_calls < s.rates.num_half]
-            awake = apart or awake
+        awake = [s for s in awake if s.num_calls < s.rates.max_running] or awake
         return home if home in awake else min(awake, key=lambda server: server.num_calls)
 
     # A rollout.

@@ -87,6 +87,10 @@ class GroupFeed(abc.ABC):
     def note_sampled(self, version: int) -> None:  # noqa: B027 - others play, who see it in tokens
         """Take note that the policy samples from weights that were on their way."""
 
+    def has_next(self, version: int) -> bool:  # others play, and are not asked
+        """Return whether the groups of the step after weights `version` are there."""
+        return False
+
     @abc.abstractmethod
     async def take(self, should_stop: Callable[[], bool]) -> Taken:
         """Wait for the groups of a step; none once `should_stop`."""
@@ -195,23 +199,12 @@ class GroupStream(GroupFeed):
         """
         began = time.perf_counter()
         num_groups, self._next_step = self._config.num_groups, self._trained + 1
-        while len(self._finished) < num_groups or self._has_to_wait():
+        while len(self._finished) < num_groups or self._has_to_wait(self._trained):
             self._fill()
             if should_stop():
                 return Taken(groups=())
-            done, _ = await asyncio.wait(
-                self._running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in sorted(done, key=lambda task: self._running[task].number):
-                # A finished group is kept, or refused while another can be offered in its place.
-                del self._begun[self._running.pop(task).number]
-                played = task.result()
-                self._failed.check(played.group)
-                is_refused = played.was_refused
-                if is_refused is None:
-                    has_place = len(self._refused) < self._config.max_offered - num_groups
-                    is_refused = has_place and len(set(played.group.rewards)) < 2
-                (self._refused if is_refused else self._finished).append(played)
+            await asyncio.wait(self._running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            self._collect()
         # The oldest weights first, then in the order of their draws.
         order = sorted(self._finished, key=lambda p: (p.begun_version, p.draw.number))
         groups = sorted(order[:num_groups], key=lambda played: played.draw.number)
@@ -232,14 +225,37 @@ class GroupStream(GroupFeed):
     def idle_s(self) -> float:
         return self._idle.since_last()
 
-    def _has_to_wait(self) -> bool:
-        """Return whether a group still plays that some later step would find too old."""
+    def has_next(self, version: int) -> bool:
+        self._collect()
+        fresh = self._finished
+        if self._config.stale is StaleGroups.DROP:
+            oldest = version - self._config.max_staleness
+            fresh = [played for played in fresh if played.oldest_version >= oldest]
+        return len(fresh) >= self._config.num_groups and not self._has_to_wait(version)
+
+    def _collect(self) -> None:
+        """Take in the groups that ended: each is kept, or refused while another can be offered in
+        its place."""
+        ended = [task for task in self._running if task.done()]
+        for task in sorted(ended, key=lambda task: self._running[task].number):
+            del self._begun[self._running.pop(task).number]
+            played = task.result()
+            self._failed.check(played.group)
+            is_refused = played.was_refused
+            if is_refused is None:
+                most = self._config.max_offered - self._config.num_groups
+                is_refused = len(self._refused) < most and len(set(played.group.rewards)) < 2
+            (self._refused if is_refused else self._finished).append(played)
+
+    def _has_to_wait(self, version: int) -> bool:
+        """Return whether a group still plays that some later step than that after weights `version`
+        would find too old."""
         if self._config.stale is not StaleGroups.WAIT:
             return False
         finished = sorted(played.begun_version for played in self._finished)
-        oldest = self._trained - self._config.max_staleness
+        oldest = version - self._config.max_staleness
         return must_wait(
-            self._begun.values(), finished, oldest=oldest, newest=self._trained,
+            self._begun.values(), finished, oldest=oldest, newest=version,
             num_groups=self._config.num_groups,
         )  # fmt: skip
 

@@ -55,6 +55,7 @@ class HeldOut:
     def __init__(self, config: RlConfig) -> None:
         """Choose the tasks; `UsageError` for what cannot be played."""
         options = config.evaluate
+        self._every_steps, self._last_step = options.every_steps, config.loop.num_steps
         self._sampling = Sampling(
             temperature=options.temperature, max_tokens=config.policy.max_tokens
         )
@@ -77,6 +78,10 @@ class HeldOut:
             )
             for name in dict.fromkeys(names)
         }
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the tasks are played after a step."""
+        return step % max(1, self._every_steps) == 0 or step == self._last_step
 
     async def evaluate(self, player: GroupPlayer, step: int) -> HeldOutResult:
         """Have all tasks played with the policy as it is, beside groups that are trained on."""

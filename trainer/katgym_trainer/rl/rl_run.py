@@ -224,7 +224,9 @@ class RlRun(RankedRlRun):
                     # 3. New weights for the policy, which goes on with them; those of the step
                     # before are there by now.
                     step = self.trainer.num_steps
-                    metrics |= earlier | await delivery.begin(step)
+                    is_evaluated = self.held_out is not None and self.held_out.is_due(step)
+                    has_pause = is_evaluated or step == self.num_steps
+                    metrics |= earlier | await delivery.begin(step, has_pause=has_pause)
 
                     # 4. Held-out tasks, and what is kept.
                     metrics |= await self._evaluate(player, delivery)
@@ -242,12 +244,10 @@ class RlRun(RankedRlRun):
         return metrics
 
     def _step(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
-        sizes, masks = self.config.rollouts, self.config.rewards.masks()
-        is_partial = sizes.stale is StaleGroups.PARTIAL
-        oldest = self.trainer.num_steps - sizes.max_staleness if is_partial else 0
-        rows = self.trainer.rows_of(
-            groups, masks=masks, shaping=self.shaping, oldest_version=oldest
-        )
+        sizes, how = self.config.rollouts, {"masks": self.config.rewards.masks()}
+        oldest = self.trainer.num_steps - sizes.max_staleness
+        oldest = oldest if sizes.stale is StaleGroups.PARTIAL else 0
+        rows = self.trainer.rows_of(groups, shaping=self.shaping, oldest_version=oldest, **how)
         return self.trainer.step_rows(rows, is_scaled=True)
 
     async def _stay_awake(self) -> None:
@@ -345,8 +345,7 @@ class RlRun(RankedRlRun):
     ) -> dict[str, float]:
         """Play the held-out tasks if it is time, and keep the best weights."""
         step = self.trainer.num_steps
-        is_due = step == 0 if is_first else step % max(1, self.config.evaluate.every_steps) == 0
-        if self.held_out is None or not (is_due or step == self.num_steps):
+        if self.held_out is None or not (step == 0 if is_first else self.held_out.is_due(step)):
             return {}
         if is_first:
             self.observer.say("evaluating the first weights")
@@ -356,8 +355,9 @@ class RlRun(RankedRlRun):
         self.folder.append_eval(result.lines)
         await self._in_thread(self.kept.record_held_out, step, result.rollouts)
         if self._keeps_best:
-            offer = self.best.offer
-            await self._in_thread(offer, self.trainer, step=step, headline=result.headline)
+            await self._in_thread(
+                self.best.offer, self.trainer, step=step, headline=result.headline
+            )
         return {**delivered, **result.metrics, "time/evaluate_s": time.perf_counter() - began}
 
     @property

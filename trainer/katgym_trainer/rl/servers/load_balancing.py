@@ -1,8 +1,10 @@
 """One policy over several servers: each request goes to one that is up and awake.
 
 Calls of an episode stay on the server that has computed its prefix, as long as that one takes
-requests; others go to the one with the fewest running. Where none takes requests they wait. What a
-server gives up, as it goes to sleep, goes on elsewhere after the tokens that it had sampled.
+requests and has room; others go to the one with the fewest running. So what is more than servers
+have room for goes to those on the trainer's devices while these are awake. Where none takes
+requests they wait. What a server gives up, as it goes to sleep, goes on elsewhere after the tokens
+that it had sampled.
 
 Not here: which servers are up and awake (`run_servers.py`, `server_pool.py`).
 """
@@ -47,6 +49,10 @@ class Seat(Protocol):
         """Whether it takes requests: it is up and awake."""
 
     @property
+    def max_running(self) -> int:
+        """Requests that it has room for; more wait."""
+
+    @property
     def error(self) -> Exception | None:
         """Why it will never be up again; None while that is not so."""
 
@@ -87,6 +93,8 @@ class BalancedPolicy(TokenPolicy):
                 continue
             home = self._homes.get(session_id)
             opened = [number for number in opened if number != gave_up] or opened
+            free = [n for n in opened if self._num_running[n] < self._seats[n].max_running]
+            opened = free or opened
             number = home if home in opened else min(opened, key=self._num_running.__getitem__)
             self._homes[session_id] = number
             self._num_running[number] += 1

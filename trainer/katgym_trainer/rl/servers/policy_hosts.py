@@ -39,8 +39,12 @@ class PolicyHost(abc.ABC):
         Raises `WeightSyncError` where what it samples from is not what the trainer has.
         """
 
-    async def begin_push(self, version: int) -> asyncio.Future[dict[str, float]]:
+    async def begin_push(
+        self, version: int, *, should_wake: bool = True
+    ) -> asyncio.Future[dict[str, float]]:
         """Begin a push, and return its end: the trainer may go on to change its weights.
+
+        should_wake: whether servers that sleep on its devices are to play now.
 
         Where nothing is gained it is at its end already.
         """

@@ -84,6 +84,11 @@ class RunServer:
         """Whether it takes requests."""
         return self.is_up and not self.is_asleep
 
+    @property
+    def max_running(self) -> int:
+        """Requests that it has room for."""
+        return self._options.max_concurrency
+
     def state(self) -> ServerState:
         """Return what a rollout worker needs to ask it."""
         return ServerState(

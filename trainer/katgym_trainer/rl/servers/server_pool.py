@@ -115,7 +115,7 @@ class ServerPool(PolicyHost):
 
     @contextlib.asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        """Have the shared servers sleep; they wake with the weights that are pushed next.
+        """Have the shared servers sleep; they wake with weights of a push that is to wake them.
 
         What torch keeps of the step for the next one is theirs again; optimizer state and
         gradients are not moved.
@@ -131,24 +131,37 @@ class ServerPool(PolicyHost):
                 await server.fall_asleep(mode)
 
         async with self._devices, self._weights:
-            await all_of(send_to_sleep(server) for server in shared if server.is_up)
+            await all_of(send_to_sleep(server) for server in shared if server.is_open)
             yield
             if shared and torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    async def begin_push(self, version: int) -> asyncio.Future[dict[str, float]]:
-        is_alone = any(server.is_shared or server.needs_model for server in self._servers)
+    async def begin_push(
+        self, version: int, *, should_wake: bool = True
+    ) -> asyncio.Future[dict[str, float]]:
+        # Somebody has to sample.
+        should_wake |= not any(server.is_open for server in self._servers)
+        is_alone = any(server.needs_model for server in self._servers) or (
+            should_wake and any(server.is_shared for server in self._servers)
+        )
         if is_alone or not self._config.rollouts.max_staleness:
-            return await super().begin_push(version)
+            ended: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
+            ended.set_result(await self._deliver(should_wake=should_wake))
+            return ended
         async with self._weights:
             weights = await self._ready_weights()
-        return asyncio.create_task(self._deliver(weights))
+        return asyncio.create_task(self._deliver(weights, should_wake=should_wake))
 
     async def push(self, version: int) -> dict[str, float]:
         return await self._deliver()
 
-    async def _deliver(self, weights: ReadyWeights | None = None) -> dict[str, float]:
-        """Give all servers weights; None: the trainer's, which wait for it."""
+    async def _deliver(
+        self, weights: ReadyWeights | None = None, *, should_wake: bool = True
+    ) -> dict[str, float]:
+        """Give servers weights; None: the trainer's, which wait for it.
+
+        should_wake: also those that sleep, who are awake then.
+        """
         began = time.perf_counter()
         times: list[SyncTimes] = []
         while not times:
@@ -159,10 +172,11 @@ class ServerPool(PolicyHost):
             if not any(server.is_up for server in self._servers):
                 await self._changed.wait()
                 continue
+            should_wake |= not any(server.is_open for server in self._servers)
             # Give them to all servers that are up; those that end meanwhile are left out.
             async with self._weights if weights is None else contextlib.nullcontext():
                 ready = weights or await self._ready_weights()
-                up = [server for server in self._servers if server.is_up]
+                up = [s for s in self._servers if s.is_up and (should_wake or not s.is_asleep)]
                 gates = self._joint_gates(len(up))
                 results = await asyncio.gather(
                     *(server.deliver(ready, gates) for server in up),
@@ -182,7 +196,8 @@ class ServerPool(PolicyHost):
         }
         if self._own:
             found["sync/num_restarts"] = float(sum(server.num_restarts for server in self._own))
-        if shared := [server for server in self._servers if server.is_shared]:
+        shared = [server for server in self._servers if server.is_shared]
+        if shared and should_wake:
             found["time/asleep_s"] = max(server.asleep_s for server in shared)
         return found
 

@@ -30,13 +30,17 @@ class WeightDelivery:
         push = self._under_way
         return push is not None and push.done() and push.exception() is not None
 
-    async def begin(self, step: int) -> dict[str, float]:
+    async def begin(self, step: int, *, has_pause: bool = False) -> dict[str, float]:
         """Send weights; return metrics of pushes that ended since, and the wait for them.
 
-        Waits for the push before, and raises what it raised.
+        has_pause: whether the trainer has something else to wait for than groups.
+
+        Waits for the push before, and raises what it raised. Servers that sleep on the trainer's
+        devices sleep on where it does not wait: the next step's groups are there.
         """
         found, began = await self.end(), time.perf_counter()
-        push = await self._host.begin_push(step)
+        should_wake = has_pause or not self._feed.has_next(step)
+        push = await self._host.begin_push(step, should_wake=should_wake)
         waited_s, self._waited_s = self._waited_s + time.perf_counter() - began, 0.0
         self._feed.advance(step, is_sampled=push.done())
         if push.done():

@@ -95,6 +95,11 @@ class ToldSeat:
         return self.state.is_open and self._is_connected
 
     @property
+    def max_running(self) -> int:
+        """Requests that it has room for."""
+        return self.state.config.max_concurrency
+
+    @property
     def error(self) -> Exception | None:
         """Why it will never be up again."""
         return PolicyError(self.state.error) if self.state.error else None

@@ -76,6 +76,8 @@ class GatewayConfig:
     weights_tolerance: float = 0.25
     """Largest difference of greedy tokens' log-probabilities between model servers; 0 compares no
     weights."""
+    has_spans: bool = False
+    """Whether every call is an OpenTelemetry span, sent to where the variables OTEL_* say."""
     num_shards: int = 1
     """Processes that share the sessions, each with a store of its own in the store's folder."""
     keepalive_s: float = 10.0

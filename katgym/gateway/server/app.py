@@ -14,7 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from katgym.errors import MissingDependencyError
 from katgym.gateway.call import CallContext, Dialect, Progress, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
@@ -46,6 +47,9 @@ from katgym.gateway.wire.model_list import (
     openai_model,
 )
 
+if TYPE_CHECKING:
+    from katgym.gateway.server.call_spans import CallSpans  # imports OpenTelemetry
+
 logger = logging.getLogger(__name__)
 
 _STREAM = "text/event-stream"
@@ -62,8 +66,12 @@ _APIS: dict[str, Dialect] = {
 class GatewayApp:
     """Serves one gateway over HTTP."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, spans: CallSpans | None = None) -> None:
+        """spans: of calls; None: as the gateway's config says."""
         self._gateway = gateway
+        self._spans = spans
+        if spans is None and gateway.config.has_spans:
+            self._spans = _import_spans().from_environment()
         self._keys = AgentKeys(gateway)
         self._large = LargeBodies()
         self._metrics = CallMetrics()
@@ -110,6 +118,8 @@ class GatewayApp:
         finally:
             self._large.close()
             await self._gateway.aclose()
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
 
     # ---- agents
 
@@ -126,10 +136,13 @@ class GatewayApp:
             await self._read(request, context, api.ROUTE)
             is_named = bool(context.idempotency_key)
             respond = self._gateway.respond_once if is_named else self._gateway.respond
+            work = respond(context)
+            if self._spans is not None:
+                work = self._spans.follow(work, context, request.headers)
+            work = self._count(work, context)
             if context.body.get("stream") is True or (context.is_large and context.call.is_stream):
-                return await self._stream(request, context, self._count(respond(context), context))
+                return await self._stream(request, context, work)
             # Answered at once; a client that disconnects ends its call.
-            work = self._count(respond(context), context)
             task = asyncio.current_task()
             assert task is not None
             gone = asyncio.ensure_future(wait_for_disconnect(request))
@@ -265,6 +278,16 @@ class GatewayApp:
         except GatewayError as failure:
             return error_response(anthropic_messages if is_anthropic else openai_chat, failure)
         return Response(msgspec.json.encode(shown), media_type=JSON)
+
+
+def _import_spans() -> type[CallSpans]:
+    try:
+        from katgym.gateway.server.call_spans import CallSpans
+    except ModuleNotFoundError as e:
+        raise MissingDependencyError(
+            f"has_spans needs {e.name!r}: pip install 'katgym[otel]'"
+        ) from e
+    return CallSpans
 
 
 def session_and_path(path: str) -> tuple[str, str]:

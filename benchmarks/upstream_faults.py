@@ -2,6 +2,7 @@
 
     python benchmarks/upstream_faults.py > benchmarks/upstream_faults.csv
     python benchmarks/upstream_faults.py --choices 2,100,1000,10000 > benchmarks/upstream_choice.csv
+    python benchmarks/upstream_faults.py --kills 20 --model DIR > benchmarks/upstream_kills.csv
 
 Sessions of several turns ask a gateway in front of two servers, each a process. Once a fifth of the
 calls are answered, one server begins to answer 500 or 429, to hang (its `/health` still answers),
@@ -9,6 +10,10 @@ to freeze (SIGSTOP), to break connections, to end (SIGKILL), or to answer a page
 (`all-...`), and are well again some seconds later. `slow` is no fault: every answer of one server
 takes 15 s from then on. `lost` are calls without an answer, of agents that ask once and wait for
 60 s; `noticed_s` is how long `/control/status` said `is_healthy` of a server that was not.
+
+`--kills`: servers that stream token ids are killed (SIGKILL) while both sample, by turns, and
+started again. `lost` are sampled tokens that were sent and had to be sampled again, or that the
+store has not; DIR has a tokenizer and a model's config.
 
 Not here: what is kept of the answers (`gateway_faults.py`).
 """
@@ -18,13 +23,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,11 +41,12 @@ import uvicorn
 from gateway_faults import END, free_ports, message_ids
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 HERE = Path(__file__).parent
+GENERATE_ROUTE = "/inference/v1/generate"
 FAULTS = ("500", "429", "hang", "freeze", "reset", "kill", "html", "slow", "all-500", "all-hang")
 PATIENCE_S = 60.0
 SLOW_S = 15.0
@@ -247,6 +256,128 @@ def measure(fault: str, args: argparse.Namespace) -> dict[str, object]:
     }
 
 
+# ---- tokens lost per kill
+
+NUM_STREAMED = 400
+
+
+def token_server(port: int, log: str) -> None:
+    """Stream `NUM_STREAMED` tokens in 2 s, with a byte in a file for each that was sent."""
+    answer = [1000 + i for i in range(NUM_STREAMED)]
+
+    async def generate(request: Request) -> Response:
+        body = await request.json()
+        ids = body["token_ids"]
+        done = next((n for n in range(len(ids)) if ids[-1 - n] < answer[0]), 0)
+        if "x-katgym-probe" in request.headers:
+            return JSONResponse({"choices": []})
+
+        async def events() -> AsyncIterator[bytes]:
+            for place in range(done, len(answer)):
+                await asyncio.sleep(0.005)
+                content = [{"token_id": answer[place], "logprob": -place / 1000}]
+                choice = {"index": 0, "token_ids": answer[place : place + 1]}
+                choice["logprobs"] = {"content": content}
+                choice["finish_reason"] = "length" if place == len(answer) - 1 else None
+                yield b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+                os.write(file, b".")
+            yield b"data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    card = {"id": "m", "object": "model", "max_model_len": 4096}
+    told = {"/v1/models": {"data": [card]}, "/health": {}}
+    told["/openapi.json"] = {"paths": {GENERATE_ROUTE: {}}}
+    routes = [Route(path, lambda _, body=body: JSONResponse(body)) for path, body in told.items()]
+    routes.append(Route(GENERATE_ROUTE, generate, methods=["POST"]))
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    uvicorn.run(Starlette(routes=routes), port=port, log_level="critical", access_log=False)
+
+
+def start_token_server(port: int, folder: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, __file__, "--serve", str(port), "--log", f"{folder}/{port}"]
+    process = subprocess.Popen(command)
+    asyncio.run(wait_until_ready(port))
+    return process
+
+
+async def stream_calls(gateway: str, name: str, num: int) -> Counter[str]:
+    """Make calls at once; return how they ended."""
+    ended: Counter[str] = Counter()
+
+    async def call(http: aiohttp.ClientSession, number: int) -> None:
+        messages = [{"role": "user", "content": f"{name} {number}"}]
+        url = f"{gateway}/s/{name}-{number}/v1/chat/completions"
+        body = {"model": "m", "messages": messages, "max_tokens": NUM_STREAMED}
+        async with http.post(url, json=body) as response:
+            ended[str(response.status)] += 1
+            await response.read()
+
+    async with aiohttp.ClientSession() as http:
+        await asyncio.gather(*(call(http, number) for number in range(num)))
+    return ended
+
+
+def measure_kills(num_kills: int, model: str) -> dict[str, object]:
+    """Return what became of calls, and of their tokens, while servers were killed."""
+    from katgym.rollout_store import RolloutStore
+
+    ports, num_calls = free_ports(3), 8
+    ended: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        servers = [start_token_server(port, folder) for port in ports[:2]]
+        command = [sys.executable, "-m", "katgym", "gateway", "--store", f"{folder}/store"]
+        command += ["--auth", "none", "--set", "answering=tokens", "--port", str(ports[2])]
+        command += ["--set", f"tokenizer={model}", "--set", "weights_tolerance=0"]
+        for port in ports[:2]:
+            command += ["--upstream", f"http://127.0.0.1:{port}"]
+        gateway = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            url = f"http://127.0.0.1:{ports[2]}"
+            asyncio.run(wait_until_ready(ports[2]))
+            for kill in range(num_kills):
+                place = kill % 2
+                kill_later = threading.Timer(0.3 + 0.07 * (kill % 20), servers[place].kill)
+                kill_later.start()
+                ended += asyncio.run(stream_calls(url, f"k{kill}", num_calls))
+                kill_later.join()
+                servers[place].wait()
+                servers[place] = start_token_server(ports[place], folder)
+                while not all(asyncio.run(ask_states(url))):
+                    time.sleep(0.2)
+        finally:
+            for process in (*servers, gateway):
+                process.kill()
+                process.wait()
+        num_sent = sum(Path(f"{folder}/{port}").stat().st_size for port in ports[:2])
+        with RolloutStore.open(Path(f"{folder}/store")) as store:
+            sessions = [f"k{kill}-{i}" for kill in range(num_kills) for i in range(num_calls)]
+            kept = [turn.tokens for name in sessions for turn in store.turns(name)]
+        want = [1000 + i for i in range(NUM_STREAMED)]
+        num_whole = sum(t is not None and list(t.completion_ids) == want for t in kept)
+    num_all = num_kills * num_calls
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, text=True)
+    return {
+        "kills": num_kills,
+        "calls": num_all,
+        "answered": ended["200"],
+        "kept_whole": num_whole,
+        "tokens": num_whole * NUM_STREAMED,
+        "tokens_sent": num_sent,
+        "lost": max(num_sent - num_whole * NUM_STREAMED, 0) + (num_all - num_whole) * NUM_STREAMED,
+        "python": sys.version.split()[0],
+        "commit": commit.strip(),
+    }
+
+
+async def ask_states(gateway: str) -> list[bool]:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"{gateway}/control/status") as response,
+    ):
+        return [u["is_healthy"] for u in (await response.json())["upstreams"]]
+
+
 # ---- what a choice costs
 
 
@@ -294,12 +425,20 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--choices", default="", help="numbers of servers, for the choice's cost")
+    parser.add_argument("--kills", type=int, default=0, help="number, for tokens lost per kill")
+    parser.add_argument("--model", default="", help="directory of a tokenizer, for --kills")
     parser.add_argument("--serve", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--log", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.serve and args.log:
+        token_server(args.serve, args.log)
+        return 0
     if args.serve:
         model_server(args.serve)
         return 0
-    if args.choices:
+    if args.kills:
+        rows = [measure_kills(args.kills, args.model)]
+    elif args.choices:
         rows = [measure_choice(int(num)) for num in args.choices.split(",")]
     else:
         rows = [measure(fault, args) for fault in args.faults.split(",")]

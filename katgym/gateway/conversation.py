@@ -52,7 +52,7 @@ class KnownAnswer:
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + len(self.completion_ids)
 
-    def first_ids(self, num: int) -> list[int]:
+    def first_ids(self, num: int) -> array[int]:
         """Return the first `num` of its prompt's and answer's ids."""
         pieces: list[array[int]] = []
         known: KnownAnswer | None = self
@@ -61,7 +61,7 @@ class KnownAnswer:
             pieces.append(own[: max(num - known.num_shared, 0)])
             num = min(num, known.num_shared)
             known = known.parent
-        ids: list[int] = []
+        ids = array("i")
         for piece in reversed(pieces):
             ids += piece
         return ids
@@ -78,7 +78,8 @@ class CallPlace:
     num_shared_messages: int = 0
     """Messages that the parent and this call have in common, the parent's answer included."""
     num_shared: int = 0
-    """Tokens that its prompt shares with the parent; 0 until `share_tokens` has compared them."""
+    """Tokens that its prompt shares with the parent; 0 until `share_tokens` has compared them, but
+    where the prompt was made of the parent's tokens."""
     is_extension: bool = False
     """Whether it goes on from the parent's answer."""
     is_same_prompt: bool = False
@@ -86,15 +87,15 @@ class CallPlace:
     branch: BranchReason | None = None
     """Why it does neither; None for the first call."""
 
-    def prompt_ids(self) -> list[int]:
+    def prompt_ids(self) -> array[int]:
         """Return the whole prompt of the parent."""
         assert self.parent is not None
         return self.parent.first_ids(self.parent.num_prompt_tokens)
 
-    def completion_ids(self) -> list[int]:
+    def completion_ids(self) -> array[int]:
         """Return the answer of the parent."""
         assert self.parent is not None
-        return self.parent.completion_ids.tolist()
+        return self.parent.completion_ids
 
     def share_tokens(self, prompt_ids: Sequence[int]) -> None:
         """Compare the call's prompt, which is known by now, with the parent's tokens.
@@ -103,10 +104,10 @@ class CallPlace:
         no token in common with is none.
         """
         parent = self.parent
-        if parent is None:
+        if parent is None or self.num_shared:
             return
         whole = parent.num_prompt_tokens if self.is_same_prompt else parent.num_tokens
-        self.num_shared = num_common(parent.first_ids(whole), prompt_ids)
+        self.num_shared = num_common(parent.first_ids(whole), as_ids(prompt_ids))
         if self.num_shared < whole and (self.is_extension or self.is_same_prompt):
             stripped = BranchReason.THINK_STRIPPED
             self.branch = stripped if parent.has_reasoning else BranchReason.RETOKENIZED
@@ -118,7 +119,7 @@ class CallPlace:
         parent = self.parent
         if parent is None or not parent.has_routes:
             return 0
-        return first_told(num_common(parent.first_ids(parent.num_tokens), prompt_ids))
+        return first_told(num_common(parent.first_ids(parent.num_tokens), as_ids(prompt_ids)))
 
 
 class Conversation:
@@ -227,6 +228,11 @@ class Conversation:
         return conversation
 
 
+def as_ids(ids: Sequence[int]) -> array[int]:
+    """Return ids as an array, which is compared and copied as one piece of memory."""
+    return ids if isinstance(ids, array) else array("i", ids)
+
+
 def _branch_reason(
     known: KnownAnswer, num_common_messages: int, messages: Sequence[Message]
 ) -> BranchReason:
@@ -263,12 +269,12 @@ def canonical(message: Message) -> str:
     Reasoning, call ids and outer blanks do not: clients drop, rename and trim them. Arguments are
     compared as JSON values where they are JSON.
     """
-    calls = [
-        (call["function"]["name"], _canonical_json(call["function"]["arguments"]))
-        for call in message.get("tool_calls", ())
-    ]
-    if not calls:
+    asked = message.get("tool_calls")
+    if not asked:
         return f"{message['role']}\0{message['content'].strip()}"
+    calls = [
+        (call["function"]["name"], _canonical_json(call["function"]["arguments"])) for call in asked
+    ]
     return f"{message['role']}\0{message['content'].strip()}\0{calls!r}"
 
 
@@ -280,6 +286,5 @@ def _canonical_json(text: str) -> str:
 
 
 def _hash(before: bytes, text: str) -> bytes:
-    digest = hashlib.blake2b(before, digest_size=16)
-    digest.update(text.encode("utf-8", "surrogatepass"))
-    return digest.digest()
+    data = before + text.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -70,6 +70,15 @@ def find_versions(
     return versions.spans(found.sent_s, found.answered_s, num_tokens)
 
 
+def check_prompt_ids(ids: list[Any]) -> array[int]:
+    """Return the ids of a prompt that a server tells; raises `NO_TOKEN_IDS` for what are none."""
+    try:
+        return array("i", ids)
+    except (TypeError, OverflowError) as e:
+        text = f"the model server answered prompt_token_ids that are none ({e})"
+        raise GatewayError(ErrorKind.NO_TOKEN_IDS, text) from e
+
+
 def check_verified(sampled: SampledTokens) -> None:
     """Raise `GatewayError` for weights that a sync left in an unknown state."""
     if not sampled.is_verified:

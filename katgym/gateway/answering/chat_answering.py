@@ -16,6 +16,7 @@ from typing import Any
 from katgym.environment.messages import Message
 from katgym.errors import PolicyError
 from katgym.gateway.answering.base import (
+    check_prompt_ids,
     check_routes,
     check_tokens,
     find_versions,
@@ -67,6 +68,7 @@ class ChatAnswering:
                 ErrorKind.NO_TOKEN_IDS,
                 "the model server answered no prompt_token_ids; it has to be vLLM >= 0.10.2",
             )
+        prompt_ids = check_prompt_ids(prompt_ids)
         told = (
             check_routes(own, prompt_ids, answer.completion_ids)
             for own, answer in zip(routes, answers, strict=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from katgym.errors import PolicyError
 from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.errors import ErrorKind, GatewayError
@@ -54,7 +56,8 @@ class _Completion:
 class StreamedCompletions:
     """A `StreamedCall`; see `upstreams/exchange.py`.
 
-    extra: further sampling parameters. decode: ids to text, special tokens left out.
+    extra: further sampling parameters. encode_ids: a prompt's ids to JSON. decode: ids to text,
+        special tokens left out.
     is_resumable: whether what was sampled may be kept where another server has to go on.
     on_tokens: called when tokens came, with what returns all of them; None for nobody.
     """
@@ -66,6 +69,7 @@ class StreamedCompletions:
         versions: VersionLog,
         *,
         has_generate: bool,
+        encode_ids: Callable[[Sequence[int]], bytes],
         decode: Callable[[Sequence[int]], str],
         is_resumable: bool = True,
         on_tokens: Callable[[Callable[[], Sequence[int]]], None] | None = None,
@@ -74,6 +78,7 @@ class StreamedCompletions:
         self._extra = extra
         self._versions = versions
         self._has_generate = has_generate
+        self._encode_ids = encode_ids
         self._decode = decode
         self._is_resumable = is_resumable and not any(extra.get(p) for p in _OUTPUT_PENALTIES)
         self._on_tokens = on_tokens
@@ -122,10 +127,13 @@ class StreamedCompletions:
         extra = dict(self._extra)
         if num and extra.get("min_tokens"):
             extra["min_tokens"] = max(extra["min_tokens"] - num, 0)
+        ids = msgspec.Raw(self._encode_ids(request.prompt_ids))
+        request = replace(request, prompt_ids=request.prompt_ids[:1])
         if not self._has_generate:
-            return completions_body(request) | extra
+            return completions_body(request) | extra | {"prompt": ids}
         body = generate_body(request)
         body["sampling_params"] |= extra
+        body["token_ids"] = ids
         return body
 
     def begin(self, sent_s: float) -> None:

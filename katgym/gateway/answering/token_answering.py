@@ -9,6 +9,7 @@ Not here: calls that the server alone can answer (`chat_answering.py`).
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,11 +24,12 @@ from katgym.gateway.answering.base import (
     least,
     only_first_call,
 )
+from katgym.gateway.answering.id_texts import IdTexts
 from katgym.gateway.answering.partial_message import PartialMessage
 from katgym.gateway.answering.streamed_completions import StreamedCompletions
 from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
-from katgym.gateway.conversation import CallPlace
+from katgym.gateway.conversation import CallPlace, as_ids
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
@@ -40,7 +42,7 @@ from katgym.vllm_server.token_api import (
     TokenRequest,
 )
 
-_LONG = 20_000
+_LONG = 8_000
 """Characters from which a prompt is rendered in a thread of its own."""
 
 
@@ -66,6 +68,7 @@ class TokenAnswering:
         self._max_context_tokens = max_context_tokens
         self._has_generate = has_generate
         self._stop_ids = chat_format.renderer.get_stop_token_ids()
+        self._id_texts = IdTexts()
         self._tells_experts = False
         """Whether servers tell the experts of tokens, which one alone can tell of an answer."""
 
@@ -94,6 +97,7 @@ class TokenAnswering:
             extra,
             self._versions,
             has_generate=self._has_generate,
+            encode_ids=partial(self._id_texts.encode, context.session.session_id),
             decode=partial(self._format.tokenizer.decode, skip_special_tokens=True),
             is_resumable=not self._tells_experts,
             on_tokens=None if live is None else live.note,
@@ -120,14 +124,17 @@ class TokenAnswering:
 
     # ---- the prompt
 
-    async def _make_prompt_ids(self, context: CallContext) -> list[int]:
+    async def _make_prompt_ids(self, context: CallContext) -> array[int]:
         call, place = context.call, context.place
         if call.prompt_ids is not None:
-            return list(call.prompt_ids)
+            return as_ids(call.prompt_ids)
         if place.is_same_prompt:
             return place.prompt_ids()
         if call.prompt_text is not None:
-            return list(self._format.tokenizer.encode(call.prompt_text))
+            encode = self._format.tokenizer.encode
+            if len(call.prompt_text) < _LONG:
+                return as_ids(encode(call.prompt_text))
+            return as_ids(await asyncio.to_thread(encode, call.prompt_text))
         new = call.messages[place.num_shared_messages if place.is_extension else 0 :]
         try:
             if sum(len(m["content"]) for m in new) < _LONG:
@@ -136,9 +143,9 @@ class TokenAnswering:
         except PolicyError as e:
             raise GatewayError(ErrorKind.MALFORMED, str(e)) from e
 
-    def _render(self, call: ModelCall, place: CallPlace) -> list[int]:
+    def _render(self, call: ModelCall, place: CallPlace) -> array[int]:
         tools = [dict(tool) for tool in call.tools] or None
-        if place.is_extension:
+        if place.is_extension and place.parent is not None:
             bridged = self._format.bridge(
                 place.prompt_ids(),
                 place.completion_ids(),
@@ -146,13 +153,14 @@ class TokenAnswering:
                 tools,
             )
             if bridged is not None:
+                place.num_shared = place.parent.num_tokens  # they are its beginning
                 return bridged
-        return self._format.render(call.messages, tools)
+        return as_ids(self._format.render(call.messages, tools))
 
     # ---- the server
 
     def _make_request(
-        self, context: CallContext, prompt_ids: list[int], max_tokens: int
+        self, context: CallContext, prompt_ids: array[int], max_tokens: int
     ) -> tuple[TokenRequest, dict[str, Any]]:
         """Return what is asked of a server, and further sampling parameters by vLLM's names."""
         call, asked = context.call, context.sampling

@@ -53,10 +53,11 @@ class TokenProbe:
     def of(cls, path: str, body: Mapping[str, Any]) -> TokenProbe | None:
         """Return the probe of a call's route; None for routes that sample nothing."""
         model = body.get("model")
+        asked: dict[str, Any]
         if path == GENERATE_ROUTE:
-            asked = {"token_ids": body["token_ids"][:1], "sampling_params": {"max_tokens": 1}}
+            asked = {"token_ids": [1], "sampling_params": {"max_tokens": 1}}
         elif path == COMPLETIONS_ROUTE:
-            asked = {"prompt": body["prompt"][:1] or ".", "max_tokens": 1}
+            asked = {"prompt": [1], "max_tokens": 1}
         elif path == "/v1/chat/completions":
             asked = {"messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         else:

@@ -7,9 +7,10 @@ Not here: which renderer a model has (`renderer_choice.py`); what a conversation
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from katgym.environment.messages import Message
 from katgym.errors import PolicyError
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 Tools = list[dict[str, Any]] | None
 """OpenAI function tools; None for none."""
+Ids = TypeVar("Ids", list[int], "array[int]")
+
+_LOOK_AT_LAST_TURN = {"ChatMLRenderer", "Qwen3Renderer"}
+"""Renderers that look at no more of a recorded prompt than what follows its last closed turn."""
+_MAX_TURN = 4096
+"""Tokens within which a turn's beginning is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +56,34 @@ class ChatFormat:
 
     def bridge(
         self,
-        prompt_ids: list[int],
-        completion_ids: list[int],
+        prompt_ids: Ids,
+        completion_ids: Ids,
         new: Sequence[Message],
         tools: Tools,
-    ) -> list[int] | None:
+    ) -> Ids | None:
         """Return a prompt that begins with these ids and goes on with new messages.
 
         None where the renderer cannot tell that this is what the model would be given.
         """
+        turn_ids, answer_ids = self._last_turn(prompt_ids), list(completion_ids)
         bridged = self.renderer.bridge_to_next_turn(
-            prompt_ids, completion_ids, for_renderer(new), tools=tools
+            turn_ids, answer_ids, for_renderer(new), tools=tools
         )
-        known = prompt_ids + completion_ids
-        if bridged is None or not extends(bridged.token_ids, known):
+        tail = turn_ids + answer_ids
+        if bridged is None or not extends(bridged.token_ids, tail):
             return None
-        return list(bridged.token_ids)
+        ids = prompt_ids + completion_ids
+        ids.extend(bridged.token_ids[len(tail) :])
+        return ids
+
+    def _last_turn(self, prompt_ids: Sequence[int]) -> list[int]:
+        """Return as much of a prompt's end as the renderer looks at: a copy of all costs time."""
+        if type(self.renderer).__name__ in _LOOK_AT_LAST_TURN:
+            stop_ids = set(self.renderer.get_stop_token_ids())
+            for start in range(len(prompt_ids) - 1, max(len(prompt_ids) - _MAX_TURN, 0), -1):
+                if prompt_ids[start] in stop_ids:
+                    return list(prompt_ids[start:])
+        return list(prompt_ids)
 
     def parse(
         self,
@@ -79,7 +98,7 @@ class ChatFormat:
             self.renderer,
             self.tokenizer,
             completion_ids,
-            prompt_ids=prompt_ids,
+            prompt_ids=self._last_turn(prompt_ids),
             tools=tools,
             id_prefix=id_prefix,
         )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 
 import pytest
+from renderers import Qwen3Renderer
 
 import katgym
 from katgym.environment.messages import normalize_action
 from katgym.errors import ContextLengthError, PolicyError
 from katgym.policies.base import Sampling
+from katgym.policies.rendering import chat_format
+from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated
 from katgym.policies.version_span import VersionSpan
@@ -323,3 +327,34 @@ def test_a_conversation_the_template_refuses_is_rejected(make_session, monkeypat
     with pytest.raises(PolicyError, match="no system role here") as caught:
         complete(session, [USER])
     assert caught.value.kind == "policy_rejected"
+
+
+def test_a_bridge_needs_no_more_than_the_last_turn(qwen_tokenizer):
+    """Renderers that are told to look at the last turn alone get the same from all of it."""
+    tokenizer = qwen_tokenizer
+    history = [{"role": "user", "content": f"Question {i}?"} for i in range(5)]
+    new = [{"role": "tool", "tool_call_id": "x", "content": "a wall"}]
+    for renderer in (ChatMLRenderer, Qwen3Renderer):
+        assert renderer.__name__ in chat_format._LOOK_AT_LAST_TURN
+        made = chat_format.ChatFormat(renderer(tokenizer), tokenizer, "tiny")
+        for start in ("", "<think>\n"):
+            prompt = [*made.render(history, None), *tokenizer.encode(start)]
+            for answer in (
+                "Well.<|im_end|>",
+                "Well, <think>then",
+                "so.\n</think>\n\nYes<|im_end|>",
+            ):
+                ids = tokenizer.encode(answer)
+                whole = made.renderer.bridge_to_next_turn(prompt, ids, new)
+                found = made.bridge(prompt, ids, new, None)
+                expected = None if whole is None else list(whole.token_ids)
+                assert found is None or found == expected
+                assert (found is None) == (
+                    expected is None or expected[: len(prompt + ids)] != prompt + ids
+                )
+                packed = made.bridge(array("i", prompt), array("i", ids), new, None)
+                assert (packed and packed.tolist()) == found
+                said = made.renderer.parse_response(ids, prompt_ids=prompt)
+                parsed = made.parse(ids, prompt_ids=prompt, tools=None, id_prefix="c")
+                assert parsed["content"] == (said.content or "")
+                assert parsed.get("reasoning_content", "") == (said.reasoning_content or "")

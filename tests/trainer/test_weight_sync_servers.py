@@ -24,8 +24,10 @@ from katgym.vllm_server.token_api import (
     generate_body,
     parse_generate,
 )
+from katgym.vllm_server.weight_receiver import WeightReceiver
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.weight_sync.delta_sync import DeltaSync
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import WeightSyncError
@@ -180,6 +182,28 @@ def test_all_weights_of_an_untied_model(server, tmp_path):
     assert version == "12"
     assert [span.version for span in sampled.version_spans] == [12]
     assert difference(model, sampled, 0, len(sampled.token_ids)) <= 1e-4
+
+
+def test_deltas_reach_a_server_that_shares_no_folder_with_the_trainer(server, tmp_path):
+    model = tiny_model()
+
+    async def run(receiver):
+        sync = DeltaSync([server.url], "tiny", receivers=[receiver.url], folder=tmp_path / "here")
+        sent = []
+        try:
+            for version in (13, 14, 15):
+                with torch.no_grad():
+                    model.lm_head.weight[version] += 1.0
+                assert (await sync.sync_weights(model, version)).difference <= 1e-4
+                sent.append(sync.num_sent_bytes)
+            return sent, await sync.controls[0].weight_version()
+        finally:
+            await sync.aclose()
+
+    with WeightReceiver(tmp_path / "there") as receiver:
+        sent, version = asyncio.run(run(receiver))
+    assert version == "15"
+    assert max(sent[1] - sent[0], sent[2] - sent[1]) < sent[0] / 20
 
 
 def test_a_server_that_sleeps_takes_all_weights_and_goes_on(server, model_folder, tmp_path):

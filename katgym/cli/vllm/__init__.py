@@ -10,6 +10,7 @@ example:
 
 SUBCOMMANDS = {
     "serve": "start a server and watch it until Ctrl-C",
+    "receive": "take a run's new weights on a server's machine, as what changed",
     "install": "make the environment that servers run in, once",
     "attach": "wait for a running server, then show what it is",
     "status": "show what a running server is: models, version, routes",

@@ -51,6 +51,10 @@ class ServerConfig:
     of a url has it; vLLM takes 1,024 at a time on large GPUs."""
     url: str = ""
     """URL#NAME of a server that is there, with options as in a uri; "": the run starts one."""
+    receiver: str = ""
+    """URL of `katgym vllm receive` on the machine of the server at `url`: it is sent what changed
+    since the last weights. For servers that share no folder with the run, or one over a slow link;
+    "": weights go through the run's folder. Its key is in KATGYM_RECEIVER_KEY."""
 
     def __post_init__(self) -> None:
         check_fields(self, UsageError)
@@ -71,6 +75,11 @@ class ServerConfig:
             raise UsageError(
                 f"devices = {self.devices!r} is of a server that the run starts; the one at"
                 f" {self.url} has its own"
+            )
+        if self.receiver and not (self.url and self.receiver.startswith(("http://", "https://"))):
+            raise UsageError(
+                f"receiver = {self.receiver!r} is the URL of katgym vllm receive beside a server"
+                " that is there: give its url as well"
             )
         if self.url and self.max_concurrency:
             raise UsageError(
@@ -179,6 +188,15 @@ def check_cluster(
         raise UsageError(
             "[cluster] rollout_workers ask servers, and the model plays in this process: give"
             " [policy] uri = 'vllm' or 'vllm:URL#NAME'"
+        )
+
+
+def check_receivers(servers: Sequence[ServerConfig], *, is_whole: bool) -> None:
+    """Raise `UsageError` for receivers where weights do not come as files of all of them."""
+    if not is_whole and any(server.receiver for server in servers):
+        raise UsageError(
+            "[[policy.servers]] receiver takes all weights as files: it goes with [policy] sync ="
+            " 'reload', and not with adapters or weights from GPU to GPU"
         )
 
 

@@ -29,6 +29,7 @@ from katgym_trainer.config.server_config import OWN
 from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
 from katgym_trainer.rl.servers.server_role import NAME, ServerRole, server_process, whole_path
 from katgym_trainer.rl.servers.worker_servers import ServerState
+from katgym_trainer.weight_sync.delta_sync import DeltaSync
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
@@ -200,6 +201,8 @@ class RunServer:
             from katgym_trainer.weight_sync.transfer_sync import TransferSync  # imports vLLM
 
             return TransferSync([self.url], self.name, backend=backend, token=self.token)
+        if receiver := self.role.where.receiver:
+            return DeltaSync([self.url], self.name, receivers=[receiver], folder=folder)
         if not self.role.has_adapters:
             return ReloadSync([self.url], self.name, folder=folder, token=self.token)
         return LoraSync([self.url], self.name, folder=folder, token=self.token)

@@ -21,9 +21,9 @@ from typing import Self
 import torch
 
 from katgym.vllm_server.control import PauseMode
-from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.config.rl_config import RlConfig, SyncKind
 from katgym_trainer.config.rules import split_list
-from katgym_trainer.config.server_config import sharing_devices
+from katgym_trainer.config.server_config import check_receivers, sharing_devices
 from katgym_trainer.rl.servers.failover import LostError
 from katgym_trainer.rl.servers.gateway_link import GatewayLink, JointGate
 from katgym_trainer.rl.servers.load_balancing import BalancedPolicy, Signal
@@ -221,7 +221,8 @@ class ServerPool(PolicyHost):
         """Return the trainer's weights for servers, made ready once a version."""
         step = self._trainer.num_steps
         if self._ready is None or self._ready.version != step:
-            sync = self._servers[0].sync
+            # One that makes deltas makes what the others take, too.
+            sync = max(self._servers, key=lambda s: bool(s.role.where.receiver)).sync
             if self._ready is not None:  # what servers have stays until they have what follows
                 held = (server.sync.held_versions for server in self._servers)
                 await sync.clean_up({self._ready.version}.union(*held))
@@ -246,6 +247,8 @@ def _servers(
     trainer: Trainer, config: RlConfig, folder: Path, changed: Signal
 ) -> Sequence[RunServer]:
     placed = config.policy.placed
+    is_adapter = trainer.config.lora_rank > 0 and config.policy.sync is not SyncKind.RELOAD
+    check_receivers(placed, is_whole=not (is_adapter or config.policy.sync.backend))
     num_own = sum(not where.url for where in placed)
     is_shared = not config.policy.sync.backend and any(where.gpus is not None for where in placed)
     file = mark_folder(folder / "weights") if is_shared else None

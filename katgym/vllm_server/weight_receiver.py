@@ -31,8 +31,10 @@ DELTA_HEADER = "X-Katgym-Delta"
 KEY_VARIABLE = "KATGYM_RECEIVER_KEY"
 MARK = ".katgym-receiver"
 """File in a folder whose versions are a receiver's to delete."""
-_PATH = re.compile(r"/weights/(v\d+)(?:/([A-Za-z0-9_-][A-Za-z0-9._-]{0,200}))?")
+_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,200}"
+_PATH = re.compile(rf"/weights/(v\d+)(?:/({_NAME}))?")
 _COPY_BYTES = 1 << 20
+_MAX_LIST_BYTES = 16 << 20
 
 
 class _RefusedError(Exception):
@@ -155,15 +157,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _put(self) -> dict[str, Any]:
         version, name = self._place()
-        length = int(self.headers.get("content-length") or 0)
+        length = self._length()
         is_delta = self.headers.get(DELTA_HEADER) == "1"
         self.receiver.take(version, name, self.rfile, length, is_delta=is_delta)
         return {}
 
     def _post(self) -> dict[str, Any]:
         version, _ = self._place()
-        content = self.rfile.read(int(self.headers.get("content-length") or 0))
+        length = self._length()
+        if length > _MAX_LIST_BYTES:
+            text = f"a list of files has at most {_MAX_LIST_BYTES} bytes"
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+        content = self.rfile.read(length)
         files = msgspec.json.decode(content, type=dict[str, dict[str, str]])["files"]
+        for name in files:
+            if not re.fullmatch(_NAME, name):
+                raise _RefusedError(HTTPStatus.BAD_REQUEST, f"{name!r} is not the name of a file")
         return {"folder": str(self.receiver.finish(version, files))}
 
     def _place(self) -> tuple[str, str]:
@@ -172,11 +181,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is no {self.path!r}")
         return found[1], found[2] or ""
 
+    def _length(self) -> int:
+        told = self.headers.get("content-length", "")
+        if not told.isdecimal():
+            text = f"content-length says how many bytes come, got {told!r}"
+            raise _RefusedError(HTTPStatus.LENGTH_REQUIRED, text)
+        return int(told)
+
     def _reply(self, work: Any) -> None:
         status, answer = HTTPStatus.OK, {}
         try:
-            told = self.headers.get("authorization", "")
-            if self.receiver.key and not hmac.compare_digest(told, f"Bearer {self.receiver.key}"):
+            told = self.headers.get("authorization", "").encode()
+            key = self.receiver.key
+            if key and not hmac.compare_digest(told, f"Bearer {key}".encode()):
                 raise _RefusedError(HTTPStatus.UNAUTHORIZED, "the key is another one")
             answer = work()
         except _RefusedError as e:

@@ -7,6 +7,7 @@ Not here: deltas themselves (`tests/katgym/vllm_server/test_weight_delta.py`); a
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import signal
 import subprocess
@@ -134,7 +135,18 @@ def test_what_is_wrong_is_told(place, tmp_path):
     receiver.key = "secret"
     with pytest.raises(WeightSyncError, match="answered 401: the key is another one"):
         push(place, 1)
+    odd = {"authorization": "Bearer gehe\u00efm".encode("latin-1")}
+    assert httpx.get(receiver.url + "/weights", headers=odd).status_code == 401
     receiver.key = ""
+    for length in ("-1", "many"):
+        client = http.client.HTTPConnection(receiver.url.removeprefix("http://"))
+        client.request("PUT", "/weights/v1/a", headers={"content-length": length})
+        told = client.getresponse()
+        assert (told.status, b"how many bytes" in told.read()) == (411, True)
+        client.close()
+    elsewhere = {"files": {"/etc/hostname": "0" * 64}}
+    told = httpx.post(receiver.url + "/weights/v1", json=elsewhere)
+    assert (told.status_code, "not the name of a file" in told.text) == (400, True)
     for path, status in (("/weights/v1/..%2fx", 404), ("/weights/v1/../x", 404), ("/x", 404)):
         assert httpx.put(receiver.url + path, content=b"x").status_code == status
     told = httpx.post(receiver.url + "/weights/v1", json={"files": {"a.safetensors": "0" * 64}})

@@ -62,6 +62,6 @@ def test_adapters_are_merged_into_what_is_sent(is_tied, tmp_path):
 def test_only_versions_are_removed(tmp_path):
     for name in ("v1", "v2", "v12", "v2.replaced", ".unfinished-v3-x", "vital", "current"):
         (tmp_path / name).mkdir()
-    remove_versions(tmp_path, but=12)
+    remove_versions(tmp_path, [12, 13])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v12", "vital"]
     assert version_folder(tmp_path, 12) == tmp_path / "v12"

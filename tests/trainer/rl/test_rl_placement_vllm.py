@@ -133,5 +133,6 @@ def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run
     num_sleeps = [run.num_requests(0, f"/sleep?level=1&mode={mode}") for mode in ("abort", "keep")]
     assert 0 < sum(num_sleeps) <= len(lines)
     assert num_sleeps[0] > 0  # while the other is up its requests go there
-    assert run.num_requests(0, "/wake_up?tags=weights") == len(lines)
+    num_wakes = run.num_requests(0, "/wake_up?tags=weights")
+    assert sum(num_sleeps) - num_wakes in (0, 1)  # 1: the run ended while it slept
     assert run.num_requests(1, "/sleep") == 0

@@ -37,8 +37,9 @@ def write_weights(
 ) -> None:
     """Write config and weights, adapters merged, by the names that a checkpoint has.
 
-    Alone it is as transformers does it. Of several ranks all gather whole layers until they are
-    `max_file_bytes`, which one of them keeps; when each keeps as many, all write at once.
+    A file has about `max_file_bytes`. Alone it is as transformers does it. Of several ranks all
+    gather whole layers for a file, which one of them keeps; when each keeps as many, all write at
+    once.
     """
     base, named = model, None
     if hasattr(model, "get_base_model"):
@@ -48,7 +49,7 @@ def write_weights(
     if ranks.num == 1:
         options = {} if named is None else {"state_dict": dict(named)}
         with no_progress_bars():
-            base.save_pretrained(folder, **options)
+            base.save_pretrained(folder, max_shard_size=max_file_bytes, **options)
         return
     # A tied weight is written once.
     every = base.named_parameters(remove_duplicate=False)

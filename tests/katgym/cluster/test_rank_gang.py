@@ -69,6 +69,7 @@ def test_a_gang_is_told_its_places_and_ends_as_its_ranks_do(
 
     # 1. Two ranks of one node and one of another; the first one's output is the command's.
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("KATGYM_OPENMP", "")  # it is the caller's own number
     assert run("plugins", "--json") == 0
     out, err = capfd.readouterr()
     assert {"name": "telling"}.items() <= next(

@@ -66,14 +66,15 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    found = Nodes()
-    from katgym.cluster.ray_cluster import connected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        found = Nodes()
+        from katgym.cluster.ray_cluster import connected
 
-    with connected(found.ray.address):  # once: what joins later has joined already
-        yield found
-    found.ray.shutdown()
+        with connected(found.ray.address):  # once: what joins later has joined already
+            yield found
+        found.ray.shutdown()
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +166,8 @@ def test_servers_that_die_with_process_or_node_come_back_elsewhere_with_the_newe
 
             # 2. A process is killed.
             for pid in server_pids(urls[0]):
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ends with the one before it
+                    os.kill(pid, signal.SIGKILL)
             assert await ask(pool, "a") == 4  # lost, and asked of the others
             await until(lambda: pool.states()[0].num_restarts == 1 and pool.states()[0].is_open)
             assert pool.states()[0].version == 1

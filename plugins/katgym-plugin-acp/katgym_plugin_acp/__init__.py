@@ -1,0 +1,1 @@
+"""An agent that speaks the Agent Client Protocol plays any env."""

@@ -1,0 +1,1 @@
+"""The Berkeley Function Calling Leaderboard's offline categories as katgym environments."""

@@ -1,0 +1,1 @@
+"""Subcommands of `katgym harbor`, one module each."""

@@ -1,0 +1,1 @@
+"""HumanEval's programming problems as a katgym environment."""

@@ -1,0 +1,1 @@
+"""Subcommands of `katgym mcp`, one module each."""

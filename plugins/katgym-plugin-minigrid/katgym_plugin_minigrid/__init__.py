@@ -1,0 +1,1 @@
+"""Minigrid's and BabyAI's levels as text, as katgym environments."""

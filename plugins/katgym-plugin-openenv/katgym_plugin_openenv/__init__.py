@@ -1,0 +1,1 @@
+"""OpenEnv's protocol in both directions. Not here: registration (`plugin.py`)."""

@@ -1,0 +1,1 @@
+"""Subcommands of `katgym openenv`, one module each."""

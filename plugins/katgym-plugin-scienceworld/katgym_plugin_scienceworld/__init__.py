@@ -1,0 +1,1 @@
+"""ScienceWorld's experiments as katgym environments."""

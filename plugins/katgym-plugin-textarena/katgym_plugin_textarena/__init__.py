@@ -1,0 +1,1 @@
+"""TextArena's games as katgym environments, won or not won."""

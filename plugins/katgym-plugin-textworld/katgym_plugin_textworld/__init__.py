@@ -1,0 +1,1 @@
+"""TextWorld's generated text adventures as katgym environments."""

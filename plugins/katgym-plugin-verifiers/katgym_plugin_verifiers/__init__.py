@@ -1,0 +1,1 @@
+"""Tasksets of `verifiers` as envs. Not here: registration (`plugin.py`)."""

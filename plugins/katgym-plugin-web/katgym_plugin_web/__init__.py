@@ -1,0 +1,1 @@
+"""Web pages to be written, judged by play in a browser."""

@@ -16,7 +16,7 @@ import reasoning_gym
 from reasoning_gym.dataset import ProceduralDataset
 
 import katgym
-from katgym.errors import UnknownNameError, unknown_name
+from katgym.errors import check_name
 from katgym_plugin_reasoning_gym.datasets import DATASETS, GOLD_IN_METADATA
 from katgym_plugin_reasoning_gym.grading import is_right
 
@@ -46,8 +46,7 @@ class ReasoningGym(katgym.Env):
 
     def __init__(self, *, dataset: str, size: int = 1000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if dataset not in DATASETS:
-            raise UnknownNameError(unknown_name("dataset", dataset, DATASETS))
+        check_name("dataset", dataset, DATASETS)
         if not 1 <= size <= MAX_SIZE:
             raise katgym.UsageError(f"size is 1 to {MAX_SIZE}, got {size!r}")
         self.dataset = dataset

@@ -14,9 +14,9 @@ This does not protect against a wrong answer that a scorer takes for right as it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from katgym.environment.answer import tagged_answers
 from katgym_plugin_reasoning_gym.datasets import ANSWER_FORMS
 
 NOISE = (
@@ -29,7 +29,6 @@ NOISE = (
 ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What upstream scorers raise for text they cannot read; the answer is then wrong. Anything else
 is a fault of the scorer and makes the reward invalid."""
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
 def is_right(response: str, *, dataset: str, gold: str, score: Callable[[str], float]) -> bool:
@@ -52,16 +51,7 @@ def final_answer(response: str) -> str:
 
     A response without tags is an answer as a whole.
     """
-    found: set[str] = set()
-    start = None  # of the text behind the first tag that is open
-    for tag in _TAG.finditer(response):
-        if not tag[1]:
-            start = tag.end() if start is None else start
-        elif start is not None:
-            found.add(_strip(response[start : tag.start()]))
-            start = None
-    if not found:
-        return _strip(response)
+    found = {_strip(answer) for answer in tagged_answers(response)} or {_strip(response)}
     return found.pop() if len(found) == 1 else ""
 
 

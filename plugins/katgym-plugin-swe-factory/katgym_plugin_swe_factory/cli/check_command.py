@@ -74,9 +74,7 @@ async def _check(
             if not args.json:
                 fault = [f"not checked: {result.fault}"] if result.fault else []
                 for text in (*result.problems, *fault):
-                    console.stdout.print(
-                        f"{result.instance_id}: {text}", markup=False, soft_wrap=True
-                    )
+                    console.stdout.print(f"{result.instance_id}: {text}", soft_wrap=True)
             if len(results) % 25 == 0:
                 console.stderr.print(f"{len(results)}/{len(ids)} checked")
     return results

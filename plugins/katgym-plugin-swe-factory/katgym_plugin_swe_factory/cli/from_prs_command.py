@@ -78,7 +78,7 @@ def _observe(name: str, trial: Trial[Any], is_old: bool) -> None:
     told = f"{trial.outcome}: {trial.reason}"
     if trial.task is not None:
         told = f"task {trial.task.instance_id}"
-    console.stderr.print(f"{name} {told}", markup=False, soft_wrap=True)
+    console.stderr.print(f"{name} {told}", soft_wrap=True)
 
 
 def _config(args: argparse.Namespace) -> PullConfig:

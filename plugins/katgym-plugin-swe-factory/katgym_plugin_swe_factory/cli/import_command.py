@@ -52,10 +52,9 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         for row in imported.broken:
-            console.stdout.print(f"{args.file!s}: {row}", markup=False, soft_wrap=True)
+            console.stdout.print(f"{args.file!s}: {row}", soft_wrap=True)
         where = f" in {str(args.out)!r}" if args.out is not None and imported.rows else ""
         console.stdout.print(
-            f"{len(imported.rows)} rows{where}, {len(imported.broken)} broken",
-            markup=False, soft_wrap=True,
+            f"{len(imported.rows)} rows{where}, {len(imported.broken)} broken", soft_wrap=True,
         )  # fmt: skip
     return 1 if imported.broken or not imported.rows else 0

@@ -53,7 +53,7 @@ def run_making(
         lines += [f"  {num:6} in split {split}" for split, num in sorted(splits.items())]
         lines += [f"  {num:6} refused: {outcome}" for outcome, num in result.refusals.items()]
         lines += [f"  left out: {name}: {why}" for name, why in result.left_out.items()]
-        console.stdout.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        console.stdout.print("\n".join(lines), soft_wrap=True)
     return 0 if result.rows and not result.num_faults else 1
 
 

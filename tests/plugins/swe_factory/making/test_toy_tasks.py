@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -25,6 +26,9 @@ from katgym_envs.swe.sources.open_source import DATA, open_source
 from swe_sets.make_sets import main as write_set
 
 pytestmark = pytest.mark.slow  # a set is made
+
+UNPINNED = re.compile(rb'("(?:iniconfig|packaging|pluggy|pygments))==[\d.]+')
+"""What pytest's pinned version needs, in the newest version of the day on which a set is made."""
 
 
 def test_a_made_set_hides_what_is_graded(made: Path) -> None:
@@ -125,7 +129,8 @@ def test_the_toy_set_that_comes_along_is_what_making_it_gives(tmp_path: Path) ->
     assert write_set(["toy", "--out", str(tmp_path / "toy")]) == 0
     for path in (DATA / "toy").rglob("*.json*"):
         name = path.relative_to(DATA / "toy")
-        assert (tmp_path / "toy" / name).read_bytes() == path.read_bytes(), name
+        made, kept = ((folder / name).read_bytes() for folder in (tmp_path / "toy", DATA / "toy"))
+        assert UNPINNED.sub(rb"\1", made) == UNPINNED.sub(rb"\1", kept), name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small file system")

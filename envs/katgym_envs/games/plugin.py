@@ -25,5 +25,5 @@ def katgym_register_envs(register: Callable[..., None]) -> None:
         "katgym/Chess-v1",
         entry_point="katgym_envs.games.chess_game.env:ChessEnv",
         description="Chess: mate-in-N puzzles with proven solutions, or whole games.",
-        extra="games",
+        extra="chess",
     )

@@ -18,15 +18,14 @@ from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Action, Message
 from katgym.environment.reward import ScoringFailure
 from katgym.environment.scheduler import ToolResult
-from katgym.environment.spaces import AssistantMessage
 from katgym.environment.task import SPLITS
-from katgym.environment.tool import Tool
 from katgym.errors import UsageError, unknown_name
-from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec, WorkspaceDiff, shared_backend
+from katgym.sandbox import SandboxLimits, SandboxSpec, WorkspaceDiff, shared_backend
 from katgym_envs.swe.edit_run_retry import EditRunRetry
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome
+from katgym_envs.swe.parse_source import parse_source
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
@@ -41,9 +40,9 @@ from katgym_envs.swe.task_source import TaskSource
 from katgym_envs.swe.tools.bash_tool import BashTool
 from katgym_envs.swe.tools.edit_tools import EditTools, ViewTool
 from katgym_envs.swe.tools.episode_tools import EpisodeTools
-from katgym_envs.swe.tools.open_workspace import OpenWorkspace
 from katgym_envs.swe.tools.orphan_commit import orphan_commit_layer
 from katgym_envs.swe.tools.search_tools import SearchTools
+from katgym_envs.swe.tools.workspace_env import WorkspaceEnv
 
 MODES = ("tools", "edit-run-retry")
 _READING = ("view", "grep", "find")
@@ -51,20 +50,18 @@ _READING = ("view", "grep", "find")
 _CHANGING = frozenset({"bash", "create", "str_replace", "insert", "apply_patch", "run_tests"})
 _LIMITS = SandboxLimits(wall_s=600.0, output_bytes=1 << 20)
 _MAX_TRACKED_BYTES = 1 << 20
-_NUDGE = "That message called no tool. Work with the tools; when you are done, call submit."
 
 
-class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTools, katgym.Env):
+class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTools, WorkspaceEnv):
     """One repository with one bug per episode; reward 1 if the hidden tests pass."""
 
     default_max_turns: ClassVar[int] = 40
-    is_deterministic: ClassVar[bool] = False
+    visible_artifacts: Sequence[str] = ("model_patch",)
 
     def __init__(
         self,
         *,
         tasks: str = SHIPPED,
-        sandbox: str = "local",
         mode: str = "tools",
         max_attempts: int = 3,
         limits: SandboxLimits | None = None,
@@ -74,11 +71,10 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
 
         tasks: "shipped", "toy" (a small repository of katgym's own; needs no network), or a folder
             that `katgym swe make` or `from-prs` wrote.
-        sandbox: name of the backend, see `katgym sandbox list`.
         mode: "tools", or "edit-run-retry": a message with a patch is applied and tried, taken back
             if visible tests get worse, and may be tried again, `max_attempts` times in all.
         limits: of the agent's sandbox; None is 600 s a command and the defaults of `SandboxLimits`.
-        kwargs: those of `katgym.Env`.
+        kwargs: those of `WorkspaceEnv`.
         """
         if mode not in MODES:
             raise UsageError(unknown_name("mode", mode, MODES))
@@ -87,16 +83,12 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         self.splits = _splits(tasks)
         super().__init__(**kwargs)
         self.tasks_name = tasks
-        self.sandbox_name = sandbox
         self.mode = mode
         self.max_attempts = max_attempts
         self.limits = limits or _LIMITS
         if mode == "edit-run-retry":
-            self.tools: Mapping[str, Tool] = {n: self.class_tools[n] for n in _READING}
-            self.action_space = AssistantMessage(self.tools)
+            self.tools = {n: self.class_tools[n] for n in _READING}
         self.retry: EditRunRetry | None = None
-        self._sandbox: Sandbox | None = None
-        self._num_idle = 0
 
     @property
     def source(self) -> TaskSource:
@@ -117,7 +109,6 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         """Open the workspace in a fresh sandbox."""
         self.report = None
         self.final: Mapping[str, bytes] = {}
-        self._num_idle = 0
         self.swe_task = _visible(self.tasks_name, self.task.task_id)
         self.visible_tests = self.swe_task.visible_tests
         source, task_id = self.source, self.task.task_id
@@ -139,20 +130,13 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
             python=base.python,
             image=recipe.image or None,
         )
-        self._sandbox = await backend.create(spec)
-        self.workspace = OpenWorkspace(sandbox=self._sandbox)
+        await self.open_workspace(spec)
         self.reverts = RevertTracker(base=self.base_files)
         self.retry = None
         if self.mode == "edit-run-retry":
             self.retry = EditRunRetry(
                 task=self.swe_task, base=base, base_files=self.base_files, backend=backend
             )
-
-    async def teardown(self) -> None:
-        """End the sandbox with everything in it."""
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            await sandbox.kill()
 
     def opening(self) -> str:
         task = self.swe_task
@@ -169,11 +153,10 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
 
     async def after_tools(self, results: Sequence[ToolResult]) -> Sequence[Message]:
         """Follow what is edited and taken back."""
-        self._num_idle = 0
         if self._sandbox is not None and any(r.name in _CHANGING for r in results):
             diff = await self._sandbox.diff(max_file_bytes=_MAX_TRACKED_BYTES, max_changes=2_000)
             self._observe(diff)
-        return ()
+        return await super().after_tools(results)
 
     def _observe(self, diff: WorkspaceDiff) -> None:
         try:
@@ -195,8 +178,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
             if self.retry.is_accepted or self.retry.num_attempts >= self.max_attempts:
                 self.finish("accepted" if self.retry.is_accepted else "no attempts left")
             return answer
-        self._num_idle += 1
-        return _NUDGE if self._num_idle == 1 else None
+        return await super().reply(message)
 
     async def grade_patch(self) -> GradeReport:
         """Return the grader's report: the agent's sandbox ends, its changes are graded elsewhere.
@@ -233,6 +215,30 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         report = await grade(graded, patch, backend=shared_backend(self.sandbox_name))
         is_known = report.outcome is not Outcome.INFRA_ERROR
         return float(report.is_resolved) if is_known else None
+
+    async def candidate_problem(self, task: katgym.Task, artifacts: Mapping[str, Any]) -> str:
+        """Return why a patch cannot be right by what its agent could see, or "".
+
+        It has to apply, its Python files to parse, and visible tests that passed to pass; in a
+        sandbox of its own, without the hidden tests.
+        """
+        base = await asyncio.to_thread(self.source.workspace, task.task_id)
+        retry = EditRunRetry(
+            task=_visible(self.tasks_name, task.task_id),
+            base=base,
+            base_files=await asyncio.to_thread(self.source.base_files, task.task_id),
+            backend=shared_backend(self.sandbox_name),
+        )
+        told = await retry.attempt(artifacts["model_patch"])
+        if not retry.is_accepted:
+            return told
+        for path, content in retry.final_files.items():
+            if path.endswith(".py") and content != retry.base_files.get(path):
+                try:
+                    parse_source(content)
+                except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+                    return f"{path} is not Python: {e}"
+        return ""
 
     async def _final_patch(self) -> str | WorkspaceDiff:
         if self.retry is not None:

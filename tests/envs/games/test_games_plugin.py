@@ -20,6 +20,6 @@ def test_the_plugin_registers_three_games_and_imports_nothing_heavy():
     )
     assert done.stdout.splitlines() == [
         "['katgym/Chess-v1', 'katgym/OpenSpiel-v0', 'katgym/TreasureHunt-v1']"
-        " ['games', 'games', None]",
+        " ['chess', 'games', None]",
         "[]",
     ]

@@ -14,7 +14,9 @@ from katgym.certificate.certify import CONTRACT, check_env
 from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
 from katgym.sandbox import close_shared_backends
+from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.grading.report import Outcome
+from katgym_envs.swe.patching import make_diff
 from katgym_envs.swe.sources.open_source import open_source
 
 Action = dict[str, Any] | str
@@ -248,3 +250,27 @@ def test_wrong_arguments_say_what_is_allowed() -> None:
         katgym.make("katgym/SWE-v0", tasks="/nowhere").reset(seed=0)
     with pytest.raises(UnknownNameError, match="no-such"):
         make(sandbox="no-such").reset(seed=0)
+
+
+@pytest.mark.slow
+def test_a_candidate_is_looked_at_with_visible_tests_and_syntax_alone() -> None:
+    path, unread = "parcelkit/label.py", "parcelkit/unread.py"
+    before = open_source("toy").base_files(first_task())[path]
+    wrong, broken = (
+        make_diff({path: before}, {path: FileEntry(content=content)})
+        for content in (before + b"# .\n", b"raise ValueError\n" + before)
+    )
+    no_python = make_diff({}, {unread: FileEntry(content=b"def broken(:\n")})
+
+    async def go() -> list[str]:
+        base = make().unwrapped
+        task = base.tasks("train").get(first_task())
+        patches = (wrong, broken, no_python, "nonsense")
+        looks = [base.clone().candidate_problem(task, {"model_patch": p}) for p in patches]
+        return await asyncio.gather(*looks)
+
+    found = asyncio.run(go())
+    assert found[0] == ""  # it may pass all that can be seen and be wrong
+    assert "cannot be imported" in found[1] or "fail now" in found[1]
+    assert found[2].startswith(f"{unread} is not Python")
+    assert "not applied" in found[3]

@@ -19,7 +19,7 @@ import numpy as np
 import katgym
 from katgym.environment.messages import Action
 from katgym.environment.reward import Headline
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, ChessPlayer, RandomChessPlayer
 from katgym_envs.games.chess_game.mate import keeps_mate, key_moves, longest_defence
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
@@ -58,8 +58,7 @@ class ChessEnv(MoveEnv):
         depth: plies the alphabeta opponent searches, 1 to 4, None for 2.
         max_turns: None for 12 (mate) or 250 (game).
         """
-        if mode not in MODES:
-            raise UnknownNameError(unknown_name("mode", mode, MODES))
+        check_name("mode", mode, MODES)
         if mode == "game" and mate_in is not None:
             raise UsageError(f"mate_in={mate_in!r} is for mode='mate', this is mode='game'")
         if mate_in is not None and mate_in not in (1, 2, 3):
@@ -85,8 +84,7 @@ class ChessEnv(MoveEnv):
 
     def load_tasks(self, split: str) -> katgym.TaskSet | Sequence[katgym.Task]:
         if self.mode == "game":
-            size = 10_000 if split == "train" else 1_000
-            return katgym.ProceduralTaskSet(_game_task, size=size, split=split, prefix="game-")
+            return katgym.ProceduralTaskSet(_game_task, split=split, prefix="game-")
         return [
             katgym.Task(
                 task_id=puzzle["puzzle_id"],

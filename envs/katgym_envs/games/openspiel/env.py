@@ -18,7 +18,7 @@ import katgym
 from katgym.environment.env import StepResult
 from katgym.environment.messages import Action, Message
 from katgym.environment.reward import Headline
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UsageError, check_name
 from katgym_envs.games.moves import MoveEnv, list_moves, match_move
 from katgym_envs.games.openspiel.catalogue import PROBING_GAMES, load_game
 from katgym_envs.games.openspiel.rules import RULES
@@ -80,8 +80,7 @@ class OpenSpielEnv(MoveEnv):
         """
         self.game = load_game(game)
         self.game_text = game
-        if opponent not in OPPONENTS:
-            raise UnknownNameError(unknown_name("opponent", opponent, OPPONENTS))
+        check_name("opponent", opponent, OPPONENTS)
         if self.game.num_players() == 1 and opponent != "random":
             name = self.game.get_type().short_name
             raise UsageError(f"opponent={opponent!r}: {name!r} is played alone, leave it out")
@@ -111,9 +110,8 @@ class OpenSpielEnv(MoveEnv):
             data = {"game": self.game_text, "player": player, "seed": int(rng.integers(2**32))}
             return katgym.Task(task_id="", data=data)
 
-        size = 10_000 if split == "train" else 1_000
         name = self.game.get_type().short_name
-        return katgym.ProceduralTaskSet(make, size=size, split=split, prefix=f"{name}-")
+        return katgym.ProceduralTaskSet(make, split=split, prefix=f"{name}-")
 
     async def setup(self) -> None:
         self.begin_game()

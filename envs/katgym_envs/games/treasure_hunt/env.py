@@ -82,8 +82,7 @@ class TreasureHuntEnv(katgym.Env):
             data = {"level": self.level, **hunt}
             return katgym.Task(task_id="", answer=hunt["treasure"], data=data)
 
-        size = 10_000 if split == "train" else 1_000
-        return katgym.ProceduralTaskSet(make, size=size, split=split, prefix=f"L{self.level}-")
+        return katgym.ProceduralTaskSet(make, split=split, prefix=f"L{self.level}-")
 
     async def setup(self) -> None:
         self._start()

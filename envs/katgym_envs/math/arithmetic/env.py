@@ -51,6 +51,11 @@ class ArithmeticEnv(katgym.Env):
         """Whether the final message commits to the expression's exact value."""
         return read_answer(self.final_answer) == Fraction(self.task.answer)
 
+    def candidate_answer(self, text: str) -> str:
+        """Return the number that a message commits to, in lowest terms; "" for none."""
+        number = read_answer(text)
+        return "" if number is None else str(number)
+
     def oracle_action(self) -> Action:
         """Compute all parts in one turn, then their sum, then answer; the last turn answers."""
         parts: list[str] = self.task.data["parts"]

@@ -83,13 +83,16 @@ class MathProblemsEnv(katgym.Env):
     @property
     def answer(self) -> str | None:
         """What the final message commits to; None without an answer or with several."""
-        text = self.final_answer
+        return self.candidate_answer(self.final_answer) or None
+
+    def candidate_answer(self, text: str) -> str:
+        """Return what a message commits to, as it is written; "" for no answer or several."""
         found = extract_final_answer(text)
         if found.answer is None or found.is_hedged:
-            return None
+            return ""
         box = rf"\\boxed\s*\{{\s*{re.escape(found.answer)}\s*\}}"
         is_counted = not self.boxed_required or re.search(box, text)
-        return found.answer if is_counted else None
+        return found.answer if is_counted else ""
 
     def verifier(self) -> AnswerVerifier:
         """Return what grades; the verifier processes are shared by all envs of this process."""

@@ -15,6 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
+from katgym.system.processes import on_fork
 from katgym_envs.math.verifier.judge import judge_exactly
 from katgym_envs.math.verifier.verdict import AnswerVerdict, Method, VerifierUnavailable
 from katgym_envs.math.verifier.workers import WorkerConfig, WorkerPool
@@ -119,7 +120,7 @@ def get_shared_verifier() -> Verifier:
         if _shared is None:
             _shared = Verifier(num_workers=max(1, (os.cpu_count() or 2) // 2))
             atexit.register(_shared.close)
-            os.register_at_fork(after_in_child=_forget_shared)
+            on_fork(_forget_shared)
         return _shared
 
 

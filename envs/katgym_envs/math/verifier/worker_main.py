@@ -16,13 +16,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import resource
 import select
 import signal
 import struct
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows: the parent alone limits the time, and nothing the memory
+    resource = None  # type: ignore[assignment]
 
 POLL_S = 2.0
 GRACE_S = 1.0
@@ -42,25 +46,44 @@ def main(handler: str, load: str, max_memory_mib: int, timeout_s: float, max_cpu
     results = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_AS, (max_memory_mib * 2**20,) * 2)
-        is_memory_limited = True
-    except (ValueError, OSError):  # macOS has no limit on address space
-        is_memory_limited = False
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    is_memory_limited = _limit_memory(max_memory_mib)
     if load:
         _find(load)()
     run: Callable[[Any], dict[str, object]] = _find(handler)
     send(results, {"status": "ready", "is_memory_limited": is_memory_limited})
     while True:
-        if not select.select([0], [], [], POLL_S)[0]:
+        if resource is not None and not select.select([0], [], [], POLL_S)[0]:
             if os.getppid() != parent:
                 return
             continue
         job = receive(0)
         if job is None:
             return
-        send(results, _run_limited(run, job, timeout_s, max_cpu_s))
+        if resource is None:
+            send(results, _run(run, job))
+        else:
+            send(results, _run_limited(run, job, timeout_s, max_cpu_s))
+
+
+def _limit_memory(max_memory_mib: int) -> bool:
+    """Limit this process's memory, and return whether the system can."""
+    if resource is None:
+        return False
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (max_memory_mib * 2**20,) * 2)
+    except (ValueError, OSError):  # macOS has no limit on address space
+        return False
+    return True
+
+
+def _run(run: Callable[[Any], dict[str, object]], job: Mapping[str, Any]) -> dict[str, object]:
+    try:
+        return {"status": "done", **run(job)}
+    except MemoryError:
+        return {"status": "memory"}
+    except Exception as e:  # any error of the algebra is an answer: "could not compare"
+        return {"status": "error", "reason": f"{type(e).__name__}: {e}"[:300]}
 
 
 def _run_limited(
@@ -77,13 +100,9 @@ def _run_limited(
     signal.signal(signal.SIGPROF, _interrupt)
     signal.setitimer(signal.ITIMER_PROF, max_cpu_s)
     try:
-        return {"status": "done", **run(job)}
+        return _run(run, job)
     except OutOfTime:
         return {"status": "timeout", "reason": f"interrupted after {max_cpu_s:.1f} s of CPU"}
-    except MemoryError:
-        return {"status": "memory"}
-    except Exception as e:  # any error of the algebra is an answer: "could not compare"
-        return {"status": "error", "reason": f"{type(e).__name__}: {e}"[:300]}
     finally:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -62,6 +62,8 @@ class _Worker:
             "PYTHONHASHSEED": "0",
             "LC_ALL": "C.UTF-8",
         }
+        if root := os.environ.get("SYSTEMROOT"):  # no Python starts without it on Windows
+            environment["SYSTEMROOT"] = root
         program = f"from {worker_main.__name__} import run; run()"
         command = [sys.executable, "-P", "-c", program, config.handler, config.load]
         self.process = subprocess.Popen(
@@ -90,11 +92,22 @@ class _Worker:
         """Return the next message, None after `timeout_s`; `EOFError` when the worker is gone."""
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if not poll.poll(max(0, int(timeout_s * 1000))):
-            return None
-        message = worker_main.receive(fd)
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            if not poll.poll(max(0, int(timeout_s * 1000))):
+                return None
+            message = worker_main.receive(fd)
+        else:  # Windows cannot wait for a pipe; killing the worker ends the thread
+            found: list[dict[str, Any] | None] = []
+            reader = threading.Thread(
+                target=lambda: found.append(worker_main.receive(fd)), daemon=True
+            )
+            reader.start()
+            reader.join(timeout_s)
+            if not found:
+                return None
+            message = found[0]
         if message is None:
             raise EOFError("the worker ended")
         return message

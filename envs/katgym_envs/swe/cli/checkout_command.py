@@ -45,12 +45,11 @@ def run(args: argparse.Namespace) -> int:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             scratch.rename(args.folder)
-    console.stdout.print(row.problem_statement, markup=False, highlight=False)
+    console.stdout.print(row.problem_statement)
     recipe = row.katgym.env
     console.stderr.print(
         f"{len(files)} files in {str(args.folder)!r}; tests need {', '.join(recipe.requirements)}"
         f" and PYTHONPATH={':'.join(recipe.python_path)}",
-        markup=False,
         soft_wrap=True,
     )
     return 0

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             f" ({num_other} rollouts of other envs)"
         )
     write_atomically(args.out, to_lines(lines))
-    console.stdout.print(f"{len(lines)} predictions in {str(args.out)!r}", markup=False)
+    console.stdout.print(f"{len(lines)} predictions in {str(args.out)!r}")
     return 0
 
 

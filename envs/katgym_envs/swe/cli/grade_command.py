@@ -17,8 +17,6 @@ import sys
 from contextlib import aclosing
 from pathlib import Path
 
-from rich.table import Table
-
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.errors import UsageError
@@ -88,22 +86,20 @@ def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes:
 
 
 def _print(report: GradeReport) -> None:
-    console.stdout.print(f"{report.instance_id}: {report.outcome}", markup=False)
+    console.stdout.print(f"{report.instance_id}: {report.outcome}")
     if report.reason:
-        console.stdout.print(f"  {report.reason}", markup=False)
+        console.stdout.print(f"  {report.reason}")
     for path, why in {**report.rejected_paths, **report.dropped_paths}.items():
-        console.stdout.print(f"  {path}: {why}", markup=False)
+        console.stdout.print(f"  {path}: {why}")
     for note in report.suspicions:
-        console.stdout.print(f"  look at: {note}", markup=False)
+        console.stdout.print(f"  look at: {note}")
     if not report.fail_to_pass:
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("tests", "passed", "of"):
-        table.add_column(name, justify="left" if name == "tests" else "right")
+    rows = []
     for name, tests in (("to fix", report.fail_to_pass), ("to keep", report.pass_to_pass)):
         passed = sum(status is TestStatus.PASSED for status in tests.values())
-        table.add_row(name, str(passed), str(len(tests)))
-    console.stdout.print(table)
+        rows.append((name, str(passed), str(len(tests))))
+    console.print_rows(rows, header=("tests", "passed", "of"), right=("passed", "of"))
     console.stdout.print(
         f"{report.num_rounds} rounds, {report.num_canaries} canaries, {report.wall_s:.2f} s"
     )

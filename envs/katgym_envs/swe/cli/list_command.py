@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.environment.task import SPLITS
@@ -32,13 +30,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json([summary(task) for task in tasks])
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("task", "split", "package", "problem"):
-        table.add_column(name, no_wrap=name != "problem")
+    rows = []
     for task in tasks:
         title = task.problem_statement.strip().split("\n")[0]
-        table.add_row(task.instance_id, task.split, f"{task.repo} {task.version}", title)
-    console.stdout.print(table)
+        rows.append((task.instance_id, task.split, f"{task.repo} {task.version}", title))
+    console.print_rows(rows, header=("task", "split", "package", "problem"))
     console.stderr.print(f"{len(tasks)} tasks")
     return 0
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     task = next(t for t in source.tasks() if t.instance_id == instance_id)
     for name, value in summary(task).items():
         if name != "title":
-            console.stdout.print(f"{name:12} {value}", markup=False, highlight=False)
-    console.stdout.print(f"{'visible':12} {' '.join(task.visible_tests)}", markup=False)
-    console.stdout.print(f"\n{task.problem_statement}", markup=False, highlight=False, end="")
+            console.stdout.print(f"{name:12} {value}")
+    console.stdout.print(f"{'visible':12} {' '.join(task.visible_tests)}")
+    console.stdout.print(f"\n{task.problem_statement}", end="")
     return 0

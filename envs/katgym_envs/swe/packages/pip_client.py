@@ -68,7 +68,12 @@ def _pip(*arguments: str, interpreter: str = sys.executable, timeout_s: float) -
     env.pop("PIP_REQUIREMENT", None)  # it would be downloaded as well
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            command,
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as e:
         raise InfrastructureError(

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from katgym.errors import UsageError
+from katgym.system.cache_folder import cache_folder, name_cache
 from katgym_envs.swe.packages.pip_client import download_sdist
 
 _log = logging.getLogger(__name__)
@@ -37,9 +37,8 @@ class Sdist:
 
 
 def sdist_cache() -> Path:
-    """Return the cache's directory, `$XDG_CACHE_HOME/katgym/swe/sdists`; it may not exist."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "katgym" / "swe" / "sdists"
+    """Return the cache's directory, `swe/sdists` in katgym's; it may not exist."""
+    return cache_folder() / "swe" / "sdists"
 
 
 def fetch_sdist(
@@ -68,7 +67,8 @@ def fetch_sdist(
         if sha256 is None or found.sha256 == sha256:
             return found
         _log.warning("%s in the cache has another sha256; downloading it again", path)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with name_cache(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as temporary:
         fresh = download_sdist(name, version, Path(temporary), timeout_s=timeout_s)
         found = _sdist(name, version, fresh)

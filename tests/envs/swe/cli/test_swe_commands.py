@@ -52,7 +52,7 @@ def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
         (("list", "/no/such"), "no set of tasks"),
         (("grade", "--task", f"toy#{TASK}", "--patch", "/no/such"), "cannot read patch"),
         (("grade", "--task", f"toy#{TASK}", "--patch", "-", "--sandbox", "lokal"), "local"),
-        (("export-predictions", "/no", "--out", "x"), "holds no lock.json"),
+        (("export-predictions", "/no", "--out", "x"), "'/no' is no folder"),
     ],
 )
 def test_wrong_use_is_exit_code_2_with_what_is_wrong(

@@ -1,0 +1,1 @@
+"""Templates of exercises, one module a skill. See README.md."""

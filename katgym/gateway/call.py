@@ -69,6 +69,8 @@ class ModelCall:
     messages: Sequence[Message] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     """OpenAI function tools."""
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Name of a tool here -> the namespace and the name under which the agent knows it."""
     tool_choice: str | Mapping[str, Any] = "auto"
     """`auto`, `required`, or an OpenAI object naming a function; with "none", `tools` is empty."""
     is_parallel: bool = True
@@ -90,6 +92,8 @@ class ModelCall:
     """`messages` go on from this call's answer, which the agent does not send again."""
     has_previous_tools: bool = False
     """Whether it has the tools of that call."""
+    is_thinking_told: bool = True
+    """Whether the agent is told the model's thinking, where its API leaves that to it."""
 
     @property
     def is_chat(self) -> bool:
@@ -97,9 +101,9 @@ class ModelCall:
         return self.prompt_text is None and self.prompt_ids is None
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether only the model server's own chat route can answer it."""
-        return bool(self.constraints) or (bool(self.tools) and self.tool_choice != "auto")
+    def is_tool_forced(self) -> bool:
+        """Whether its answer has to call a tool."""
+        return bool(self.tools) and self.tool_choice != "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +224,19 @@ class Dialect(Protocol):
 
     def error_event(self, failure: GatewayError, /) -> bytes:
         """Return an error that comes after a stream has begun."""
+
+
+class CountingDialect(Dialect, Protocol):
+    """An API that also counts a prompt's tokens."""
+
+    def parse(self, body: Mapping[str, Any], /, *, is_counting: bool = False) -> ModelCall:
+        """Return the call of a request body.
+
+        is_counting: whether its tokens are counted alone.
+        """
+
+    def render_count(self, num_tokens: int, /) -> dict[str, Any]:
+        """Return the body that tells a number of tokens."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class AgentSession:
     """What the agent's clients send."""
     openai_base_url: str
     anthropic_base_url: str
+    google_base_url: str
     _client: GatewayClient
 
     def environ(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -53,6 +54,9 @@ class AgentSession:
             "OPENAI_BASE_URL": self.openai_base_url,
             "OPENAI_API_BASE": self.openai_base_url,
             "OPENAI_API_KEY": self.key,
+            "GOOGLE_GEMINI_BASE_URL": self.google_base_url,
+            "GEMINI_API_KEY": self.key,
+            "GOOGLE_API_KEY": self.key,  # an SDK prefers it: the owner's own is not sent here
             "ANTHROPIC_BASE_URL": self.anthropic_base_url,
             "ANTHROPIC_API_KEY": self.key,
             "ANTHROPIC_AUTH_TOKEN": self.key,
@@ -156,7 +160,12 @@ class GatewayClient:
                     raise
             await asyncio.sleep(_ASK_EVERY_S)
         return AgentSession(
-            made["id"], made["key"], made["openai_base_url"], made["anthropic_base_url"], self
+            made["id"],
+            made["key"],
+            made["openai_base_url"],
+            made["anthropic_base_url"],
+            made["google_base_url"],
+            self,
         )
 
     @contextlib.asynccontextmanager

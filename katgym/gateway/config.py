@@ -50,6 +50,9 @@ class GatewayConfig:
     at."""
     max_body_bytes: int = 32 << 20
     """Bytes of a request's body."""
+    ignored_fields: tuple[str, ...] = ()
+    """Fields of agents' requests that are left out before they are read, as `["provider"]` of an
+    agent made for OpenRouter; one that is not known is refused, since it might change answers."""
     max_staleness: int | None = None
     """Weight updates a session may live through; None for any number."""
     sessions_per_version: int | None = None

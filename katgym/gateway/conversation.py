@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,11 @@ from katgym.policies.rendering.chat_format import num_common
 MAX_TURNS = 4096
 """Answers of one session that can be gone on from; past it the ones used longest ago are forgotten
 (they stay in the store), and a call that goes on from one becomes a branch."""
+NUM_QUOTABLE = 4
+"""Latest answers that a compacted conversation may quote: its summary is one of them."""
+MIN_QUOTED = 40
+"""Characters of a line that two texts do not share by chance."""
+_START = b"messages"
 
 
 @dataclass(slots=True)
@@ -43,6 +48,8 @@ class KnownAnswer:
     """Whether it, or an answer before it, holds thinking that a chat format may strip."""
     has_routes: bool
     """Whether its server told the experts of its tokens."""
+    is_waiting: bool
+    """Whether it calls tools and nothing has gone on from it yet."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -72,7 +79,7 @@ class CallPlace:
     """Where a call belongs in its session's tree: its parent, and what it shares with it."""
 
     chain: Sequence[bytes]
-    """`chain[i]` stands for the tools and the first i messages."""
+    """`chain[0]` stands for the tools, `chain[i]` for the first i messages."""
     parent: KnownAnswer | None = None
     """The answer it goes on from, or the nearest one."""
     num_shared_messages: int = 0
@@ -127,9 +134,15 @@ class Conversation:
 
     def __init__(self) -> None:
         self.num_turns = 0
+        self._has_main = False
+        """Whether an agent's own conversation has begun: one with tools, or that went on."""
         self._by_answer: OrderedDict[bytes, KnownAnswer] = OrderedDict()
         self._by_prompt: OrderedDict[bytes, KnownAnswer] = OrderedDict()
         self._by_prefix: OrderedDict[bytes, KnownAnswer] = OrderedDict()
+        self._by_messages: OrderedDict[bytes, KnownAnswer] = OrderedDict()
+        """By a whole prompt, and by one with its answer, whatever the tools were."""
+        self._latest_texts: deque[str] = deque(maxlen=NUM_QUOTABLE)
+        """Of answers without calls; one may be a summary that a later prompt quotes."""
 
     def place(
         self,
@@ -142,24 +155,32 @@ class Conversation:
         last = len(messages)
         # The longest beginning that ends with a recorded answer: the call goes on from it.
         for num in range(last - 1, 0, -1):
-            known = self._by_answer.get(chain[num])
+            known = self._by_answer.get(_key(chain, num))
             if known is not None:
-                self._by_answer.move_to_end(chain[num])
+                self._by_answer.move_to_end(_key(chain, num))
                 return CallPlace(
                     chain=chain, parent=known, num_shared_messages=num, is_extension=True
                 )
-        known = self._by_prompt.get(chain[last])
+        known = self._by_prompt.get(_key(chain, last))
         if known is not None:
             return CallPlace(
                 chain=chain, parent=known, num_shared_messages=last, is_same_prompt=True
             )
         # A branch: off the call with the longest common beginning, else off the latest one.
-        for num in range(last - 1, -1, -1):
-            known = self._by_prefix.get(chain[num])
-            if known is not None:
-                reason = _branch_reason(known, num, messages)
+        near = (num for num in range(last - 1, -1, -1) if _key(chain, num) in self._by_prefix)
+        num_near, num_leading = next(near, -1), _num_leading(messages)
+        # The same conversation with other tools, or with none, is nobody's sub-agent.
+        for num in range(last, max(num_near, num_leading), -1):
+            known = self._by_messages.get(chain[num])
+            if known is not None and any(m["role"] == "assistant" for m in messages[:num]):
+                reason = BranchReason.REWRITE
                 return CallPlace(chain=chain, parent=known, num_shared_messages=num, branch=reason)
-        if not self.num_turns:
+        if num_near >= 0:
+            known = self._by_prefix[_key(chain, num_near)]
+            reason = self._branch_reason(known, num_near, messages)
+            return CallPlace(chain=chain, parent=known, num_shared_messages=num_near, branch=reason)
+        # What an agent asks aside before it begins, a title say, makes it nobody's sub-agent.
+        if not self.num_turns or (tools and not self._has_main):
             return CallPlace(chain=chain)
         latest = next(reversed(self._by_prompt.values()), None)
         return CallPlace(chain=chain, parent=latest, branch=BranchReason.SUB_AGENT)
@@ -173,6 +194,23 @@ class Conversation:
         latest = next(reversed(self._by_prompt.values()), None)
         branch = None if latest is None else BranchReason.REWRITE
         return CallPlace(chain=[start], parent=latest, branch=branch)
+
+    def _branch_reason(
+        self, known: KnownAnswer, num_common_messages: int, messages: Sequence[Message]
+    ) -> BranchReason:
+        """Return why a call that shares its first messages with `known` does not go on from it."""
+        num_leading, own = _num_leading(messages), messages[num_common_messages:]
+        is_opening_alone = num_common_messages <= num_leading
+        if num_common_messages < num_leading:
+            return BranchReason.SUB_AGENT
+        if any(_quotes(m["content"], text) for m in own for text in self._latest_texts):
+            return BranchReason.COMPACTION
+        is_fresh = is_opening_alone and all(m["role"] in ("system", "user") for m in own)
+        if is_fresh and (known.is_waiting or known.num_messages <= num_leading + 1):
+            return BranchReason.SUB_AGENT
+        if len(messages) < known.num_messages:
+            return BranchReason.COMPACTION
+        return BranchReason.SUB_AGENT if is_opening_alone else BranchReason.REWRITE
 
     def commit(self, place: CallPlace, turns: Sequence[Turn]) -> None:
         """Take up the answers of one call, which are in the store.
@@ -196,20 +234,31 @@ class Conversation:
             num_messages=len(chain) - 1,
             has_reasoning=has_reasoning or (parent is not None and parent.has_reasoning),
             has_routes=bool(tokens.routes),
+            is_waiting=bool(answer and answer.get("tool_calls")),
         )
         self.num_turns += 1
+        if parent is not None and turn.num_shared_messages > parent.num_messages:
+            parent.is_waiting = False
+        goes_on = parent is not None and tokens.branch is None and bool(tokens.prompt_ids)
+        self._has_main = self._has_main or bool(turn.tools) or goes_on
         # The first one with a prompt holds its ids; the others hold none.
-        self._by_prompt.setdefault(chain[-1], known)
-        self._by_prompt.move_to_end(chain[-1])
-        for state in chain:
-            self._by_prefix[state] = known
+        whole = _key(chain, len(chain) - 1)
+        self._by_prompt.setdefault(whole, known)
+        self._by_prompt.move_to_end(whole)
+        for num in range(len(chain)):
+            self._by_prefix[_key(chain, num)] = known
+        self._by_messages[chain[-1]] = known
         if answer is not None:
-            after = _hash(chain[-1], canonical(answer))
-            self._by_answer[after] = self._by_prefix[after] = known
+            after = _hash(chain[-1] if len(chain) > 1 else _START, canonical(answer))
+            self._by_answer[chain[0] + after] = self._by_prefix[chain[0] + after] = known
+            self._by_messages[after] = known
+            if not answer.get("tool_calls"):
+                self._latest_texts.append(answer["content"])
         for table, limit in (
             (self._by_answer, MAX_TURNS),
             (self._by_prompt, MAX_TURNS),
             (self._by_prefix, 4 * MAX_TURNS),
+            (self._by_messages, 2 * MAX_TURNS),
         ):
             while len(table) > limit:
                 table.popitem(last=False)
@@ -233,20 +282,14 @@ def as_ids(ids: Sequence[int]) -> array[int]:
     return ids if isinstance(ids, array) else array("i", ids)
 
 
-def _branch_reason(
-    known: KnownAnswer, num_common_messages: int, messages: Sequence[Message]
-) -> BranchReason:
-    """Return why a call that shares its first messages with `known` does not go on from it."""
-    num_leading = next(
-        (i for i, m in enumerate(messages) if m["role"] not in ("system",)), len(messages)
-    )
-    is_opening_alone = num_common_messages <= num_leading
-    has_own_opening = num_common_messages < num_leading
-    if has_own_opening or (is_opening_alone and known.num_messages <= num_leading + 1):
-        return BranchReason.SUB_AGENT
-    if len(messages) < known.num_messages:
-        return BranchReason.COMPACTION
-    return BranchReason.SUB_AGENT if is_opening_alone else BranchReason.REWRITE
+def _num_leading(messages: Sequence[Message]) -> int:
+    return next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+
+
+def _quotes(content: str, text: str) -> bool:
+    """Return whether a message holds a long line of a text."""
+    lines = (line.strip() for line in text.splitlines())
+    return any(line in content for line in lines if len(line) >= MIN_QUOTED)
 
 
 def hash_text(prompt: str | Sequence[int] | None) -> bytes:
@@ -255,12 +298,24 @@ def hash_text(prompt: str | Sequence[int] | None) -> bytes:
     return _hash(b"completion", text)
 
 
-def hash_chain(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """Return a hash for the tools alone, and one for each longer beginning of the messages."""
-    chain = [_hash(b"chat", json.dumps(list(tools), sort_keys=True) if tools else "")]
-    for message in messages:
-        chain.append(_hash(chain[-1], canonical(message)))
+def hash_chain(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, known: Sequence[bytes] = ()
+) -> list[bytes]:
+    """Return a hash for the tools, and one for each beginning of the messages whatever the tools.
+
+    known: the first ones, as far as they are known.
+    """
+    chain = list(known)
+    if not chain:
+        chain.append(_hash(b"chat", json.dumps(list(tools), sort_keys=True) if tools else ""))
+    for message in messages[len(chain) - 1 :]:
+        chain.append(_hash(chain[-1] if len(chain) > 1 else _START, canonical(message)))
     return chain
+
+
+def _key(chain: Sequence[bytes], num: int) -> bytes:
+    """Return what stands for the tools and the first `num` messages."""
+    return chain[0] + chain[num] if num else chain[0]
 
 
 def canonical(message: Message) -> str:

@@ -30,13 +30,14 @@ from katgym.gateway.recorded_answers import (
 from katgym.gateway.rollout_control import RolloutControl
 from katgym.gateway.session_table import LiveSession, SessionTable
 from katgym.gateway.upstreams.pool import UpstreamPool
+from katgym.gateway.wire.message_memo import MessageMemo
 from katgym.play.rollout import prompt_messages
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.changes import num_trainable
 from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import FailedCall
 from katgym.system.concurrency import wait_out
-from katgym.system.folder_lease import FolderLease
+from katgym.system.locks.folder_lease import FolderLease
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Gateway:
         )
         self.readiness = Readiness(store.folder, self.writer, self.manager, self.pool)
         self._answerers: Answerers | None = None
+        self._memo = MessageMemo()
         self._pending: dict[str, asyncio.Future[Served]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         """Of this gateway's own, which end with it."""
@@ -143,8 +145,9 @@ class Gateway:
         session, api = context.session, context.api
         # 1. Parse: the body becomes a call. One that was answered before, by its idempotency key,
         # is served again, whether or not its session may still call.
+        chain = context.chain
         if not context.is_large:
-            context.call = api.parse(context.body)
+            context.call, chain = self._memo.read(context)
         if context.idempotency_key:
             served = await asyncio.to_thread(read_served, self.store, context)
             if served is not None:
@@ -159,7 +162,7 @@ class Gateway:
                 await self.manager.wait_for_resume()
                 self.readiness.check_store()
                 # 3. Place: the recorded answer it goes on from, or the nearest one.
-                await self._place(context)
+                await self._place(context, chain)
                 # 4. Answer: what the gateway's owner wants wins over what the agent asked for.
                 self._apply_owner_settings(context)
                 context.max_tokens = session.tokens_left()
@@ -247,7 +250,7 @@ class Gateway:
 
     async def count_tokens(self, context: CallContext) -> int:
         """Return how many tokens the prompt of a chat call has, which is parsed."""
-        await self._place(context)
+        await self._place(context, context.chain)
         self._apply_owner_settings(context)
         return await self.answerers.for_call(context.call).count(context)
 
@@ -303,19 +306,24 @@ class Gateway:
         except (KatgymError, sqlite3.Error, OSError) as e:
             raise GatewayError(ErrorKind.STORE, f"the answer could not be written down: {e}") from e
 
-    async def _place(self, context: CallContext) -> None:
-        """Set where a call belongs, and all its messages if it names an earlier call instead."""
+    async def _place(self, context: CallContext, chain: Sequence[bytes]) -> None:
+        """Set where a call belongs, and all its messages if it names an earlier call instead.
+
+        chain: of what it says, where that is known.
+        """
         call, conversation = context.call, context.session.conversation
         if not call.is_chat:
             prompt = call.prompt_ids if call.prompt_text is None else call.prompt_text
-            context.place = conversation.place_text(prompt or (), context.chain)
+            context.place = conversation.place_text(prompt or (), chain)
             return
         if call.previous_call_id is not None:
             complete = partial(self._complete, context.session, call, call.previous_call_id)
             call = context.call = await asyncio.to_thread(complete)
             if context.is_large:
-                context.chain = await asyncio.to_thread(hash_chain, call.messages, call.tools)
-        context.place = conversation.place(call.messages, call.tools, context.chain)
+                chain = await asyncio.to_thread(hash_chain, call.messages, call.tools)
+            else:
+                chain = ()
+        context.place = conversation.place(call.messages, call.tools, chain)
 
     def _complete(self, session: LiveSession, call: ModelCall, previous_id: str) -> ModelCall:
         """Return a call with the messages and the answer of the earlier call that it names."""

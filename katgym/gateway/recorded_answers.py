@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from katgym.environment.messages import assistant
+from katgym.gateway.answering.constraints import describe_constraint
 from katgym.gateway.call import Answer, CallContext, Dialect, Reply, Served
 from katgym.play.rollout import Turn
 from katgym.policies.base import TokenRecord
@@ -50,8 +51,10 @@ def make_turns(context: CallContext, reply: Reply) -> list[Turn]:
     sampling = context.sampling.as_dict()
     if call.constraints:
         sampling["constraints"] = dict(call.constraints)
-    if call.tools and call.tool_choice != "auto":
+    if call.is_tool_forced:
         sampling["tool_choice"] = call.tool_choice
+    if constraint := describe_constraint(call, context.sampling):
+        sampling["constraint"] = constraint
     began_s = context.session.record.created_s
     first = context.session.conversation.num_turns
     # The first answer goes on from the call's parent, the others from the first one's prompt.

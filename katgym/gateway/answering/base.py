@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from katgym.environment.messages import Message
 from katgym.errors import UsageError
 from katgym.gateway.answering.version_log import VersionLog
-from katgym.gateway.call import CallContext, Reply
+from katgym.gateway.call import CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamAnswer
 from katgym.policies.expert_routes import cut_routes
@@ -23,6 +23,9 @@ from katgym.vllm_server.token_api import SampledTokens
 
 class Answering(Protocol):
     """One way to get an answer whose tokens are known."""
+
+    def can_answer(self, call: ModelCall) -> bool:
+        """Return whether it can; the server's chat route answers the others."""
 
     async def answer(self, context: CallContext) -> Reply:
         """Return what a model server makes of a call that is placed; raises `GatewayError`."""

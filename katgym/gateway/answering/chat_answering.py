@@ -2,7 +2,7 @@
 
 The server renders every prompt anew; what it shares with an earlier answer is found in the ids.
 For servers whose chat format is not known here, and for calls that the server alone can answer
-(`response_format`, a tool that must be called).
+(`top_logprobs`, `chat_template_kwargs`, tools that must be called in a format of no JSON).
 
 Not here: prompts that go on from recorded ids (`token_answering.py`).
 """
@@ -42,6 +42,9 @@ class ChatAnswering:
     def __init__(self, pool: UpstreamPool, versions: VersionLog) -> None:
         self._pool = pool
         self._versions = versions
+
+    def can_answer(self, call: ModelCall) -> bool:
+        return True
 
     async def answer(self, context: CallContext) -> Reply:
         call = context.call

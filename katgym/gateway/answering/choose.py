@@ -41,9 +41,7 @@ class Answerers:
 
     def for_call(self, call: ModelCall) -> Answering:
         """Return what answers a call."""
-        if call.is_constrained or (call.num_top_logprobs or 0) > 0:
-            return self.chat
-        if self.name == "render" and not call.is_chat:
+        if (call.num_top_logprobs or 0) > 0 or not self.default.can_answer(call):
             return self.chat
         return self.default
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from katgym.errors import MissingDependencyError, UsageError
+from katgym.policies.model_source import model_source
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.policies.rendering.renderer_choice import choose_renderer
 
@@ -27,8 +28,8 @@ def load_chat_format(source: str, renderer: str, *, is_named: bool) -> ChatForma
     Raises `UsageError` for a tokenizer that cannot be loaded.
     """
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source)
-        model_config = AutoConfig.from_pretrained(source)
+        tokenizer: Any = AutoTokenizer.from_pretrained(model_source(source))
+        model_config = AutoConfig.from_pretrained(model_source(source))
     except (OSError, ValueError) as e:
         raise UsageError(
             f"the tokenizer {source!r} cannot be loaded: {e}. Name one with --set tokenizer=DIR"

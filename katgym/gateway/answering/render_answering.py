@@ -15,7 +15,7 @@ from katgym.errors import PolicyError
 from katgym.gateway.answering.base import check_routes, check_tokens, check_versions
 from katgym.gateway.answering.chat_answering import chat_body, make_answer
 from katgym.gateway.answering.version_log import VersionLog
-from katgym.gateway.call import CallContext, Reply
+from katgym.gateway.call import CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.vllm_server.token_api import GENERATE_ROUTE, parse_generate
@@ -33,6 +33,9 @@ class RenderAnswering:
     def __init__(self, pool: UpstreamPool, versions: VersionLog) -> None:
         self._pool = pool
         self._versions = versions
+
+    def can_answer(self, call: ModelCall) -> bool:
+        return call.is_chat and not call.constraints and not call.is_tool_forced
 
     async def answer(self, context: CallContext) -> Reply:
         place, session_id = context.place, context.session.session_id

@@ -9,6 +9,7 @@ Not here: calls that the server alone can answer (`chat_answering.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,6 +24,12 @@ from katgym.gateway.answering.base import (
     finish_reason_of,
     least,
     only_first_call,
+)
+from katgym.gateway.answering.constraints import (
+    TEMPLATE_FIELDS,
+    check_constraint,
+    find_call_syntax,
+    structured_outputs,
 )
 from katgym.gateway.answering.id_texts import IdTexts
 from katgym.gateway.answering.partial_message import PartialMessage
@@ -41,6 +48,8 @@ from katgym.vllm_server.token_api import (
     SampledTokens,
     TokenRequest,
 )
+
+logger = logging.getLogger(__name__)
 
 _LONG = 8_000
 """Characters from which a prompt is rendered in a thread of its own."""
@@ -68,9 +77,19 @@ class TokenAnswering:
         self._max_context_tokens = max_context_tokens
         self._has_generate = has_generate
         self._stop_ids = chat_format.renderer.get_stop_token_ids()
+        self._call_syntax = find_call_syntax(chat_format)
         self._id_texts = IdTexts()
         self._tells_experts = False
         """Whether servers tell the experts of tokens, which one alone can tell of an answer."""
+
+    def can_answer(self, call: ModelCall) -> bool:
+        if call.is_tool_forced and self._call_syntax is None:
+            logger.warning(
+                "the model server answers a call that has to call a tool: %s writes arguments that"
+                " are no JSON object", self._format.name,
+            )  # fmt: skip
+            return False
+        return not call.constraints.keys() & TEMPLATE_FIELDS
 
     async def answer(self, context: CallContext) -> Reply:
         prompt_ids = await self._make_prompt_ids(context)
@@ -99,7 +118,8 @@ class TokenAnswering:
             has_generate=self._has_generate,
             encode_ids=partial(self._id_texts.encode, context.session.session_id),
             decode=partial(self._format.tokenizer.decode, skip_special_tokens=True),
-            is_resumable=not self._tells_experts,
+            # A grammar begins anew with every request.
+            is_resumable=not self._tells_experts and "structured_outputs" not in extra,
             on_tokens=None if live is None else live.note,
         )
         found = await self._pool.stream(
@@ -165,6 +185,11 @@ class TokenAnswering:
         """Return what is asked of a server, and further sampling parameters by vLLM's names."""
         call, asked = context.call, context.sampling
         extra = dict(asked.extra)
+        outputs = structured_outputs(call)
+        if call.is_tool_forced and self._call_syntax is not None:
+            outputs = self._call_syntax.forced_call(call)
+        if outputs is not None:
+            extra["structured_outputs"] = outputs
         stop_ids = {*self._stop_ids, *extra.pop("stop_token_ids", ())} if call.is_chat else ()
         try:
             request = TokenRequest(
@@ -198,6 +223,8 @@ class TokenAnswering:
         check_verified(sampled)
         call = context.call
         message, stop = self._parse(context, prompt_ids, ids)
+        if reason == "stop" and stop is None:
+            check_constraint(call, message)
         if live is not None:
             message = live.finish(message)
         logprobs_shown = None

@@ -65,11 +65,11 @@ def name_of_key(key: str) -> str:
 
 
 def bearer(request: Request) -> str:
-    """Return the key a request carries, as OpenAI's clients or as Anthropic's send it."""
+    """Return the key a request carries, as OpenAI's clients, Anthropic's or Google's send it."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and key.strip():
         return key.strip()
-    return request.headers.get("x-api-key", "")
+    return request.headers.get("x-api-key") or request.headers.get("x-goog-api-key", "")
 
 
 def refusal() -> GatewayError:

@@ -1,8 +1,8 @@
 """The gateway's HTTP application: routes, streams, clients that disconnect.
 
-Routes of agents stand under `/v1` (the session is the key's) and under `/s/ID/v1`. Those of the
-owner (`/sessions`, `/s/ID/reward`, `/s/ID/finish`, `/control/...`) want the admin key: an agent
-cannot reward itself. Nothing else of a model server can be reached.
+Routes of agents stand under `/v1` and `/v1beta` (the session is the key's), and under `/s/ID` with
+these. Those of the owner (`/sessions`, `/s/ID/reward`, `/s/ID/finish`, `/control/...`) want the
+admin key: an agent cannot reward itself. Nothing else of a model server can be reached.
 
 Not here: what becomes of a call (`katgym.gateway.gateway`); running the server (`serve.py`).
 """
@@ -24,28 +24,24 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from katgym.errors import MissingDependencyError
-from katgym.gateway.call import CallContext, Dialect, Progress, Served, Told
+from katgym.gateway.call import CallContext, Progress, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.agent_keys import AgentKeys
 from katgym.gateway.server.bodies import JSON, decode, error_response, read_body
-from katgym.gateway.server.body_process import COUNTING
+from katgym.gateway.server.body_process import BodyReading
 from katgym.gateway.server.client_disconnect import client_gone, wait_for_disconnect
 from katgym.gateway.server.large_bodies import LARGE_BYTES, LargeBodies, has_many_entries
 from katgym.gateway.server.metrics import CallMetrics
 from katgym.gateway.server.owner_routes import owner_routes
-from katgym.gateway.wire import (
-    anthropic_messages,
-    openai_chat,
-    openai_completions,
-    openai_responses,
+from katgym.gateway.wire.dialects import (
+    MODELS,
+    AgentRoute,
+    find_dialect,
+    find_route,
+    hint_for,
 )
-from katgym.gateway.wire.model_list import (
-    anthropic_list,
-    anthropic_model,
-    openai_list,
-    openai_model,
-)
+from katgym.gateway.wire.model_list import list_models, show_model
 
 if TYPE_CHECKING:
     from katgym.gateway.server.call_spans import CallSpans  # imports OpenTelemetry
@@ -55,12 +51,6 @@ logger = logging.getLogger(__name__)
 _STREAM = "text/event-stream"
 _STREAM_HEADERS = {"cache-control": "no-cache"}
 Responding = Coroutine[Any, Any, Served]
-_APIS: dict[str, Dialect] = {
-    "/v1/chat/completions": openai_chat,
-    "/v1/completions": openai_completions,
-    "/v1/responses": openai_responses,
-    "/v1/messages": anthropic_messages,
-}
 
 
 class GatewayApp:
@@ -86,10 +76,11 @@ class GatewayApp:
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST":
                 session_id, path = session_and_path(scope["path"])
-                api = _APIS.get(path)
-                if api is not None:
+                route = find_route(path, scope["query_string"].decode("latin-1"))
+                if route is not None:
                     scope["path_params"] = {"session_id": session_id} if session_id else {}
-                    response = await self._call(Request(scope, receive), api)
+                    work = self._call if route.counting is None else self._count_tokens
+                    response = await work(Request(scope, receive), route)
                     await response(scope, receive, send)
                     return
             await others(scope, receive, send)
@@ -99,11 +90,10 @@ class GatewayApp:
     def _others(self) -> Starlette:
         routes = []
         for prefix in ("", "/s/{session_id}"):
-            routes.append(
-                Route(f"{prefix}/v1/messages/count_tokens", self._count_tokens, methods=["POST"])
-            )
-            for path in ("/v1/models", "/v1/models/{model:path}"):
+            for path in MODELS:
                 routes.append(Route(prefix + path, self._models, methods=["GET"]))
+                model = f"{prefix}{path}/{{model:path}}"
+                routes.append(Route(model, self._models, methods=["GET"]))
         return Starlette(
             routes=[*routes, *owner_routes(self._gateway, self._keys, self._metrics)],
             lifespan=self._lifespan,
@@ -123,8 +113,8 @@ class GatewayApp:
 
     # ---- agents
 
-    async def _call(self, request: Request, api: Dialect) -> Response:
-        received_s = self._gateway.clock.now_s()
+    async def _call(self, request: Request, route: AgentRoute) -> Response:
+        api, received_s = route.api, self._gateway.clock.now_s()
         context: CallContext | None = None
         try:
             context = CallContext(
@@ -133,7 +123,7 @@ class GatewayApp:
                 received_s=received_s,
                 idempotency_key=request.headers.get("idempotency-key", ""),
             )
-            await self._read(request, context, api.ROUTE)
+            await self._read(request, context, route)
             is_named = bool(context.idempotency_key)
             respond = self._gateway.respond_once if is_named else self._gateway.respond
             work = respond(context)
@@ -174,15 +164,22 @@ class GatewayApp:
         self._metrics.count_answer(context.api.ROUTE, served, time.perf_counter() - began_s)
         return served
 
-    async def _read(self, request: Request, context: CallContext, route: str) -> None:
+    async def _read(self, request: Request, context: CallContext, route: AgentRoute) -> None:
         """Set a call's body; or, of a large one, the call itself."""
-        content = await read_body(request, self._gateway.config.max_body_bytes)
+        config = self._gateway.config
+        content = await read_body(request, config.max_body_bytes)
+        reading = BodyReading(
+            route=route.api.ROUTE,
+            is_counting=route.counting is not None,
+            given=route.given,
+            ignored=config.ignored_fields,
+        )
         if len(content) < LARGE_BYTES:
-            context.body = decode(content)
+            context.body = reading.complete(decode(content))
             if not has_many_entries(context.body):
                 return
             context.body = {}
-        context.call, context.chain = await self._large.parse(route, content)
+        context.call, context.chain = await self._large.parse(reading, content)
 
     async def _stream(self, request: Request, context: CallContext, work: Responding) -> Response:
         """Return an answer as events; where it takes its time, the stream begins before it."""
@@ -252,31 +249,31 @@ class GatewayApp:
         finally:
             answering.cancel()
 
-    async def _count_tokens(self, request: Request) -> Response:
+    async def _count_tokens(self, request: Request, route: AgentRoute) -> Response:
+        api = route.counting
+        assert api is not None
         try:
             session = await self._keys.session_of(request)
-            context = CallContext(session=session, api=anthropic_messages)
-            await self._read(request, context, COUNTING)
+            context = CallContext(session=session, api=api)
+            await self._read(request, context, route)
             if not context.is_large:
-                context.call = anthropic_messages.parse(context.body, is_counting=True)
+                context.call = api.parse(context.body, is_counting=True)
             num = await self._gateway.count_tokens(context)
         except GatewayError as failure:
-            return error_response(anthropic_messages, failure)
-        return Response(msgspec.json.encode(anthropic_messages.render_count(num)), media_type=JSON)
+            return error_response(api, failure)
+        return Response(msgspec.json.encode(api.render_count(num)), media_type=JSON)
 
     async def _models(self, request: Request) -> Response:
-        is_anthropic = "anthropic-version" in request.headers
+        api = find_dialect(request.url.path, request.headers)
         name = request.path_params.get("model", "")
         try:
             await self._keys.session_of(request)
             if name:
-                card = await self._gateway.model(name)
-                shown = anthropic_model(card) if is_anthropic else openai_model(card)
+                shown = show_model(api.ROUTE, await self._gateway.model(name))
             else:
-                cards = await self._gateway.models()
-                shown = anthropic_list(cards) if is_anthropic else openai_list(cards)
+                shown = list_models(api.ROUTE, await self._gateway.models())
         except GatewayError as failure:
-            return error_response(anthropic_messages if is_anthropic else openai_chat, failure)
+            return error_response(api, failure)
         return Response(msgspec.json.encode(shown), media_type=JSON)
 
 
@@ -303,13 +300,9 @@ def session_and_path(path: str) -> tuple[str, str]:
     return session_id, f"/{rest}" if session_id else path
 
 
-def dialect_of(request: Request) -> Dialect:
-    """Return an API in which an error can be told to whoever asks."""
-    is_anthropic = "anthropic-version" in request.headers or "/messages" in request.url.path
-    return anthropic_messages if is_anthropic else openai_chat
-
-
 async def unknown_route(request: Request, _: Exception) -> Response:
     """Answer a request for what is not there."""
-    text = f"{request.method} {request.url.path!r:.200} is not a route of this gateway"
-    return error_response(dialect_of(request), GatewayError(ErrorKind.UNKNOWN_ROUTE, text))
+    path = request.url.path
+    text = f"{request.method} {path!r:.200} is not a route of this gateway{hint_for(path)}"
+    api = find_dialect(path, request.headers)
+    return error_response(api, GatewayError(ErrorKind.UNKNOWN_ROUTE, text))

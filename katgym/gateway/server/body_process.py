@@ -2,19 +2,21 @@
 
     python -m katgym.gateway.server.body_process    (started by `large_bodies.py`)
 
-It reads frames (8 bytes of length, then a route and a body) and answers with the call, its chain of
-hashes and its long texts in pieces, or with the error. Not here: its other end (`large_bodies.py`).
+It reads frames (8 bytes of length, then a line of how to read, and a body) and answers with the
+call, its chain of hashes and its long texts in pieces, or with the error. Not here: its other end
+(`large_bodies.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import pickle
-import resource
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -24,20 +26,13 @@ from katgym.gateway.call import ModelCall
 from katgym.gateway.conversation import hash_chain, hash_text
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.server.bodies import decode
-from katgym.gateway.wire import (
-    anthropic_messages,
-    openai_chat,
-    openai_completions,
-    openai_responses,
-)
+from katgym.gateway.wire.dialects import COUNTING, DIALECTS
 from katgym.system.large_json import STEP
 
 LENGTH = struct.Struct("<Q")
-_APIS = (openai_chat, openai_completions, openai_responses, anthropic_messages)
-COUNTING = f"{anthropic_messages.ROUTE}/count_tokens"
-PARSERS: dict[str, Callable[[Mapping[str, Any]], ModelCall]] = {
-    **{api.ROUTE: api.parse for api in _APIS},
-    COUNTING: partial(anthropic_messages.parse, is_counting=True),
+_PARSERS: dict[tuple[str, bool], Callable[[Mapping[str, Any]], ModelCall]] = {
+    **{(api.ROUTE, False): api.parse for api in DIALECTS},
+    **{(api.ROUTE, True): partial(api.parse, is_counting=True) for api in COUNTING},
 }
 MAX_MESSAGES = 20_000
 """Of one call; also of its prompt's other entries, as tools."""
@@ -45,6 +40,25 @@ MAX_PROMPT_IDS = 1 << 20
 MAX_OPTIONS_BYTES = 4 << 20
 """Of tools and constraints as JSON."""
 _MAX_MEMORY_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyReading:
+    """How a body is read."""
+
+    route: str
+    """Of its dialect."""
+    is_counting: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that stand in the URL."""
+    ignored: Sequence[str] = ()
+    """Fields that the owner has ignored."""
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body with what its URL says, and without what is ignored."""
+        for name in self.ignored:
+            body.pop(name, None)
+        return {**body, **self.given} if self.given else body
 
 
 class _Pickler(pickle.Pickler):
@@ -63,15 +77,16 @@ class _Pickler(pickle.Pickler):
         return len(self.texts) - 1
 
 
-def parse(route: str, content: bytes) -> tuple[ModelCall, list[bytes]]:
+def parse(reading: BodyReading, content: bytes) -> tuple[ModelCall, list[bytes]]:
     """Return the call of a body, and its chain of hashes; raises `GatewayError`."""
-    body = decode(content)
+    body = reading.complete(decode(content))
     for name, limit in (("messages", MAX_MESSAGES), ("input", MAX_MESSAGES),
+                        ("contents", MAX_MESSAGES),
                         ("tools", MAX_MESSAGES), ("prompt", MAX_PROMPT_IDS)):  # fmt: skip
         entries = body.get(name)
         if isinstance(entries, list) and len(entries) > limit:
             raise _too_large(f"{name} has {len(entries)} entries; a call has at most {limit}")
-    call = PARSERS[route](body)
+    call = _PARSERS[reading.route, reading.is_counting](body)
     num_bytes = len(msgspec.json.encode([call.tools, call.constraints, call.sampling.extra]))
     if num_bytes > MAX_OPTIONS_BYTES:
         raise _too_large(f"tools and options have {num_bytes} bytes; at most {MAX_OPTIONS_BYTES}")
@@ -100,16 +115,19 @@ def read_frame(file: BinaryIO) -> bytes:
 
 def main() -> None:
     """Answer until there is nothing to read."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    with contextlib.suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     gc.disable()
     while True:
         try:
-            route, _, content = read_frame(sys.stdin.buffer).partition(b"\n")
+            head, _, content = read_frame(sys.stdin.buffer).partition(b"\n")
         except EOFError:
             return
         found: object
         try:
-            found = parse(route.decode(), content)
+            found = parse(msgspec.json.decode(head, type=BodyReading), content)
         except GatewayError as e:
             found = e
         except MemoryError:

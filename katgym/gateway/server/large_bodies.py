@@ -13,9 +13,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO, cast
 
+import msgspec
+
 from katgym.gateway.call import ModelCall
 from katgym.gateway.errors import ErrorKind, GatewayError
-from katgym.gateway.server.body_process import read_frame, write_frame
+from katgym.gateway.server.body_process import BodyReading, read_frame, write_frame
 
 LARGE_BYTES = 512 << 10
 """Of a body from which on it is parsed elsewhere: a fraction of what a loop can spare at once."""
@@ -35,10 +37,10 @@ class LargeBodies:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = asyncio.Lock()
 
-    async def parse(self, route: str, content: bytes) -> tuple[ModelCall, list[bytes]]:
-        """Return the call of a body for a dialect's route, and its chain; raises `GatewayError`."""
+    async def parse(self, reading: BodyReading, content: bytes) -> tuple[ModelCall, list[bytes]]:
+        """Return the call of a body, and its chain; raises `GatewayError`."""
         async with self._lock:
-            asking = asyncio.ensure_future(asyncio.to_thread(self._ask, route, content))
+            asking = asyncio.ensure_future(asyncio.to_thread(self._ask, reading, content))
             try:
                 found = await asyncio.shield(asking)
             except asyncio.CancelledError:
@@ -55,7 +57,7 @@ class LargeBodies:
             process.kill()
             process.communicate()
 
-    def _ask(self, route: str, content: bytes) -> Any:
+    def _ask(self, reading: BodyReading, content: bytes) -> Any:
         if self._process is None or self._process.poll() is not None:
             self.close()
             command = [sys.executable, "-m", "katgym.gateway.server.body_process"]
@@ -65,7 +67,7 @@ class LargeBodies:
         process = self._process
         to, back = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
         try:
-            write_frame(to, route.encode() + b"\n", content)
+            write_frame(to, msgspec.json.encode(reading) + b"\n", content)
             answer = read_frame(back)
             texts = []
             while pieces := read_frame(back):

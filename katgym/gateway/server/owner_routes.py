@@ -203,6 +203,7 @@ class _Owner:
             "key": sessions.key_of(session_id),
             "openai_base_url": f"{url}/v1",
             "anthropic_base_url": url,
+            "google_base_url": url,
         }
 
     async def sessions(self, request: Request, _: dict[str, Any]) -> Any:

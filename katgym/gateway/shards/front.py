@@ -4,7 +4,8 @@ Sessions are made here and told the URL of their own shard, so that their calls 
 process. What comes here all the same, since an agent knows one URL alone, is passed on by the
 session's id, or by its key, which tells the shard.
 
-    POST /sessions, GET /sessions, /s/ID/..., /v1/..., /control/..., /health, /ready, /metrics
+    POST /sessions, GET /sessions, /s/ID/..., /v1/..., /v1beta/..., /control/..., /health, /ready,
+    /metrics
 
 Not here: starting shards and telling them (`shard_control.py`).
 """
@@ -30,7 +31,7 @@ from yarl import URL
 
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.server.agent_keys import OwnerKey, bearer, name_of_key, refusal
-from katgym.gateway.server.app import dialect_of, session_and_path, unknown_route
+from katgym.gateway.server.app import session_and_path, unknown_route
 from katgym.gateway.server.bodies import error_response, read_body
 from katgym.gateway.server.client_disconnect import admit, wait_for_disconnect
 from katgym.gateway.server.metrics import CONTENT_TYPE
@@ -45,9 +46,11 @@ from katgym.gateway.shards.merged_metrics import merge_metrics
 from katgym.gateway.shards.shard import CONTROL_S, Shard, ShardAnswer
 from katgym.gateway.shards.shard_control import ShardControl
 from katgym.gateway.wire import fields
+from katgym.gateway.wire.dialects import find_dialect
 from katgym.rollout_store.groups import IS_HELD_OUT
 from katgym.system.concurrency import run_all, wait_out
 
+_AGENT_PATHS = ("/s/", "/v1/", "/v1beta/")
 _OWN_HEADERS = (b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive")
 """Of one connection, not of what is passed on."""
 
@@ -80,7 +83,7 @@ class Front:
         )
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and scope["path"].startswith(("/s/", "/v1/")):
+            if scope["type"] == "http" and scope["path"].startswith(_AGENT_PATHS):
                 await self._pass_on(scope, receive, send)
             else:
                 await own(scope, receive, send)
@@ -144,7 +147,8 @@ class Front:
         except GatewayError as failure:
             if has_begun:
                 raise  # the connection ends, by which the client knows that this is not all
-            await error_response(dialect_of(request), failure)(scope, receive, send)
+            api = find_dialect(request.url.path, request.headers)
+            await error_response(api, failure)(scope, receive, send)
 
     async def _find(self, request: Request) -> Shard:
         """Return the shard that a request is for; raises `UNAUTHORIZED` for a key of none."""

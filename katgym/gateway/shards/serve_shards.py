@@ -21,8 +21,8 @@ from katgym.gateway.shards.shard_control import ShardControl
 from katgym.gateway.shards.shard_process import ShardOrder
 from katgym.rollout_store.store_folders import prepare_folder, store_folders
 from katgym.system.atomic_files import explain_os_error
-from katgym.system.folder_lease import FolderLease
 from katgym.system.listening import listen, url_of
+from katgym.system.locks.folder_lease import FolderLease
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from katgym.gateway.rollout_control import RolloutControl
 from katgym.gateway.shards.shard import Shard
 from katgym.rollout_store.store_folders import shard_of
 from katgym.system.concurrency import run_all
-from katgym.system.folder_lease import FolderLease
+from katgym.system.locks.folder_lease import FolderLease
 
 _MAX_KNOWN = 100_000
 

@@ -14,15 +14,39 @@ from katgym.environment.messages import Message
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
+from katgym.gateway.wire.field_policy import IGNORED_EVERYWHERE, FieldPolicy
 
 ROUTE = "anthropic/messages"
 VOLATILE_SYSTEM = ("x-anthropic-billing-header:",)
 """Beginnings of system blocks that are left out."""
-_KNOWN = {
-    "model", "messages", "system", "max_tokens", "metadata", "stop_sequences", "stream",
-    "temperature", "top_k", "top_p", "tools", "tool_choice", "thinking", "service_tier",
-    "context_management", "betas", "output_config", "thread",
-}  # fmt: skip
+_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset")
+_BODY = FieldPolicy(
+    where=ROUTE,
+    read=frozenset(
+        {"model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature",
+         "top_k", "top_p", "tools", "tool_choice", "context_management", "output_config", "thread"}
+    ),
+    ignored=IGNORED_EVERYWHERE
+    | {"betas", "inference_geo", "speed", "diagnostics", "fallbacks", "fallback_credit_token",
+       "billing_policy", "user_profile_id", "workspace_id"},
+    hints=frozenset({"thinking", "container", "mcp_servers"}),
+    refused={"compaction": "summarise the conversation with a call of your own"},
+)  # fmt: skip
+_TOOL = FieldPolicy(
+    where="a tool of Anthropic",
+    read=frozenset({"type", "name", "description", "input_schema"}),
+    ignored=IGNORED_EVERYWHERE | {"eager_input_streaming"},
+    hints=frozenset({"strict", "defer_loading", "allowed_callers"}),
+    refused={"input_examples": "write them into its description"},
+)
+_OUTPUT = FieldPolicy(
+    where="output_config",
+    read=frozenset({"format"}),
+    hints=frozenset({"effort"}),
+    refused={"task_budget": "give max_tokens"},
+)
+_EDITS = ("clear_thinking_",)
+"""Edits of a context that are the chat template's affair here."""
 
 
 def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
@@ -30,7 +54,7 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
 
     is_counting: whether its tokens are counted alone, and `max_tokens` is not needed.
     """
-    fields.log_unknown(ROUTE, body, _KNOWN)
+    _BODY.check(body)
     raw = fields.as_list(body.get("messages"), "messages")
     if not raw:
         raise fields.body_error("messages is empty")
@@ -41,8 +65,14 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     for i, message in enumerate(raw):
         messages += _messages(fields.as_object(message, f"messages[{i}]"), f"messages[{i}]")
     choice = fields.as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
-    hint = "which Anthropic's servers know; give a tool with an input_schema"
-    tools = fields.function_tools(body, types=(None, "custom"), schema="input_schema", hint=hint)
+    tools = fields.function_tools(
+        fields.tool_objects(body),
+        _TOOL,
+        types=(None, "custom"),
+        schema="input_schema",
+        hosted=_HOSTED,
+        owner="Anthropic",
+    )
     previous = _previous(body)
     return ModelCall(
         route=ROUTE,
@@ -58,10 +88,34 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
             max_tokens=max_tokens,
             stop=fields.texts(body, "stop_sequences"),
         ),
+        constraints=_constraints(body),
         is_stream=fields.flag(body, "stream", False),
         previous_call_id=previous,
         has_previous_tools=previous is not None and "tools" not in body,
     )
+
+
+def _constraints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what bends the answer: the schema that it is to follow."""
+    managed = fields.as_object(body.get("context_management") or {}, "context_management")
+    for edit in fields.as_list(managed.get("edits") or [], "context_management.edits"):
+        kind = fields.as_object(edit, "an edit of context_management").get("type")
+        if not str(kind).startswith(_EDITS):
+            raise GatewayError(
+                ErrorKind.UNSUPPORTED,
+                f"context_management edits with {kind!r:.80}, which is not done here: send the"
+                " messages as they are to be read",
+            )
+    config = fields.as_object(body.get("output_config") or {}, "output_config")
+    _OUTPUT.check(config, "output_config.")
+    if config.get("format") is None:
+        return {}
+    form = fields.as_object(config["format"], "output_config.format")
+    if form.get("type") != "json_schema":
+        raise fields.body_error(
+            f"output_config.format.type is json_schema, got {form.get('type')!r:.80}"
+        )
+    return fields.schema_constraint(form.get("schema"), "output_config.format.schema")
 
 
 def _previous(body: Mapping[str, Any]) -> str | None:
@@ -92,10 +146,7 @@ def _system(system: object) -> list[Message]:
 def _text_of(block: object, where: str) -> str:
     block = fields.as_object(block, where)
     if block.get("type") != "text":
-        raise GatewayError(
-            ErrorKind.UNSUPPORTED,
-            f"{where} has type {block.get('type')!r:.80}; text is all that is recorded",
-        )
+        raise fields.not_text(f"{where} has type {block.get('type')!r:.80}")
     return fields.as_text(block.get("text"), f"{where}.text")
 
 

@@ -6,15 +6,13 @@ Not here: which fields an API has (one module each).
 from __future__ import annotations
 
 import json
-import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from katgym.environment.messages import Message, Role, ToolCallMessage
 from katgym.gateway.errors import ErrorKind, GatewayError
-
-logger = logging.getLogger(__name__)
+from katgym.gateway.wire.field_policy import FieldPolicy, log_once
 
 MAX_CHOICES = 128
 SAMPLING_EXTRAS = (
@@ -35,16 +33,14 @@ _EXTRA_RANGES = {
     "repetition_penalty": (1e-9, 1e3),
     "min_p": (0.0, 1.0),
 }
-CONSTRAINTS = (
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "chat_template_kwargs",
-    "reasoning_effort",
-)
-_logged: set[tuple[str, str]] = set()
+_GUIDED = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+"""Older names of vLLM, which ignores them -> what they are in `structured_outputs`."""
+CONSTRAINTS = ("structured_outputs", *_GUIDED, "chat_template_kwargs", "reasoning_effort")
 
 
 def body_error(text: str) -> GatewayError:
@@ -52,11 +48,30 @@ def body_error(text: str) -> GatewayError:
     return GatewayError(ErrorKind.MALFORMED, text)
 
 
+def not_text(what: str) -> GatewayError:
+    """Return the error for an image, or other content that is no text; what: which, and where."""
+    return GatewayError(
+        ErrorKind.UNSUPPORTED,
+        f"{what}; text is all that is recorded: token ids do not hold an image. Give text instead",
+    )
+
+
 def as_object(value: object, name: str) -> Mapping[str, Any]:
     """Return a JSON object."""
     if not isinstance(value, dict):
         raise body_error(f"{name} is an object, got {_show(value)}")
     return value
+
+
+def camel(name: str) -> str:
+    """Return a name in camel case: `top_p` as `topP`."""
+    first, *rest = name.lstrip("_").split("_")
+    return name[: len(name) - len(name.lstrip("_"))] + first + "".join(map(str.capitalize, rest))
+
+
+def camel_keys(value: object, name: str) -> Mapping[str, Any]:
+    """Return a JSON object of Google's, whose names may be written in either case."""
+    return {camel(key): own for key, own in as_object(value, name).items()}
 
 
 def as_list(value: object, name: str) -> list[Any]:
@@ -135,10 +150,7 @@ def parts_text(content: object, name: str, kinds: Sequence[str]) -> str:
         part = as_object(part, f"{name}[{i}]")
         kind = part.get("type", "text")
         if kind not in kinds:
-            raise GatewayError(
-                ErrorKind.UNSUPPORTED,
-                f"{name}[{i}] has type {kind!r}; text is all that is recorded ({', '.join(kinds)})",
-            )
+            raise not_text(f"{name}[{i}] has type {kind!r:.80}")
         text = part.get("refusal") if kind == "refusal" else part.get("text")
         found.append(as_text(text, f"{name}[{i}].text"))
     return "\n".join(found)
@@ -156,20 +168,35 @@ def tool_call(call_id: object, name: object, arguments: object, where: str) -> T
 
 
 def function_tools(
-    body: Mapping[str, Any], *, types: Sequence[str | None], schema: str, hint: str
+    given: Sequence[Mapping[str, Any]],
+    policy: FieldPolicy,
+    *,
+    types: Sequence[str | None],
+    schema: str,
+    hosted: Sequence[str],
+    owner: str,
 ) -> list[Any]:
-    """Return the tools of a body as OpenAI function tools.
+    """Return tools as OpenAI function tools.
 
-    types: those that are functions; schema: the key of a tool's parameters; hint: what the error
-    says of tools of other types.
+    policy: of a tool's fields; types: those that are functions; schema: the key of a tool's
+    parameters; hosted: what types of tools begin with that `owner`'s servers run, which are left
+    out with a warning. Others are none that anybody here can describe to a model: they raise.
     """
     tools = []
-    for i, tool in enumerate(as_list(body.get("tools") or [], "tools")):
-        tool = as_object(tool, f"tools[{i}]")
-        if tool.get("type") not in types:
+    for i, tool in enumerate(given):
+        kind = tool.get("type")
+        if isinstance(kind, str) and kind.startswith(tuple(hosted)):
+            text = "tools of type %r are left out: %s's servers run them"
+            log_once((owner, kind), text, kind, owner)
+            continue
+        if kind not in types:
+            known = " or ".join(repr(t) for t in types if t) or "none"
             raise GatewayError(
-                ErrorKind.UNSUPPORTED, f"tools[{i}] has type {tool.get('type')!r:.80}, {hint}"
+                ErrorKind.UNSUPPORTED,
+                f"tools[{i}] has type {kind!r:.80}, which only {owner} can describe to a model;"
+                f" give a tool of type {known} with {schema!r}",
             )
+        policy.check(tool, f"tools[{i}].")
         function: dict[str, Any] = {"name": as_text(tool.get("name"), f"tools[{i}].name")}
         if tool.get("description"):
             function["description"] = as_text(tool["description"], f"tools[{i}].description")
@@ -177,6 +204,12 @@ def function_tools(
             function["parameters"] = as_object(tool[schema], f"tools[{i}].parameters")
         tools.append({"type": "function", "function": function})
     return tools
+
+
+def tool_objects(body: Mapping[str, Any], name: str = "tools") -> list[Mapping[str, Any]]:
+    """Return a body's list of tools."""
+    given = as_list(body.get(name) or [], name)
+    return [as_object(tool, f"{name}[{i}]") for i, tool in enumerate(given)]
 
 
 def sampling_extras(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +230,10 @@ def sampling_extras(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def constraints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `CONSTRAINTS` that a body gives, each of its type."""
+    """Return the fields of `CONSTRAINTS` that a body gives, each of its type.
+
+    The older names are in `structured_outputs`.
+    """
     found = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
     for name, value in found.items():
         if name in ("structured_outputs", "chat_template_kwargs"):
@@ -207,7 +243,16 @@ def constraints(body: Mapping[str, Any]) -> dict[str, Any]:
                 as_text(choice, f"{name}[{i}]")
         elif name != "guided_json" or not isinstance(value, dict):
             as_text(value, name)
+    guided = {new: found.pop(old) for old, new in _GUIDED.items() if old in found}
+    if guided:
+        found["structured_outputs"] = {**found.get("structured_outputs", {}), **guided}
     return found
+
+
+def schema_constraint(schema: object, name: str) -> dict[str, Any]:
+    """Return the constraint by which an answer is JSON of a schema."""
+    named = {"name": "answer", "schema": as_object(schema, name)}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
 def token_ids(value: object, name: str) -> list[int]:
@@ -234,21 +279,6 @@ def tool_choice(value: object, tools: Sequence[Mapping[str, Any]]) -> str | Mapp
         told = f"tool_choice names a function of tools ({names!r:.200})"
         raise body_error(f"{told}, got {_show(value)}")
     return {"type": "function", "function": {"name": name}}
-
-
-def refuse(body: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise `UNSUPPORTED` for a field that would change the answer; names: what to do instead."""
-    for name, hint in names.items():
-        if body.get(name) not in (None, [], False, ""):
-            raise GatewayError(ErrorKind.UNSUPPORTED, f"{name} is not supported; {hint}")
-
-
-def log_unknown(route: str, body: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Log the fields of a body that mean nothing here, each once."""
-    for name in body.keys() - set(known):
-        if (route, name) not in _logged and len(_logged) < 1000:
-            _logged.add((route, name))
-            logger.warning("%s: field %r is not known and has no effect", route, name)
 
 
 def servable(message: Message, *, is_json_needed: bool) -> Message:

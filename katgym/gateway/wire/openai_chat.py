@@ -13,6 +13,7 @@ from katgym.environment.messages import Message, Role
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
+from katgym.gateway.wire.field_policy import IGNORED_EVERYWHERE, FieldPolicy
 
 ROUTE = "openai/chat"
 _TEXT_PARTS = ("text", "refusal")
@@ -24,19 +25,25 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-_KNOWN = {
-    "messages", "model", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p",
-    "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
-    "top_logprobs", "stream", "stream_options", "response_format", "user", "metadata", "store",
-    "service_tier", "prompt_cache_key", "safety_identifier", "return_token_ids",
-    "modalities", *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
-}  # fmt: skip
-_REFUSED = {
-    "functions": "give them as tools",
-    "function_call": "give tool_choice",
-    "audio": "text is what is recorded",
-    "web_search_options": "OpenAI's servers search; give a tool of type 'function'",
-}
+_BODY = FieldPolicy(
+    where=ROUTE,
+    read=frozenset(
+        {"messages", "model", "tools", "tool_choice", "parallel_tool_calls", "temperature",
+         "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
+         "top_logprobs", "stream", "stream_options", "response_format", "modalities",
+         *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS}
+    ),
+    ignored=IGNORED_EVERYWHERE | {"prediction"},
+    hints=frozenset({"verbosity", "include_reasoning"}),
+    refused={
+        "functions": "give them as tools",
+        "function_call": "give tool_choice",
+        "audio": "text is what is recorded",
+        "moderation": "have it done by a call of your own",
+        "web_search_options": "OpenAI's servers search; give a tool of type 'function'",
+    },
+)  # fmt: skip
+_TOOL = FieldPolicy(where="a tool of OpenAI", read=frozenset({"type", "function"}))
 
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
@@ -44,8 +51,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     raw = fields.as_list(body.get("messages"), "messages")
     if not raw:
         raise fields.body_error("messages is empty")
-    fields.log_unknown(ROUTE, body, _KNOWN)
-    fields.refuse(body, _REFUSED)
+    _BODY.check(body)
     if body.get("modalities") not in (None, ["text"]):
         raise GatewayError(
             ErrorKind.UNSUPPORTED, "modalities is ['text']: text is what is recorded"
@@ -101,6 +107,7 @@ def _tools(body: Mapping[str, Any]) -> list[Any]:
             raise GatewayError(
                 ErrorKind.UNSUPPORTED, f"tools[{i}] has type {tool.get('type')!r}, not 'function'"
             )
+        _TOOL.check(tool, f"tools[{i}].")
         function = fields.as_object(tool.get("function"), f"tools[{i}].function")
         fields.as_text(function.get("name"), f"tools[{i}].function.name")
         found.append({"type": "function", "function": dict(function)})
@@ -123,6 +130,10 @@ def _message(raw: object, where: str) -> Message:
     reasoning = given.get("reasoning_content") or given.get("reasoning")
     if isinstance(reasoning, str):
         message["reasoning_content"] = reasoning
+    if given.get("function_call"):
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED, f"{where}.function_call is not supported; give tool_calls"
+        )
     calls = fields.as_list(given.get("tool_calls") or [], f"{where}.tool_calls")
     if calls:
         message["tool_calls"] = []
@@ -194,7 +205,9 @@ def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
         if not said.is_begun:
             said.is_begun = True
             yield _chunk(served, i, {"role": "assistant", "content": ""})
-        yield from (_chunk(served, i, delta, logprobs) for delta, logprobs in _deltas(answer, said))
+        yield from (
+            _chunk(served, i, delta, logprobs) for delta, logprobs in _deltas(answer, i, said)
+        )
         if served.is_partial:
             return
         yield _chunk(served, i, {}, finish_reason=answer.finish_reason)
@@ -203,12 +216,12 @@ def events(served: Served, told: Told | None = None) -> Iterator[bytes]:
     yield sse.event("[DONE]")
 
 
-def _deltas(answer: Answer, told: Told) -> Iterator[tuple[dict[str, Any], Any]]:
+def _deltas(answer: Answer, choice: int, told: Told) -> Iterator[tuple[dict[str, Any], Any]]:
     message = answer.message
-    for piece in sse.pieces(told.add("thinking", message.get("reasoning_content", ""))):
+    for piece in sse.pieces(told.add((choice, "thinking"), message.get("reasoning_content", ""))):
         yield {"reasoning_content": piece}, None
     logprobs = answer.logprobs
-    for piece in sse.pieces(told.add("text", message["content"])):
+    for piece in sse.pieces(told.add((choice, "text"), message["content"])):
         yield {"content": piece}, logprobs
         logprobs = None
     for index, call in enumerate(message.get("tool_calls", ())):

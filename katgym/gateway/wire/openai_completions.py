@@ -11,22 +11,26 @@ from typing import Any
 from katgym.gateway.call import Answer, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, openai_chat, sse
+from katgym.gateway.wire.field_policy import FieldPolicy
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event, servable
 
 __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
 
 ROUTE = "openai/completions"
 _DEFAULT_MAX_TOKENS = 16
-_KNOWN = {
-    "prompt", "model", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "n",
-    "logprobs", "stream", "stream_options", "echo", "user", "suffix", "best_of",
-    "return_token_ids", *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS,
-}  # fmt: skip
+_BODY = FieldPolicy(
+    where=ROUTE,
+    read=frozenset(
+        {"prompt", "model", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "n",
+         "logprobs", "stream", "stream_options", "echo", "suffix", "best_of", "response_format",
+         *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS}
+    ),
+)  # fmt: skip
 
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
     """Return the call of a request body; raises `GatewayError`."""
-    fields.log_unknown(ROUTE, body, _KNOWN)
+    _BODY.check(body)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]

@@ -71,12 +71,20 @@ def items(served: Served) -> list[dict[str, Any]]:
                 "type": "function_call",
                 "id": f"fc_{call_id}_{i}",
                 "call_id": call["id"],
-                "name": call["function"]["name"],
+                **_name(served, call["function"]["name"]),
                 "arguments": call["function"]["arguments"],
                 "status": "completed",
             }
         )
     return found
+
+
+def _name(served: Served, name: str) -> dict[str, str]:
+    """Return a tool's name as the agent knows it."""
+    if name not in served.call.namespaces:
+        return {"name": name}
+    space, own = served.call.namespaces[name]
+    return {"namespace": space, "name": own}
 
 
 def _usage(served: Served) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from katgym.environment.messages import Message, Role
+from katgym.environment.tool import callable_name
 from katgym.gateway.call import CallSampling, ModelCall
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields
+from katgym.gateway.wire.field_policy import IGNORED_EVERYWHERE, FieldPolicy
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error, servable
 from katgym.gateway.wire.openai_response_output import error_event, events, render
 
@@ -27,38 +29,63 @@ _ROLES: dict[str, Role] = {
     "assistant": "assistant",
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
-_KNOWN = {
-    "input", "model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature",
-    "top_p", "max_output_tokens", "stream", "store", "previous_response_id", "metadata", "user",
-    "reasoning", "text", "include", "truncation", "service_tier", "prompt_cache_key", "background",
-    "safety_identifier", "stream_options", "top_logprobs", *fields.SAMPLING_EXTRAS,
-}  # fmt: skip
+_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "mcp",
+           "computer", "tool_search")  # fmt: skip
+_BODY = FieldPolicy(
+    where=ROUTE,
+    read=frozenset(
+        {"input", "model", "instructions", "tools", "tool_choice", "parallel_tool_calls",
+         "temperature", "top_p", "max_output_tokens", "stream", "previous_response_id", "text",
+         "include", "truncation", *fields.SAMPLING_EXTRAS}
+    ),
+    ignored=IGNORED_EVERYWHERE
+    | {"stream_options", "background_options", "access_programs", "max_tool_calls", "image"},
+    hints=frozenset({"reasoning"}),
+    refused={
+        "background": "ask without it, and wait for the answer",
+        "conversation": "give previous_response_id",
+        "prompt": "give its text as instructions and input",
+        "context_management": "summarise the conversation with a call of your own",
+        "moderation": "have it done by a call of your own",
+        "top_logprobs": "ask /v1/chat/completions for log-probabilities",
+    },
+)  # fmt: skip
+_TOOL = FieldPolicy(
+    where="a tool of OpenAI",
+    read=frozenset({"type", "name", "description", "parameters"}),
+    hints=frozenset({"strict", "defer_loading", "allowed_callers", "output_schema"}),
+)
+_TEXT = FieldPolicy(where="text", read=frozenset({"format"}), hints=frozenset({"verbosity"}))
 
 
 def parse(body: Mapping[str, Any]) -> ModelCall:
     """Return the call of a request body; raises `GatewayError`."""
-    fields.log_unknown(ROUTE, body, _KNOWN)
-    if body.get("background"):
-        raise GatewayError(ErrorKind.UNSUPPORTED, "background responses are not supported")
+    _BODY.check(body)
+    _check_output(body)
     messages: list[Message] = []
     if body.get("instructions") is not None:
         text = fields.as_text(body["instructions"], "instructions")
         messages.append({"role": "system", "content": text})
     messages += _input(body.get("input"))
     previous = body.get("previous_response_id")
-    hint = "which OpenAI's servers run; give a tool of type 'function'"
-    tools = fields.function_tools(body, types=("function",), schema="parameters", hint=hint)
+    flat, namespaces = _flat_tools(body)
+    tools = fields.function_tools(
+        flat, _TOOL, types=("function",), schema="parameters", hosted=_HOSTED, owner="OpenAI"
+    )
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
-        name = fields.as_text(choice.get("name"), "tool_choice.name")
+        name = _flat_name(choice, "tool_choice")
         choice = {"type": choice.get("type", "function"), "function": {"name": name}}
     choice = fields.tool_choice(choice, tools)
-    form = fields.as_object(body.get("text") or {}, "text").get("format") or {"type": "text"}
+    wanted = fields.as_object(body.get("text") or {}, "text")
+    _TEXT.check(wanted, "text.")
+    form = wanted.get("format") or {"type": "text"}
     return ModelCall(
         route=ROUTE,
         model=fields.as_text(body.get("model", ""), "model"),
         messages=messages,
         tools=[] if choice == "none" else tools,
+        namespaces=namespaces,
         tool_choice="auto" if choice == "none" else choice,
         is_parallel=fields.flag(body, "parallel_tool_calls", True),
         sampling=CallSampling(
@@ -73,6 +100,52 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         if previous is None
         else fields.as_text(previous, "previous_response_id").removeprefix("resp_"),
     )
+
+
+def _check_output(body: Mapping[str, Any]) -> None:
+    """Raise `UNSUPPORTED` for what an answer cannot hold, and for a prompt that is cut."""
+    if body.get("truncation") not in (None, "disabled"):
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED, "truncation is 'disabled': a prompt is recorded whole"
+        )
+    if "message.output_text.logprobs" in fields.as_list(body.get("include") or [], "include"):
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED,
+            "include has message.output_text.logprobs; ask /v1/chat/completions for them",
+        )
+
+
+def _flat_tools(
+    body: Mapping[str, Any],
+) -> tuple[list[Mapping[str, Any]], dict[str, tuple[str, str]]]:
+    """Return tools, those of a namespace beside the others, and which name here is whose."""
+    found: list[Mapping[str, Any]] = []
+    namespaces = {}
+    for i, tool in enumerate(fields.tool_objects(body)):
+        if tool.get("type") != "namespace":
+            found.append(tool)
+            continue
+        space = fields.as_text(tool.get("name"), f"tools[{i}].name")
+        for own in fields.tool_objects(tool):
+            name = _flat_name({**own, "namespace": space}, f"tools[{i}].tools")
+            namespaces[name] = (space, own["name"])
+            found.append({**own, "name": name})
+    names = [tool["name"] for tool in found if isinstance(tool.get("name"), str)]
+    if twice := {name for name in names if name in namespaces and names.count(name) > 1}:
+        raise fields.body_error(f"tools of several namespaces are named {sorted(twice)} together")
+    return found, namespaces
+
+
+def _flat_name(named: Mapping[str, Any], where: str) -> str:
+    """Return the name here of what has a name, and perhaps a namespace.
+
+    Example:
+        _flat_name({"namespace": "agents", "name": "wait"}, "tools[0]") == "agents__wait"
+    """
+    name = fields.as_text(named.get("name"), f"{where}.name")
+    if named.get("namespace") is None:
+        return name
+    return callable_name(f"{fields.as_text(named['namespace'], f'{where}.namespace')}__{name}")
 
 
 def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +170,9 @@ def _input(given: object) -> list[Message]:
                 _take_message(messages, item, f"input[{i}]")
             case "function_call":
                 message = _assistant(messages)
+                name = _flat_name(item, f"input[{i}]")
                 call = fields.tool_call(
-                    item.get("call_id"), item.get("name"), item.get("arguments"), f"input[{i}]"
+                    item.get("call_id"), name, item.get("arguments"), f"input[{i}]"
                 )
                 message.setdefault("tool_calls", []).append(call)
             case "function_call_output":

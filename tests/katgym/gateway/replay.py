@@ -15,12 +15,13 @@ from katgym.play.rollout import Rollout
 def replayed_difference(model: Any, rollout: Rollout, *, temperature: float = 1.0) -> float:
     """Return by how much a rollout's log-probabilities differ from a model's, at most.
 
-    Every path from the first prompt to a last answer is run anew, whole. Raises if one holds no
-    sampled token.
+    Every path from the first prompt to a last answer is run anew, whole. Raises if none holds a
+    token that is trained.
     """
     worst = 0.0
-    for path in rollout.trajectories():
-        assert sum(path.loss_mask) > 0
+    paths = [path for path in rollout.trajectories() if any(path.loss_mask)]
+    assert paths
+    for path in paths:
         ids = torch.tensor([list(path.token_ids)])
         with torch.no_grad():
             logits = model(ids).logits[0, :-1].float() / temperature

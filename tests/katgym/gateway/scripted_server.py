@@ -103,6 +103,8 @@ class ScriptedServer:
         """What `/openapi.json` lists; nothing: there is no such route."""
         self.script: list[str | list[tuple[str, str]]] = []
         """Text, or names and JSON arguments of tool calls."""
+        self.side_answer: str | None = None
+        """What chats without tools are told instead, whenever an agent asks for a title say."""
         self._failures: Counter[str] = Counter()
         self._port = port
 
@@ -213,14 +215,11 @@ class ScriptedServer:
         return JSONResponse({"prompt": self.decode([meant.get(i, i) for i in ids])})
 
     async def _chat(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self._read(request)
+        step = self._next_step(body, request)
+        await self._released()
         if body["model"] not in {self.model, *(card["id"] for card in self.cards)}:
             return _error(404, f"The model `{body['model']}` does not exist.")
-        last = body["messages"][-1]["content"] or ""
-        is_probe = "x-katgym-probe" in request.headers
-        step = self.script.pop(0) if self.script and not is_probe else last
-        if step is not last and isinstance(step, str):
-            step = f"say {step}"
         if self.fault == "html":
             return Response("<html>Bad gateway</html>", media_type="text/html")
         asked = self.fault or step
@@ -241,6 +240,16 @@ class ScriptedServer:
                 "usage": {"prompt_tokens": len(ids)},
             }
         )
+
+    def _next_step(self, body: Mapping[str, Any], request: Request) -> str | list[tuple[str, str]]:
+        """Return what a chat is answered. On its arrival: a held one takes no later one's step."""
+        if "x-katgym-probe" not in request.headers:
+            if self.side_answer is not None and not body.get("tools"):
+                return f"say {self.side_answer}"
+            if self.script:
+                step = self.script.pop(0)
+                return f"say {step}" if isinstance(step, str) else step
+        return body["messages"][-1]["content"] or ""
 
     def _choice(
         self,
@@ -288,17 +297,21 @@ class ScriptedServer:
         return JSONResponse({"choices": [choice]})
 
     async def _body(self, request: Request) -> dict[str, Any]:
+        body = await self._read(request)
+        await self._released()
+        return body
+
+    async def _read(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = await request.json()
-        if "x-katgym-probe" in request.headers:
-            while self.is_held:
-                await asyncio.sleep(0.01)
-            return body
-        self.num_calls += 1
-        self.requests.append((request.url.path, body))
-        self.headers.append(dict(request.headers))
+        if "x-katgym-probe" not in request.headers:
+            self.num_calls += 1
+            self.requests.append((request.url.path, body))
+            self.headers.append(dict(request.headers))
+        return body
+
+    async def _released(self) -> None:
         while self.is_held:
             await asyncio.sleep(0.01)
-        return body
 
     async def _fault(self, last: str) -> Response | None:
         word, _, rest = last.partition(" ")

@@ -73,8 +73,10 @@ def whole_prompt(turns: list[Turn], index: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *upstreams: str, **options: Any) -> Iterator[Running]:
-    """Serve a gateway in a thread."""
+def running(
+    folder: Path, *upstreams: str, around: Callable[[Any], Any] | None = None, **options: Any
+) -> Iterator[Running]:
+    """Serve a gateway in a thread; around: wraps its application."""
     config = GatewayConfig(
         upstreams=upstreams,
         **{"admin_key": OWNER, "auth": "none", "answering": "chat", **options},
@@ -82,5 +84,6 @@ def running(folder: Path, *upstreams: str, **options: Any) -> Iterator[Running]:
     with RolloutStore.open(folder) as store:
         gateway = Gateway(config, store)
         application = GatewayApp(gateway).application()
+        application = application if around is None else around(application)
         with serving(application) as url, httpx.Client(base_url=url, timeout=300) as client:
             yield Running(url, store, gateway, client)

@@ -185,8 +185,15 @@ def test_what_cannot_be_recorded_is_refused_with_a_reason(client, guarded):
     image = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     with pytest.raises(anthropic.BadRequestError, match="text is all that is recorded"):
         ask(client, user([{"type": "image", "source": image}]))
-    with pytest.raises(anthropic.BadRequestError, match="give a tool with an input_schema"):
-        ask(client, tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    with pytest.raises(anthropic.BadRequestError, match="'custom' with 'input_schema'"):
+        ask(client, tools=[{"type": "bash_20250124", "name": "bash"}])
+
+
+def test_tools_that_anthropics_servers_run_are_left_out(client, guarded):
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    own = {"name": "look", "input_schema": {"type": "object"}}
+    ask(client, tools=[search, own])
+    assert [t["function"]["name"] for t in guarded.store.turns("s")[0].tools] == ["look"]
 
 
 def test_a_retry_after_is_honoured(server, tmp_path):

@@ -152,10 +152,65 @@ def test_branches_have_reasons(messages, tools, reason):
     assert talk.prompt(3) == ids_of(messages)
 
 
+def test_an_agent_that_asked_for_a_title_first_is_nobodys_sub_agent():
+    talk = Talk()
+    talk.call([system("titles"), user("a")], "A title")
+    talk.call([system("titles"), user("a")], "Another")
+    first = talk.call([system("s"), user("a")], "one", tools=(TOOL,))
+    assert (first.parent, first.branch) == (None, None)
+    on = talk.call([system("s"), user("a"), assistant("one"), user("b")], tools=(TOOL,))
+    assert (on.parent, on.branch) == (2, None)
+    helper = talk.call([system("look"), user("x")], tools=(TOOL,))
+    assert helper.branch is BranchReason.SUB_AGENT
+    assert talk.call([system("titles"), user("b")]).branch is not None
+
+
 def test_agents_that_start_side_by_side_are_sub_agents():
     talk = Talk()
     talk.call([system("s"), user("a")])
     assert talk.call([system("s"), user("b")]).branch is BranchReason.SUB_AGENT
+
+
+SUMMARY = "<summary>\nThe user wants to know what stands at place seven.\n</summary>"
+CALLS = assistant("", [("look", {"x": 7})])
+SEEN: Message = {"role": "tool", "tool_call_id": "c_0", "content": "seven"}
+
+
+def test_a_conversation_that_is_asked_without_its_tools_is_rewritten():
+    talk = Talk()
+    talk.call([system("titles"), user("a")], "A title")
+    talk.call([system("s"), user("a")], CALLS, tools=(TOOL,))
+    asked = talk.call([system("s"), user("a"), CALLS, SEEN, user("Sum it up.")], SUMMARY)
+    assert (asked.parent, asked.branch) == (1, BranchReason.REWRITE)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        [user("Goes on from this: The user wants to know what stands at place seven.")],
+        [user("a"), user(f"Another began it.\n{SUMMARY}")],
+        [user("What was done?"), assistant(SUMMARY), user("Go on.")],
+        [user(f"{SUMMARY}"), user("a"), assistant("one"), user("b"), assistant("two"), user("c")],
+    ],
+)
+def test_a_prompt_that_quotes_a_summary_is_a_compacted_conversation(kept):
+    talk = Talk()
+    talk.call([system("s"), user("a")], "one", tools=(TOOL,))
+    talk.call([system("You sum up."), user("a: one")], SUMMARY)
+    node = talk.call([system("s"), *kept], tools=(TOOL,))
+    assert node.branch is BranchReason.COMPACTION
+    assert Conversation.restore(talk.turns[:2]).place([system("s"), *kept], (TOOL,)).branch == (
+        BranchReason.COMPACTION
+    )
+
+
+def test_what_an_agent_starts_while_its_call_waits_is_a_sub_agent_however_short():
+    talk = Talk()
+    talk.call([system("s"), user("a")], "one")
+    talk.call([system("s"), user("a"), assistant("one"), user("b")], CALLS)
+    assert talk.call([system("s"), user("look")]).branch is BranchReason.SUB_AGENT
+    talk.call([system("s"), user("a"), assistant("one"), user("b"), CALLS, SEEN], "two")
+    assert talk.call([system("s"), user("so far")]).branch is BranchReason.COMPACTION
 
 
 @pytest.mark.parametrize(
@@ -292,4 +347,5 @@ def test_the_chain_tells_tools_and_every_beginning_apart():
     assert len(set(chain)) == 3
     assert chain[:2] == hash_chain([user("a")], [])
     assert chain[0] != hash_chain([], [TOOL])[0]
+    assert chain[1:] == hash_chain([user("a"), user("b")], [TOOL])[1:]
     assert hash_chain([user("ab")], [])[1] != hash_chain([user("a"), user("b")], [])[2]

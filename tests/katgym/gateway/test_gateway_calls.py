@@ -230,6 +230,19 @@ def test_an_error_after_the_stream_began_is_an_event(server, tmp_path):
         assert failed.kind == "unknown_model"
 
 
+def test_a_slow_stream_of_several_answers_tells_each_whole(server, tmp_path):
+    server.slow_s = 0.4
+    body = {"n": 3, "stream": True, "model": "tiny", "messages": [USER]}
+    with running(tmp_path / "s", server.url, keepalive_s=0.05) as gateway:
+        told = gateway.client.post("/s/s/v1/chat/completions", json=body).text
+        kept = [turn.answer["content"] for turn in gateway.store.turns("s")]
+    lines = [line[6:] for line in told.splitlines() if line.startswith("data: {")]
+    said = ["", "", ""]
+    for choice in (json.loads(line)["choices"][0] for line in lines):
+        said[choice["index"]] += choice["delta"].get("content") or ""
+    assert said == kept and ": keep-alive" in told
+
+
 def anthropic(gateway, session="s", path="", **body):
     whole = {"model": "tiny", "max_tokens": 100, **body}
     return gateway.client.post(f"/s/{session}/v1/messages{path}", json=whole)

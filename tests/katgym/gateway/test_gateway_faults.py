@@ -29,6 +29,7 @@ from .served_gateway import running, wait_until, whole_prompt
 USER = {"role": "user", "content": "hi"}
 CHAT = {"model": "tiny", "messages": [USER]}
 BAD_BODIES = ("malformed", "unsupported", "unknown_previous")
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 RESPONSES = {"model": "tiny", "input": "hi"}
 MESSAGES = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
 
@@ -91,7 +92,24 @@ MESSAGES = {"model": "tiny", "max_tokens": 5, "messages": [USER]}
         ("chat/completions", {**CHAT, "tool_choice": "required"}, "required (with tools)"),
         ("chat/completions", {**CHAT, "tool_choice": {"function": {"name": "f"}}}, "of tools ([])"),
         ("responses", {**RESPONSES, "background": True}, "background"),
-        ("responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, "OpenAI's servers run"),
+        ("responses", {**RESPONSES, "tools": [{"type": "custom", "name": "f"}]}, "only OpenAI can"),
+        ("responses", {**RESPONSES, "tools": [{"type": "namespace"}]}, "tools[0].name is a string"),
+        *[
+            ("responses", {**RESPONSES, "tools": tools}, what)
+            for tools, what in [
+                ([{"type": "namespace", "name": "a", "tools": [3]}], "tools[0] is an object"),
+                ([{"type": "namespace", "name": "a", "tools": [{}]}], "tools[0].tools.name is a"),
+                (
+                    [{"type": "namespace", "name": "a", "tools": [TOOL]}, {**TOOL, "name": "a__f"}],
+                    "are named ['a__f'] together",
+                ),
+            ]
+        ],
+        (
+            "responses",
+            {**RESPONSES, "input": [{"type": "function_call", "namespace": 3, "name": "f"}]},
+            "input[0].namespace is a string",
+        ),
         ("responses", {**RESPONSES, "previous_response_id": "resp_x"}, "not of this session"),
     ],
 )
@@ -130,6 +148,7 @@ def test_a_bad_body_is_answered_in_anthropics_shape(gateway, body, what):
 
 ROUTES = [
     *(f"/s/s/v1/{name}" for name in ("chat/completions", "completions", "responses", "messages")),
+    *(f"/s/s/v1/models/tiny:{name}" for name in ("generateContent", "countTokens")),
     *("/s/s/v1/messages/count_tokens", "/sessions", "/control/resume", "/control/replace"),
     *("/s/s/reward", "/s/s/finish"),
 ]

@@ -19,6 +19,7 @@ import pytest
 from katgym.errors import UsageError
 from katgym.gateway import GatewayClient
 from katgym.gateway.conversation import hash_chain
+from katgym.gateway.server.body_process import BodyReading
 from katgym.gateway.server.large_bodies import LargeBodies
 from katgym.gateway.wire import openai_chat
 from katgym.rollout_store.store import DATABASE
@@ -265,10 +266,10 @@ def test_a_process_for_bodies_that_dies_is_begun_anew():
     content = json.dumps({"messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
 
     async def go():
-        first, chain = await bodies.parse(openai_chat.ROUTE, content)
+        first, chain = await bodies.parse(BodyReading(route=openai_chat.ROUTE), content)
         bodies._process.kill()
         bodies._process.wait()
-        second, again = await bodies.parse(openai_chat.ROUTE, content)
+        second, again = await bodies.parse(BodyReading(route=openai_chat.ROUTE), content)
         bodies.close()
         return first, second, chain == again == hash_chain(first.messages, ())
 

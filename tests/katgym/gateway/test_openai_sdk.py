@@ -13,6 +13,8 @@ import time
 
 import pytest
 
+from katgym.gateway.wire import field_policy
+
 from .kept_answers import kept
 from .scripted_server import prompt_ids
 from .served_gateway import running
@@ -217,6 +219,33 @@ def test_responses_with_tools_go_on(client, guarded):
     check_response(guarded, third)
     assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
     assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_tools_of_a_namespace_are_flat_for_the_model_alone(client, guarded, caplog, is_stream):
+    field_policy._logged.clear()
+    space = {"type": "namespace", "name": "map.tools", "description": "x", "tools": [LOOK_ITEM]}
+    asked = {"model": "tiny", "tools": [space, {"type": "web_search"}, LOOK_ITEM]}
+
+    def ask(items):
+        given = client.responses.create(input=items, stream=is_stream, **asked)
+        return list(given)[-1].response if is_stream else given
+
+    user = {"role": "user", "content": 'call map_tools__look {"x": 1}; look {"x": 2}'}
+    first = ask([user])
+    named = [(i.to_dict().get("namespace"), i.name) for i in first.output]
+    assert named == [("map.tools", "look"), (None, "look")]
+    assert [name for _, name, _ in kept(guarded).calls] == ["map_tools__look", "look"]
+    (turn,) = guarded.store.turns("s")
+    assert [t["function"]["name"] for t in turn.tools] == ["map_tools__look", "look"]
+    outputs = [
+        {"type": "function_call_output", "call_id": i.call_id, "output": "say seen"}
+        for i in first.output
+    ]
+    assert ask([user, *[i.to_dict() for i in first.output], *outputs]).output_text == "seen"
+    assert (kept(guarded).parent, kept(guarded).branch) == (0, None)
+    told = "tools of type 'web_search' are left out: OpenAI's servers run them"
+    assert [r.message for r in caplog.records if "left out" in r.message] == [told]
 
 
 @pytest.mark.parametrize("content", [USER["content"], TWO_CALLS, "think aloud"])

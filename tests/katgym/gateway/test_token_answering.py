@@ -152,14 +152,112 @@ def test_a_call_that_is_no_json_is_served_as_sampled_and_noted(gateway, server, 
     assert len(gateway.store.turns("s")) == 1
 
 
-def test_a_tool_that_must_be_called_is_the_servers_to_answer(gateway, server):
-    gateway.chat(
-        "s", {"role": "user", "content": "call look {}"}, tools=[TOOL], tool_choice="required"
-    )
+PARAMETERS = {"type": "object", "properties": {"x": {"type": "integer"}}}
+LOOK, GO = (
+    {"type": "function", "function": {"name": name, "parameters": PARAMETERS}}
+    for name in ("look", "go")
+)
+CALLED = '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
+
+
+def before_arguments(gateway, server, tiny, **options):
+    """Return the texts that a forced call's grammar has before arguments, and the turn."""
+    server.given = [answer_ids(tiny[1], CALLED)]
+    choice = gateway.chat("s", USER, tools=[LOOK, GO], **options).json()["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    path, prompt, params = posted(server)
+    assert path != "/v1/chat/completions" and '"go"' in tiny[1].decode(prompt)
+    form = json.loads(params["structured_outputs"]["structural_tag"])["format"]
+    *parts, last = form["elements"]
+    assert last == {"type": "const_string", "value": "}\n</tool_call>"}
+    found = []
+    for part in parts:
+        grammar = part.get("content", part)
+        for one in grammar["elements"] if grammar["type"] == "or" else [grammar]:
+            text, arguments = one["elements"]
+            assert arguments == {"type": "json_schema", "json_schema": PARAMETERS}
+            found.append(text["value"])
+    return found, gateway.store.turns("s")[-1]
+
+
+def test_a_tool_that_must_be_called_is_a_grammar_of_the_models_format(gateway, server, tiny):
+    texts, turn = before_arguments(gateway, server, tiny, tool_choice="required")
+    calls = [f'<tool_call>\n{{"name": "{name}", "arguments": ' for name in ("look", "go")]
+    assert texts == [*calls, *("}\n</tool_call>\n" + call for call in calls)]
+    kind, _, digest = turn.constraint.partition(":")
+    assert (kind, len(digest)) == ("tool_choice", 12)
+    assert turn.sampling["tool_choice"] == "required"
+    answer = {"role": "tool", "tool_call_id": turn.answer["tool_calls"][0]["id"], "content": "ok"}
+    gateway.chat("s", USER, turn.answer, answer, tools=[LOOK, GO])
+    free = gateway.store.turns("s")[1]
+    assert (free.tokens.branch, free.constraint) == (None, "")
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel_tool_calls": False}])
+def test_a_named_tool_is_called_once(gateway, server, tiny, options):
+    choice = {"type": "function", "function": {"name": "look"}}
+    texts, turn = before_arguments(gateway, server, tiny, tool_choice=choice, **options)
+    assert texts == ['<tool_call>\n{"name": "look", "arguments": ']
+    _, other = before_arguments(gateway, server, tiny, tool_choice="required", **options)
+    assert turn.constraint.startswith("tool_choice:") and other.constraint != turn.constraint
+
+
+SCHEMA = {"type": "object", "required": ["a"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "kind"),
+    [
+        ({"response_format": FORM}, {"json": SCHEMA}, "json_schema"),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}, "json_object"),
+        ({"structured_outputs": {"regex": "{.*}"}}, {"regex": "{.*}"}, "regex"),
+        ({"guided_choice": ["{}", "{1}"]}, {"choice": ["{}", "{1}"]}, "choice"),
+        ({"response_format": {"type": "text"}}, None, ""),
+        ({"logit_bias": {"5": 3}}, None, "logit_bias"),
+        ({"min_p": 0.0, "frequency_penalty": 0.0}, None, ""),
+    ],
+)
+def test_a_constraint_goes_out_with_the_tokens_and_is_kept(
+    gateway, server, tiny, options, asked, kind
+):
+    server.given = [answer_ids(tiny[1], "{}")]
+    assert gateway.chat("s", USER, **options).status_code == 200
+    path, _, params = posted(server)
+    assert path != "/v1/chat/completions" and params.get("structured_outputs") == asked
+    (turn,) = gateway.store.turns("s")
+    assert turn.constraint.partition(":")[0] == kind
+    (path,) = rollouts(gateway.store, "s").trajectories()
+    assert any(path.loss_mask) == (not kind)
+
+
+@pytest.mark.parametrize(
+    "options", [{"response_format": FORM}, {"tools": [LOOK], "tool_choice": "required"}]
+)
+def test_an_answer_that_breaks_its_constraint_is_an_error_and_not_kept(
+    gateway, server, tiny, options
+):
+    server.given = [answer_ids(tiny[1], "no JSON")]
+    answer = gateway.chat("s", USER, **options)
+    assert answer.status_code == 502
+    assert "did not keep to the call's constraint" in answer.json()["error"]["message"]
+    assert gateway.store.turns("s") == []
+
+
+def test_a_schema_that_is_none_is_the_agents_mistake(gateway, server):
+    broken = {"type": "json_schema", "json_schema": {"name": "n"}}
+    answer = gateway.chat("s", USER, response_format=broken)
+    assert answer.status_code == 400
+    assert "json_schema.schema is an object" in answer.json()["error"]["message"]
+
+
+def test_what_the_servers_template_reads_is_asked_of_its_chat_route(gateway, server):
+    gateway.chat("s", USER, chat_template_kwargs={"enable_thinking": False})
     path, body = server.requests[-1]
-    assert (path, body["tool_choice"]) == ("/v1/chat/completions", "required")
-    node = gateway.store.turns("s")[0]
-    assert node.sampling["tool_choice"] == "required"
+    assert (path, body["chat_template_kwargs"]) == (
+        "/v1/chat/completions", {"enable_thinking": False},
+    )  # fmt: skip
+    assert gateway.store.turns("s")[0].constraint == ""
 
 
 def test_stop_strings_end_the_text_and_stay_in_the_ids(gateway, server, tiny):

@@ -1,5 +1,7 @@
 """Answers that model servers stream: whole whichever servers break, and told while they are made.
 
+One long module: both are asked of the same two servers that break.
+
 Not here: the same with a real vLLM (`test_gateway_vllm.py`).
 """
 
@@ -91,6 +93,17 @@ def test_an_answer_that_breaks_off_goes_on_elsewhere_from_its_prefix(two, answer
     assert first.num_sent + second.num_sent == len(answer), "no token was sampled twice"
     assert turn.finish_reason == "stop"
     assert turn.completed_s >= turn.sent_s > 0
+
+
+def test_a_constrained_answer_that_breaks_off_begins_anew_elsewhere(two, answer):
+    first, second, gateway = two
+    first.fault, first.fault_after = "cut", 9
+    gateway.chat("s", USER, structured_outputs={"regex": ".*"})
+    turn = check_record(gateway, "s", answer)
+    (asked,), (again,) = first.requests, second.requests
+    assert again["prompt"] == asked["prompt"]
+    assert again["params"]["structured_outputs"] == {"regex": ".*"}
+    assert turn.constraint.startswith("regex:")
 
 
 def test_versions_are_those_of_the_server_that_sampled_each_token(two, answer):
@@ -217,11 +230,21 @@ APIS = {
     "completions": ("/v1/completions", {"prompt": "hi", "max_tokens": 200}),
     "responses": ("/v1/responses", {"input": "hi"}),
     "messages": ("/v1/messages", {"messages": [USER], "max_tokens": 200}),
+    "google": (
+        "/v1beta/models/tiny:streamGenerateContent?alt=sse",
+        {
+            "contents": [{"parts": [{"text": "hi"}]}],
+            "generationConfig": {"thinkingConfig": {"includeThoughts": True}},
+        },
+    ),
 }
 
 
 def text_of(event):
     """Return the text that an event of any API adds."""
+    if "candidates" in event:
+        parts = event["candidates"][0]["content"]["parts"]
+        return "".join(p.get("text", "") for p in parts if not p.get("thought"))
     match event.get("type", "chunk"):
         case "chunk":
             choice = (event["choices"] or [{}])[0]
@@ -260,7 +283,10 @@ def test_text_is_told_while_it_is_sampled(two, tiny, api):
     assert turn.answer["content"] == TEXT
     ends = {"responses": "response.completed", "messages": "message_stop"}
     last = events[-1][0]
-    assert last.get("type") == ends.get(api) or last["choices"][0]["finish_reason"] == "stop"
+    if api == "google":
+        assert last["candidates"][0]["finishReason"] == "STOP"
+    else:
+        assert last.get("type") == ends.get(api) or last["choices"][0]["finish_reason"] == "stop"
     kinds = [event.get("type") for event, _ in events]
     for kind in ("message_start", "content_block_stop", "response.output_item.added"):
         assert kinds.count(kind) <= 1
@@ -268,7 +294,7 @@ def test_text_is_told_while_it_is_sampled(two, tiny, api):
     assert numbers == list(range(len(numbers)))
 
 
-@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("api", ["chat", "responses", "messages", "google"])
 def test_thinking_and_calls_keep_their_places(two, tiny, api):
     first, _, gateway = two
     call = '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
@@ -278,6 +304,7 @@ def test_thinking_and_calls_keep_their_places(two, tiny, api):
         "chat": TOOL,
         "responses": {"type": "function", **TOOL["function"]},
         "messages": {"name": "look", "input_schema": {"type": "object"}},
+        "google": {"functionDeclarations": [{"name": "look"}]},
     }[api]
     events = read(gateway, first, api, tools=[tool])
     said = "".join(text_of(event) for event, _ in events)
@@ -295,6 +322,11 @@ def test_thinking_and_calls_keep_their_places(two, tiny, api):
     if api == "messages":
         starts = [e["content_block"]["type"] for e, _ in events if "content_block" in e]
         assert starts == ["thinking", "text", "tool_use"]
+    if api == "google":
+        parts = [p for e, _ in events for p in e["candidates"][0]["content"]["parts"]]
+        assert "".join(p["text"] for p in parts if p.get("thought")).strip() == "Well, then."
+        assert [p["functionCall"]["name"] for p in parts if "functionCall" in p] == ["look"]
+        assert "thought" not in parts[-1]
     if api == "responses":
         kinds = [i["type"] for i in events[-1][0]["response"]["output"]]
         assert kinds == ["reasoning", "message", "function_call"]

@@ -1,0 +1,77 @@
+"""Field policies: what becomes of each field of a request, so that none is ignored in silence.
+
+A field that changes an answer is read, or refused with what to do instead; so is one that nobody
+here knows. Not here: types of fields (`fields.py`); which fields an API has (one module each).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from katgym.errors import unknown_name
+from katgym.gateway.errors import ErrorKind, GatewayError
+
+logger = logging.getLogger(__name__)
+
+IGNORED_EVERYWHERE = frozenset(
+    {"metadata", "user", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+     "prompt_cache_options", "prompt_cache_retention", "cache_control", "cache_salt", "priority",
+     "request_id", "return_token_ids", "client_metadata"}
+)  # fmt: skip
+"""Fields that change no answer: who asks, what it costs, what a server keeps or caches."""
+_MAX_LOGGED = 1000
+"""Warnings, since what is unknown comes from outside."""
+_logged: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldPolicy:
+    """What becomes of the fields of one object of an API.
+
+    Example:
+        FieldPolicy(where="openai/chat", read={"messages", "model"}, refused={"audio": "give text"})
+    """
+
+    where: str
+    """As errors name the object."""
+    read: frozenset[str]
+    ignored: frozenset[str] = IGNORED_EVERYWHERE
+    """They change no answer."""
+    hints: frozenset[str] = frozenset()
+    """They are for a vendor's own models and servers, as how much to think, which models served
+    here do as their chat template says: logged once, and ignored."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """They change an answer; what to do instead. False turns one off."""
+
+    def check(self, given: Mapping[str, Any], at: str = "") -> None:
+        """Raise `UNSUPPORTED` for a field that is not empty and not understood.
+
+        at: where the object stands in the body, as "tools[0].".
+        """
+        for name in given.keys() - self.read - self.ignored:
+            value = given[name]
+            if value is None or value in ("", []):
+                continue
+            if name in self.hints:
+                text = "%s: %r is for the vendor's own models and servers, and has no effect here"
+                log_once((self.where, name), text, self.where, name)
+            elif name in self.refused:
+                if value is not False:  # an empty object may turn something on
+                    text = f"{at}{name} is not supported; {self.refused[name]}"
+                    raise GatewayError(ErrorKind.UNSUPPORTED, text)
+            elif value != {}:
+                hint = "It might change the answer: leave it out"
+                hint += "." if at else ", or have the gateway's owner list it in ignored_fields."
+                known = [f"{at}{own}" for own in self.read]
+                text = unknown_name(f"field of {self.where}", f"{at}{name}", known, hint=hint)
+                raise GatewayError(ErrorKind.UNSUPPORTED, text)
+
+
+def log_once(key: tuple[str, str], text: str, *values: object) -> None:
+    """Warn, of one thing once for as long as the process lives."""
+    if key not in _logged and len(_logged) < _MAX_LOGGED:
+        _logged.add(key)
+        logger.warning(text, *values)

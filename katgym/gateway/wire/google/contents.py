@@ -1,0 +1,121 @@
+"""Contents of Google's API, read as messages.
+
+Not here: the rest of a request (`generate_content.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from katgym.environment.messages import Message
+from katgym.gateway.wire import fields
+from katgym.gateway.wire.field_policy import FieldPolicy
+
+_PART = FieldPolicy(
+    where="a part of contents",
+    read=frozenset({"text", "thought", "functionCall", "functionResponse"}),
+    ignored=frozenset({"thoughtSignature", "partMetadata"}),
+)
+_MEDIA = ("inlineData", "fileData", "executableCode", "codeExecutionResult", "toolCall",
+          "toolResponse")  # fmt: skip
+
+
+def _parts(content: Mapping[str, Any], at: str) -> list[tuple[Mapping[str, Any], str]]:
+    """Return a content's parts, each with where it stands."""
+    given = content.get("parts") or []
+    found = []
+    for i, raw in enumerate([given] if isinstance(given, dict) else fields.as_list(given, at)):
+        where = f"{at}.parts[{i}]"
+        part = fields.camel_keys(raw, where)
+        for kind in _MEDIA:
+            if part.get(kind) is not None:
+                raise fields.not_text(f"{where} is {kind}")
+        _PART.check(part, f"{where}.")
+        found.append((part, where))
+    return found
+
+
+def _text(part: Mapping[str, Any], where: str) -> str:
+    return fields.as_text(part.get("text"), f"{where}.text")
+
+
+class Contents:
+    """Reads contents as messages; calls that have no id get one, which their results find."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._num_calls = 0
+        self._open: list[tuple[str, str]] = []
+        """Id and name of the calls without a result."""
+
+    def read(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return the messages of a body."""
+        system = body.get("systemInstruction")
+        if system is not None:
+            at = "systemInstruction"
+            texts = [_text(part, where) for part, where in _parts(fields.as_object(system, at), at)]
+            if any(texts):
+                self._messages.append({"role": "system", "content": "\n\n".join(texts)})
+        contents = fields.as_list(body.get("contents"), "contents")
+        if not contents:
+            raise fields.body_error("contents is empty")
+        for i, raw in enumerate(contents):
+            content, at = fields.as_object(raw, f"contents[{i}]"), f"contents[{i}]"
+            match content.get("role") or "user":
+                case "model":
+                    self._take_answer(_parts(content, at))
+                case "user" | "function":
+                    self._take_user(_parts(content, at))
+                case other:
+                    raise fields.body_error(f"{at}.role is user or model, got {other!r:.80}")
+        return self._messages
+
+    def _take_answer(self, parts: list[tuple[Mapping[str, Any], str]]) -> None:
+        """Read what a model said: contents of one stream's pieces are one message."""
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._messages.append({"role": "assistant", "content": ""})
+        message = self._messages[-1]
+        for part, where in parts:
+            if part.get("functionCall") is not None:
+                at = f"{where}.functionCall"
+                given = fields.as_object(part["functionCall"], at)
+                made = given.get("id") or f"call_{self._num_calls}"
+                call = fields.tool_call(made, given.get("name"), given.get("args"), at)
+                message.setdefault("tool_calls", []).append(call)
+                self._open.append((call["id"], call["function"]["name"]))
+                self._num_calls += 1
+            elif part.get("thought"):
+                told = message.get("reasoning_content", "") + _text(part, where)
+                message["reasoning_content"] = told
+            else:
+                message["content"] += _text(part, where)
+
+    def _take_user(self, parts: list[tuple[Mapping[str, Any], str]]) -> None:
+        texts = []
+        for part, where in parts:
+            if part.get("functionResponse") is None:
+                texts.append(_text(part, where))
+            else:
+                at = f"{where}.functionResponse"
+                self._take_result(fields.as_object(part["functionResponse"], at), at)
+        if texts:
+            self._messages.append({"role": "user", "content": "\n".join(texts)})
+
+    def _take_result(self, given: Mapping[str, Any], where: str) -> None:
+        if given.get("parts"):
+            raise fields.not_text(f"{where} has parts")
+        name = fields.as_text(given.get("name"), f"{where}.name")
+        named = [call for call in self._open if call[1] == name]
+        call_id = given.get("id")
+        if not call_id and not named:
+            raise fields.body_error(f"{where} answers no call of {name!r:.80} before it")
+        call_id = fields.as_text(call_id or named[0][0], f"{where}.id")
+        self._open = [call for call in self._open if call[0] != call_id]
+        response = fields.as_object(given.get("response") or {}, f"{where}.response")
+        # Its output alone is the text; an error, or more than one value, is JSON.
+        text = response.get("output", response.get("result")) if len(response) == 1 else None
+        if not isinstance(text, str):
+            text = json.dumps(response, ensure_ascii=False)
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})

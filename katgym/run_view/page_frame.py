@@ -1,13 +1,12 @@
-"""The frame of all pages: data and scripts in it, escaped; numbers and rewards.
+"""The frame of all pages: what scripts and data it loads, escaped text; numbers and rewards.
 
-A page is one file that loads nothing, and its policy lets a browser run our script alone. Not here:
-what is on a page (`index_page.py`, `group_page.py`, `leaderboard_page.py`).
+A site has its style and its script once, in `assets/`. Data are scripts, too, that call `give` with
+JSON: a browser loads them from a disk as well as from a server. A page's policy lets a browser run
+scripts of its own site alone. Not here: what is on a page (`screens/`), the script (`assets/`).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -17,34 +16,53 @@ from typing import Any
 
 from katgym.evaluation.statistics.number_text import NONE, number_text
 
+STYLES = ("frame.css", "style.css")
+SCRIPTS = (
+    "page.js", "keys.js", "table.js", "charts.js", "tree.js", "tokens.js", "rollout.js",
+    "group.js", "lists.js", "compare.js", "start.js",
+)  # fmt: skip
+"""What `assets/katgym.css` and `assets/katgym.js` of a site are made of, in this order."""
+_POLICY = (
+    "default-src 'none'; style-src 'self' file: 'unsafe-inline'; script-src 'self' file:;"
+    " connect-src 'self'"
+)
 
-def page(
-    *,
-    title: str,
-    body: str,
-    scripts: Sequence[str] = (),
-    style: str = "style.css",
-    data: Any = None,
-) -> str:
+_SINGLE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(*, title: str, body: str, screen: str, root: str = "", run: str = "") -> str:
     """Return a whole page.
 
-    body: HTML, escaped. scripts: names of files in `assets/`, run in this order; without any the
-        page may run none. style: the file there that follows the frame's own style. data: JSON that
-        the scripts find in the element `data`.
+    body: HTML, escaped. screen: which of the script's screens draws the rest. root: the address of
+    the site's first folder, relative to the page. run: the same of the run that the page is about.
     """
-    policy, end = "default-src 'none'; style-src 'unsafe-inline'", ""
-    if scripts:
-        script = "\n".join(asset(name) for name in ("page.js", *scripts))
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        policy += f"; script-src 'sha256-{digest}'"
-        end = f'<div id="tip" role="tooltip" hidden></div>\n<script>{script}</script>\n'
-        if data is not None:
-            end = f'<script type="application/json" id="data">{safe_json(data)}</script>\n{end}'
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
+<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<link rel="stylesheet" href="{root}assets/katgym.css">
+</head>
+<body data-screen="{screen}" data-root="{root}" data-run="{run}">
+{body}
+<noscript><p class="notes">This page is drawn by its script.</p></noscript>
+<div id="tip" role="status" hidden></div>
+<script src="{root}assets/katgym.js"></script>
+</body>
+</html>
+"""
+
+
+def single_page(*, title: str, body: str, style: str) -> str:
+    """Return a page that is one file, with its style in it and no script."""
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{escape(_SINGLE_POLICY)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
@@ -52,13 +70,26 @@ def page(
 </head>
 <body>
 {body}
-{end}</body>
+</body>
 </html>
 """
 
 
+def site_assets() -> dict[str, str]:
+    """Return path -> text of what all pages of a site load."""
+    return {
+        "assets/katgym.css": "".join(map(asset, STYLES)),
+        "assets/katgym.js": "\n".join(map(asset, SCRIPTS)),
+    }
+
+
+def data_script(data: Any) -> str:
+    """Return JSON as a script that gives it to the page."""
+    return f"give({safe_json(data)});\n"
+
+
 def safe_json(data: Any) -> str:
-    """Return JSON that nothing in it can end the script element of."""
+    """Return JSON that nothing in it can end a script element of."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -50,6 +50,48 @@ class RolloutView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutHead:
+    """What the list of a run's rollouts says of one."""
+
+    reward: float | None
+    """None for one that is not valid, or still runs."""
+    is_success: bool
+    status: str
+    failure: str
+    """What kind of failure it is; empty for none."""
+    num_turns: int
+    num_calls: int
+    num_parallel: int
+    """Calls that ran beside others."""
+    num_errors: int
+    """Calls that were answered with an error."""
+    num_tokens: int
+    """Sampled ones."""
+    wall_s: float
+    has_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHead:
+    """What is known of a group before its turns are read."""
+
+    group_id: str
+    env_id: str
+    task_id: str
+    step: int | None
+    mean_reward: float | None
+    num_invalid: int
+    is_held_out: bool = False
+    """Whether it is of an evaluation, which nothing is trained on."""
+    is_refused: bool = False
+    """Whether all its rewards were equal, and others were played in its place."""
+    is_open: bool = False
+    """Whether a rollout of it still runs."""
+    rollouts: Sequence[RolloutHead] = ()
+    """In the order of the group's page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
     """Siblings: rollouts of one task from one start; means are over those with a valid reward."""
 
@@ -181,13 +223,25 @@ class RunView:
     """Sentences about what is missing, left out or not as it should be."""
     panels: Sequence[Panel] = ()
     checkpoints: Sequence[Checkpoint] = ()
+    heads: Sequence[GroupHead] = ()
+    """All groups of the run, the newest step first."""
     groups: Sequence[GroupView] = ()
-    num_groups: int = 0
-    """All that the run has, those that are not shown included."""
+    """Those that were chosen, with their turns."""
     token_texts: TokenTexts | None = None
     """None: token ids are shown without their text."""
 
     @property
+    def num_groups(self) -> int:
+        """All that the run has, those that were not chosen included."""
+        return len(self.heads)
+
+    @property
     def has_tokens(self) -> bool:
-        """Whether a rollout that is shown has tokens."""
-        return any(view.rollout.has_tokens for group in self.groups for view in group.rollouts)
+        """Whether a rollout has tokens."""
+        return any(one.has_tokens for head in self.heads for one in head.rollouts)
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The ends of the colours' scale: 0 to 1, wider if a reward needs it."""
+        rewards = [r.reward for head in self.heads for r in head.rollouts if r.reward is not None]
+        return min([0.0, *rewards]), max([1.0, *rewards])

@@ -7,12 +7,12 @@ It needs the package `tokenizers` (a part of transformers) and a model's folder 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
+from katgym.system.cache_folder import cache_folder
 
 FILE = "tokenizer.json"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -96,7 +96,7 @@ def _folders(lock: Mapping[str, Any]) -> Iterator[Path]:
     for number, text in enumerate(_texts(lock)):
         if number >= _MAX_CANDIDATES:
             return
-        if text.startswith("smollm2"):
+        if text.startswith(("smollm2", "hf:smollm2")):
             yield from _cached_models("smollm2-135m-instruct-*")
         path = Path(text.partition(":")[2] if text.startswith(("hf:", "file:")) else text)
         try:
@@ -108,8 +108,7 @@ def _folders(lock: Mapping[str, Any]) -> Iterator[Path]:
 
 def _cached_models(pattern: str) -> Iterator[Path]:
     """Yield where policies with weights of their own have unpacked them (`policies/smollm2.py`)."""
-    root = Path(os.environ.get("KATGYM_CACHE", "~/.cache/katgym")).expanduser() / "models"
-    yield from sorted(root.glob(pattern))
+    yield from sorted((cache_folder() / "models").glob(pattern))
 
 
 def _texts(value: Any) -> Iterator[str]:

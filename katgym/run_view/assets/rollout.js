@@ -1,12 +1,12 @@
 // One rollout: what it earned, then turn by turn what was said, called and answered.
 
-const MAX_FOLDED = 900;
+const MAX_FOLDED = 900, MAX_FOLDED_LINES = 14;
 
-function fold(text, css) {
+function fold(text, css, most = MAX_FOLDED, lines = MAX_FOLDED_LINES) {
   const [shown, numLeft] = text;
   const left = numLeft ? make("em", {class: "left"}, `${count(numLeft, "character")} left out`) : null;
   const body = make("div", {class: `text ${css}`}, shown);
-  if (shown.length <= MAX_FOLDED && shown.split("\n").length <= 14) return [body, left];
+  if (shown.length <= most && shown.split("\n").length <= lines) return [body, left];
   body.classList.add("folded");
   const more = make("button", {type: "button", class: "more", onclick: () => {
     const isFolded = body.classList.toggle("folded");
@@ -24,7 +24,7 @@ function pretty(text) {
     const value = JSON.parse(text);
     if (value === null || typeof value !== "object" || Array.isArray(value)) return text;
     return Object.entries(value)
-      .map(([name, entry]) => `${name}=${typeof entry === "string" ? JSON.stringify(entry) : JSON.stringify(entry)}`)
+      .map(([name, entry]) => `${name}=${JSON.stringify(entry)}`)
       .join(", ");
   } catch {
     return text;
@@ -36,8 +36,9 @@ function summaryOf(group, place) {
   const reward = make("div", {class: "earned"},
     make("span", {class: `big ${one.reward === null ? "invalid" : "reward"}`, shade: shadeOf(one.reward, group.range)},
       one.reward === null ? "no valid reward" : number(one.reward)),
+    one.reward === null ? null : make("span", {class: "badge"}, one.success ? "✓ success" : "✗ no success"),
     make("span", {class: `badge ${one.status}`}, one.status),
-    one.failure ? make("span", {class: "badge failed"}, one.failure.replaceAll("_", " ")) : null,
+    one.failure ? make("span", {class: "badge failed"}, words(one.failure)) : null,
     one.advantage === null ? null : make("span", {class: "adv"},
       `${group.recorded ? "advantage" : "reward less the group’s mean"} ${signed(one.advantage)}`));
   const gates = one.components.some((part) => part[3]);
@@ -49,11 +50,10 @@ function summaryOf(group, place) {
       make("td", {}, isGate ? "" : weight ? number(weight) : "metric"),
       gates ? make("td", {}, isGate ? "multiplies" : "") : null)))) : null;
   return make("div", {class: "summary"},
-    make("h2", {}, `Rollout ${one.label}`), reward,
+    make("h2", {}, `Rollout ${place + 1}`), reward,
     one.reason ? make("p", {class: "why"}, one.reason) : null,
     make("div", {class: "columns"}, components,
-      make("dl", {class: "facts"}, one.facts.map(([name, value]) =>
-        make("div", {}, make("dt", {}, name), make("dd", {}, value))))));
+      facts(one.facts)));
 }
 
 function lanes(played) {
@@ -74,7 +74,8 @@ function lanes(played) {
 function lane(call, whole, isTimed) {
   const at = (time) => `${(100 * time / whole).toFixed(2)}%`;
   const track = make("span", {class: isTimed ? "track" : ""});
-  if (isTimed && call.end !== null && call.end !== undefined) {
+  const isOwn = isTimed && call.end !== undefined;
+  if (isOwn) {
     const wait = make("i", {class: "wait"}), run = make("i", {class: `run s${call.stage % 4} ${call.error ? "bad" : ""}`});
     wait.style.left = at(call.called);
     wait.style.width = at(Math.max(0, call.start - call.called));
@@ -85,74 +86,205 @@ function lane(call, whole, isTimed) {
   const line = make("summary", {},
     make("span", {class: "call"}, make("b", {}, call.name), "(", make("span", {class: "args"}, pretty(call.arguments[0])), ")"),
     track,
-    make("span", {class: "took"}, call.error ? make("em", {class: "bad"}, call.error.replaceAll("_", " ")) : isTimed ? seconds(call.end - call.start) : ""));
-  line.addEventListener("pointermove", (event) => showTip(event, [
+    make("span", {class: "took"}, call.error ? make("em", {class: "bad"}, `✗ ${words(call.error)}`) : isOwn ? seconds(call.end - call.start) : ""));
+  explain(line, () => [
     call.name,
-    isTimed && call.end !== undefined ? ["stage", String(call.stage + 1)] : null,
-    isTimed && call.end !== undefined ? ["waited", seconds(call.start - call.called)] : null,
-    isTimed && call.end !== undefined ? ["ran", `${seconds(call.start)} to ${seconds(call.end)}`] : null,
+    isOwn ? ["stage", String(call.stage + 1)] : null,
+    isOwn ? ["waited", seconds(call.start - call.called)] : null,
+    isOwn ? ["ran", `${seconds(call.start)} to ${seconds(call.end)}`] : null,
     call.error ? ["error", call.error] : null,
-  ]));
-  line.addEventListener("pointerleave", hideTip);
-  return make("details", {class: "lane"}, line,
+  ]);
+  return make("details", {class: "lane", open: true}, line,
     call.arguments[0].length > 60 ? make("div", {class: "text args"}, call.arguments[0]) : null,
     make("div", {class: "output"},
-      call.output[0] ? fold(call.output, "") : make("span", {class: "nothing"}, "(no text in the rollout’s messages)"),
+      call.output[0] ? fold(call.output, "", 500, 8) : make("span", {class: "nothing"}, "(no text in the rollout’s messages)"),
       call.omitted ? make("em", {class: "left"}, `${count(call.omitted, "byte")} left out before the policy read it`) : null));
 }
 
-function answer(group, place, number_, mode, onPick) {
-  const played = group.rollouts[place].turns[number_];
-  const strip = mode !== "none" && played.ids.length ? tokenStrip(group, place, number_, mode, onPick) : null;
+function answer(group, place, number_, played, mode, onPick) {
+  const strip = mode !== "none" && played.ids.length ? tokenStrip(group, place, number_, played, mode, onPick) : null;
   if (strip && group.texts) return [strip];
-  const said = played.answer;
+  const said = played;
   const parts = [];
   if (said.reasoning[0]) parts.push(make("details", {class: "thought"}, make("summary", {}, "reasoning"), fold(said.reasoning, "")));
   if (said.content[0]) parts.push(fold(said.content, ""));
-  const names = [...new Set(said.calls.map(([name]) => name))];
-  const told = names.map((name) => `${name}${said.calls.filter((call) => call[0] === name).length > 1
-    ? ` ×${said.calls.filter((call) => call[0] === name).length}` : ""}`);
-  if (!parts.length) {
-    parts.push(make("div", {class: "text nothing"}, told.length ? `calls ${told.join(", ")}` : "(empty answer)"));
-  }
+  const told_ = [...new Set(said.calls)].map((name) => {
+    const num = said.calls.filter((one) => one === name).length;
+    return num > 1 ? `${name} ×${num}` : name;
+  });
+  if (!parts.length) parts.push(make("div", {class: "text nothing"}, told_.length ? `calls ${told_.join(", ")}` : "(empty answer)"));
   return [...parts.flat(), strip];
 }
 
-function turnBlock(group, place, number_, mode, onPick) {
-  const played = group.rollouts[place].turns[number_];
+// Returns what is in an open turn.
+function turnBody(group, place, played, number_, mode, onPick) {
   const known = played.logprobs.filter((value) => value !== null);
-  const told = [
+  const told_ = [
     played.num_sampled ? count(played.num_sampled, "token") : null,
-    known.length ? `mean log-prob ${number(known.reduce((a, b) => a + b, 0) / known.length, 2)}` : null,
+    known.length ? `mean log-prob ${number(mean(known), 2)}` : null,
     played.num_prompt ? `prompt ${played.num_prompt.toLocaleString("en")}` : null,
     played.versions.length ? `version ${[...new Set(played.versions.map(([version]) => version))].join(", ")}` : null,
     played.seconds > 0 ? seconds(played.seconds) : null,
     played.finish === "stop" ? null : played.finish,
+    played.constraint ? `sampled under a constraint (${played.constraint}): no loss is taken on it` : null,
   ].filter(Boolean).join(" · ");
-  const branch = played.branch ? make("p", {class: "branch"}, make("b", {}, `branch: ${played.branch.replaceAll("_", " ")}`),
+  const branch = played.branch ? make("p", {class: "branch"}, make("b", {}, `branch: ${words(played.branch)}`),
     played.parent === null ? "" : ` shares ${count(played.num_shared, "token")} with turn ${played.parent + 1}, then goes on from other messages`) : null;
-  return make("article", {class: "turn", id: `turn-${number_ + 1}`, "data-turn": number_},
-    make("header", {}, make("h3", {}, `Turn ${number_ + 1}`), make("span", {}, told)),
-    branch, played.given.map(message),
+  return [
+    told_ ? make("p", {class: "measures"}, told_) : null, branch, ...played.given.map(message),
     make("div", {class: "message assistant"}, make("div", {class: "role"}, "assistant"),
-      make("div", {}, answer(group, place, number_, mode, onPick))),
-    lanes(played));
+      make("div", {}, answer(group, place, number_, played, mode, onPick))),
+    lanes(played),
+  ].filter(Boolean);
 }
 
-function showRollout(root, group, place, mode, onPick) {
-  const one = group.rollouts[place];
-  root.replaceChildren(summaryOf(group, place), switchOf(group, place, mode),
-    ...one.turns.map((_, number_) => turnBlock(group, place, number_, mode, onPick)),
-    ...(one.rest.length ? [make("article", {class: "turn"}, make("header", {}, make("h3", {}, "After the last turn")), one.rest.map(message))] : []),
-    ...(one.turns.length ? [] : [make("p", {class: "notes"}, "This rollout has no turns.")]));
+const BLOCK = 20, ALL_OPEN = 12, FEW_OPEN = 2;
+
+// One rollout: its summary, and its turns, of which those that are looked at are drawn.
+class RolloutView {
+  constructor(root, group, {onPick, onTurn, hasColors = true}) {
+    Object.assign(this, {root, group, onPick, onTurn, hasColors, place: null, mode: "none", turn: null, found: []});
+  }
+
+  get num() {
+    return this.group.rollouts[this.place].turns.length;
+  }
+
+  show(place, mode) {
+    Object.assign(this, {place, mode, turn: null, found: [], fills: []});
+    const {group} = this, one = group.rollouts[place];
+    const heads = Array.from({length: this.num}, (_, number_) => group.head(place, number_));
+    this.errors = heads.flatMap((head, number_) => head.errors ? [number_] : []);
+    this.blocks = [];
+    for (let begin = 0; begin < this.num; begin += BLOCK) {
+      const element = make("div", {class: "block"});
+      element.style.minHeight = `${34 * Math.min(BLOCK, this.num - begin)}px`;
+      this.blocks.push({begin, element, isDrawn: false});
+    }
+    this.root.replaceChildren(summaryOf(group, place), this.hasColors ? switchOf(group, place, mode) : "", this.outline(), ...this.blocks.map((block) => block.element));
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        if (entry.isIntersecting) this.draw(this.blocks.find((block) => block.element === entry.target));
+      }
+    }, {rootMargin: "300px"});
+    for (const block of this.blocks) seen.observe(block.element);
+    if (this.blocks.length) this.draw(this.blocks[0]);
+    else this.root.append(make("p", {class: "notes"}, "This rollout has no turns."));
+    if (one.rest !== null) {
+      group.part(one.rest).then((rest) => this.place === place && this.root.append(
+        make("div", {class: "turn rest"}, make("h3", {}, "After the last turn"), rest.map(message))));
+    }
+  }
+
+  // What long rollouts are gone through with: errors, a search, and the turns by twenties.
+  outline() {
+    const {errors} = this;
+    const search = make("input", {type: "search", class: "find", placeholder: "find in the text", "aria-label": "Find in the text of this rollout",
+      onchange: () => this.find(search.value)});
+    this.told = make("span", {class: "status", role: "status"});
+    const jumps = this.blocks.length > 1 ? this.blocks.map(({begin}) => {
+      const end = Math.min(begin + BLOCK, this.num);
+      const bad = errors.filter((turn) => turn >= begin && turn < end).length;
+      return make("button", {type: "button", class: "jump", "data-jump": begin, onclick: () => this.go(begin)},
+        `${begin + 1}–${end}`, bad ? make("b", {class: "alert"}, ` ✗${bad}`) : null);
+    }) : [];
+    return make("nav", {class: "outline", "aria-label": "Turns"},
+      make("span", {}, count(this.num, "turn")),
+      errors.length ? make("button", {type: "button", class: "button", "data-first-error": "", onclick: () => this.go(errors[0])},
+        `first error: turn ${errors[0] + 1}`) : make("span", {}, "no tool errors"),
+      errors.length > 1 ? make("span", {}, `${errors.length} turns with errors`) : null,
+      make("button", {type: "button", class: "button", "data-open-all": "", onclick: () => this.openAll()}, "open or close all"),
+      search, this.told, jumps.length ? make("span", {class: "jumps"}, jumps) : null);
+  }
+
+  draw(block) {
+    if (block.isDrawn) return;
+    block.isDrawn = true;
+    block.element.style.minHeight = "";
+    const end = Math.min(block.begin + BLOCK, this.num);
+    for (let turn = block.begin; turn < end; turn += 1) {
+      const head = this.group.head(this.place, turn);
+      const element = make("details", {class: "turn", id: `${this.root.id}-turn-${turn + 1}`, "data-turn": turn},
+        make("summary", {}, make("h3", {}, `Turn ${turn + 1}`),
+          make("span", {class: "line"}, [head.branch ? `branch: ${words(head.branch)}` : "", head.line].filter(Boolean).join(" · ")),
+          head.calls ? make("span", {class: "badge"}, head.calls > 1 ? `${head.names} · ${head.calls} calls` : head.names) : null,
+          head.errors ? make("span", {class: "badge failed"}, `✗ ${count(head.errors, "error")}`) : null));
+      element.addEventListener("toggle", () => element.open && this.fill(element, turn));
+      block.element.append(element);
+      element.open = this.isAllOpen ?? (this.num <= ALL_OPEN || turn < FEW_OPEN);
+      if (element.open) this.fill(element, turn);
+    }
+  }
+
+  // Draws what is in a turn, once.
+  fill(element, turn) {
+    const {place, mode} = this;
+    this.fills[turn] ??= this.group.turn(place, turn).then((played) =>
+      element.append(...turnBody(this.group, place, played, turn, mode, this.onPick)));
+    return this.fills[turn];
+  }
+
+  element(turn) {
+    return this.root.querySelector(`[data-turn="${turn}"]`);
+  }
+
+  // Opens a turn and brings it into view.
+  async go(turn, isTold = true) {
+    if (!this.num) return;
+    turn = Math.min(this.num - 1, Math.max(0, turn));
+    this.draw(this.blocks[Math.floor(turn / BLOCK)]);
+    this.root.querySelector(".turn.here")?.classList.remove("here");
+    const element = this.element(turn);
+    this.turn = turn;
+    element.classList.add("here");
+    element.open = true;
+    this.fill(element, turn);
+    await Promise.all(this.fills.filter((_, at) => at <= turn));
+    element.scrollIntoView({block: "start"});
+    element.querySelector("summary").focus({preventScroll: true});
+    hideTip();
+    if (isTold) this.onTurn(turn);
+  }
+
+  step(by) {
+    this.go(this.turn === null ? (by > 0 ? 0 : this.num - 1) : this.turn + by);
+  }
+
+  // Goes to the next of some turns, and round.
+  next(turns, by) {
+    if (!turns.length) return;
+    const at = this.turn ?? (by > 0 ? -1 : this.num);
+    const on = by > 0 ? turns.find((turn) => turn > at) : turns.findLast((turn) => turn < at);
+    this.go(on ?? turns.at(by > 0 ? 0 : -1));
+  }
+
+  toggle() {
+    const element = this.element(this.turn ?? 0);
+    if (element) element.open = !element.open;
+  }
+
+  openAll() {
+    const all = [...this.root.querySelectorAll("details.turn")];
+    this.isAllOpen = all.some((element) => !element.open);
+    for (const element of all) element.open = this.isAllOpen;
+  }
+
+  async find(text) {
+    const wanted = text.trim().toLowerCase();
+    this.found = [];
+    for (let turn = 0; wanted && turn < this.num; turn += 1) {
+      const played = await this.group.turn(this.place, turn);
+      const texts = [played.content, played.reasoning, ...played.given.map((one) => one[2]), ...played.lanes.rows.flatMap((row) => [row.arguments, row.output])];
+      if (texts.some(([own]) => own.toLowerCase().includes(wanted))) this.found.push(turn);
+    }
+    this.told.textContent = wanted ? `in ${count(this.found.length, "turn")}${this.found.length > 1 ? "; n and N go on" : ""}` : "";
+    if (this.found.length) this.next(this.found, 1);
+  }
 }
 
 function switchOf(group, place, mode) {
-  const turns = group.rollouts[place].turns;
-  const hasTokens = turns.some((played) => played.ids.length);
-  if (!hasTokens) return "";
-  const has = {none: true, advantage: group.rollouts[place].advantage !== null};
-  has.logprob = has.surprise = turns.some((played) => played.logprobs.length);
+  if (!group.hasTokens) return "";
+  const has = {none: true, advantage: group.rollouts[place].advantage !== null, logprob: true, surprise: true};
   const {says, low, high, css} = MODES[mode];
   return make("div", {class: "switch", role: "toolbar", "aria-label": "Colour tokens by"},
     make("span", {class: "label"}, "Colour tokens by"),

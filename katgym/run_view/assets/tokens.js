@@ -19,11 +19,9 @@ function surprises(logprobs) {
 }
 
 // Advantage of each token: the mean over the rollouts whose paths share it.
-function advantages(group, rollout, turn) {
-  const own = group.rollouts[rollout];
-  const spans = group.tree.spans[`${rollout}.${turn}`];
-  const played = own.turns[turn];
-  const found = new Array(played.ids.length).fill(own.advantage);
+function advantages(group, rollout, turn, played) {
+  const spans = group.path(rollout, turn);
+  const found = new Array(played.ids.length).fill(group.rollouts[rollout].advantage);
   if (spans) {
     spans.forEach(([vertex, begin], place) => {
       const end = place + 1 < spans.length ? spans[place + 1][1] : found.length;
@@ -33,28 +31,35 @@ function advantages(group, rollout, turn) {
   return found;
 }
 
+// On dark paper tints are weaker, so that text on them can be read.
+function tint(name, strength) {
+  return `rgb(var(--${name}) / calc(${strength.toFixed(3)} * var(--tint)))`;
+}
+
 function background(mode, value, most) {
   if (value === null || value === undefined || mode === "none") return "";
   if (mode === "advantage") {
     const share = most ? Math.min(1, Math.abs(value) / most) : 0;
-    return share < 0.02 ? "" : `rgb(var(--${value > 0 ? "pos" : "neg"}) / ${(0.1 + 0.5 * share).toFixed(3)})`;
+    return share < 0.02 ? "" : tint(value > 0 ? "pos" : "neg", 0.1 + 0.5 * share);
   }
   const share = mode === "logprob" ? Math.min(1, -value / 5) : Math.min(1, value / 3);
-  return share < 0.01 ? "" : `rgb(var(--${mode === "logprob" ? "heat" : "violet"}) / ${(0.62 * share).toFixed(3)})`;
+  return share < 0.01 ? "" : tint(mode === "logprob" ? "heat" : "violet", 0.6 * share);
 }
 
 // Returns an element with a span a token, and a mark wherever siblings went another way.
-function tokenStrip(group, rollout, turn, mode, onPick) {
-  const played = group.rollouts[rollout].turns[turn];
+function tokenStrip(group, rollout, turn, played, mode, onPick) {
   const values = {
-    logprob: played.logprobs, surprise: surprises(played.logprobs), advantage: advantages(group, rollout, turn),
+    logprob: played.logprobs, surprise: surprises(played.logprobs), advantage: advantages(group, rollout, turn, played),
   };
   const most = Math.max(...group.rollouts.map((one) => Math.abs(one.advantage ?? 0)));
   const forks = forksWithin(group, rollout, turn);
   // place -> text: that of a character stands at its first token, the others have none.
   const whole = new Map(played.joined.flatMap(([begin, num, text]) =>
     Array.from({length: num}, (_, place) => [begin + place, place ? "" : text])));
-  const strip = make("div", {class: group.texts ? "strip" : "strip ids"});
+  const strip = make("div", {
+    class: group.texts ? "strip" : "strip ids", tabindex: 0, role: "group",
+    "aria-label": "tokens of the answer; arrow keys go from one to the next",
+  });
   const add = (begin, end) => {
     for (let place = begin; place < end; place += 1) {
       if (forks.has(place)) strip.append(forkMark(group, forks.get(place), onPick));
@@ -75,13 +80,11 @@ function tokenStrip(group, rollout, turn, mode, onPick) {
     }}, `show ${count(played.ids.length - MAX_TOKENS, "more token")}`);
     strip.append(more);
   }
-  strip.addEventListener("pointermove", (event) => {
-    const span = event.target.closest(".tok");
-    if (!span) return;
+  const lines = (span) => {
     const place = Number(span.dataset.place), id = played.ids[place];
     const logprob = played.logprobs[place];
     const sampledBy = played.versions.find(([, end]) => place < end);
-    showTip(event, [
+    return [
       group.texts ? `“${visible(span.textContent.replaceAll("↵", "") || group.texts[id] || "")}”` : null,
       ["id", String(id)],
       ["log-prob", logprob === undefined || logprob === null ? "not known" : `${number(logprob)} (${number(100 * Math.exp(logprob), 1)}%)`],
@@ -89,16 +92,43 @@ function tokenStrip(group, rollout, turn, mode, onPick) {
       values.advantage[place] === null ? null : ["advantage", signed(values.advantage[place])],
       ["policy version", sampledBy ? number(sampledBy[0]) : "not known"],
       ["token of the answer", `${place + 1} of ${played.ids.length}`],
-    ]);
+    ];
+  };
+  const at = (place) => {
+    const span = strip.querySelector(`[data-place="${place}"]`);
+    if (!span) return;
+    strip.querySelector(".tok.at")?.classList.remove("at");
+    span.classList.add("at");
+    span.scrollIntoView({block: "nearest"});
+    showTipAt(span, lines(span));
+  };
+  strip.addEventListener("pointermove", (event) => {
+    const span = event.target.closest(".tok");
+    if (span) showTip(event.clientX, event.clientY, lines(span));
+  });
+  strip.addEventListener("click", (event) => {
+    const span = event.target.closest(".tok");
+    if (span) at(span.dataset.place);
+  });
+  strip.addEventListener("keydown", (event) => {
+    const by = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10}[event.key];
+    if (!by || event.target !== strip) return;
+    event.preventDefault();
+    const now = strip.querySelector(".tok.at");
+    at(Math.min(played.ids.length - 1, Math.max(0, now ? Number(now.dataset.place) + by : 0)));
   });
   strip.addEventListener("pointerleave", hideTip);
+  strip.addEventListener("blur", () => {
+    strip.querySelector(".tok.at")?.classList.remove("at");
+    hideTip();
+  });
   return strip;
 }
 
 // place in the answer -> the fork at which it parts from its siblings.
 function forksWithin(group, rollout, turn) {
   const found = new Map();
-  for (const [vertex, begin] of group.tree.spans[`${rollout}.${turn}`] || []) {
+  for (const [vertex, begin] of group.path(rollout, turn) || []) {
     const fork = group.tree.forks.find((one) => one.vertex === group.tree.vertices[vertex].parent);
     const isOwn = fork && group.tree.vertices[vertex].cause === "sampled";
     if (isOwn) found.set(begin, {fork, vertex});
@@ -118,11 +148,7 @@ function forkMark(group, {fork, vertex}, onPick) {
   const lines = [`${num} of ${num + group.tree.vertices[vertex].rollouts.length} go on otherwise`,
     ...ways.map((way) => [`${way.vertex === vertex ? "▸ " : ""}${visible(way.text).slice(0, 42)}`,
       `${way.rollouts.length}× ${number(way.value, 2)}`])];
-  mark.addEventListener("pointermove", (event) => {
-    event.stopPropagation();
-    showTip(event, lines);
-  });
-  mark.addEventListener("pointerleave", hideTip);
+  explain(mark, () => lines);
   mark.addEventListener("click", () => {
     const others = ways.filter((way) => way.vertex !== vertex);
     onPick(others.reduce((best, way) => (way.value ?? -1) > (best.value ?? -1) ? way : best));

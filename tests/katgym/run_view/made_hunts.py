@@ -281,6 +281,11 @@ def _rollout(
     )  # fmt: skip
 
 
+def plain_end(episode: Episode, *, task: int, attempt: int) -> Rollout:
+    """Return the rollout of an episode that went well."""
+    return _rollout(episode, task, attempt, is_good=True, is_broken=False)
+
+
 def made_group(encode: Encode, task: int, *, group_size: int = 6, **more: Any) -> list[Rollout]:
     """Return the rollouts of one task."""
     return [made_rollout(encode, task=task, attempt=i, **more) for i in range(group_size)]

@@ -34,12 +34,13 @@ def write_evaluation(
         "sampling": {"temperature": 1.0}, "limits": {}, "envs": [env],
     }  # fmt: skip
     (folder / "lock.json").write_text(json.dumps(lock))
+    sessions = []
+    for number, rollout in enumerate(rollouts):
+        group_id = ascii(f"{rollout.env_id}/{rollout.task_id}")[1:-1] + "/0123456789ab"
+        ended_s = 1.7e9 + 100 * number
+        sessions.append(as_session(rollout, group_id=group_id, metadata={}, ended_s=ended_s))
     with RolloutStore.open(folder) as store:
-        for number, rollout in enumerate(rollouts):
-            group_id = ascii(f"{rollout.env_id}/{rollout.task_id}")[1:-1] + "/0123456789ab"
-            ended_s = 1.7e9 + 100 * number
-            made = as_session(rollout, group_id=group_id, metadata={}, ended_s=ended_s)
-            store.add_sessions([made])
+        store.add_sessions(sessions)
     if is_finished:
         (folder / "summary.json").write_text("{}")
     return folder

@@ -11,10 +11,10 @@ from plain_rollout import plain_rollout
 
 from katgym import Reward, Rollout, TokenRecord, Turn, assistant, user
 from katgym.policies.base import BranchReason
-from katgym.run_view.group_tree import Cause, group_tree
 from katgym.run_view.run_view import GroupView, RolloutView
-from katgym.run_view.tree_json import sharing, tree_json
-from katgym.run_view.tree_layout import FORK_ROW, ROW, tree_layout
+from katgym.run_view.trees.group_tree import Cause, group_tree
+from katgym.run_view.trees.tree_json import sharing, tree_json, tree_paths
+from katgym.run_view.trees.tree_layout import FORK_ROW, ROW, tree_layout
 
 
 def rollout(*records: TokenRecord | None, reward: float = 1.0, said: str = "hm") -> Rollout:
@@ -111,7 +111,8 @@ def test_forks_tell_turn_place_and_ways_on():
     assert values == {0: 1.0, 1: 0.0}
     assert data["vertices"][1]["value"] == 0.5
     assert data["vertices"][1]["advantage"] == 0.0
-    assert [begin for _, begin in data["spans"]["1.0"]] == [0, 2]
+    paths, places = tree_paths(group_tree([ONE, TWO]))
+    assert [begin for _, begin in paths[places[1, 0]]] == [0, 2]
 
 
 def test_rows_are_turns_and_forks_lie_between_them():

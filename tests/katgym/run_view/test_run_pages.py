@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from html_page import Page
 from made_hunts import Words, made_group, made_rollout
+from made_long import equal_rollouts, made_long_rollout
 from made_runs import write_evaluation, write_training, write_training_lock
 
 from katgym import UsageError
 from katgym.cli.main import main
 from katgym.run_view import Band, Panel, Selection, Series, read_run, write_pages
 from katgym.run_view.page_frame import safe_json
-from katgym.run_view.rollout_json import MAX_TEXT
-from katgym.run_view.svg_charts import chart, smoothed, ticks
+from katgym.run_view.screens.svg_charts import chart, smoothed, ticks
 from katgym.run_view.token_texts import TokenTexts, split_characters
+from katgym.run_view.trees.group_json import CHUNK_CHARACTERS
+from katgym.run_view.trees.rollout_json import MAX_TEXT
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028\udc80 -->"
 
 
-def pages_of(folder: Path, out: Path, **more: Any) -> tuple[Page, dict[str, Page]]:
-    """Write a run's pages; return the first, and those of its groups by file name."""
+def data_of(path: Path) -> Any:
+    """Return what a data file gives to its page."""
+    text = path.read_text()
+    assert text.startswith("give(") and text.endswith(");\n")
+    return json.loads(text.removeprefix("give(").removesuffix(");\n"))
+
+
+def pages_of(folder: Path, out: Path, **more: Any) -> tuple[Page, dict[str, Any]]:
+    """Write a run's pages; return the first, and the data of its groups by file name."""
     write_pages(read_run(folder, **more), out)
-    groups = {path.name: Page(path.read_text()) for path in (out / "groups").glob("*.html")}
-    return Page((out / "index.html").read_text()), groups
+    files = (out / "groups").glob("*.js") if (out / "groups").exists() else []
+    return Page((out / "index.html").read_text()), {path.stem: data_of(path) for path in files}
+
+
+def turns_of(data: Any, rollout: int) -> list[dict[str, Any]]:
+    """Return a rollout's turns put together from rows and parts."""
+    found = []
+    for place in data["rollouts"][rollout]["turns"]:
+        given, said, calls, path, took, seconds, times = data["rows"][place]
+        parts = data["parts"]
+        found.append(
+            {
+                **parts[said], "given": parts[given], "calls": parts[calls], "path": path,
+                "took": took, "seconds": seconds, "times": times,
+            }
+        )  # fmt: skip
+    return found
 
 
 @pytest.fixture
@@ -39,31 +62,40 @@ def evaluation(tmp_path: Path) -> Path:
     return write_evaluation(tmp_path / "hunt", rollouts)
 
 
-def test_every_link_leads_to_a_page(evaluation: Path, tmp_path: Path):
-    index, groups = pages_of(evaluation, tmp_path / "out")
-    links = [attrs["href"] for attrs in index.all("a")]
-    assert sorted(links) == sorted(f"groups/{name}" for name in groups)
-    for page in groups.values():
-        for address in [a["href"] or "" for a in page.all("a")]:
-            if not address.startswith("#"):
-                assert (tmp_path / "out" / "groups" / address).resolve().is_file()
-    neighbours = [{a.get("rel") for a in page.all("a")} - {None} for page in groups.values()]
-    assert sorted(map(sorted, neighbours)) == [["next"], ["prev"]]
+def test_the_list_names_the_file_of_every_group(evaluation: Path, tmp_path: Path):
+    _, groups = pages_of(evaluation, tmp_path / "out")
+    told = data_of(tmp_path / "out" / "list.js")
+    assert [group["file"] for group in told["groups"]] == list(dict.fromkeys(
+        sorted(groups, key=lambda name: groups[name]["task"])))  # fmt: skip
+    for group in told["groups"]:
+        rollouts = groups[group["file"]]["rollouts"]
+        assert [row[0] for row in group["rollouts"]] == [one["reward"] for one in rollouts]
+        assert [row[4] for row in group["rollouts"]] == [len(one["turns"]) for one in rollouts]
+        errors = [
+            sum(call["error"] is not None for turn in turns_of(groups[group["file"]], place)
+                for call in turn["calls"])
+            for place in range(len(rollouts))
+        ]  # fmt: skip
+        assert [row[7] for row in group["rollouts"]] == errors
+        assert sum(errors) > 0
 
 
-def test_pages_load_nothing_and_run_our_script_alone(evaluation: Path, tmp_path: Path):
-    index, groups = pages_of(evaluation, tmp_path / "out")
-    for page in [index, *groups.values()]:
-        for tag in ("link", "img", "iframe", "object", "embed", "use"):
+def test_pages_load_the_sites_one_script_and_style(evaluation: Path, tmp_path: Path):
+    pages_of(evaluation, tmp_path / "out")
+    for name in ("index.html", "group.html"):
+        page = Page((tmp_path / "out" / name).read_text())
+        assert [a["src"] for a in page.all("script")] == ["assets/katgym.js"]
+        assert [a["href"] for a in page.all("link")] == ["assets/katgym.css"]
+        for tag in ("img", "iframe", "object", "embed", "use"):
             assert page.all(tag) == []
-        assert not any("src" in attrs or ("style" in attrs and "url(" in str(attrs["style"]))
-                       for _, attrs in page.tags)  # fmt: skip
-        assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
+        assert not any(attr.startswith("on") for _, attrs in page.tags for attr in attrs)
         policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv"))
-        digest = base64.b64encode(hashlib.sha256(page.scripts[-1].encode()).digest()).decode()
         assert policy == (
-            f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+            "default-src 'none'; style-src 'self' file: 'unsafe-inline';"
+            " script-src 'self' file:; connect-src 'self'"
         )
+    script = (tmp_path / "out" / "assets" / "katgym.js").read_text()
+    assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\(", script)
 
 
 def test_hostile_text_stays_text(tmp_path: Path):
@@ -87,14 +119,15 @@ def test_hostile_text_stays_text(tmp_path: Path):
     lock["envs"][0]["kwargs"] = {EVIL: EVIL}
     (folder / "lock.json").write_text(json.dumps(lock))
     index, groups = pages_of(folder, tmp_path / "out")
-    (page,) = groups.values()
-    for one in (index, page):
-        assert one.source.count("<script") <= 2 and "<img" not in one.source
-        assert "alert(1)" in one.text
-    outputs = [row["output"][0] for turn in page.data()["rollouts"][0]["turns"]
-               for row in turn["lanes"]["rows"]]  # fmt: skip
+    assert index.source.count("<script") == 1 and "<img" not in index.source
+    assert "alert(1)" in index.text
+    for path in (tmp_path / "out").rglob("*.js"):
+        if path.parent.name != "assets":
+            assert not set(path.read_text()) & set("<>&\u2028")
+    (data,) = groups.values()
+    outputs = [call["output"][0] for turn in turns_of(data, 0) for call in turn["calls"]]
     assert any(EVIL in output for output in outputs)
-    assert page.data()["rollouts"][0]["components"][0][0] == EVIL
+    assert data["rollouts"][0]["components"][0][0] == EVIL
 
 
 def test_json_in_a_page_cannot_end_its_element():
@@ -103,55 +136,89 @@ def test_json_in_a_page_cannot_end_its_element():
     assert json.loads(text) == {"a": EVIL}
 
 
-def test_a_group_page_holds_turns_lanes_and_tokens(evaluation: Path, tmp_path: Path):
+def test_a_groups_data_hold_turns_lanes_and_tokens(evaluation: Path, tmp_path: Path):
     _, groups = pages_of(evaluation, tmp_path / "out")
-    view = read_run(evaluation)
-    page = next(p for name, p in groups.items() if "000001" in name)
-    group = next(g for g in view.groups if g.task_id == "L3-train-000001")
-    for place, told in enumerate(page.data()["rollouts"]):
-        rollout = group.rollouts[place].rollout
+    data = next(data for data in groups.values() if data["task"] == "L3-train-000001")
+    group = next(g for g in read_run(evaluation).groups if g.task_id == "L3-train-000001")
+    for place, told in enumerate(data["rollouts"]):
+        rollout, turns = group.rollouts[place].rollout, turns_of(data, place)
         assert told["reward"] == rollout.reward.value
-        assert len(told["turns"]) == rollout.num_turns
         assert ["policy version", "0 to 1"] in told["facts"]
-        mixed = [[0, 2], [1, len(told["turns"][1]["ids"])]]
-        assert [turn["versions"] for turn in told["turns"][:2]] == [
-            [[0, len(told["turns"][0]["ids"])]],
-            mixed,
-        ]
-        for turn, shown in zip(rollout.turns, told["turns"], strict=True):
+        mixed = [[0, 2], [1, len(turns[1]["ids"])]]
+        assert [turn["versions"] for turn in turns[:2]] == [[[0, len(turns[0]["ids"])]], mixed]
+        for turn, shown in zip(rollout.turns, turns, strict=True):
             assert turn.tokens is not None
             assert shown["ids"] == turn.tokens.completion_ids
             assert shown["logprobs"] == pytest.approx(turn.tokens.policy_logprobs, abs=1e-4)
-            assert [row["name"] for row in shown["lanes"]["rows"]] == [
-                result.name for result in turn.tool_results
-            ]
-            for row, result in zip(shown["lanes"]["rows"], turn.tool_results, strict=True):
+            assert [call["name"] for call in shown["calls"]] == [r.name for r in turn.tool_results]
+            for call, times, result in zip(
+                shown["calls"], shown["times"], turn.tool_results, strict=True
+            ):
                 took = result.ended_s - result.started_s
-                assert row["end"] - row["start"] == pytest.approx(took, abs=2e-4)
-                assert row["error"] == (result.error and str(result.error))
-                assert row["output"][0] == result.content
-    compacted = page.data()["rollouts"][2]["turns"]
-    assert [turn["branch"] for turn in compacted].count("compaction") == 1
-    assert any(name == "shared" for name in re.findall(r"<dt>(\w+)</dt>", page.source))
+                assert times[2] - times[1] == pytest.approx(took, abs=2e-4)
+                assert call["error"] == (result.error and str(result.error))
+                assert call["output"][0] == result.content
+    branches = [turn["branch"] for turn in turns_of(data, 2)]
+    assert branches.count("compaction") == 1
+    assert any(name == "shared" for name, _ in data["facts"])
 
 
 def test_results_stand_in_lanes_and_not_among_the_messages(evaluation: Path, tmp_path: Path):
     _, groups = pages_of(evaluation, tmp_path / "out")
-    for page in groups.values():
-        for told in page.data()["rollouts"]:
-            shown = [role for turn in told["turns"] for _, role, _ in turn["given"]]
+    for data in groups.values():
+        for place, told in enumerate(data["rollouts"]):
+            shown = [role for turn in turns_of(data, place) for _, role, _ in turn["given"]]
             assert set(shown) == {"system", "user"}
-            assert told["rest"] == []
+            assert told["rest"] is None
 
 
 def test_long_outputs_are_cut_and_the_page_says_by_how_much(tmp_path: Path):
     long = made_rollout(Words().encode, task=1, attempt=0, note="x" * (MAX_TEXT + 7))
     folder = write_evaluation(tmp_path / "run", [long])
     _, groups = pages_of(folder, tmp_path / "out")
-    (page,) = groups.values()
-    row = page.data()["rollouts"][0]["turns"][0]["lanes"]["rows"][0]
-    assert len(row["output"][0]) == MAX_TEXT
-    assert row["output"][1] == len(long.turns[0].tool_results[0].content) - MAX_TEXT
+    (data,) = groups.values()
+    call = turns_of(data, 0)[0]["calls"][0]
+    assert len(call["output"][0]) == MAX_TEXT
+    assert call["output"][1] == len(long.turns[0].tool_results[0].content) - MAX_TEXT
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in (folder / "groups").iterdir())
+
+
+def test_what_eight_equal_rollouts_share_is_stored_once(tmp_path: Path):
+    """Each has times of its own, which no sibling shares."""
+    made = made_long_rollout(Words().encode, num_turns=63)
+    sizes = []
+    for name, rollouts in (("one", [made]), ("eight", equal_rollouts(made, 8))):
+        pages_of(write_evaluation(tmp_path / name, rollouts), tmp_path / f"{name}-pages")
+        sizes.append(size_of(tmp_path / f"{name}-pages"))
+    assert sizes[1] <= 1.2 * sizes[0]
+
+
+def test_a_turn_that_was_sampled_under_a_constraint_says_so(tmp_path: Path):
+    made = made_long_rollout(Words().encode, num_turns=2)
+    held = msgspec.structs.replace(made.turns[1], sampling={"constraint": "json_schema:ab"})
+    written = write_evaluation(
+        tmp_path / "run", [dataclasses.replace(made, turns=[made.turns[0], held])]
+    )
+    _, groups = pages_of(written, tmp_path / "out")
+    (data,) = groups.values()
+    assert [turn["constraint"] for turn in turns_of(data, 0)] == [None, "json_schema:ab"]
+
+
+def test_a_long_rollouts_parts_come_in_chunks(tmp_path: Path):
+    made = made_long_rollout(Words().encode, num_turns=63)
+    pages_of(write_evaluation(tmp_path / "run", [made]), tmp_path / "out")
+    first, *chunks = sorted((tmp_path / "out" / "groups").iterdir(), key=lambda p: len(p.name))
+    data, parts = data_of(first), [part for path in sorted(chunks) for part in data_of(path)]
+    assert len(chunks) == len(data["chunks"]) == 2
+    assert first.stat().st_size < 60_000
+    assert all(path.stat().st_size < 1.1 * CHUNK_CHARACTERS for path in chunks)
+    turns = turns_of({**data, "parts": parts}, 0)
+    assert [turn["content"][0] for turn in turns] == [t.answer["content"] for t in made.turns]
+    heads = [data["heads"][row[2]] for row in data["rows"]]
+    assert [number for number, head in enumerate(heads, 1) if head[2]] == [37]
 
 
 def test_token_texts_come_from_the_runs_tokenizer(tmp_path: Path):
@@ -160,13 +227,12 @@ def test_token_texts_come_from_the_runs_tokenizer(tmp_path: Path):
     folder = write_training(tmp_path / "run", words.encode, num_steps=1, num_groups=1)
     words.write(tmp_path / "tiny")
     _, groups = pages_of(folder, tmp_path / "ids")
-    (page,) = groups.values()
-    assert page.data()["texts"] is None
-    assert "tokens are shown as ids" in page.text
+    (data,) = groups.values()
+    assert data["texts"] is None
+    assert any("tokens are shown as ids" in note for note in data["notes"])
     _, groups = pages_of(folder, tmp_path / "out", tokenizer=tmp_path / "tiny")
-    (page,) = groups.values()
-    data = page.data()
-    said = "".join(data["texts"][str(i)] for i in data["rollouts"][0]["turns"][0]["ids"])
+    (data,) = groups.values()
+    said = "".join(data["texts"][str(i)] for i in turns_of(data, 0)[0]["ids"])
     assert said.startswith(("I look at", "The chests")) and said.endswith("<|im_end|>")
     lock = json.loads((folder / "lock.json").read_text())
     lock["run"]["model"]["path"] = str(tmp_path / "tiny")
@@ -188,8 +254,13 @@ def test_pages_are_replaced_and_other_folders_left_alone(evaluation: Path, tmp_p
     _, groups = pages_of(evaluation, out)
     kept = read_run(evaluation, Selection(limit=1))
     write_pages(kept, out)
-    left = [path.name for path in (out / "groups").iterdir()]
+    left = [path.stem for path in (out / "groups").iterdir()]
     assert len(left) == 1 and left[0] in groups
+    told = data_of(out / "list.js")["groups"]
+    assert [group["file"] for group in told] == [None, left[0]]
+    page = Page((out / "index.html").read_text())
+    assert "1 of 2 groups have no page here and stand in the lists only" in page.text
+    assert "--limit 2 writes all" in page.text
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     with pytest.raises(UsageError, match="is not empty and holds no pages of katgym view"):
@@ -245,8 +316,8 @@ def test_the_command_writes_pages_and_refuses_options_that_do_not_go_together(
     assert len(list((tmp_path / "one" / "groups").iterdir())) == 1
     capsys.readouterr()
     for options, text in (
-        (["--step", "3"], "--step is about the pages; add --html"),
-        (["--out", out], "--out is about the pages; add --html"),
+        (["--step", "3"], "--step is about the written pages; add --html"),
+        (["--out", out], "--out is about the written pages; add --html"),
         (["--html", "--json"], "--json prints transcripts; leave it out with --html"),
         (["--html", "--step", "3"], "no group is of step 3; the run has none"),
     ):
@@ -254,7 +325,7 @@ def test_the_command_writes_pages_and_refuses_options_that_do_not_go_together(
         assert text in capsys.readouterr().err
     begun = write_training_lock(tmp_path / "training")
     assert main(["view", str(begun)]) == 2
-    assert "has no transcripts to print; add --html" in capsys.readouterr().err
+    assert "has no transcripts to print; add --serve or --html" in capsys.readouterr().err
 
 
 def test_characters_of_several_tokens_are_whole():

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import headless_chromium
 import pytest
 from headless_chromium import HeadlessChromium
 from made_hunts import Words, made_group, made_rollout
+from made_long import equal_rollouts, made_long_rollout
 from made_runs import write_evaluation, write_training
 
-from katgym.run_view import read_run, write_pages
+from katgym.rollout_store import RolloutStore, record_rollout
+from katgym.run_view import (
+    FolderSite,
+    Selection,
+    ViewServer,
+    read_run,
+    write_folder_pages,
+    write_pages,
+)
 
 pytestmark = pytest.mark.skipif(
     headless_chromium.PROGRAM is None, reason="the program chromium is not installed"
 )
-SIZES = ((1280, 900), (400, 800))
+WIDTHS = (1280, 400)
 EVIL = "</script><script>window.harmed=1</script><img src=x onerror='window.harmed=1'>"
-GOOD = "rgb(13 138 108"
 COLORS = "[...document.querySelectorAll('.tok')].map(span => span.style.background)"
 
 
@@ -40,21 +51,35 @@ def no_errors(browser: HeadlessChromium) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages of an evaluation with timed calls, a branch and text of tokens where possible."""
-    words, folder = Words(), tmp_path_factory.mktemp("evaluation")
-    rollouts = [r for task in range(3) for r in made_group(words.encode, task)]
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of two evaluations of the same tasks, a training run with ids alone, and long rollouts.
+
+    The evaluations have timed calls, branches and text of tokens where possible.
+    """
+    words, folder = Words(), tmp_path_factory.mktemp("runs")
+    for name, skill in (("hunt", 0.5), ("better", 1.0)):
+        made = [r for task in range(3) for r in made_group(words.encode, task, skill=skill)]
+        write_evaluation(folder / name, made, num_tasks=3)
+    write_training(folder / "grpo", Words().encode, num_steps=60, num_groups=4, every=20)
+    long = made_long_rollout(words.encode, num_turns=200)
+    write_evaluation(folder / "long", equal_rollouts(long, 2), num_tasks=1)
     words.write(folder / "tiny")
-    view = read_run(write_evaluation(folder / "hunt", rollouts), tokenizer=folder / "tiny")
-    return write_pages(view, folder / "view").parent
+    pages = FolderSite(folder, tokenizer=folder / "tiny")
+    return write_folder_pages(pages, folder / "view", Selection()).parent
+
+
+def of_run(site: Path, name: str) -> Path:
+    return next((site / "runs").glob(f"{name}-??????"))
 
 
 @pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages of a training run whose tokens are ids."""
-    folder = tmp_path_factory.mktemp("training")
-    run = write_training(folder / "grpo", Words().encode, num_steps=60, num_groups=4, every=20)
-    return write_pages(read_run(run), folder / "view").parent
+def evaluation(site: Path) -> Path:
+    return of_run(site, "hunt")
+
+
+@pytest.fixture(scope="module")
+def training(site: Path) -> Path:
+    return of_run(site, "grpo")
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +91,37 @@ def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def group_page(pages: Path, task: str) -> str:
-    return next((pages / "groups").glob(f"*{task}*.html")).as_uri()
+def group_page(pages: Path, task: str, more: str = "") -> str:
+    """Return the address of the first group of a task."""
+    names = sorted((pages / "groups").glob(f"*{task}*.js"), key=lambda path: len(path.name))
+    return f"{(pages / 'group.html').as_uri()}#g={names[0].stem}{more}"
+
+
+def look(browser: HeadlessChromium, url: str, *, width: int = 1280, **more: Any) -> None:
+    """Open a page and wait until its script has drawn it."""
+    browser.open(url, width=width, height=900, **more)
+    wait_for(browser, "document.body.dataset.isReady")
+    browser.settle()
+
+
+def wait_for(browser: HeadlessChromium, script: str) -> None:
+    """Wait until an expression is true in the page."""
+    for _ in range(2000):
+        if browser.run(f"Boolean({script})"):
+            return
+        browser.settle()
+    raise AssertionError(f"never true: {script}")
+
+
+def press(browser: HeadlessChromium, key: str) -> None:
+    text = {"text": key} if len(key) == 1 else {}
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+    browser.settle()
+
+
+def text_of(browser: HeadlessChromium, selector: str) -> str:
+    return str(browser.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
 
 def overflow(browser: HeadlessChromium) -> int:
@@ -80,68 +134,73 @@ def size_of(png: Path) -> tuple[int, int]:
     return width, height
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size[0]))
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("is_dark", [False, True])
-def test_first_pages_fit_the_screen(
-    browser: HeadlessChromium, evaluation: Path, training: Path, shots: Path,
-    size: tuple[int, int], is_dark: bool,
+def test_pages_fit_the_screen(
+    browser: HeadlessChromium, site: Path, evaluation: Path, training: Path, shots: Path,
+    width: int, is_dark: bool,
 ):  # fmt: skip
-    for name, pages in (("evaluation", evaluation), ("training", training)):
-        url = (pages / "index.html").as_uri()
-        browser.open(url, width=size[0], height=size[1], is_dark=is_dark)
+    runs = "&".join(f"{n}={of_run(site, r).name}" for n, r in (("a", "hunt"), ("b", "better")))
+    for name, url in (
+        ("runs", (site / "index.html").as_uri()),
+        ("evaluation", (evaluation / "index.html").as_uri()),
+        ("compare", f"{(site / 'compare.html').as_uri()}#{runs}"),
+        ("training", (training / "index.html").as_uri()),
+    ):
+        look(browser, url, width=width, is_dark=is_dark)
         assert overflow(browser) == 0
-        path = shots / f"{name}-{size[0]}{'-dark' if is_dark else ''}.png"
-        assert size_of(browser.screenshot(path)) == size
+        path = shots / f"{name}-{width}{'-dark' if is_dark else ''}.png"
+        assert size_of(browser.screenshot(path)) == (width, 900)
     paper = browser.run("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(17, 20, 24)" if is_dark else "rgb(255, 255, 255)")
     assert browser.run("document.querySelectorAll('.charts:not(.small) .plot').length") == 13
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size[0]))
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mode", ["none", "logprob", "advantage", "surprise"])
 def test_rollouts_fit_the_screen(
-    browser: HeadlessChromium, evaluation: Path, training: Path, shots: Path,
-    size: tuple[int, int], mode: str,
-):  # fmt: skip
+    browser: HeadlessChromium, evaluation: Path, training: Path, shots: Path, width: int, mode: str
+):
     for name, url in (
-        ("rollout", group_page(evaluation, "000000")),
-        ("ids", group_page(training, "000101")),
+        ("rollout", group_page(evaluation, "000000", f"&r=3&c={mode}")),
+        ("ids", group_page(training, "000101", f"&r=3&c={mode}")),
     ):
-        browser.open(f"{url}#r=3&c={mode}", width=size[0], height=size[1])
+        look(browser, url, width=width)
         assert overflow(browser) == 0
-        browser.screenshot(shots / f"{name}-{mode}-{size[0]}.png")
-    assert browser.run("document.querySelector('#rollout h2').textContent") == "Rollout 3"
+        browser.screenshot(shots / f"{name}-{mode}-{width}.png")
+    assert text_of(browser, "#rollout h2") == "Rollout 3"
     said = "document.querySelector('.message.assistant > div:last-child')"
     assert browser.run(f"{said}.firstChild.textContent").startswith(("I look", "The chests"))
-    num_ids = browser.run(f"{said}.querySelectorAll('.tok.id').length")
+    num_ids = browser.run(f"{said}.querySelectorAll('.tok').length")
     assert (num_ids > 20) == (mode != "none")  # ids stand below the text
 
 
 def test_a_click_colours_the_tokens(browser: HeadlessChromium, evaluation: Path):
-    browser.open(group_page(evaluation, "000001"), width=1280, height=900)
+    look(browser, group_page(evaluation, "000001"))
     assert browser.run("document.querySelectorAll('.tok').length") == 0
     seen = {}
     for mode in ("logprob", "advantage", "surprise"):
         browser.run(f"document.querySelector('[data-mode={mode}]').click()")
-        browser.settle()
+        wait_for(browser, "document.querySelectorAll('.tok').length > 50")
         seen[mode] = browser.run(COLORS)
         assert browser.run("document.querySelector('[aria-pressed=true]').dataset.mode") == mode
     assert len(seen["logprob"]) == len(seen["advantage"]) > 50
     assert len({*map(str, seen.values())}) == 3
     assert len(set(seen["logprob"])) > 10
-    browser.run("document.querySelector('[data-mode=none]').click()")
-    browser.settle()
-    assert browser.run("document.querySelectorAll('.tok').length") == 0
 
 
 def test_shared_tokens_have_the_mean_advantage_of_those_that_share_them(
     browser: HeadlessChromium, evaluation: Path
 ):
-    browser.open(f"{group_page(evaluation, '000001')}#r=1&c=advantage", width=1280, height=900)
-    told = browser.run("group.rollouts[0].turns.map((turn, place) => advantages(group, 0, place))")
-    first, last = told[0][0], told[-1][-1]
-    sharing = browser.run("group.tree.vertices[group.tree.spans['0.0'][0][0]].rollouts")
-    rewards = browser.run("group.rollouts.map(one => one.advantage)")
+    look(browser, group_page(evaluation, "000001", "&c=advantage"))
+    first, last, sharing, rewards = browser.run(
+        "Group.read(told().get('g')).then(async (group) => {"
+        " const last = group.rollouts[0].turns.length - 1;"
+        " const of = async (turn) => advantages(group, 0, turn, await group.turn(0, turn));"
+        " return [(await of(0))[0], (await of(last)).at(-1),"
+        " group.tree.vertices[group.path(0, 0)[0][0]].rollouts,"
+        " group.rollouts.map(one => one.advantage)]; })"
+    )
     assert first == pytest.approx(sum(rewards[i] for i in sharing) / len(sharing), abs=1e-4)
     assert abs(first) < abs(last)
 
@@ -149,65 +208,95 @@ def test_shared_tokens_have_the_mean_advantage_of_those_that_share_them(
 def test_siblings_and_dots_of_the_tree_choose_what_is_read(
     browser: HeadlessChromium, evaluation: Path
 ):
-    browser.open(group_page(evaluation, "000001"), width=1280, height=900)
+    look(browser, group_page(evaluation, "000001"))
     browser.run("document.querySelector('[data-rollout=\"2\"]').click()")
     browser.settle()
-    assert browser.run("document.querySelector('#rollout h2').textContent") == "Rollout 3"
-    assert browser.run("location.hash") == "#r=3"
-    assert browser.run("document.querySelectorAll('.tree .node:not(.off)').length") == browser.run(
-        "group.rollouts[2].turns.length"
-    )
+    assert text_of(browser, "#rollout h2") == "Rollout 3"
+    assert browser.run("location.hash").endswith("&r=3")
+    num = browser.run("document.querySelectorAll('#rollout .turn').length")
+    assert browser.run("document.querySelectorAll('.tree .node:not(.off)').length") == num
     assert browser.run("document.querySelectorAll('.tree .reason').length") == 1
     browser.run(
         "[...document.querySelectorAll('.tree .node:not(.off)')].at(-1)"
         ".dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
     )
     browser.settle()
-    assert browser.run("document.querySelectorAll('.turn.here').length") == 1
-    browser.run("history.back()")
-    browser.settle()
+    assert browser.run("document.querySelector('.turn.here').dataset.turn") == str(num - 1)
+    press(browser, "h")
+    assert text_of(browser, "#rollout h2") == "Rollout 2"
 
 
-def test_lanes_lie_on_the_time_axis_and_open(browser: HeadlessChromium, evaluation: Path):
-    browser.open(group_page(evaluation, "000001"), width=1280, height=900)
+def test_arrow_keys_walk_the_tree_and_tell_its_numbers(browser: HeadlessChromium, evaluation: Path):
+    look(browser, group_page(evaluation, "000001"))
+    stops = '[...document.querySelectorAll(\'.tree [tabindex="0"], .tree[tabindex="0"]\')]'
+    assert browser.run(f"{stops}.length") == 1
+    browser.run("document.querySelector('.tree').focus()")
+    told = []
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+        press(browser, key)
+        told.append(text_of(browser, "#tip").splitlines()[0])
+    assert told[0] == "where all begin" and set(told[1:4]) == {"paths part here"}
+    assert told[4:] == ["end of turn 1"] * 2
+    assert re.search(r"mean reward\s+[01]", text_of(browser, "#tip"))
+    press(browser, "Enter")
+    wait_for(browser, "document.querySelector('.turn.here')?.dataset.turn === '0'")
+
+
+def test_tool_output_is_seen_at_once_beside_its_lane(browser: HeadlessChromium, evaluation: Path):
+    look(browser, group_page(evaluation, "000001"))
     lefts = browser.run(
         "[...document.querySelector('.lanes').querySelectorAll('.run')]"
         ".map(bar => [parseFloat(bar.style.left), parseFloat(bar.style.width)])"
     )
-    calls = browser.run("group.rollouts[0].turns[0].lanes")
-    assert len(lefts) == len(calls["rows"]) >= 4
-    for (left, width), call in zip(lefts, calls["rows"], strict=True):
-        assert left == pytest.approx(100 * call["start"] / calls["seconds"], abs=0.02)
-        least = max(0.4, 100 * (call["end"] - call["start"]) / calls["seconds"])
-        assert width == pytest.approx(least, abs=0.02)
-    assert browser.run("document.querySelector('.lane .output').checkVisibility()") is False
-    browser.run("document.querySelector('.lane summary').click()")
-    assert browser.run("document.querySelector('.lane .output').checkVisibility()") is True
-    assert "owl seal" in browser.run("document.querySelector('.lane .output').textContent")
-
-
-def test_groups_are_filtered_and_sorted(browser: HeadlessChromium, training: Path):
-    browser.open((training / "index.html").as_uri(), width=1280, height=900)
-    shown = "[...document.querySelectorAll('#group-table tbody tr')].filter(row => !row.hidden)"
-    assert browser.run(f"{shown}.length") == 12
-    browser.run(
-        "filter = document.getElementById('filter'); filter.text.value = 'step 21';"
-        "filter.dispatchEvent(new Event('input'))"
+    whole, rows = browser.run(
+        "Group.read(told().get('g')).then(group => group.turn(0, 0))"
+        ".then(turn => [turn.lanes.seconds, turn.lanes.rows])"
     )
-    assert browser.run(f"{shown}.map(row => row.cells[0].textContent)") == ["21"] * 4
-    browser.run("filter.text.value = ''; filter.mixed.click()")
-    mixed = browser.run(f"{shown}.map(row => Number(row.cells[4].dataset.value))")
+    assert len(lefts) == len(rows) >= 4
+    for (left, width), call in zip(lefts, rows, strict=True):
+        assert left == pytest.approx(100 * call["start"] / whole, abs=0.02)
+        assert width == pytest.approx(
+            max(0.4, 100 * (call["end"] - call["start"]) / whole), abs=0.02
+        )
+    assert browser.run("document.querySelector('.lane .output').checkVisibility()") is True
+    assert "owl seal" in text_of(browser, ".lane .output")
+    press(browser, "o")
+    assert browser.run("document.querySelector('.lane .output').checkVisibility()") is False
+
+
+def test_lists_are_searched_filtered_and_sorted(browser: HeadlessChromium, training: Path):
+    look(browser, (training / "index.html").as_uri())
+    rows = "[...document.querySelectorAll('.list tbody tr')]"
+
+    def search(query: str) -> list[str]:
+        browser.run(
+            f"document.querySelector('[name=q]').value = {json.dumps(query)};"
+            "document.querySelector('form').dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        return text_of(browser, "#lists .status").split(" of ")
+
+    assert search("") == ["72 rollouts"]
+    assert search("step:21") == ["24", "72 rollouts"]
+    (few, _), (none, _) = search("errors>1"), search("turns>99")
+    assert 0 < int(few) < 72 and none == "0"
+    assert search("reward=1 errors=0 hunt")[1:] == ["72 rollouts"]
+    browser.run("document.querySelector('[data-view=groups]').click()")
+    assert search("step:21") == ["4", "12 groups"]
+    search("")
+    browser.run("document.querySelector('[name=m]').click()")
+    mixed = browser.run(f"{rows}.map(row => Number(row.cells[4].textContent))")
     assert mixed and all(0 < value < 1 for value in mixed)
-    browser.run("filter.mixed.click()")
-    browser.run("document.querySelectorAll('#group-table thead button')[4].click()")
-    means = browser.run(f"{shown}.map(row => Number(row.cells[4].dataset.value))")
-    assert means == sorted(means, reverse=True)
+    browser.run("document.querySelector('[name=m]').click()")
+    browser.run("document.querySelectorAll('.list thead button')[4].click()")
+    means = browser.run(f"{rows}.map(row => Number(row.cells[4].textContent))")
+    assert len(means) == 12 and means == sorted(means, reverse=True)
+    assert "v=groups" in browser.run("location.hash")
 
 
-def test_pointing_at_a_curve_shows_its_numbers_in_all_charts(
+def test_numbers_of_all_charts_show_for_the_pointer_and_for_arrow_keys(
     browser: HeadlessChromium, training: Path
 ):
-    browser.open((training / "index.html").as_uri(), width=1280, height=900)
+    look(browser, (training / "index.html").as_uri())
     frame = browser.run(
         "(() => { const f = document.querySelector('.plot').getBoundingClientRect();"
         " return [f.x, f.y, f.width, f.height]; })()"
@@ -217,38 +306,199 @@ def test_pointing_at_a_curve_shows_its_numbers_in_all_charts(
         y=frame[1] + frame[3] / 2,
     )  # fmt: skip
     browser.settle()
-    told = browser.run("document.getElementById('tip').innerText")
-    step = int(re.match(r"step (\d+)\nreward", told)[1])  # type: ignore[index]
+    step = int(re.match(r"step (\d+)\nreward", text_of(browser, "#tip"))[1])  # type: ignore[index]
     assert 20 < step < 40  # the axis' numbers move its middle a little
     assert browser.run("document.querySelectorAll('.cursor[visibility=visible]').length") >= 9
+    browser.run("document.querySelector('.plot').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        press(browser, key)
+    assert text_of(browser, "#tip").startswith("step 2\nreward")
 
 
-def test_a_token_tells_the_weights_that_sampled_it(browser: HeadlessChromium, evaluation: Path):
+def test_a_token_tells_its_numbers_to_keyboard_and_touch(
+    browser: HeadlessChromium, evaluation: Path
+):
     """The weights change after two tokens of the second answer."""
-    browser.open(f"{group_page(evaluation, '000001')}#c=logprob", width=1280, height=900)
-    headers = browser.run("[...document.querySelectorAll('.turn header')].map(h => h.textContent)")
+    look(browser, group_page(evaluation, "000001", "&c=logprob"))
+    headers = browser.run("[...document.querySelectorAll('.measures')].map(h => h.textContent)")
     told = [re.search(r"version ([\d, ]+?) ·", header)[1] for header in headers]  # type: ignore[index]
     assert told[:3] == ["0", "0, 1", "1"]
 
-    def version_of(turn: int, place: int) -> str:
-        browser.run(
-            f"document.querySelector('#turn-{turn} .tok[data-place=\"{place}\"]').dispatchEvent("
-            "new PointerEvent('pointermove', {bubbles: true, clientX: 50, clientY: 50}))"
-        )
-        tip = browser.run("document.getElementById('tip').textContent")
-        return str(re.search(r"policy version(\d)", tip)[1])  # type: ignore[index]
+    def version() -> str:
+        return re.search(r"policy version\s+(\d)", text_of(browser, "#tip"))[1]  # type: ignore[index]
 
-    places = ((1, 3), (2, 0), (2, 1), (2, 2), (2, 3))
-    assert [version_of(turn, place) for turn, place in places] == ["0", "0", "0", "1", "1"]
+    browser.run("document.querySelector('[data-turn=\"1\"] .strip').focus()")
+    seen = []
+    for _ in range(4):
+        press(browser, "ArrowRight")
+        seen.append(version())
+        assert {"id", "log-prob", "advantage"} <= {
+            line.split("\t")[0].strip() for line in text_of(browser, "#tip").splitlines()
+        }
+    assert seen == ["0", "0", "1", "1"]
+    browser.run("document.querySelector('[data-turn=\"1\"] .tok').click()")
+    assert version() == "0"
 
 
 def test_hostile_text_does_nothing(browser: HeadlessChromium, tmp_path: Path):
     made = made_rollout(Words().encode, task=1, attempt=0, note=EVIL)
-    pages = write_pages(
-        read_run(write_evaluation(tmp_path / "run", [made])), tmp_path / "view"
-    ).parent
-    browser.open(group_page(pages, "000001"), width=1280, height=900)
-    browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    assert EVIL in browser.run("document.querySelector('.lane .output').textContent")
+    view = read_run(write_evaluation(tmp_path / "run", [made]))
+    pages = write_pages(view, tmp_path / "view").parent
+    look(browser, group_page(pages, "000001"))
+    assert EVIL in text_of(browser, ".lane .output")
     assert browser.run("window.harmed") is None
     assert browser.run("document.querySelectorAll('img').length") == 0
+
+
+def test_two_hundred_turns_are_drawn_as_they_are_read(
+    browser: HeadlessChromium, site: Path, shots: Path
+):
+    pages = of_run(site, "long")
+    loaded = [*(site / "assets").iterdir(), pages / "group.html", pages / "list.js"]
+    loaded += [path for path in (pages / "groups").iterdir() if "-0.js" in path.name]
+    loaded.append(max((pages / "groups").iterdir(), key=lambda path: path.stat().st_size))
+    assert sum(path.stat().st_size for path in loaded) < 1_000_000
+    look(browser, group_page(pages, "000007"))
+    assert browser.run("document.querySelectorAll('*').length") < 500
+    assert text_of(browser, "[data-first-error]") == "first error: turn 37"
+    here = "document.querySelector('.turn.here')"
+    for key, turn in (("e", 37), ("e", 74), ("j", 75), ("k", 74), ("E", 37)):
+        press(browser, key)
+        wait_for(browser, f"{here}?.dataset.turn === '{turn - 1}' && {here}.open")
+        top = f"{here}.getBoundingClientRect().top"  # scrolled there once it is drawn
+        wait_for(browser, f"-5 < {top} && {top} < 850")
+        assert browser.run("document.activeElement.closest('.turn').dataset.turn") == str(turn - 1)
+    browser.screenshot(shots / "long-1280.png")
+    press(browser, "/")
+    browser.run(
+        "document.activeElement.value = '151 passed';"
+        "document.activeElement.dispatchEvent(new Event('change')); document.activeElement.blur()"
+    )
+    wait_for(browser, f"{here}?.dataset.turn === '150'")
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of a run of a thousand rollouts, of which a few groups have pages."""
+    folder, words = tmp_path_factory.mktemp("thousand"), Words()
+    group = made_group(words.encode, 1, group_size=4)
+    rollouts = [
+        dataclasses.replace(
+            one, task_id=f"task-{task:04d}", episode_id=f"{task}-{one.attempt}", turns=()
+        )
+        for task in range(250)
+        for one in group
+    ]
+    run = write_evaluation(folder / "run", rollouts, num_tasks=250)
+    return write_pages(read_run(run, Selection(limit=2)), folder / "view").parent
+
+
+def test_a_thousand_rollouts_are_listed_lightly_and_none_is_dropped(
+    browser: HeadlessChromium, thousand: Path
+):
+    loaded = [thousand / "index.html", thousand / "list.js", *(thousand / "assets").iterdir()]
+    assert sum(path.stat().st_size for path in loaded) < 1_000_000
+    look(browser, (thousand / "index.html").as_uri())
+    assert browser.run("document.querySelectorAll('*').length") < 500
+    assert text_of(browser, "#lists .status") == "1,000 rollouts"
+    assert "248 of 250 groups have no page here" in text_of(browser, ".notes")
+    for _ in range(3):
+        press(browser, "j")
+    here = "document.querySelector('.list tr.here')"
+    assert browser.run(f"{here}.rowIndex") == 3
+    browser.run(
+        "for (let more; !(more = document.querySelector('#lists .more')).hidden;) more.click()"
+    )
+    assert browser.run("document.querySelectorAll('.list tbody tr').length") == 1000
+
+
+def test_at_420_pixels_no_column_is_narrower_than_eight_characters(
+    browser: HeadlessChromium, site: Path, evaluation: Path, training: Path
+):
+    for url in (site / "index.html", evaluation / "index.html", training / "index.html"):
+        look(browser, url.as_uri(), width=420)
+        narrow = browser.run(
+            "(() => { const probe = document.createElement('span'); probe.textContent = '00000000';"
+            " document.querySelector('.list').after(probe); const least = probe.offsetWidth;"
+            " return [...document.querySelectorAll('tbody th, tbody td')]"
+            ".filter(cell => cell.checkVisibility() && cell.offsetWidth < least)"
+            ".map(cell => [cell.innerText, cell.offsetWidth, least]); })()"
+        )
+        assert narrow == []
+
+
+def test_keys_are_listed_and_go_through_runs(browser: HeadlessChromium, site: Path):
+    look(browser, (site / "index.html").as_uri())
+    press(browser, "?")
+    told = text_of(browser, "dialog")
+    assert "next run; Enter opens it" in told and "compare the two that are chosen" in told
+    browser.run("document.querySelector('dialog').close()")
+    for key in ("j", "x", "j", "j", "x"):
+        press(browser, key)
+    assert text_of(browser, "a.button") == "compare the two runs"
+    address = browser.run("document.querySelector('a.button').href")
+    assert address.endswith(f"a={of_run(site, 'better').name}&b={of_run(site, 'hunt').name}")
+
+
+def test_two_runs_stand_side_by_side_by_task(browser: HeadlessChromium, site: Path):
+    runs = f"a={of_run(site, 'hunt').name}&b={of_run(site, 'better').name}"
+    look(browser, f"{(site / 'compare.html').as_uri()}#{runs}")
+    rows = browser.run(
+        "[...document.querySelectorAll('.list tbody tr')].map(row =>"
+        " [...row.cells].map(cell => cell.innerText.split('\\n')[0]))"
+    )
+    assert [row[0] for row in rows] == [f"L3-train-00000{i}" for i in range(3)]
+    assert rows[1][1:] == ["0.5", "1", "▲ +0.5"]
+    browser.run("document.querySelectorAll('.list tbody a')[1].click()")
+    for side in "ab":
+        wait_for(browser, f"document.querySelectorAll('#side-{side} .lane .output').length > 2")
+    press(browser, "j")
+    press(browser, "j")
+    here = browser.run("[...document.querySelectorAll('.turn.here')].map(t => t.id)")
+    assert here == ["side-a-turn-2", "side-b-turn-2"]
+    assert "&t=" in browser.run("location.hash")
+
+
+def test_a_cell_of_the_leaderboard_leads_to_its_rollouts(browser: HeadlessChromium, site: Path):
+    browser.open((site / "leaderboard.html").as_uri(), width=1280, height=900)
+    address = browser.run("document.querySelector('td.alert a').href")
+    look(browser, address)
+    assert text_of(browser, "#lists .status") == "1 of 18 rollouts"
+
+
+def test_curves_of_several_training_runs_lie_over_each_other(
+    browser: HeadlessChromium, tmp_path: Path
+):
+    for name, num_steps in (("one", 12), ("two", 20)):
+        write_training(tmp_path / name, Words().encode, num_steps=num_steps, num_groups=0)
+    pages = write_folder_pages(FolderSite(tmp_path), tmp_path / "view", Selection()).parent
+    look(browser, (pages / "curves.html").as_uri())
+    names = "[...document.querySelector('.plot').querySelectorAll('[data-series]')]"
+    assert browser.run(f"{names}.map(one => one.dataset.series)") == ["one", "two"]
+    dashes = f"{names}.map(one => getComputedStyle(one.querySelector('.line')).strokeDasharray)"
+    assert len(set(browser.run(dashes))) == 2
+    browser.run("document.querySelector('[data-curve=one]').click()")
+    shown = f"{names}.map(one => getComputedStyle(one).visibility)"
+    assert browser.run(shown) == ["hidden", "visible"]
+
+
+def test_a_served_list_grows_with_its_runs(browser: HeadlessChromium, tmp_path: Path):
+    group = made_group(Words().encode, 1)
+    folder = write_evaluation(tmp_path / "run", group[:2], num_tasks=1, is_finished=False)
+    with ViewServer(FolderSite(tmp_path)) as server:
+        look(browser, f"{server.url}runs/{next(iter(server.site.runs))}/index.html")
+        assert text_of(browser, "#lists .status") == "2 rollouts"
+        with RolloutStore.open(folder) as store:
+            group_id = store.sessions()[0].group_id
+            record_rollout(store, group[3], group_id=group_id)
+        wait_for(browser, "document.querySelector('#lists .status').textContent === '3 rollouts'")
+        notes = "document.querySelector('.notes').textContent"
+        wait_for(browser, f"{notes}.includes('3 of 6 rollouts are there')")
+        browser.run("document.querySelector('.list a').click()")
+        wait_for(browser, "document.querySelector('.lane .output')")
+        assert text_of(browser, "h1") == group[0].task_id
+        with RolloutStore.open(folder) as store:
+            record_rollout(store, group[4], group_id=group_id)
+        wait_for(browser, "document.getElementById('grown')")
+        press(browser, "r")
+        wait_for(browser, "document.querySelectorAll('[data-rollout]').length === 4")

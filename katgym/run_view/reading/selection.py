@@ -1,4 +1,4 @@
-"""The groups of a run that get a page: all that are asked for, up to a limit.
+"""The groups of a run that are read with their turns: all that are asked for, up to a limit.
 
 Above the limit half of the places go to the newest groups, a quarter to the best and a quarter to
 the worst by mean reward; held-out groups come behind those that were trained on. Not here:
@@ -11,24 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.run_view.run_view import GroupHead
 
 DEFAULT_LIMIT = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupHead:
-    """What is known of a group before its rollouts are read."""
-
-    group_id: str
-    env_id: str
-    task_id: str
-    step: int | None
-    mean_reward: float | None
-    num_invalid: int
-    is_held_out: bool = False
-    """Whether it is of an evaluation, which nothing is trained on."""
-    is_open: bool = False
-    """Whether a rollout of it still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +63,13 @@ def choose(heads: Sequence[GroupHead], selection: Selection) -> list[GroupHead]:
             "no group of this run is as asked for; leave out one of --step, --group, --env, --task"
             " and --invalid"
         )
+    return newest_first(_bounded(fitting, selection.limit))
+
+
+def newest_first(heads: Sequence[GroupHead]) -> list[GroupHead]:
+    """Return groups by step, the newest first, and of a step the held-out ones last."""
     return sorted(
-        _bounded(fitting, selection.limit),
-        key=lambda head: (1 if head.step is None else -head.step, head.is_held_out),
+        heads, key=lambda head: (1 if head.step is None else -head.step, head.is_held_out)
     )
 
 

@@ -35,7 +35,7 @@ def chart(panel: Panel) -> str:
     drawn = _svg(panel) if has_points else '<p class="nothing">no numbers yet</p>'
     names = [_short(series.name) for series in panel.series]
     legend = "".join(
-        f'<li class="c{place % NUM_COLORS}">{escape(name)}</li>' for place, name in enumerate(names)
+        f"<li>{line_key(place)}{escape(name)}</li>" for place, name in enumerate(names)
     )
     unit = f" <small>{escape(panel.unit)}</small>" if panel.unit else ""
     keys = f'<ul class="legend">{legend}</ul>' if len(names) > 1 else ""
@@ -43,6 +43,12 @@ def chart(panel: Panel) -> str:
         f'<figure class="chart"><figcaption>{escape(panel.title)}{unit}</figcaption>'
         f"{drawn}{keys}</figure>"
     )
+
+
+def line_key(place: int) -> str:
+    """Return a piece of a series' line, as the legend shows it."""
+    css = f"line c{place % NUM_COLORS}"
+    return f'<svg aria-hidden="true"><line class="{css}" x1="0" x2="22" y1="4" y2="4"/></svg>'
 
 
 def interval_bar(
@@ -101,7 +107,8 @@ def _svg(panel: Panel) -> str:
             )
     else:
         for place, series in enumerate(panel.series):
-            parts.append(_curve(series, at, place))
+            name = escape(_short(series.name))
+            parts.append(f'<g data-series="{name}">{_curve(series, at, place)}</g>')
     data = json.dumps(
         {
             "x": panel.x_name,
@@ -148,6 +155,8 @@ def _curve(series: Series, at: At, place: int) -> str:
     """Return a series' interval, line and points."""
     color = f"c{place % NUM_COLORS}"
     points, bands = list(series.points), list(series.bands)
+    if not points:
+        return ""
     faint = band = dots = ""
     if len(points) >= _MIN_SMOOTHED:
         faint = f'<polyline class="faint {color}" points="{_text([at(*p) for p in points])}"/>'

@@ -1,50 +1,39 @@
 """A rollout store, with the files of the run around it, as a `RunView`.
 
     lock.json                    what the run was told; a gateway's store has none
-    live.sqlite, finished/       its rollouts; a training run's are in the folder `rollouts`
+    live.sqlite, finished/       its rollouts; a training run's are in the folder `rollouts`, those
+                                 of several gateways in a folder each
     metrics.jsonl, eval.jsonl    a training run's steps, and the checkpoints that were evaluated
 
 Every part may be missing, or be written to at this moment. Not here: the store
-(`katgym.rollout_store`), which groups are shown (`selection.py`), which numbers become which chart
+(`katgym.rollout_store`), its groups (`stored_groups.py`), which numbers become which chart
 (`panels.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from katgym.environment.reward import Headline
-from katgym.errors import UnknownNameError, UsageError
+from katgym.errors import UsageError
 from katgym.evaluation.statistics.intervals import Interval
 from katgym.evaluation.statistics.summary import EnvSummary, summarize
 from katgym.evaluation.store import read_lock, read_rollouts
-from katgym.rollout_store import (
-    RolloutStore,
-    SessionRecord,
-    SessionStatus,
-    StoredSession,
-    as_rollout,
-)
-from katgym.rollout_store.groups import by_group, chosen_attempts, is_held_out, is_refused
-from katgym.rollout_store.records import reward_value
-from katgym.rollout_store.rollouts import rollout_of
-from katgym.run_view.lock_facts import config_pairs, evaluation_facts, training_facts
-from katgym.run_view.metric_files import Line, finite, read_steps, whole
-from katgym.run_view.panels import evaluation_panels, reward_series, step_of, training_panels
-from katgym.run_view.run_view import (
-    Checkpoint,
-    GroupView,
-    RolloutView,
-    RunKind,
-    RunView,
-    known_mean,
-)
-from katgym.run_view.selection import GroupHead, Selection, choose
+from katgym.evaluation.verification.marks import find_mark
+from katgym.rollout_store import SessionRecord, StoreReader
+from katgym.run_view.reading.lock_facts import config_pairs, evaluation_facts, training_facts
+from katgym.run_view.reading.metric_files import Line, finite, read_steps, whole
+from katgym.run_view.reading.panels import evaluation_panels, reward_series, training_panels
+from katgym.run_view.reading.selection import Selection
+from katgym.run_view.reading.stored_groups import KnownHeads, read_groups
+from katgym.run_view.run_view import Checkpoint, RunKind, RunView
 from katgym.run_view.token_texts import find_token_texts
 
+EVERYTHING = Selection()
+"""All groups, up to the limit."""
 _NO_GROUPS = {
     RunKind.EVALUATION: "No rollout is finished yet.",
     RunKind.TRAINING: "No rollouts are kept: the run has no store in its folder 'rollouts' yet.",
@@ -53,46 +42,66 @@ _NO_GROUPS = {
 
 
 def read_run(
-    folder: Path, selection: Selection | None = None, *, tokenizer: Path | None = None
+    folder: Path,
+    selection: Selection | None = EVERYTHING,
+    *,
+    tokenizer: Path | None = None,
+    known: KnownHeads | None = None,
 ) -> RunView:
     """Return what the pages show of a run, also of one that is still written to.
 
-    tokenizer: a model's folder; None looks where the run's lock says. Raises `UsageError` for a
-    folder that is no run, and when no group is as asked for.
+    selection: the groups whose turns are read; None reads none, and all heads. tokenizer: a model's
+    folder; None looks where the run's lock says. known: heads of an earlier call, see
+    `read_groups`. Raises `UsageError` for a folder that is no run, and when no group is as asked
+    for.
     """
-    if not folder.is_dir():
-        raise UsageError(f"{str(folder)!r} is not a folder; name the folder of a run")
-    lock, kind = {}, RunKind.STORE
-    if (folder / "lock.json").exists() or not RolloutStore.is_at(folder):
-        lock = read_lock(folder)
-        kind = RunKind.EVALUATION if "envs" in lock else RunKind.TRAINING
+    lock, kind = run_kind(folder)
     texts, missing_texts = find_token_texts(folder, lock, tokenizer)
-    store = folder / "rollouts" if kind is RunKind.TRAINING else folder
-    stored = _read_groups(store, selection or Selection())
+    stored = read_groups(store_folder(folder, kind), selection, known)
     view = RunView(
         name=folder.resolve().name,
         kind=kind,
         config=config_pairs(lock) if lock else (),
         groups=stored.shown,
-        num_groups=stored.num_all,
+        heads=stored.heads,
         token_texts=texts,
     )
     match kind:
         case RunKind.EVALUATION:
             view = _with_evaluation(view, folder, lock)
+            if mark := find_mark(lock, stored.records):
+                view = replace(view, facts=[*view.facts, ("verified", mark)])
         case RunKind.TRAINING:
             view = _with_training(view, folder, lock, stored.records)
         case RunKind.STORE:
-            num_sessions = sum(len(group.rollouts) for group in view.groups)
+            num_sessions = sum(len(head.rollouts) for head in view.heads)
             view = replace(view, facts=[("folder", str(folder)), ("sessions", str(num_sessions))])
     notes = [*view.notes, *stored.notes]
-    if not view.groups:
+    if not view.heads:
         notes.append(_NO_GROUPS[kind])
     if missing_texts and view.has_tokens:
         notes.append(missing_texts)
     if kind is RunKind.TRAINING and not view.checkpoints:
         notes.append("No checkpoint is evaluated yet: eval.jsonl is missing or empty.")
     return replace(view, notes=notes)
+
+
+def run_kind(folder: Path) -> tuple[dict[str, Any], RunKind]:
+    """Return a run's lock, empty for a store of its own, and what the folder holds.
+
+    Raises `UsageError` for a folder that is no run.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is not a folder; name the folder of a run")
+    if StoreReader.is_at(folder) and not (folder / "lock.json").exists():
+        return {}, RunKind.STORE
+    lock = read_lock(folder)
+    return lock, RunKind.EVALUATION if "envs" in lock else RunKind.TRAINING
+
+
+def store_folder(folder: Path, kind: RunKind) -> Path:
+    """Return where a run's rollouts are."""
+    return folder / "rollouts" if kind is RunKind.TRAINING else folder
 
 
 def _with_evaluation(view: RunView, folder: Path, lock: Mapping[str, Any]) -> RunView:
@@ -188,94 +197,3 @@ def _checkpoint(line: Line) -> Checkpoint | None:
         num_rollouts=whole(line.get("num_rollouts")),
         num_invalid=whole(line.get("num_invalid")),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredGroups:
-    """What the pages take from a store; nothing of one that is not there yet."""
-
-    shown: Sequence[GroupView] = ()
-    num_all: int = 0
-    records: Sequence[SessionRecord] = ()
-    """Of all sessions, without their turns."""
-    notes: Sequence[str] = ()
-
-
-def _read_groups(folder: Path, selection: Selection) -> _StoredGroups:
-    """Read the heads of all groups, from sessions' records, and the rollouts of those shown."""
-    if not RolloutStore.is_at(folder):
-        return _StoredGroups()
-    notes = []
-    with RolloutStore.open(folder, create=False) as store:
-        records = store.sessions()
-        groups = _counted(records)
-        heads = [_head(group_id, members) for group_id, members in groups.items()]
-        chosen = choose(heads, selection)
-        stored = _read(store, [r.session_id for head in chosen for r in groups[head.group_id]])
-        if num := store.num_left_out:
-            notes.append(f"{num} shards of the rollout store cannot be read and are left out.")
-    shown = [
-        GroupView(
-            group_id=head.group_id, env_id=head.env_id, task_id=head.task_id, step=head.step,
-            is_held_out=head.is_held_out, is_refused=is_refused(groups[head.group_id][0]),
-            rollouts=_views(groups[head.group_id], stored),
-        )
-        for head in chosen
-    ]  # fmt: skip
-    if num_open := sum(head.is_open for head in heads):
-        notes.append(f"{num_open} of {len(heads)} groups have rollouts that are still open.")
-    return _StoredGroups(shown=shown, num_all=len(heads), records=records, notes=notes)
-
-
-def _counted(records: Sequence[SessionRecord]) -> dict[str, list[SessionRecord]]:
-    """Return group id -> its sessions, the oldest group first.
-
-    An attempt that was played again is there once, as everywhere (`chosen_attempts`).
-    """
-    found = by_group(sorted(records, key=lambda record: record.created_s))
-    for group_id, members in found.items():
-        counted = {record.session_id for record in chosen_attempts(members)}
-        found[group_id] = [
-            record
-            for record in members
-            if record.session_id in counted or record.status is SessionStatus.OPEN
-        ]
-    return found
-
-
-def _head(group_id: str, records: Sequence[SessionRecord]) -> GroupHead:
-    rewards = [reward_value(record) for record in records]
-    first = rollout_of(records[0])
-    return GroupHead(
-        group_id=group_id,
-        env_id=first.env_id,
-        task_id=first.task_id,
-        step=max((s for r in records if (s := step_of(r)) is not None), default=None),
-        mean_reward=known_mean(rewards),
-        num_invalid=rewards.count(None),
-        is_held_out=any(is_held_out(record) for record in records),
-        is_open=any(record.status is SessionStatus.OPEN for record in records),
-    )
-
-
-def _read(store: RolloutStore, wanted: Sequence[str]) -> dict[str, StoredSession]:
-    """Return the wanted sessions that are still there."""
-    try:
-        return dict(zip(wanted, store.stored_many(wanted), strict=True))
-    except UnknownNameError:  # one was dropped since the records were read
-        found = (s for s in store.each() if s.record.session_id in set(wanted))
-        return {stored.record.session_id: stored for stored in found}
-
-
-def _views(
-    records: Sequence[SessionRecord], stored: Mapping[str, StoredSession]
-) -> list[RolloutView]:
-    views = [
-        RolloutView(
-            rollout=as_rollout(stored[record.session_id]),
-            advantage=finite(record.metadata.get("advantage")),
-        )
-        for record in records
-        if record.session_id in stored
-    ]
-    return sorted(views, key=lambda view: view.rollout.attempt)

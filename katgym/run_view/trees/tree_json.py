@@ -5,13 +5,14 @@ Not here: the tree (`group_tree.py`), the rollouts (`rollout_json.py`).
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from katgym.run_view.group_tree import Cause, GroupTree, Vertex
 from katgym.run_view.run_view import GroupView, known_mean
 from katgym.run_view.token_texts import TokenTexts
-from katgym.run_view.tree_layout import tree_layout
+from katgym.run_view.trees.group_tree import Cause, GroupTree, Vertex
+from katgym.run_view.trees.tree_layout import tree_layout
 
 _NUM_ALTERNATIVE = 8
 """Tokens that are shown of each way on from a fork."""
@@ -33,7 +34,7 @@ class Sharing:
 
 
 def tree_json(group: GroupView, tree: GroupTree, texts: TokenTexts | None) -> dict[str, Any]:
-    """Return vertices, forks, and for each turn the vertices that its answer runs through."""
+    """Return vertices and forks."""
     values = [known_mean([group.rollouts[r].reward for r in v.rollouts]) for v in tree.vertices]
     advantages = [known_mean([group.advantage(r) for r in v.rollouts]) for v in tree.vertices]
     layout = tree_layout(tree, values)
@@ -54,7 +55,6 @@ def tree_json(group: GroupView, tree: GroupTree, texts: TokenTexts | None) -> di
             for v in tree.vertices
         ] if is_drawn else [],
         "forks": _forks(tree, texts) if is_drawn else [],
-        "spans": _spans(tree) if is_drawn else {},
     }  # fmt: skip
 
 
@@ -110,15 +110,20 @@ def _way_text(tree: GroupTree, vertex: Vertex, texts: TokenTexts | None) -> str:
     return texts.joined(some)
 
 
-def _spans(tree: GroupTree) -> dict[str, list[list[int]]]:
-    """Return "rollout.turn" -> [vertex, place in the answer at which it begins], in order."""
-    found = {}
-    for (rollout, turn), num_prompt in tree.num_prompts.items():
-        path = [tree.vertices[i] for i in tree.path(rollout, turn)]
-        found[f"{rollout}.{turn}"] = [
-            [v.index, max(0, v.start - num_prompt)] for v in path if v.end > num_prompt
-        ]
-    return found
+def tree_paths(tree: GroupTree) -> tuple[list[list[list[int]]], dict[tuple[int, int], int]]:
+    """Return the paths of answers, and (rollout, turn) -> its path's place among them.
+
+    A path is [vertex, place in the answer at which it begins], in order. Of a tree that is not
+    drawn there are none.
+    """
+    found: dict[str, int] = {}
+    places = {}
+    if len(tree.vertices) <= MAX_VERTICES:
+        for (rollout, turn), num_prompt in tree.num_prompts.items():
+            path = [tree.vertices[i] for i in tree.path(rollout, turn)]
+            own = [[v.index, max(0, v.start - num_prompt)] for v in path if v.end > num_prompt]
+            places[rollout, turn] = found.setdefault(json.dumps(own), len(found))
+    return [json.loads(text) for text in found], places
 
 
 def _rounded(value: float | None) -> float | None:

@@ -18,6 +18,7 @@ def evaluation_facts(lock: Mapping[str, Any]) -> list[tuple[str, str]]:
         envs.append(f"{env['env_id']}?{kwargs}" if kwargs else str(env["env_id"]))
     return _said(
         ("policy", lock.get("policy")),
+        ("test-time scaling", lock.get("tts")),
         ("envs", ", ".join(envs)),
         ("rollouts a task", lock.get("group_size")),
         ("split", lock.get("split")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from katgym.run_view.group_tree import GroupTree
+from katgym.run_view.trees.group_tree import GroupTree
 
 ROW = 1.0
 FORK_ROW = 0.55

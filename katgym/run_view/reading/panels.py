@@ -16,7 +16,7 @@ from katgym.play.rollout import Rollout
 from katgym.rollout_store import SessionRecord
 from katgym.rollout_store.groups import is_held_out, is_refused
 from katgym.rollout_store.records import reward_value
-from katgym.run_view.metric_files import Line, finite, whole
+from katgym.run_view.reading.metric_files import Line, finite, whole
 from katgym.run_view.run_view import Band, Checkpoint, Panel, Series
 
 MIN_GROUPS = 4

@@ -1,12 +1,13 @@
-"""A group as the JSON that its page's script draws: the tree, the rollouts, the text of tokens.
+"""Rollouts as the JSON that a group's page draws; what siblings share is stored once.
 
-Not here: the script (`assets/`), the page around it (`group_page.py`).
+Not here: the script (`assets/`), the files of a group (`group_json.py`).
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from katgym.environment.messages import Message, assistant
@@ -17,15 +18,60 @@ from katgym.run_view.token_texts import TokenTexts, split_characters
 
 MAX_TEXT = 20_000
 """Characters that a page has of one message; the number left out is told."""
+_MAX_HEAD = 110
+"""Characters of an answer in the line that stands for its turn."""
 
 
-def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict[str, Any]:
-    """Return one rollout of a group."""
+class Parts:
+    """What turns are made of, each there once, whichever siblings share it.
+
+    A turn is a row of numbers: its messages, answer and calls as places among the parts, where
+    they run in the tree as a place among the paths, and what is its own, the times.
+
+    Example:
+        rows[rollout["turns"][3]] == [0, 1, 2, 0, 1.25, 0.5, [[0.0, 0.1, 0.5]]]
+    """
+
+    def __init__(self, texts: TokenTexts | None) -> None:
+        self.texts = texts
+        self.parts: list[str] = []
+        """JSON."""
+        self.heads: list[list[Any] | None] = []
+        """What is told of a part in a line: of an answer, and of calls."""
+        self.rows: list[list[Any]] = []
+        self._places: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+
+    def add(self, part: Any, head: list[Any] | None = None) -> int:
+        """Return a part's place."""
+        text = json.dumps(part, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        if text not in self._places:
+            self._places[text] = len(self.parts)
+            self.parts.append(text)
+            self.heads.append(head)
+        return self._places[text]
+
+    def add_row(self, row: list[Any]) -> int:
+        """Return the place of a turn's row."""
+        place = self._rows.setdefault(json.dumps(row), len(self.rows))
+        if place == len(self.rows):
+            self.rows.append(row)
+        return place
+
+
+def rollout_json(
+    group: GroupView, place: int, parts: Parts, paths: Mapping[tuple[int, int], int]
+) -> dict[str, Any]:
+    """Return one rollout of a group.
+
+    paths: (rollout, turn) -> where its answer runs in the tree, as a place among the paths.
+    """
     rollout = group.rollouts[place].rollout
     in_lanes = _messages_in_lanes(rollout)
+    rest = _messages(rollout.final_messages, in_lanes)
     return {
-        "label": str(place + 1),
         "status": str(rollout.status),
+        "success": rollout.is_success,
         "failure": None if rollout.failure_kind is None else str(rollout.failure_kind),
         "reason": rollout.reason,
         "reward": rollout.reward.value,
@@ -34,8 +80,11 @@ def rollout_json(group: GroupView, place: int, texts: TokenTexts | None) -> dict
         ],
         "advantage": group.advantage(place),
         "facts": _facts(rollout),
-        "turns": [_turn(turn, in_lanes, texts) for turn in rollout.turns],
-        "rest": _messages(rollout.final_messages, in_lanes),
+        "turns": [
+            _turn(turn, in_lanes, parts, paths.get((place, number)))
+            for number, turn in enumerate(rollout.turns)
+        ],
+        "rest": parts.add(rest) if rest else None,
     }
 
 
@@ -81,54 +130,68 @@ def _messages_in_lanes(rollout: Rollout) -> set[int]:
     return {id(message) for message in found.values()}
 
 
-def _turn(turn: Turn, in_lanes: Collection[int], texts: TokenTexts | None) -> dict[str, Any]:
+def _turn(turn: Turn, in_lanes: Collection[int], parts: Parts, path: int | None) -> int:
+    """Return the place of a turn's row."""
     answer, record = turn.answer or assistant(), turn.tokens or TokenRecord()
     ids = record.completion_ids
-    return {
-        "given": _messages(turn.messages, in_lanes),
-        "answer": {
-            "content": _cut(answer.get("content") or ""),
-            "reasoning": _cut(answer.get("reasoning_content") or ""),
-            "calls": [
-                [call["function"]["name"], _cut(call["function"]["arguments"])]
-                for call in answer.get("tool_calls", ())
-            ],
-        },
+    names = [call["function"]["name"] for call in answer.get("tool_calls", ())]
+    content, reasoning = answer.get("content") or "", answer.get("reasoning_content") or ""
+    said = {
+        "content": _cut(content),
+        "reasoning": _cut(reasoning),
+        "calls": names,
         "finish": turn.finish_reason,
+        "constraint": turn.constraint or None,
         "num_prompt": turn.num_prompt_tokens,
         "num_sampled": turn.num_completion_tokens,
-        "seconds": _rounded(turn.completed_s - turn.started_s),
-        "started": _rounded(turn.started_s),
         "versions": [[span.version, span.end] for span in record.version_spans],
         "branch": None if record.branch is None else str(record.branch),
         "parent": record.parent,
         "num_shared": record.num_shared,
         "ids": list(ids),
         "logprobs": [_rounded(x) for x in record.policy_logprobs],
-        "joined": [] if texts is None else list(split_characters(texts, ids)),
-        "lanes": _lanes(turn, answer),
+        "joined": [] if parts.texts is None else list(split_characters(parts.texts, ids)),
     }
+    line = " ".join(str(content or reasoning)[:400].split())[:_MAX_HEAD]
+    branch = None if record.branch is None else str(record.branch)
+    rows, times, seconds = _lanes(turn, answer)
+    errors = sum(row["error"] is not None for row in rows)
+    return parts.add_row(
+        [
+            parts.add(_messages(turn.messages, in_lanes)),
+            parts.add(said, [line, turn.num_completion_tokens, branch]),
+            parts.add(rows, [", ".join(dict.fromkeys(r["name"] for r in rows)), len(rows), errors]),
+            path,
+            _rounded(turn.completed_s - turn.started_s),
+            seconds,
+            times,
+        ]
+    )
 
 
-def _lanes(turn: Turn, answer: Message) -> dict[str, Any]:
-    """Return a turn's calls on their time axis: seconds since the first was called."""
+def _lanes(
+    turn: Turn, answer: Message
+) -> tuple[list[dict[str, Any]], list[list[float | None] | None], float | None]:
+    """Return a turn's calls, when each was called, began and ended, and the seconds of all.
+
+    Times are seconds since the first call, and None of a call that was not timed.
+    """
     results = {result.call_id: result for result in turn.tool_results}
     called = {c["id"]: c["function"]["arguments"] for c in answer.get("tool_calls", ())}
-    times = [r.called_s or r.started_s for r in turn.tool_results if r.ended_s > 0]
-    begin = min(times, default=0.0)
+    begins = [r.called_s or r.started_s for r in turn.tool_results if r.ended_s > 0]
+    begin = min(begins, default=0.0)
     rows: list[dict[str, Any]] = []
+    times: list[list[float | None] | None] = []
     for call_id, result in results.items():
-        is_timed = result.ended_s > 0
         start = result.called_s or result.started_s
+        at = [_rounded(t - begin) for t in (start, result.started_s, result.ended_s)]
+        times.append(at if result.ended_s > 0 else None)
         rows.append(
             {
                 "name": result.name,
                 "arguments": _cut(called.get(call_id, "")),
                 "error": None if result.error is None else str(result.error),
                 "stage": result.stage,
-                "called": _rounded(start - begin) if is_timed else None,
-                "start": _rounded(result.started_s - begin) if is_timed else None,
-                "end": _rounded(result.ended_s - begin) if is_timed else None,
                 "output": _cut(result.content or ""),
                 "omitted": result.num_bytes_omitted,
             }
@@ -139,12 +202,9 @@ def _lanes(turn: Turn, answer: Message) -> dict[str, Any]:
             rows.append(
                 {"name": name, "arguments": arguments, "error": "no result", "output": _cut("")}
             )
-    return {
-        "seconds": _rounded(max((r.ended_s for r in turn.tool_results), default=0.0) - begin)
-        if times
-        else None,
-        "rows": rows,
-    }
+            times.append(None)
+    last = max((r.ended_s for r in turn.tool_results), default=0.0)
+    return rows, times, _rounded(last - begin) if begins else None
 
 
 def _messages(messages: Sequence[Message], in_lanes: Collection[int]) -> list[list[Any]]:

@@ -7,8 +7,9 @@ Not here: what is ranked and how (`evaluation/leaderboard/`), the frame (`page_f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from urllib.parse import quote
 
 from katgym.evaluation.leaderboard.leaderboard import (
     Leaderboard,
@@ -30,19 +31,24 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
     value_text,
 )
 from katgym.evaluation.statistics.number_text import count_text, number_text
-from katgym.run_view.page_frame import notes, page, plural
-from katgym.run_view.svg_charts import interval_bar
+from katgym.run_view.page_frame import notes, plural, single_page
+from katgym.run_view.screens.svg_charts import interval_bar
 
 Cell = tuple[str, str, str]
 """A cell of a table: its classes, its HTML, and its other attributes."""
 
 
-def leaderboard_page(board: Leaderboard) -> str:
-    """Return the whole page."""
+def leaderboard_page(board: Leaderboard, links: Mapping[str, str] | None = None) -> str:
+    """Return the whole page.
+
+    links: name of a run -> the address of its pages, where it has any.
+    """
     dates = sorted({entry.date for entry in board.entries})
     period = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     num_runs, num_envs = len(board.entries), len(board.sections)
-    sections = "\n".join(_section(board, s, index) for index, s in enumerate(all_sections(board)))
+    sections = "\n".join(
+        _section(board, s, index, links or {}) for index, s in enumerate(all_sections(board))
+    )
     body = f"""<main>
 <header>
 <h1>{escape(board.title)}</h1>
@@ -52,7 +58,7 @@ def leaderboard_page(board: Leaderboard) -> str:
 {sections}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
-{_runs(board)}
+{_runs(board, links or {})}
 </section>
 <section aria-labelledby="method">
 <h2 id="method">Method</h2>
@@ -60,17 +66,19 @@ def leaderboard_page(board: Leaderboard) -> str:
 </section>
 </main>
 """
-    return page(title=board.title, body=body, style="leaderboard.css")
+    return single_page(title=board.title, body=body, style="leaderboard.css")
 
 
-def _section(board: Leaderboard, section: LeaderboardSection, index: int) -> str:
+def _section(
+    board: Leaderboard, section: LeaderboardSection, index: int, links: Mapping[str, str]
+) -> str:
     status = f'<p class="status">{escape(comparability_text(section))}</p>'
     if section.warnings:
         status = notes(["Not all runs are comparable.", *section.notes])
     elif section.notes:
         status += notes(section.notes)
     scale = _scale(section)
-    groups = "\n".join(_group(board, section, group, scale) for group in section.groups)
+    groups = "\n".join(_group(board, section, group, scale, links) for group in section.groups)
     return f"""<section aria-labelledby="section-{index}">
 <h2 id="section-{index}">{escape(section.title)}</h2>
 {status}
@@ -83,6 +91,7 @@ def _group(
     section: LeaderboardSection,
     group: LeaderboardGroup,
     scale: tuple[float, float],
+    links: Mapping[str, str],
 ) -> str:
     """Return the table of one set of comparable runs, and its metrics folded away."""
     columns = detail_columns(section.measure, group)
@@ -100,10 +109,11 @@ def _group(
         ("interval", f"{board.level * 100:g}% interval{axis}"),
         *((_css(title), escape(title)) for title in columns),
     ]
-    rows = [
-        _row(board.level, section.measure, row, {t: c[index] for t, c in columns.items()}, scale)
-        for index, row in enumerate(group.rows)
-    ]
+    rows = []
+    for index, row in enumerate(group.rows):
+        own = {title: told[index] for title, told in columns.items()}
+        cells = _row(board.level, section.measure, row, own, scale)
+        rows.append(_linked(cells, row, links.get(row.entry.run_name)))
     label = f"{section.title}, {group.label}" if group.label else section.title
     heading = f"<h3>{escape(group.label)}</h3>" if group.label else ""
     text = heading + _table(label, head, rows, row_header=1)
@@ -115,9 +125,9 @@ def _group(
             [
                 [
                     ("run", escape(name), ""),
-                    *(_number(run, cell) for run, cell in zip(titles[1:], cells, strict=True)),
+                    *(_number(run, cell) for run, cell in zip(titles[1:], told, strict=True)),
                 ]
-                for name, cells in metrics.items()
+                for name, told in metrics.items()
             ],
             css="metrics",
         )
@@ -145,20 +155,37 @@ def _row(
         bar = interval_bar(row.value, row.interval, label=label, scale=scale)
     numbers = [_number(title, cell, _css(title)) for title, cell in cells.items()]
     if row.num_invalid:
-        # A tooltip says of what kinds the invalid rollouts are.
+        # Below the number stands of what kinds the invalid rollouts are.
         kinds: Counter[str] = Counter()
         for env in row.envs:
             kinds.update(env.invalid_kinds)
         told = ", ".join(f"{kind} {count_text(count)}" for kind, count in sorted(kinds.items()))
         place = list(cells).index("Invalid")
         css, html, attributes = numbers[place]
-        numbers[place] = (f"{css} alert", html, f'{attributes} title="{escape(told)}"')
+        kinds_text = escape(told.replace("_", " "))
+        numbers[place] = (
+            f"{css} alert", f'{html}<span class="bounds">{kinds_text}</span>', attributes,
+        )  # fmt: skip
     return [
         ("rank", escape(rank_text(row)), ""),
         ("run", f'{escape(row.entry.run_name)}<span class="policy">{policy}</span>', ""),
         ("value", f'{value}<span class="bounds">{bounds}</span>', ""),
         ("interval", bar, ""),
         *numbers,
+    ]
+
+
+def _linked(cells: list[Cell], row: LeaderboardRow, address: str | None) -> list[Cell]:
+    """Return a row whose cells lead to the rollouts that they were counted from."""
+    if address is None:
+        return cells
+    env = f"#env={quote(row.envs[0].env_id, safe='')}" if len(row.envs) == 1 else ""
+    ways = {"run": address, "value": f"{address}{env}", "alert": f"{address}{env or '#'}&o=invalid"}
+    return [
+        (css, f'<a href="{escape(way)}">{html}</a>', attributes)
+        if (way := next((w for name, w in ways.items() if name in css.split()), None))
+        else (css, html, attributes)
+        for css, html, attributes in cells
     ]
 
 
@@ -215,7 +242,7 @@ def _scale(section: LeaderboardSection) -> tuple[float, float]:
     return low, high
 
 
-def _runs(board: Leaderboard) -> str:
+def _runs(board: Leaderboard, links: Mapping[str, str]) -> str:
     """Return what each run was made with: enough to tell whether it can be repeated."""
     titles = ("Run", "Policy", "Date", "katgym", "Sampling", "Environments")
     rows = []
@@ -229,5 +256,8 @@ def _runs(board: Leaderboard) -> str:
         texts = (entry.policy, entry.date, entry.katgym_version, sampling_text(entry))
         cells = [_number(t, text, "") for t, text in zip(titles[1:], texts, strict=False)]
         label = f' data-label="{titles[-1]}"'
-        rows.append([("", escape(entry.run_name), ""), *cells, ("", f"<ul>{envs}</ul>", label)])
+        name = escape(entry.run_name)
+        if address := links.get(entry.run_name):
+            name = f'<a href="{escape(address)}">{name}</a>'
+        rows.append([("", name, ""), *cells, ("", f"<ul>{envs}</ul>", label)])
     return _table("Runs", [("", title) for title in titles], rows, css="runs")

@@ -1,0 +1,1 @@
+"""Folders of runs read as the data of pages."""

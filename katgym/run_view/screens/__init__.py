@@ -1,0 +1,1 @@
+"""The pages: HTML, charts, and the data of lists."""

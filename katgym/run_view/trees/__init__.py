@@ -1,0 +1,1 @@
+"""Groups of rollouts as trees, and as the data of their pages."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
-from urllib.parse import parse_qsl
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlencode
 
+import msgspec
 import numpy as np
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.environment.env import Env
-from katgym.errors import UsageError
+from katgym.errors import UsageError, check_name
 from katgym.play.engine import RolloutRequest
 from katgym.play.limits import Limits
 from katgym.play.seeding import derive_seed
@@ -29,11 +31,48 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingConfig:
+    """Test-time scaling: how one of several attempts at a task is chosen (`scaling/`)."""
+
+    best_of: int = 1
+    """Attempts that are played side by side."""
+    judge: str = ""
+    """URI of the policy that compares answers; "": the answer of most attempts wins."""
+    reflect: int = 0
+    """Attempts after those at most, each told the policy's own criticism of the chosen one."""
+    filter: bool = True
+    """Leave out attempts without an answer, or with a problem that their env sees."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `best_of=8,judge=URI,reflect=2`; `UsageError` says what is wrong."""
+        form = "its form is best_of=8,judge=URI,reflect=2,filter=false, each part at most once"
+        found: dict[str, str] = {}
+        for name, _, value in (part.partition("=") for part in re.split(r",(?=\w+=)", text)):
+            check_name("part of tts", name, [item.name for item in fields(cls)])
+            if name in found or not value:
+                raise UsageError(f"cannot read tts {text!r} at {name!r}: {form}")
+            found[name] = value
+        try:
+            config = msgspec.convert(found, cls, strict=False)
+        except msgspec.ValidationError as e:
+            raise UsageError(f"cannot read tts {text!r}: {e}; {form}") from e
+        if config.best_of < 1 or config.reflect < 0 or config.best_of + config.reflect < 2:
+            raise UsageError(f"tts {text!r} leaves nothing to choose: best_of >= 2 or reflect >= 1")
+        return config
+
+    @property
+    def max_episodes(self) -> int:
+        """Attempts at a task, criticisms and questions for the judge, at most."""
+        return self.best_of + 2 * self.reflect + (self.reflect + 1) * bool(self.judge)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
     """One evaluation; who plays it, how many at a time and how often is not its identity."""
 
     envs: tuple[str, ...]
-    """Env ids, each with `?name=value&...` if needed: `katgym/Arithmetic-v1?level=3`."""
+    """Env ids, or FILE.py:CLASS, each with `?name=value&...`: `katgym/Arithmetic-v1?level=3`."""
     policy: str
     """URI of the policy: oracle, noop, random, smollm2, hf:MODEL, vllm:URL#MODEL, ..."""
     num_tasks: int = 100
@@ -52,6 +91,9 @@ class EvalConfig:
     """Attempts after the first, after infrastructure faults."""
     num_workers: int = 0
     """Processes that play; 0: the command's own."""
+    tts: str = ""
+    """Test-time scaling, best_of=8,judge=URI,reflect=2: one of several attempts at each task is
+    chosen without its reward, and counts; "": none."""
     cluster: str = ""
     """Ray cluster that places the workers: HOST:PORT, auto or local; "": they are on this
     machine."""
@@ -62,6 +104,10 @@ class EvalConfig:
                 raise UsageError(f"{name} is >= 1, got {getattr(self, name)!r}")
         if self.num_workers < 0:
             raise UsageError(f"num_workers is >= 0, got {self.num_workers!r}")
+        if self.tts:
+            ScalingConfig.parse(self.tts)
+            if self.group_size > 1:
+                raise UsageError("tts chooses one attempt a task; best_of says of how many")
         if self.cluster and not self.num_workers:
             raise UsageError("a cluster needs a number of workers that play there: --workers N")
         if self.cluster:
@@ -78,6 +124,7 @@ class EvalConfig:
             "group_size": self.group_size,
             "sampling": asdict(self.sampling),
             "limits": asdict(self.limits),
+            **({"tts": self.tts} if self.tts else {}),
         }
 
 
@@ -168,6 +215,24 @@ def parse_env(text: str) -> tuple[str, dict[str, Any]]:
     except ValueError as e:
         raise UsageError(f"env {text!r}: arguments have the form ?name=value&name=value") from e
     return env_id, {name: _json_or_text(value) for name, value in pairs}
+
+
+def make_single(text: str) -> Env:
+    """Return the env of `id?name=value&...` for one client; `UsageError` if it has more seats."""
+    env_id, kwargs = parse_env(text)
+    env = make(env_id, **kwargs)
+    if len(env.seats) > 1:
+        raise UsageError(f"env {text!r} has {len(env.seats)} seats; one can be served")
+    return env
+
+
+def env_text(env_id: str, kwargs: Mapping[str, Any]) -> str:
+    """Return `id?name=value&...`, which `parse_env` reads back."""
+    texts = {}
+    for name, value in kwargs.items():
+        is_plain = isinstance(value, str) and _json_or_text(value) == value  # the text "3" is not
+        texts[name] = value if is_plain else json.dumps(value)
+    return f"{env_id}?{urlencode(texts, safe='/:,')}" if texts else env_id
 
 
 def _json_or_text(text: str) -> Any:

@@ -8,15 +8,16 @@ shown (`progress.py`), the workers (`katgym.play.workers`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
 from katgym.evaluation.plan import EvalConfig, Plan
-from katgym.play.engine import EngineConfig, RolloutEngine, run_requests
+from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest, run_requests
 from katgym.play.rollout import Rollout
 from katgym.play.workers.player_pool import PlayerPool, Worker
 from katgym.play.workers.worker_calls import EngineRef, check_policy
@@ -27,6 +28,7 @@ from katgym.policies.base import Policy
 MAX_CONSECUTIVE_FAILURES = 16
 """Rollouts that may fail one after the other for one reason before the policy is given up."""
 
+Play = Callable[[RolloutRequest], Coroutine[Any, Any, Rollout]]
 Observer = Callable[[Rollout], None]
 """Called with every rollout as soon as it is written."""
 
@@ -42,20 +44,44 @@ class RolloutSink(Protocol):
         """Write rollouts that have ended; blocks until that is done."""
 
 
-async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Observer) -> None:
+class PlayBudget(Protocol):
+    """What is asked whether there is anything left to play with."""
+
+    def may_begin(self) -> bool:
+        """Return whether another rollout may begin; from a no on, none is asked for."""
+
+    def count(self, rollout: Rollout) -> None:
+        """Take a rollout that has ended, before another one begins in its place."""
+
+
+async def play_missing(
+    plan: Plan,
+    policy: Policy,
+    sink: RolloutSink,
+    notify: Observer,
+    *,
+    budget: PlayBudget | None = None,
+) -> None:
     """Play every planned rollout that the sink does not hold.
+
+    budget: None: no limit.
 
     What has ended is written, also when this is cancelled. Raises `PolicyError` when the policy
     fails 16 times in a row for one reason, and what writing raised.
     """
-    missing = (request for request in plan.requests() if request.key not in sink.done)
+    left = (request for request in plan.requests() if request.key not in sink.done)
+    missing = itertools.takewhile(lambda _: budget is None or budget.may_begin(), left)
     writer = _Writer(sink, notify)
     in_a_row: tuple[FailureKind | None, int] = (None, 0)
     try:
         async with (
             _open_player(plan.config, policy) as player,
             aclosing(
-                run_requests(player.play, missing, max_concurrency=plan.config.max_concurrency)
+                run_requests(
+                    _counted(player.play, budget),
+                    missing,
+                    max_concurrency=plan.config.max_concurrency,
+                )
             ) as played,
         ):
             async for _, rollout in played:
@@ -70,6 +96,19 @@ async def play_missing(plan: Plan, policy: Policy, sink: RolloutSink, notify: Ob
                     )
     finally:
         await writer.finish()  # what has ended reaches the sink, also after Ctrl-C
+
+
+def _counted(play: Play, budget: PlayBudget | None) -> Play:
+    """Return what plays and tells a budget."""
+    if budget is None:
+        return play
+
+    async def play_and_count(request: RolloutRequest) -> Rollout:
+        rollout = await play(request)
+        budget.count(rollout)
+        return rollout
+
+    return play_and_count
 
 
 def check_workers(plan: Plan, policy: Policy) -> None:

@@ -10,7 +10,6 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from katgym.evaluation.statistics.intervals import mean, t_interval
 from katgym.evaluation.statistics.number_text import NONE, estimate_text
@@ -19,6 +18,7 @@ from katgym.live_progress import LiveProgress, clock_text
 from katgym.play.rollout import Rollout
 from katgym.rollout_store.records import reward_value
 from katgym.rollout_store.rollouts import rollout_of
+from katgym.text_table import TextTable
 
 
 @dataclass
@@ -76,18 +76,19 @@ class EvalProgress(LiveProgress):
             f" {self._num_tokens / elapsed_s:.0f} tokens/s, {eta} left"
         )
 
-    def _view(self) -> Table:
-        table = Table(box=None, pad_edge=False, caption=self._line(), caption_justify="left")
-        for name in ("env", "", "done", "reward (95 %)", "invalid"):
-            is_left = name in ("env", "")
-            table.add_column(name, justify="left" if is_left else "right", no_wrap=name == "env")
+    def _view(self) -> TextTable:
+        rows = []
         for env_id, item in self._envs.items():
             done, rewards = len(item.rewards), item.rewards
-            table.add_row(
+            cells = (
                 env_id,
                 ProgressBar(total=item.num_planned, completed=done, width=24),
                 f"{done}/{item.num_planned}",
                 estimate_text(mean(rewards), t_interval(rewards)) if rewards else NONE,
                 str(item.num_invalid),
             )
-        return table
+            rows.append(cells)
+        numbers = ("done", "reward (95 %)", "invalid")
+        return TextTable(
+            header=("env", "", *numbers), rows=rows, right=numbers, caption=self._line()
+        )

@@ -14,10 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from katgym.errors import UsageError
 from katgym.evaluation.plan import EvalConfig, Plan
-from katgym.evaluation.playing import Observer, check_workers, play_missing
+from katgym.evaluation.playing import Observer, PlayBudget, check_workers, play_missing
+from katgym.evaluation.run_folders import RUNS, default_folder
 from katgym.evaluation.statistics.summary import RunSummary, summarize
 from katgym.evaluation.store import PlanStore, open_run, read_rollouts, write_json
+from katgym.policies.base import Policy
 from katgym.policies.uri import policy as make_policy
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.records import has_valid_reward, reward_value
@@ -76,9 +79,12 @@ def watch_nothing(_: PlanStore) -> AbstractContextManager[Observer]:
     return nullcontext(lambda _: None)
 
 
-async def evaluate(config: EvalConfig, folder: Path, *, watch: Watch = watch_nothing) -> EvalResult:
-    """Play what is missing of `config` and return the summary of everything in `folder`.
+async def evaluate(
+    config: EvalConfig, folder: Path | None = None, *, watch: Watch = watch_nothing
+) -> EvalResult:
+    """Play what is missing of `config` and return the summary of everything in its folder.
 
+    folder: None: the configuration's own below `runs` (`default_folder`).
     watch: the observer that it returns is called with every rollout as soon as that is on disk.
 
     Raises `UsageError` for a configuration that cannot be played or a folder of another one, and
@@ -86,25 +92,46 @@ async def evaluate(config: EvalConfig, folder: Path, *, watch: Watch = watch_not
     """
     plan = Plan.of(config)
     async with aclosing(make_policy(config.policy)) as policy:
-        check_workers(plan, policy)
-        with open_run(folder, plan, policy.describe()) as store:
-            try:
-                with watch(store) as notify:
-                    await play_missing(plan, policy, store, notify)
-            finally:
-                summary = summarize(read_rollouts(folder))
-                if store.link is not None:
-                    summary = replace(summary, root=store.link.sha256)
-                write_json(folder / "summary.json", summary.to_json())
-            num_failed = len({request.key for request in plan.requests()} - store.done)
-            return EvalResult(
-                folder=folder,
-                summary=summary,
-                num_planned=len(plan),
-                num_finished=len(plan) - num_failed,
-                num_failed=num_failed,
-                num_resumed=store.num_resumed,
-            )
+        return await play_run(plan, policy, folder or default_folder(plan, RUNS), watch=watch)
+
+
+async def play_run(
+    plan: Plan,
+    policy: Policy,
+    folder: Path,
+    *,
+    watch: Watch = watch_nothing,
+    budget: PlayBudget | None = None,
+) -> EvalResult:
+    """Play what is missing of a plan, as `evaluate` does; budget: as in `play_missing`."""
+    if plan.config.tts:
+        raise UsageError("tts is played by evaluate_scaled (katgym.evaluation.scaling.scaled_run)")
+    check_workers(plan, policy)
+    with open_run(folder, plan, policy.describe()) as store:
+        try:
+            with watch(store) as notify:
+                await play_missing(plan, policy, store, notify, budget=budget)
+        finally:
+            result = write_summary(store, folder)
+        return result
+
+
+def write_summary(store: PlanStore, folder: Path) -> EvalResult:
+    """Write `summary.json` of what is in a run's folder, and return it."""
+    summary = summarize(read_rollouts(folder))
+    if store.link is not None:
+        summary = replace(summary, root=store.link.sha256)
+    write_json(folder / "summary.json", summary.to_json())
+    num_planned = len(store.plan)
+    num_failed = len({request.key for request in store.plan.requests()} - store.done)
+    return EvalResult(
+        folder=folder,
+        summary=summary,
+        num_planned=num_planned,
+        num_finished=num_planned - num_failed,
+        num_failed=num_failed,
+        num_resumed=store.num_resumed,
+    )
 
 
 async def collect_rollouts(
@@ -118,6 +145,8 @@ async def collect_rollouts(
     Raises `UsageError` for a configuration that cannot be played and a folder that cannot be a
     store, and `PolicyError` when the policy fails 16 times in a row for one reason.
     """
+    if config.tts:
+        raise UsageError("tts chooses what an evaluation counts; a collection keeps all rollouts")
     plan = Plan.of(config)
     with RolloutStore.open(folder) as opened:
         async with aclosing(make_policy(config.policy)) as policy:

@@ -28,7 +28,8 @@ from typing import Any
 import katgym
 from katgym.errors import UsageError
 from katgym.evaluation.chain import CHAIN_FORMAT, LINK, ChainLink, last_link
-from katgym.evaluation.plan import Plan, rollout_key
+from katgym.evaluation.plan import Plan, env_text, rollout_key
+from katgym.evaluation.run_folders import LOCK_FILE, explain_no_run
 from katgym.play.rollout import Rollout
 from katgym.rollout_store import RolloutStore, SessionRecord
 from katgym.rollout_store.groups import GROUP_SIZE, chosen_attempts, stored_attempts
@@ -105,7 +106,7 @@ def open_run(folder: Path, plan: Plan, policy: Mapping[str, Any]) -> Iterator[Pl
     identity = {**plan.identity(), "policy_details": dict(policy)}
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --out names a folder")
-    path = folder / "lock.json"
+    path = folder / LOCK_FILE
     if folder.is_dir() and any(folder.iterdir()) and not path.exists():
         raise UsageError(
             f"folder {str(folder)!r} is not empty and holds no lock.json, so it is no run;"
@@ -174,9 +175,9 @@ def read_json(path: Path) -> Any:
 
 def read_lock(folder: Path) -> dict[str, Any]:
     """Return a run's `lock.json`; `UsageError` when it is missing or not ours."""
-    path = folder / "lock.json"
+    path = folder / LOCK_FILE
     if not path.exists():
-        raise UsageError(f"{str(folder)!r} holds no lock.json, so it is no run")
+        raise UsageError(explain_no_run(folder))
     lock = read_json(path)
     if (folder / "rollouts.jsonl").exists() and not RolloutStore.is_at(folder):
         raise UsageError(
@@ -223,7 +224,9 @@ def _git_state() -> dict[str, Any] | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(katgym.__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", check=True
+        ).stdout.strip()
 
     try:
         return {"commit": git("rev-parse", "HEAD"), "is_dirty": bool(git("status", "--porcelain"))}
@@ -243,15 +246,17 @@ def _compare(folder: Path, lock: Mapping[str, Any], identity: Mapping[str, Any])
     )
     raise UsageError(
         f"folder {str(folder)!r} holds a run of another configuration ({shown})."
-        " Name another folder with --out, or repeat the command that made it."
+        " Leave out --out, which gives every configuration a folder of its own, name another one,"
+        " or repeat the command that made it."
     )
 
 
 def _shorten(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], dict) and "env_id" in value[0]:
-        value = [
-            {"env_id": e["env_id"], "kwargs": e["kwargs"], "tasks": e["tasks_sha256"][:8]}
+        return ", ".join(
+            f"{env_text(e['env_id'], e['kwargs'])} ({e['num_tasks']} tasks"
+            f" {e['tasks_sha256'][:8]}, version {e['plugin_version'][:15]})"
             for e in value
-        ]
+        )
     text = json.dumps(value)
     return text if len(text) <= 160 else text[:157] + "..."

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from katgym.environment.reward import Success
+from katgym.evaluation.statistics.attempts import spent_tokens
 from katgym.play.rollout import Rollout
 
 SCHEMA_VERSION = "0.3.0"
@@ -55,9 +56,9 @@ def sample(
             "tool_calls_count": line.num_tool_calls,
         },
         "token_usage": {
-            "input_tokens": line.num_prompt_tokens,
-            "output_tokens": line.num_completion_tokens,
-            "total_tokens": line.num_prompt_tokens + line.num_completion_tokens,
+            "input_tokens": spent_tokens(line)[0],
+            "output_tokens": spent_tokens(line)[1],
+            "total_tokens": sum(spent_tokens(line)),
         },
         "performance": {"latency_ms": 1000.0 * line.wall_s},
         "metadata": _metadata(line),

@@ -1,7 +1,7 @@
 """Several runs side by side: which of them can be ranked against each other, and how.
 
 Runs over different tasks are never put in one order: each set of tasks gets its own ranking and a
-warning. Not here: how a leaderboard looks (`leaderboard_text.py`, `run_view/leaderboard_page.py`).
+warning. Not here: how a leaderboard looks (`leaderboard_text.py`, `run_view/screens/`).
 """
 
 from __future__ import annotations
@@ -62,6 +62,21 @@ class LeaderboardRow:
     def num_invalid(self) -> int:
         """Rollouts without a valid reward."""
         return sum(env.num_invalid for env in self.envs)
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars for all tokens of the row; None without prices."""
+        if self.entry.prices is None:
+            return None
+        return self.entry.prices.cost(
+            sum(env.num_prompt_tokens for env in self.envs),
+            sum(env.num_completion_tokens for env in self.envs),
+        )
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of all rollouts, which may have been played at the same time."""
+        return math.fsum(env.wall_s for env in self.envs)
 
     @property
     def success_rate_of_all(self) -> float:
@@ -199,16 +214,21 @@ def _section(
 ) -> LeaderboardSection:
     # Runs of the same envs and tasks; of one env, a run has nothing to weigh over several.
     groups: dict[tuple[tuple[str, ...], str], list[LeaderboardEntry]] = {}
-    warnings = []
+    warnings, unfinished = [], []
     for run in runs:
         own = tuple(env_id for env_id in env_ids if env_id in run.summary.envs)
-        if len(own) >= min(2, len(env_ids)):
-            groups.setdefault((own, _tasks_key(run, own)), []).append(run)
+        if len(own) < min(2, len(env_ids)):
+            continue
+        if run.unfinished:
+            warnings.append(f"{run.run_name} is unfinished and not ranked: {run.unfinished}.")
+            unfinished.append((run, own))
+            continue
+        groups.setdefault((own, _tasks_key(run, own)), []).append(run)
     ranked = {env_id for own, _ in groups for env_id in own}
     for run in runs:
         if len(run.summary.envs) == 1 < len(env_ids) and ranked & set(run.summary.envs):
-            shown = ", ".join(sorted(ranked - set(run.summary.envs)))
-            warnings.append(f"{run.run_name} is left out: it has no result for {shown}.")
+            missing = ", ".join(sorted(ranked - set(run.summary.envs)))
+            warnings.append(f"{run.run_name} is left out: it has no result for {missing}.")
     num_sets = len({own for own, _ in groups})
     if num_sets > 1:
         warnings.append(
@@ -229,16 +249,17 @@ def _section(
         told = [", ".join(own)] if num_sets > 1 else []
         return ", ".join([*told, f"Tasks {key[:8]}"]) if len(groups) > 1 else ""
 
+    shown = [
+        LeaderboardGroup(
+            label=label(own, key), rows=_rank([_row(run, own, measure) for run in members])
+        )
+        for (own, key), members in ordered
+    ]
+    if unfinished:
+        rows = tuple(_row(run, own, measure) for run, own in unfinished)
+        shown.append(LeaderboardGroup(label="Unfinished, not ranked", rows=rows))
     return LeaderboardSection(
-        title=title,
-        measure=measure,
-        groups=tuple(
-            LeaderboardGroup(
-                label=label(own, key), rows=_rank([_row(run, own, measure) for run in members])
-            )
-            for (own, key), members in ordered
-        ),
-        warnings=tuple(warnings),
+        title=title, measure=measure, groups=tuple(shown), warnings=tuple(warnings)
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from katgym.errors import UsageError
+from katgym.evaluation.run_state import policy_text
 from katgym.evaluation.statistics.summary import RunSummary
 
 
@@ -20,6 +21,24 @@ class EnvLock:
     plugin_version: str
     tasks_sha256: str
     """Hash of the task set, as in `lock.json`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a policy's tokens cost.
+
+    Example:
+        Prices(prompt=0.4, completion=1.6)
+    """
+
+    prompt: float
+    """Dollars for a million prompt tokens."""
+    completion: float
+    """Dollars for a million sampled tokens."""
+
+    def cost(self, num_prompt_tokens: int, num_completion_tokens: int) -> float:
+        """Return dollars."""
+        return (self.prompt * num_prompt_tokens + self.completion * num_completion_tokens) / 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +63,11 @@ class LeaderboardEntry:
     """What whoever makes the leaderboard found when verifying the run (`VerifyReport.grounds`); ""
     where it was not verified."""
 
+    prices: Prices | None = None
+    """None where they are not known: no cost is shown."""
+    unfinished: str = ""
+    """How far a run is that is not finished: it is shown and not ranked; "" for the others."""
+
     def __post_init__(self) -> None:
         for env_id in self.summary.envs:
             if env_id not in self.env_locks:
@@ -54,7 +78,13 @@ class LeaderboardEntry:
 
     @classmethod
     def from_lock(
-        cls, run_name: str, lock: Mapping[str, Any], summary: RunSummary, *, date: str = ""
+        cls,
+        run_name: str,
+        lock: Mapping[str, Any],
+        summary: RunSummary,
+        *,
+        date: str = "",
+        unfinished: str = "",
     ) -> LeaderboardEntry:
         """Return the entry of a run folder's `lock.json` content and summary.
 
@@ -63,7 +93,7 @@ class LeaderboardEntry:
         try:
             return cls(
                 run_name=run_name,
-                policy=lock["policy"],
+                policy=policy_text(lock),
                 date=date or str(lock["created"])[:10],
                 katgym_version=lock["katgym_version"],
                 sampling=lock["sampling"],
@@ -74,6 +104,7 @@ class LeaderboardEntry:
                     for env in lock["envs"]
                 },
                 summary=summary,
+                unfinished=unfinished,
             )
         except KeyError as e:
             raise UsageError(f"lock of run {run_name!r} lacks {e.args[0]!r}") from e

@@ -1,6 +1,6 @@
 """A leaderboard in a terminal (rich) and as Markdown; both show the same cells.
 
-Not here: what is ranked and how (`leaderboard.py`), the web page (`run_view/leaderboard_page.py`).
+Not here: what is ranked and how (`leaderboard.py`), the web page (`run_view/screens/`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from katgym.evaluation.leaderboard.leaderboard import (
@@ -27,6 +26,7 @@ from katgym.evaluation.statistics.number_text import (
     interval_text,
     number_text,
 )
+from katgym.text_table import TextTable
 
 MEASURE_NAMES = {
     Measure.HEADLINE: "Headline",
@@ -89,6 +89,9 @@ def detail_columns(measure: Measure, group: LeaderboardGroup) -> dict[str, list[
     columns["Tokens out"] = [
         count_text(sum(env.num_completion_tokens for env in row.envs)) for row in rows
     ]
+    if any(row.cost is not None for row in rows):
+        columns["Cost"] = [NONE if row.cost is None else f"${row.cost:.2f}" for row in rows]
+        columns["s/rollout"] = [number_text(row.wall_s / row.num_rollouts, 1) for row in rows]
     return {title: cells for title, cells in columns.items() if cells}
 
 
@@ -203,13 +206,9 @@ def _cells(
     return names, rows
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, text_column: int) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for index, name in enumerate(header):
-        table.add_column(Text(name), justify="left" if index == text_column else "right")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_column: int) -> TextTable:
+    numbers = [name for index, name in enumerate(header) if index != text_column]
+    return TextTable(header=header, rows=rows, right=numbers)
 
 
 def _run_cells(entry: LeaderboardEntry) -> list[str]:

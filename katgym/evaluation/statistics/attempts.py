@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from katgym.errors import UsageError
 from katgym.play.rollout import Rollout
+
+SCALING = "test_time_scaling"
+"""Key of the artifacts of an attempt that was chosen: how, and what all of them cost."""
+
+
+def spent_tokens(rollout: Rollout) -> tuple[int, int]:
+    """Return the tokens read and sampled for a rollout: for all that it was chosen from, too."""
+    told = rollout.artifacts.get(SCALING)
+    if not isinstance(told, Mapping):
+        return rollout.num_prompt_tokens, rollout.num_completion_tokens
+    return told["num_prompt_tokens"], told["num_completion_tokens"]
 
 
 def attempts_by_env(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:

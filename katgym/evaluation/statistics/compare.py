@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from katgym.environment.reward import Headline
@@ -25,6 +24,7 @@ from katgym.evaluation.statistics.number_text import (
 )
 from katgym.evaluation.statistics.paired import PairedComparison, compare_paired
 from katgym.play.rollout import Rollout
+from katgym.text_table import TextTable
 
 _MAX_NAMES = 5
 
@@ -163,19 +163,21 @@ def comparison_table(
     """Return the comparison as something rich can print: a table, then its warnings."""
     levels = sorted({e.paired.level for e in comparison.envs.values() if e.paired is not None})
     shown = " and ".join(f"{level:.4g}" for level in levels) or "none"
-    table = Table(
-        title=Text(f"{name_b} minus {name_a}, paired by task"), title_justify="left", box=None
-    )
     columns = [
         *("env", "headline", "tasks", name_a, name_b, "difference", f"t interval ({shown})"),
         *("p (t)", "p (sign flip)", "won/tied/lost", "invalid"),
     ]
-    for index, name in enumerate(columns):
-        table.add_column(Text(name), justify="left" if index < 2 else "right")
-    notes = []
-    for env in comparison.envs.values():
-        table.add_row(Text(env.env_id), *_cells(env))
-        notes += [Text(f"warning: {env.env_id}: {w}", style="yellow") for w in env.warnings]
+    table = TextTable(
+        header=columns,
+        rows=[(env.env_id, *_cells(env)) for env in comparison.envs.values()],
+        right=columns[2:],
+        title=f"{name_b} minus {name_a}, paired by task",
+    )
+    notes = [
+        Text(f"warning: {env.env_id}: {warning}", style="yellow")
+        for env in comparison.envs.values()
+        for warning in env.warnings
+    ]
     return Group(table, *notes)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from katgym.evaluation.statistics.intervals import Interval, mean, t_interval
 from katgym.evaluation.statistics.number_text import count_text, estimate_text
 from katgym.play.rollout import Rollout
+from katgym.text_table import TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +68,15 @@ def choose_metrics(summaries: Iterable[dict[str, ComponentSummary]]) -> list[str
     return [name for name, is_shown in names.items() if is_shown]
 
 
-def metrics_table(title: str, components: dict[str, ComponentSummary]) -> Table | None:
+def metrics_table(title: str, components: dict[str, ComponentSummary]) -> TextTable | None:
     """Return a table of an env's metrics for the terminal; None if there is none to show."""
     names = choose_metrics([components])
     if not names:
         return None
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    for name in ("metric", "mean", "rollouts"):
-        table.add_column(name, justify="left" if name == "metric" else "right")
+    rows = []
     for name in names:
         found = components[name]
-        table.add_row(
-            name, estimate_text(found.mean, found.t_interval), count_text(found.num_rollouts)
-        )
-    return table
+        mean = estimate_text(found.mean, found.t_interval)
+        rows.append((name, mean, count_text(found.num_rollouts)))
+    numbers = ("mean", "rollouts")
+    return TextTable(header=("metric", *numbers), rows=rows, right=numbers, title=title)

@@ -17,12 +17,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from rich.table import Table
 
 from katgym.environment.failure import RolloutStatus
 from katgym.environment.reward import Headline, Success
 from katgym.errors import UsageError
-from katgym.evaluation.statistics.attempts import attempts_by_env
+from katgym.evaluation.statistics.attempts import attempts_by_env, spent_tokens
 from katgym.evaluation.statistics.component_summary import (
     ComponentSummary,
     summarize_components,
@@ -40,6 +39,7 @@ from katgym.evaluation.statistics.intervals import (
 from katgym.evaluation.statistics.number_text import NONE, count_text, estimate_text, number_text
 from katgym.evaluation.statistics.pass_k import mean_pass_k
 from katgym.play.rollout import Rollout
+from katgym.text_table import TextTable
 
 UNSPECIFIED = "unspecified"
 
@@ -218,8 +218,8 @@ def _summarize_env(
         parallel_calls_per_success=_ratio(num_parallel, num_successes),
         truncated_fraction=_ratio(truncated, len(scored)),
         statuses=dict(sorted(Counter(str(line.status) for line in lines).items())),
-        num_prompt_tokens=sum(line.num_prompt_tokens for line in lines),
-        num_completion_tokens=sum(line.num_completion_tokens for line in lines),
+        num_prompt_tokens=sum(spent_tokens(line)[0] for line in lines),
+        num_completion_tokens=sum(spent_tokens(line)[1] for line in lines),
         wall_s=sum(line.wall_s for line in lines),
         level=level,
         num_resamples=num_resamples,
@@ -256,27 +256,17 @@ def success_text(envs: Iterable[EnvSummary]) -> str:
     return "; ".join([most, *others])
 
 
-def summary_table(summary: RunSummary) -> Table:
+def summary_table(summary: RunSummary) -> TextTable:
     """Return a table of a run, one row per env; the caption says what the intervals are."""
     levels = sorted({env.level for env in summary.envs.values()})
     shown = " and ".join(f"{level:.4g}" for level in levels) or "none"
-    table = Table(
-        box=None,
-        pad_edge=False,
-        caption=f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
-        f"of all: with invalid ones as failures; success: {success_text(summary.envs.values())};\n"
-        "parallel: calls a turn that overlapped",
-        caption_justify="left",
-    )
     columns = "env,headline,reward,success,pass^k,tasks,rollouts,invalid,turns,parallel,tokens out"
     if has_invalid := any(env.num_invalid for env in summary.envs.values()):
         columns = columns.replace("success", "success,of all")
-    for name in columns.split(","):
-        is_name = name in ("env", "headline")
-        table.add_column(name, justify="left" if is_name else "right", no_wrap=name == "env")
+    rows = []
     for env in summary.envs.values():
         k = max(env.pass_hat_k, default=0)
-        table.add_row(
+        cells = (
             env.env_id,
             "success" if env.success.headline is Headline.SUCCESS_RATE else "reward",
             estimate_text(env.mean_reward, env.t_interval),
@@ -290,4 +280,11 @@ def summary_table(summary: RunSummary) -> Table:
             number_text(env.parallel_calls_per_turn, 1),
             count_text(env.num_completion_tokens),
         )
-    return table
+        rows.append(cells)
+    names = columns.split(",")
+    caption = (
+        f"intervals: level {shown}, clustered by task; invalid rollouts are in no mean;\n"
+        f"of all: with invalid ones as failures; success: {success_text(summary.envs.values())};\n"
+        "parallel: calls a turn that overlapped"
+    )
+    return TextTable(header=names, rows=rows, right=names[2:], caption=caption)

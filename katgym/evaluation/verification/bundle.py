@@ -23,6 +23,7 @@ import msgspec
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.evaluation.chain import CHAIN_FORMAT, link_of
 from katgym.evaluation.plan import rollout_key
+from katgym.evaluation.run_folders import LOCK_FILE, explain_no_run
 from katgym.evaluation.store import group_id, read_json, read_lock
 from katgym.evaluation.verification.report import VerifyCheck
 from katgym.play.limits import Limits
@@ -136,8 +137,15 @@ def read_bundle(folder: Path) -> tuple[Bundle, VerifyCheck]:
     `UsageError` for a folder that is no run, one without a chain, one with links in place of files.
     """
     check = VerifyCheck(name="files")
+    if not (folder / LOCK_FILE).exists():
+        raise UsageError(explain_no_run(folder))
     with _private_copy(folder, check) as copy:
         raw = read_lock(copy)
+        if raw.get("tts"):
+            raise UsageError(
+                f"{str(folder)!r} holds what was chosen of attempts (tts {raw['tts']}), which is"
+                f" not verified; its attempts are a run that can be: {str(folder / 'attempts')!r}"
+            )
         if raw.get("chain") != CHAIN_FORMAT:
             raise UsageError(
                 f"{str(folder)!r} has no hash chain (lock.json says {raw.get('chain')!r}, this"

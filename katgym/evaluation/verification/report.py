@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rich.table import Table
+from rich.text import Text
 
 from katgym.evaluation.statistics.number_text import count_text
+from katgym.text_table import TextTable
 
 _SHOWN = 3
 """Findings of a check that the table shows; `--json` has all."""
@@ -116,27 +117,27 @@ class VerifyReport:
         }
 
 
-def report_table(report: VerifyReport) -> Table:
+def report_table(report: VerifyReport) -> TextTable:
     """Return a table of the checks, the first findings of each with it."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("check", "verdict", "verified", "not", "refuted", "what"):
-        is_number = name in ("verified", "not", "refuted")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=name != "what")
     styles = {Verdict.VERIFIED: "green", Verdict.INCOMPLETE: "yellow", Verdict.REFUTED: "red"}
+    rows = []
     for check in report.checks.values():
         found = [*check.refuted, *check.unverified]
         shown = [*check.notes, *found[:_SHOWN]]
         if len(found) > _SHOWN:
             shown.append(f"and {len(found) - _SHOWN} more (--json)")
-        table.add_row(
-            check.name,
-            f"[{styles[check.verdict]}]{check.verdict}[/]",
-            count_text(check.num_verified),
-            count_text(len(check.unverified)),
-            count_text(len(check.refuted)),
-            "\n".join(map(_printable, shown)).replace("[", r"\["),
+        rows.append(
+            (
+                check.name,
+                Text(str(check.verdict), style=styles[check.verdict]),
+                count_text(check.num_verified),
+                count_text(len(check.unverified)),
+                count_text(len(check.refuted)),
+                "\n".join(map(_printable, shown)),
+            )
         )
-    return table
+    numbers = ("verified", "not", "refuted")
+    return TextTable(header=("check", "verdict", *numbers, "what"), rows=rows, right=numbers)
 
 
 def _printable(finding: str) -> str:

@@ -35,6 +35,7 @@ from katgym.evaluation.verification.recorded_policy import BY_POLICY
 from katgym.evaluation.verification.report import POLICY, Verdict, VerifyCheck, VerifyReport
 from katgym.evaluation.verification.rescore import FLOAT32, HALF, judge_scores
 from katgym.evaluation.verification.restep import restep
+from katgym.plugins.env_file import is_file_id
 from katgym.policies.base import Policy
 from katgym.policies.token_policy import TokenPolicy
 from katgym.policies.token_scores import TokenScorer
@@ -95,6 +96,11 @@ def _check_plan(bundle: Bundle) -> tuple[dict[str, PlannedEnv], VerifyCheck]:
     for env in lock.envs:
         if env.num_tasks != len(env.tasks):
             check.refuted.append(f"{env.env_id} has {len(env.tasks)} tasks, not {env.num_tasks}")
+            continue
+        if is_file_id(env.env_id):  # anybody's path, which making the env would run
+            check.unverified.append(
+                f"{env.env_id} is of a file, which verifying does not run: put it into a plugin"
+            )
             continue
         try:
             config = EvalConfig(

@@ -28,7 +28,7 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
 )
 from katgym.evaluation.statistics.intervals import Interval, wilson_interval
 from katgym.evaluation.statistics.summary import summarize
-from katgym.run_view.leaderboard_page import leaderboard_page
+from katgym.run_view.screens.leaderboard_page import leaderboard_page
 
 Make = Callable[..., dict[str, Any]]
 TOY = "katgym/Toy-v0"

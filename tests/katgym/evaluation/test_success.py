@@ -82,7 +82,6 @@ def test_commands_follow_it_in_a_process_that_does_not_know_the_env(run, tmp_pat
     _katgym("view", run, "--html", "--out", tmp_path / "pages")
     page = (tmp_path / "pages" / "index.html").read_text()
     assert 'aria-label="mean reward 0.375' in page
-    assert '<td class="n strong">0.375</td>' in page
     ranked = _katgym("leaderboard", run, "--by", "success_rate", "--json", "--out", tmp_path / "b")
     assert next(iter(json.loads(ranked).values()))["envs"][ENV_ID]["success"] == {
         "threshold": 0.5,

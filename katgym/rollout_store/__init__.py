@@ -23,6 +23,7 @@ from katgym.rollout_store.rollouts import (
 from katgym.rollout_store.sealing import SealReport
 from katgym.rollout_store.statistics import StoreStatistics, statistics
 from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store.store_folders import StoreReader
 
 __all__ = [
     "CollectReport",
@@ -34,6 +35,7 @@ __all__ = [
     "SealReport",
     "SessionRecord",
     "SessionStatus",
+    "StoreReader",
     "StoreStatistics",
     "StoredSession",
     "as_rollout",

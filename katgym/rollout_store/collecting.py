@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from katgym.errors import UnknownNameError, unknown_name
+from katgym.errors import check_name
 from katgym.rollout_store import live
 from katgym.rollout_store.records import ENDED, SessionStatus
 from katgym.rollout_store.sealing import OnStep, drop_shard, endable, recover, sealing
@@ -117,7 +117,6 @@ def _droppable_shards(
         found = connection.execute("SELECT name, last_s FROM shards ORDER BY name").fetchall()
     known = [row[0] for row in found]
     for name in named:
-        if name not in known:
-            raise UnknownNameError(unknown_name("shard", name, known))
+        check_name("shard", name, known)
     old = [row[0] for row in found if oldest_s is not None and row[1] < oldest_s]
     return sorted({*old, *named})

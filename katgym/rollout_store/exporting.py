@@ -24,6 +24,7 @@ from katgym.rollout_store.encoding import to_json
 from katgym.rollout_store.records import SessionStatus, StoredSession, reward_value
 from katgym.rollout_store.shards import import_pyarrow
 from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store.store_folders import StoreReader
 from katgym.system import whole_file
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def exporter(name: str) -> Exporter:
 
 
 def export(
-    store: RolloutStore,
+    store: RolloutStore | StoreReader,
     out: Path,
     *,
     format: str,

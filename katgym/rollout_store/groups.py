@@ -19,6 +19,7 @@ from katgym.play.rollout import Rollout, RolloutGroup
 from katgym.rollout_store.records import ENDED, SessionRecord, has_valid_reward
 from katgym.rollout_store.rollouts import as_rollout, rollout_of
 from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store.store_folders import StoreReader
 
 _READ_TOGETHER = 64
 """Sessions: a shard is looked through for them at once."""
@@ -140,7 +141,7 @@ def is_refused(record: SessionRecord) -> bool:
     return record.metadata.get(IS_REFUSED) is True
 
 
-def stored_rollouts(store: RolloutStore) -> Iterator[Rollout]:
+def stored_rollouts(store: RolloutStore | StoreReader) -> Iterator[Rollout]:
     """Yield every rollout that has ended, those of a group together in order of their attempts.
 
     Groups come in the order of their ids, whenever they were played and whether they are sealed or
@@ -164,7 +165,9 @@ def by_group(records: Iterable[SessionRecord]) -> dict[str, list[SessionRecord]]
     return groups
 
 
-def _read(store: RolloutStore, groups: Iterable[list[SessionRecord]]) -> Iterator[Rollout]:
+def _read(
+    store: RolloutStore | StoreReader, groups: Iterable[list[SessionRecord]]
+) -> Iterator[Rollout]:
     ids = [record.session_id for members in groups for record in members]
     for start in range(0, len(ids), _READ_TOGETHER):
         yield from map(as_rollout, store.stored_many(ids[start : start + _READ_TOGETHER]))

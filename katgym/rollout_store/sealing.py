@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UsageError, check_name
 from katgym.rollout_store import live
 from katgym.rollout_store.connections import Connections
 from katgym.rollout_store.records import ENDED, StoredSession
@@ -175,8 +175,7 @@ def drop_shard(connections: Connections, folder: Path, name: str, *, on_step: On
     """Remove a shard and its sessions for good; the caller holds `sealing`."""
     with connections.write(is_durable=True) as connection:
         known = [row[0] for row in connection.execute("SELECT name FROM shards")]
-        if name not in known:
-            raise UnknownNameError(unknown_name("shard", name, known))
+        check_name("shard", name, known)
         connection.execute("UPDATE shards SET state = 'dropped' WHERE name = ?", (name,))
         connection.execute("DELETE FROM sealed WHERE shard = ?", (name,))
     on_step("dropped")

@@ -6,12 +6,14 @@ meanwhile is listed twice rather than left out. Not here: all of them (`RolloutS
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 
 from katgym.errors import UsageError
 from katgym.rollout_store import live, shards
 from katgym.rollout_store.records import SessionRecord, SessionStatus
 from katgym.rollout_store.store import RolloutStore
+from katgym.rollout_store.store_folders import StoreReader
 
 _LIVE = "live"
 MAX_PAGE = 10_000
@@ -48,6 +50,49 @@ def read_page(
         if len(found) == limit:
             return found, f"{name}:{place + 1}"
     return found, ""
+
+
+def read_page_of_all(
+    reader: StoreReader,
+    *,
+    statuses: Collection[SessionStatus] = (),
+    after: str = "",
+    limit: int = 1000,
+) -> tuple[list[SessionRecord], str]:
+    """Return the next sessions of several stores, one store after the other; as `read_page`.
+
+    Where there are several, a cursor begins with the number of its store: `2/live:1000`.
+    """
+    if len(reader.stores) == 1:
+        return read_page(reader.stores[0], statuses=statuses, after=after, limit=limit)
+    place, slash, cursor = after.partition("/")
+    number = int(place) if place.isdecimal() and len(place) < 6 else len(reader.stores)
+    if after and not (slash and number < len(reader.stores)):
+        raise UsageError(f"after is the cursor of the page before, as '0/live:1000', got {after!r}")
+    found: list[SessionRecord] = []
+    for index in range(number if after else 0, len(reader.stores)):
+        more, cursor = read_page(
+            reader.stores[index], statuses=statuses, after=cursor, limit=limit - len(found)
+        )
+        found += more
+        if len(found) == limit:
+            return found, f"{index}/{cursor}" if cursor else _next_store(reader, index)
+    return found, ""
+
+
+def _next_store(reader: StoreReader, index: int) -> str:
+    return f"{index + 1}/{_LIVE}:0" if index + 1 < len(reader.stores) else ""
+
+
+def read_latest_of_all(
+    reader: StoreReader, *, statuses: Collection[SessionStatus] = (), limit: int
+) -> list[SessionRecord]:
+    """Return the latest sessions of several stores, the oldest of them first."""
+    found = [read_latest(store, statuses=statuses, limit=limit) for store in reader.stores]
+    if len(found) == 1:
+        return found[0]
+    records = sorted(itertools.chain(*found), key=lambda record: record.created_s)
+    return records[max(0, len(records) - limit) :]
 
 
 def read_latest(

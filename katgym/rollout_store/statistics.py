@@ -64,9 +64,15 @@ class StoreStatistics:
         }
 
 
-def statistics(store: RolloutStore) -> StoreStatistics:
-    """Count what a store holds; a shard that cannot be read is named in `unreadable`."""
+def statistics(*stores: RolloutStore) -> StoreStatistics:
+    """Count what stores hold together; a shard that cannot be read is named in `unreadable`."""
     found = StoreStatistics()
+    for store in stores:
+        _count_store(found, store)
+    return found
+
+
+def _count_store(found: StoreStatistics, store: RolloutStore) -> None:
     with store.connections.read() as connection:
         names = [
             row[0] for row in connection.execute("SELECT name FROM shards WHERE state = 'finished'")
@@ -88,9 +94,8 @@ def statistics(store: RolloutStore) -> StoreStatistics:
         found.failed_calls.update(call.kind for call in failed)
         found.num_sealed += len(records)
         _count(found, turns)
-    found.num_shards = len(names)
-    found.num_bytes = store.num_bytes()
-    return found
+    found.num_shards += len(names)
+    found.num_bytes += store.num_bytes()
 
 
 _LIVE_TURNS = (

@@ -77,7 +77,7 @@ class RolloutStore:
         if (folder / GATEWAYS).is_file():
             raise UsageError(
                 f"{str(folder)!r} holds the stores of several gateways: name one of them, as"
-                f" {str(folder / 'gateway-0')!r}"
+                f" {str(folder / 'gateway-0')!r}, to write; StoreReader reads all"
             )
         if not create and not cls.is_at(folder):
             raise UsageError(

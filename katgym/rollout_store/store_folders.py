@@ -1,16 +1,21 @@
-"""Stores of several gateways in one folder, a sub-folder each, and which of them has a session.
+"""Stores of several gateways in one folder, a sub-folder each: which has a session, reading all.
 
 Not here: the gateways (`katgym.gateway.shards`); the Parquet files of one store (`shards.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
 from katgym.errors import UsageError
+from katgym.rollout_store.records import SessionRecord, SessionStatus, StoredSession
 from katgym.rollout_store.store import GATEWAYS, RolloutStore
 from katgym.system import write_atomically
 
@@ -61,3 +66,79 @@ def shard_of(session_id: str, num_shards: int) -> int:
     """Return which of so many gateways has a session, by its id alone."""
     digest = hashlib.blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % num_shards
+
+
+class StoreReader:
+    """The stores that a folder holds, read as one; a context manager.
+
+    Methods are those of `RolloutStore`. Sessions come in the order of their beginning.
+
+    Example:
+        with StoreReader.open("games") as reader:  # of one gateway, or of --shards 4
+            print(reader.num_sessions())
+    """
+
+    def __init__(self, stores: Sequence[RolloutStore]) -> None:
+        """stores: open, and closed by this."""
+        self.stores = stores
+
+    @staticmethod
+    def is_at(folder: Path | str) -> bool:
+        """Return whether a folder is a store, or holds those of several gateways."""
+        return RolloutStore.is_at(folder) or num_shards_of(Path(folder)) > 0
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """Open all; `UsageError` for one that is missing or cannot be read."""
+        with contextlib.ExitStack() as opened:
+            stores = [
+                opened.enter_context(RolloutStore.open(found, create=False))
+                for found in store_folders(folder)
+            ]
+            opened.pop_all()
+        return cls(stores)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for store in self.stores:
+            store.close()
+
+    @property
+    def num_left_out(self) -> int:
+        """Times that a shard could not be read and was left out with a warning."""
+        return sum(store.num_left_out for store in self.stores)
+
+    def num_sessions(self) -> int:
+        """Return how many sessions there are."""
+        return sum(store.num_sessions() for store in self.stores)
+
+    def sessions(self, *, without_groups: Collection[str] = ()) -> list[SessionRecord]:
+        """Return all sessions."""
+        found = [store.sessions(without_groups=without_groups) for store in self.stores]
+        return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=_created_s)
+
+    def each(self, statuses: Sequence[SessionStatus] | None = None) -> Iterator[StoredSession]:
+        """Yield sessions with everything that is kept of them, store by store."""
+        for store in self.stores:
+            yield from store.each(statuses)
+
+    def stored(self, session_id: str) -> StoredSession:
+        """Return a session with everything that is kept of it."""
+        return self.stored_many([session_id])[0]
+
+    def stored_many(self, session_ids: Sequence[str]) -> list[StoredSession]:
+        """Return sessions in the order asked for; `UnknownNameError` if one is not there."""
+        *others, last = self.stores
+        found: dict[str, StoredSession] = {}
+        for store in others:
+            own = [i for i in session_ids if i not in found and store.has_session(i)]
+            found |= zip(own, store.stored_many(own), strict=True)
+        left = [i for i in session_ids if i not in found]
+        found |= zip(left, last.stored_many(left), strict=True)
+        return [found[session_id] for session_id in session_ids]
+
+
+def _created_s(record: SessionRecord) -> float:
+    return record.created_s

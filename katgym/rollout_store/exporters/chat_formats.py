@@ -5,6 +5,7 @@ Not here: formats of token ids (`token_formats.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,12 +16,16 @@ from katgym.rollout_store.exporting import ColumnType, Exporter
 from katgym.rollout_store.records import StoredSession
 from katgym.rollout_store.rollouts import as_rollout
 
+logger = logging.getLogger(__name__)
+
 
 def messages_rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
     """Yield a conversation for each path of a session, as chat SFT takes it.
 
     A session without branches is one row. On a branch what the model was shown there is the row, so
     an answer that both paths show is in both of them. Tool calls' arguments are text, as sampled.
+    A path with an answer that was sampled under a constraint is left out with a warning: nothing
+    here would tell a trainer not to train on it.
     """
     rollout = as_rollout(stored)
     # Without tokens they are one conversation.
@@ -28,6 +33,10 @@ def messages_rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
     if all(turn.tokens is not None for turn in rollout.turns):
         paths = [path.turns for path in rollout.trajectories()]
     for turns in paths:
+        held = [turn for turn in turns if rollout.turns[turn].constraint]
+        if held:
+            _log_left_out(stored, held[0])
+            continue
         yield {
             "messages": rollout.conversation(turns[-1]) if turns else [],
             "tools": _tools_text([rollout.turns[turn] for turn in turns]),
@@ -38,16 +47,28 @@ def messages_rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
 def prompt_completion_rows(stored: StoredSession) -> Iterator[dict[str, Any]]:
     """Yield the messages of each call and its answer, every answer in words exactly once.
 
-    Conversational prompt-completion data as TRL names it: only the completion is trained.
+    Conversational prompt-completion data as TRL names it: only the completion is trained. Answers
+    that were sampled under a constraint are left out with a warning.
     """
     for place, turn in enumerate(stored.turns):
-        if turn.answer is not None:
+        if turn.constraint:
+            _log_left_out(stored, place)
+        elif turn.answer is not None:
             yield {
                 "prompt": prompt_messages(stored.turns, place),
                 "completion": [turn.answer],
                 "tools": _tools_text([turn]),
                 **session_values(stored),
             }
+
+
+def _log_left_out(stored: StoredSession, place: int) -> None:
+    logger.warning(
+        "session %r: left out what holds the answer of call %d, sampled under a constraint (%s)",
+        stored.record.session_id,
+        place,
+        stored.turns[place].constraint,
+    )
 
 
 def _tools_text(turns: Sequence[Turn]) -> str | None:

@@ -1,6 +1,7 @@
 """Formats of token ids: `trl`, `verl` and `rows`; one row for each path of a session.
 
-Log-probs are None where a call's are not known. Not here: the paths (`Rollout.trajectories`);
+Log-probs are None where a call's are not known; what was sampled under a constraint is masked as a
+tool's tokens are. Not here: the paths (`Rollout.trajectories`);
 formats of messages (`chat_formats.py`).
 """
 

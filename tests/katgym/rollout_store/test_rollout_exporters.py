@@ -76,6 +76,31 @@ def test_each_answer_is_completed_once(filled: RolloutStore, tmp_path: Path) -> 
     ]
 
 
+HELD = {"sampling": {"constraint": "json_schema:ab"}}
+CONSTRAINED = [
+    turn(0, None, 0, [1, 2], [3], [ASKED], assistant("{}"), **HELD),
+    turn(1, 0, 3, [4], [5], [user("more")], assistant("two"), 1),
+]
+
+
+def test_what_was_sampled_under_a_constraint_is_masked_or_left_out(
+    store: RolloutStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(store, "s1", CONSTRAINED, reward=1.0)
+    (row,) = rows(store, tmp_path / "trl.jsonl", "trl")
+    assert row["labels"] == [-100, -100, -100, -100, 5]
+    assert (row["completion_ids"], row["logprobs"]) == ([5], [-5 / 8])
+    (row,) = rows(store, tmp_path / "rows.jsonl", "rows")
+    assert row["loss_mask"] == [False, False, False, False, True]
+    assert rows(store, tmp_path / "messages.jsonl", "messages") == []
+    (row,) = rows(store, tmp_path / "pairs.jsonl", "prompt-completion")
+    assert row["completion"] == [assistant("two")]
+    told = "'s1': left out what holds the answer of call 0, sampled under a constraint"
+    assert caplog.text.count(told) == 2
+    (row,) = rows(store, tmp_path / "rollouts.jsonl", "rollouts")
+    assert row["turns"][0]["sampling"] == HELD["sampling"]
+
+
 def test_trl_has_labels_for_sft_and_a_mask_for_rollout_functions(
     filled: RolloutStore, tmp_path: Path
 ) -> None:
@@ -131,6 +156,8 @@ def test_rollouts_without_tokens_are_left_out_where_tokens_are_needed(
         assert [row["prompt"] + row["completion"] for row in new] == [
             played.conversation(place) for place in range(len(played.turns))
         ]
+    elif name == "atif":
+        assert [row["session_id"] for row in new] == [played.episode_id]
     else:
         assert new == [plain_json(played)]
 
@@ -150,7 +177,7 @@ def test_sessions_are_chosen_by_status_and_reward(filled: RolloutStore, tmp_path
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(exporters()) - {"rollouts"}))  # those are text there
+@pytest.mark.parametrize("name", sorted(set(exporters()) - {"rollouts", "atif"}))  # text there
 def test_parquet_holds_what_json_lines_hold(
     filled: RolloutStore, tmp_path: Path, name: str
 ) -> None:

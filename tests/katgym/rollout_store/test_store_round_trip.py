@@ -71,7 +71,7 @@ def bits(turns: Sequence[Turn]) -> list[bytes]:
     return [struct.pack(f"<{len(found)}d", *found) for found in logprobs]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(drawn=sessions(), metadata=JSON, reward=st.none() | st.floats(-10, 10))
 @example(drawn=[], metadata={}, reward=None)
 def test_a_session_round_trips_through_both(

@@ -1,0 +1,1 @@
+"""ATIF, the trajectory format of Harbor: written from a store, read as rollouts. See README.md."""

@@ -1,6 +1,7 @@
 """Policies that need no model: `oracle` plays the env's own solution, `random` and `noop` below it.
 
 `oracle?max_calls=1` gives the solution's tool calls one a turn: a teacher that works step by step.
+`oracle?accuracy=0.6` plays six episodes of ten by the solution, the others at random.
 
 Not here: the solutions and what makes sense (`Env.oracle_action`, `Env.random_action`); actions
 from a file (`scripted.py`).
@@ -46,7 +47,12 @@ class OracleConfig:
     max_calls: int | None = None
     """Tool calls of one turn; None: as many as the env's solution makes."""
 
+    accuracy: float = 1.0
+    """Chance that an episode is played by the solution; the others are played at random."""
+
     def __post_init__(self) -> None:
+        if not 0 <= self.accuracy <= 1:
+            raise UsageError(f"accuracy is between 0 and 1, got {self.accuracy!r}")
         if self.max_calls is not None and self.max_calls < 1:
             raise UsageError(f"max_calls is an int >= 1, got {self.max_calls!r}")
 
@@ -80,7 +86,13 @@ def oracle(rest: str) -> ActionPolicy:
         raise UsageError(f"policy 'oracle' takes nothing behind its name, got {rest!r}")
     form = "oracle[?option=value&...]"
     _, config = parse_options(f"oracle{rest}", OracleConfig, form=form)
-    return ActionPolicy(f"oracle{rest}", lambda context: oracle_actions(context, config.max_calls))
+
+    def begin(context: EpisodeContext) -> Iterator[Action]:
+        if random.Random(context.seed).random() < config.accuracy:
+            return oracle_actions(context, config.max_calls)
+        return random_actions(context)
+
+    return ActionPolicy(f"oracle{rest}", begin)
 
 
 def random_play(rest: str) -> ActionPolicy:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UsageError, check_name
 
 C = TypeVar("C")
 
@@ -34,8 +34,7 @@ def parse_options(rest: str, config_class: type[C], *, form: str) -> tuple[str, 
     except ValueError as e:
         raise UsageError(f"cannot read options {query!r}; the form is {form}") from e
     for name, value in pairs:
-        if name not in types:
-            raise UnknownNameError(unknown_name("policy option", name, types))
+        check_name("policy option", name, types)
         if not value:
             raise UsageError(f"option {name!r} has no value; the form is {form}")
     try:

@@ -35,6 +35,9 @@ class RetryConfig:
     """Pause before the first retry; doubles with each, and is shortened at random by up to half."""
     max_pause_s: float = 30.0
     """No pause is longer, whatever the server asks for."""
+    should_await_start: bool = True
+    """Whether a server that never answered and refuses a connection is asked again, as it may be
+    starting."""
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
@@ -77,6 +80,7 @@ class HttpClient:
     """Requests in flight; more wait for a connection, and that wait is not counted as time."""
     num_retries: int = 0
     """Retries made so far."""
+    _has_answered: bool = False
     _client: httpx.AsyncClient | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -110,6 +114,11 @@ class HttpClient:
             try:
                 return await self._attempt(method, url, body, headers)
             except _PassingError as e:
+                is_refused = isinstance(e.__cause__, httpx.ConnectError) and not self._has_answered
+                if is_refused and not self.retry.should_await_start:
+                    raise PolicyError(
+                        f"{e.error}. Is the server running, and the URL right?"
+                    ) from e
                 if attempt == self.retry.max_retries:
                     raise e.error from e.__cause__
                 pause_s = self.retry.pause_s(attempt, e.asked_s)
@@ -133,6 +142,7 @@ class HttpClient:
         except httpx.TransportError as e:
             unreachable = PolicyError(f"cannot reach {url}: {type(e).__name__}: {e}")
             raise _PassingError(unreachable) from e
+        self._has_answered = True
         status, text = response.status_code, response.text
         if status < 300:
             return response

@@ -1,6 +1,7 @@
 """`openai:URL#MODEL`: any OpenAI-compatible chat API, for evaluation; records no tokens.
 
-`openai:https://api.openai.com/v1#gpt-4.1-mini`. The key comes from `OPENAI_API_KEY`.
+`openai:https://api.openai.com/v1#gpt-4.1-mini`. The key comes from `OPENAI_API_KEY`, or from the
+environment variable that the URI names: `...#MODEL?key=OTHER_API_KEY`.
 
 Not here: training on its answers (`vllm:` and `hf:` record tokens).
 """
@@ -19,6 +20,7 @@ from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 from katgym.policies.endpoints.http_retry import HttpClient, HttpStatusError, RetryConfig
 from katgym.policies.uri_options import parse_options
 
+KEY_VARIABLE = "OPENAI_API_KEY"
 FORM = "openai:URL#MODEL[?option=value&...], as in openai:https://api.openai.com/v1#gpt-4.1-mini"
 _CONTEXT_WORDS = ("context_length_exceeded", "context length", "context window", "too long")
 
@@ -35,6 +37,8 @@ class OpenAIChatConfig:
     """Attempts after the first, on 429, 5xx and broken connections."""
     max_tokens_field: str = "max_tokens"
     """Name of the request field; some models take `max_completion_tokens` only."""
+    key: str = KEY_VARIABLE
+    """Environment variable that holds the API key."""
 
 
 class OpenAIChatPolicy(Policy):
@@ -54,7 +58,11 @@ class OpenAIChatPolicy(Policy):
         self.config = config or OpenAIChatConfig()
         self.http = HttpClient(
             base_url=url,
-            retry=RetryConfig(timeout_s=self.config.timeout_s, max_retries=self.config.max_retries),
+            retry=RetryConfig(
+                timeout_s=self.config.timeout_s,
+                max_retries=self.config.max_retries,
+                should_await_start=False,
+            ),
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             max_connections=self.config.max_concurrency,
         )
@@ -135,12 +143,10 @@ def from_uri(rest: str) -> OpenAIChatPolicy:
     url, _, model = head.partition("#")
     if not url.startswith(("http://", "https://")) or not model:
         raise UsageError(f"cannot read policy 'openai:{rest}'; its form is {FORM}")
+    if config.key != KEY_VARIABLE and config.key not in os.environ:
+        raise UsageError(f"environment variable {config.key!r}, which holds the key, is not set")
     return OpenAIChatPolicy(
-        url,
-        model,
-        name=f"openai:{rest}",
-        config=config,
-        api_key=os.environ.get("OPENAI_API_KEY", ""),
+        url, model, name=f"openai:{rest}", config=config, api_key=os.environ.get(config.key, "")
     )
 
 

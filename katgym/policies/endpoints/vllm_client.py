@@ -31,6 +31,7 @@ except ImportError as e:
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig, bearer
 from katgym.policies.expert_routes import first_told
+from katgym.policies.model_source import model_source
 from katgym.policies.rendering.chat_format import num_common
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
@@ -131,7 +132,7 @@ class VllmPolicy(TokenPolicy):
             max_connections=config.max_concurrency,
         )
         card, has_generate = run_sync(_ask_server(http, model))
-        source = config.tokenizer or card.get("root") or model
+        source = model_source(config.tokenizer or card.get("root") or model)
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(source)
             model_config = AutoConfig.from_pretrained(source)

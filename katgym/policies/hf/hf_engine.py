@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from katgym.errors import PolicyError, UsageError
+from katgym.policies.hf.cpu_attention import can_be_invariant
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.prefill_plan import PrefillPlan
 from katgym.policies.hf.row_batch import RowBatch
@@ -49,6 +50,9 @@ class HfEngineConfig:
     """Prompt tokens computed in one forward, and between two decoded tokens of running requests."""
     max_cached_tokens: int = 8192
     """Tokens of finished requests whose keys and values are kept for reuse; 0 keeps none."""
+    is_batch_invariant: bool = False
+    """Whether what a request is answered does not depend, bit for bit, on those beside it and on
+    what was known of its prompt: in float32 on a CPU."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_batch_tokens", "max_prefill_tokens"):
@@ -73,11 +77,18 @@ class BatchEngine:
 
     def __init__(self, model: Any, config: HfEngineConfig | None = None) -> None:
         self.config = config or HfEngineConfig()
+        if self.config.is_batch_invariant and not can_be_invariant(model):
+            raise UsageError(
+                "is_batch_invariant is of models that attend by 'sdpa' in float32 on a CPU; this"
+                f" one attends by {model.config._attn_implementation!r} in {model.dtype} on"
+                f" {model.device}"
+            )
         self.version = 0
         self.batch = RowBatch(
             model,
             max_cached_tokens=self.config.max_cached_tokens,
             max_prefill_tokens=self.config.max_prefill_tokens,
+            is_batch_invariant=self.config.is_batch_invariant,
         )
         self._waiting: deque[Request] = deque()
         self._paused: deque[Request] = deque()

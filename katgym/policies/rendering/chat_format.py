@@ -38,13 +38,18 @@ class ChatFormat:
     name: str
     """Whose format it is, for errors."""
 
-    def render(self, messages: Sequence[Message], tools: Tools) -> list[int]:
-        """Return the prompt of a conversation; `PolicyError` if the format cannot hold it."""
+    def render(
+        self, messages: Sequence[Message], tools: Tools, *, is_answer_next: bool = True
+    ) -> list[int]:
+        """Return the prompt of a conversation; `PolicyError` if the format cannot hold it.
+
+        is_answer_next: whether it ends where the model's answer begins.
+        """
         try:
             ids = self.renderer.render_ids(
                 for_renderer(messages),
                 tools=tools,
-                add_generation_prompt=True,
+                add_generation_prompt=is_answer_next,
             )
         except Exception as e:  # chat templates refuse conversations with errors of any type
             raise PolicyError(

@@ -52,6 +52,21 @@ def calls_per_turn(env, player, **kwargs):
     return [len(turn.tool_results) for turn in rollout.turns], rollout
 
 
+@pytest.mark.parametrize(("accuracy", "low", "high"), [(0, 0, 0), (0.4, 0.25, 0.55), (1, 1, 1)])
+def test_an_oracle_of_some_accuracy_is_right_as_often_and_the_same_again(accuracy, low, high):
+    async def play():
+        group = await katgym.run_group(
+            Pick(), f"oracle?accuracy={accuracy}", group_size=100, seed=1
+        )
+        return [
+            f"Say {r.messages[-1]['content']}." == r.messages[0]["content"] for r in group.rollouts
+        ]
+
+    found = asyncio.run(play())
+    assert low <= sum(found) / len(found) <= high
+    assert asyncio.run(play()) == found
+
+
 @pytest.mark.parametrize("level", [6, 10])
 @pytest.mark.parametrize("max_calls", [1, 2, 3])
 def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns(level, max_calls):

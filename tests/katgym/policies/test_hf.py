@@ -239,7 +239,7 @@ def test_loads_a_directory_by_uri(model_directory, model):
     ("rest", "error", "text"),
     [
         ("", UsageError, "its form is hf:MODEL"),
-        ("/no/such/directory", UsageError, "cannot load '/no/such/directory'"),
+        ("/no/such/directory", UsageError, "there is no folder '/no/such/directory'"),
         ("x?dtyp=float32", UnknownNameError, "Did you mean 'dtype'?"),
         ("x?dtype=int8", UsageError, "dtype is one of float32, bfloat16, float16, got 'int8'"),
         ("x?max_batch_size=two", UsageError, "Expected `int`"),

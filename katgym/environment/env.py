@@ -16,7 +16,6 @@ Not here: who plays (`policies/`), the loop (`agent_loop.py`), ids (`registry.py
 
 from __future__ import annotations
 
-import inspect
 import logging
 import random
 from collections.abc import Awaitable, Mapping, Sequence
@@ -29,18 +28,18 @@ from katgym.environment.failure import FAILURE_TABLE, FailureKind
 from katgym.environment.messages import (
     Action,
     Message,
+    as_messages,
     normalize_action,
     render_message,
     system,
-    user,
 )
 from katgym.environment.reward import Reward, Rubric, Success
 from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.environment.spaces import AssistantMessage, Messages
 from katgym.environment.task import SPLITS, Task, TaskSet
-from katgym.environment.tool import Tool, collect_tools
-from katgym.errors import EpisodeStateError, UnknownNameError, UsageError, unknown_name
-from katgym.system.sync import run_sync
+from katgym.environment.tool import Tool, collect_tools, tools_by_name
+from katgym.errors import EpisodeStateError, UsageError, check_name
+from katgym.system.sync import maybe_await, run_sync
 
 logger = logging.getLogger(__name__)
 
@@ -114,15 +113,14 @@ class Env(gymnasium.Env[Observation, Action]):
         if render_mode not in (None, "ansi"):
             raise UsageError(f"unknown render_mode {render_mode!r}; allowed: None, 'ansi'")
         self.render_mode = render_mode
-        self.split = self._check_split(split if split is not None else self.splits[0])
+        self.split = check_name("split", self.splits[0] if split is None else split, self.splits)
         self.max_turns = self._check_max_turns(
             self.default_max_turns if max_turns is None else max_turns
         )
         self.scheduler = scheduler or _SCHEDULER
         self.rubric = self.class_rubric
-        self.tools: Mapping[str, Tool] = self.class_tools
         self.observation_space = Messages()
-        self.action_space = AssistantMessage(self.tools)
+        self.action_space: AssistantMessage = AssistantMessage()
         self.task: Task = Task(task_id="")
         self.seat = self.seats[0]
         self.messages: list[Message] = []
@@ -134,6 +132,7 @@ class Env(gymnasium.Env[Observation, Action]):
         """What an episode leaves, a patch say, as JSON values: recorded, not shown to policies."""
         self.is_running = False
         """Whether an episode is under way: reset has begun and no reward was given yet."""
+        self.tools = self.class_tools
         self._is_terminated = False
         self._episode_max_turns = self.max_turns
         self._task_sets: dict[str, TaskSet] = {}
@@ -185,6 +184,17 @@ class Env(gymnasium.Env[Observation, Action]):
 
     # ---- what an author may call
 
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What the policy may call, by name; what `setup` assigns, until the episode ends."""
+        return self.action_space.tools
+
+    @tools.setter
+    def tools(self, tools: Mapping[str, Tool]) -> None:
+        self.action_space.tools = tools_by_name(tools.values())
+        if not self.is_running:
+            self._own_tools = tools
+
     def finish(self, reason: str = "") -> None:
         """End the episode with the current step; for tools, `reply` and `after_tools`."""
         self._is_terminated = True
@@ -200,7 +210,7 @@ class Env(gymnasium.Env[Observation, Action]):
 
     def tasks(self, split: str | None = None) -> TaskSet:
         """Return the tasks of a split (default: this env's), loaded on first use."""
-        name = self._check_split(split if split is not None else self.split)
+        name = check_name("split", self.split if split is None else split, self.splits)
         if name not in self._task_sets:
             loaded = self.load_tasks(name)
             if not isinstance(loaded, TaskSet):
@@ -224,15 +234,13 @@ class Env(gymnasium.Env[Observation, Action]):
             raise UsageError(f"seed is an int >= 0 or None, got {seed!r}")
         options = dict(options or {})
         for key in options:
-            if key not in RESET_OPTIONS:
-                raise UnknownNameError(unknown_name("reset option", key, RESET_OPTIONS))
-        component, names = self.success.component, [item.name for item in self.rubric.scorers]
-        if component and component not in names:
-            raise UnknownNameError(unknown_name("component of success", component, names))
+            check_name("reset option", key, RESET_OPTIONS)
+        if component := self.success.component:
+            check_name("component of success", component, [s.name for s in self.rubric.scorers])
         if self.is_running:
             await self._end_episode()
         gymnasium.Env.reset(self, seed=seed)
-        split = self._check_split(options.get("split") or self.split)
+        split = check_name("split", options.get("split") or self.split, self.splits)
         chosen = options.get("max_turns")
         turns = self.max_turns if chosen is None else chosen
         self._episode_max_turns = self._check_max_turns(turns)
@@ -251,7 +259,7 @@ class Env(gymnasium.Env[Observation, Action]):
         self.seat = self.seats[0]
         try:
             await self.setup()
-            opening = await _maybe_await(self.opening())
+            opening = await maybe_await(self.opening())
         except BaseException:
             try:  # what is left of the episode; the failure itself is what the caller hears of
                 await self._end_episode()
@@ -259,7 +267,7 @@ class Env(gymnasium.Env[Observation, Action]):
                 logger.warning("teardown after a failed setup failed too", exc_info=True)
             raise
         observation = [system(self.system_prompt)] if self.system_prompt else []
-        observation += _as_messages(opening)
+        observation += as_messages(opening)
         self.messages += observation
         return observation, self._info()
 
@@ -282,11 +290,11 @@ class Env(gymnasium.Env[Observation, Action]):
             observation += [result.to_message() for result in self.last_tool_results]
             observation += await self.after_tools(self.last_tool_results)
         else:
-            answer = await _maybe_await(self.reply(message))
+            answer = await maybe_await(self.reply(message))
             if answer is None:
                 self.finish("answered")
             else:
-                observation += _as_messages(answer)
+                observation += as_messages(answer)
         self.messages += observation
         truncated = False
         if not self._is_terminated and self.num_turns >= self._episode_max_turns:
@@ -325,7 +333,10 @@ class Env(gymnasium.Env[Observation, Action]):
 
     async def _end_episode(self) -> None:
         self.is_running = False
-        await self.teardown()
+        try:
+            await self.teardown()
+        finally:
+            self.tools = self._own_tools
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -380,21 +391,8 @@ class Env(gymnasium.Env[Observation, Action]):
             info["end_reason"] = self.end_reason
         return info
 
-    def _check_split(self, split: str) -> str:
-        if split not in self.splits:
-            raise UnknownNameError(unknown_name("split", split, self.splits))
-        return split
-
     @staticmethod
     def _check_max_turns(max_turns: int) -> int:
         if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise UsageError(f"max_turns is an int >= 1, got {max_turns!r}")
         return max_turns
-
-
-async def _maybe_await(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-def _as_messages(value: str | Sequence[Message]) -> list[Message]:
-    return [user(value)] if isinstance(value, str) else list(value)

@@ -53,6 +53,11 @@ Action = str | Message
 """What `Env.step` takes: one assistant message, or its text."""
 
 
+def as_messages(value: str | Sequence[Message]) -> list[Message]:
+    """Return messages as a list; a text is a user message."""
+    return [user(value)] if isinstance(value, str) else list(value)
+
+
 def user(content: str) -> Message:
     """Return a user message."""
     return {"role": "user", "content": content}

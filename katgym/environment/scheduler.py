@@ -176,7 +176,7 @@ async def run_calls(
     is_open = False
     for index, call in enumerate(calls):
         name = call["function"]["name"]
-        is_parallel = name in tools and tools[name].is_parallel
+        is_parallel = name in tools and tools[name].parallel
         if not (is_parallel and is_open):
             stages.append([])
             is_open = is_parallel

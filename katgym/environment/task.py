@@ -100,6 +100,7 @@ class ProceduralTaskSet(TaskSet):
     `{prefix}{split}-{index:06d}`. `rng` is seeded from the split's name and the index, so splits
     never share a stream.
 
+    size: tasks of the split; None is 10,000 in `train`, 1,000 in every other.
     splits: all splits of the env. A task is then drawn again until the hash of its prompt falls to
         `split`, so that no two splits share a prompt: a few calls of `make_task` for each task.
         `UsageError` if none of `MAX_DRAWS` falls to it. Without `splits`, where few different
@@ -112,11 +113,14 @@ class ProceduralTaskSet(TaskSet):
         self,
         make_task: Callable[[np.random.Generator, int], Task],
         *,
-        size: int,
+        size: int | None = None,
         split: str = "train",
         prefix: str = "",
         splits: Sequence[str] = (),
     ) -> None:
+        size = (10_000 if split == "train" else 1_000) if size is None else size
+        if size < 1:
+            raise UsageError(f"size is at least 1, got {size!r}")
         if splits and split not in splits:
             raise UnknownNameError(unknown_name("split", split, splits))
         self.split = split

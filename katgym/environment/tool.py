@@ -5,10 +5,11 @@ Not here: running the calls of a turn (`scheduler.py`).
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar, get_type_hints, overload
@@ -20,7 +21,10 @@ from katgym.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__katgym_tool__"
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MAX_NAME = 64
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{_MAX_NAME}}}")
+_SCHEMA_KEYS = ("parameters", "inputSchema", "input_schema")
+"""Where OpenAI, MCP and Anthropic put it."""
 RESERVED_NAMES = frozenset({"reset", "step", "areset", "astep", "state", "close", "render"})
 """The policy sees tools only; a tool may not be called like a part of the env's own interface."""
 
@@ -29,7 +33,7 @@ RESERVED_NAMES = frozenset({"reset", "step", "areset", "astep", "state", "close"
 class ToolOptions:
     """What `@katgym.tool` was given."""
 
-    is_parallel: bool = False
+    parallel: bool = False
     """Calls of this tool may run at the same time as other parallel calls of the turn."""
     timeout_s: float | None = None
     """Wall seconds for one call; None takes the scheduler's `tool_timeout_s`."""
@@ -50,9 +54,12 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]
     fn: Callable[..., Any]
-    is_parallel: bool = False
+    parallel: bool = False
     timeout_s: float | None = None
     takes_self: bool = False
+    """Whether `fn` is given the env that plays as its first argument."""
+    source_name: str = ""
+    """What its maker calls it where that is no name for a policy; "" is `name`."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)}  # nothing cached
@@ -65,6 +72,8 @@ class Tool:
                 f"tool name {self.name!r} is reserved: the policy sees tools only, never the env's"
                 f" own methods ({', '.join(sorted(RESERVED_NAMES))})"
             )
+        if not self.source_name:
+            object.__setattr__(self, "source_name", self.name)
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise UsageError(f"tool {self.name!r}: timeout_s is > 0, got {self.timeout_s!r}")
         try:
@@ -164,29 +173,38 @@ class Tool:
         }
 
     @classmethod
-    def from_mcp(
+    def from_schema(
         cls,
         spec: Mapping[str, Any],
         fn: Callable[..., Any],
         *,
-        is_parallel: bool = False,
+        parallel: bool = False,
         timeout_s: float | None = None,
     ) -> Tool:
-        """Build a tool from an MCP tool object; `fn` answers its calls.
+        """Build a tool from a description in JSON; `fn` takes what it says, as keywords.
 
-        MCP's `annotations.readOnlyHint` is only a hint and does not make a tool parallel.
+        spec: of OpenAI (nested or flat), Anthropic or the Model Context Protocol: a name, a
+            description and a JSON Schema. A name that policies cannot call (with dots, of over 64
+            characters, reserved) is mapped to one that they can; `source_name` keeps it.
+        parallel: MCP's `annotations.readOnlyHint` is only a hint and does not make a tool parallel.
         """
-        try:
-            name, parameters = spec["name"], spec["inputSchema"]
-        except KeyError as e:
-            raise UsageError(f"an MCP tool needs 'name' and 'inputSchema', got {spec!r}") from e
+        function = spec.get("function", spec)
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"a tool's description has a 'name', got {spec!r}")
+        schemas = (function[key] for key in _SCHEMA_KEYS if function.get(key) is not None)
+        parameters = next(schemas, {"type": "object", "properties": {}})
+        if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+            raise UsageError(f"tool {name!r}: its JSON Schema is of type object, got {parameters}")
         return cls(
-            name=name,
-            description=spec.get("description", ""),
+            name=callable_name(name),
+            description=function.get("description") or "",
             parameters=parameters,
             fn=fn,
-            is_parallel=is_parallel,
+            parallel=parallel,
             timeout_s=timeout_s,
+            takes_self=_takes_self(fn),
+            source_name=name,
         )
 
     @classmethod
@@ -199,15 +217,14 @@ class Tool:
         options = options or getattr(fn, _MARK, None) or ToolOptions()
         name = options.name or fn.__name__
         description, descriptions = _parse_docstring(inspect.getdoc(fn) or "")
-        takes_self = next(iter(inspect.signature(fn).parameters), "") == "self"
         return cls(
             name=name,
             description=description,
             parameters=_schema(fn, name, descriptions),
             fn=fn,
-            is_parallel=options.is_parallel,
+            parallel=options.parallel,
             timeout_s=options.timeout_s,
-            takes_self=takes_self,
+            takes_self=_takes_self(fn),
         )
 
 
@@ -240,13 +257,37 @@ def tool(
         anything that writes the env's state.
     timeout_s: wall seconds for one call; None takes the scheduler's `tool_timeout_s`.
     """
-    options = ToolOptions(is_parallel=parallel, timeout_s=timeout_s, name=name)
+    options = ToolOptions(parallel=parallel, timeout_s=timeout_s, name=name)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
         return function
 
     return mark if fn is None else mark(fn)
+
+
+def callable_name(name: str) -> str:
+    """Return a name that policies can call for any other; itself where it is one.
+
+    Example:
+        callable_name("files.read") == "files_read"
+    """
+    mapped = re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if len(mapped) > _MAX_NAME:  # what tells long names apart is anywhere in them
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        mapped = f"{mapped[: _MAX_NAME - len(digest) - 1]}_{digest}"
+    return f"{mapped}_" if mapped in RESERVED_NAMES else mapped
+
+
+def tools_by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
+    """Return tools by the names that policies call them; no two may share one."""
+    found: dict[str, Tool] = {}
+    for made in tools:
+        other = found.setdefault(made.name, made)
+        if other is not made:
+            told = sorted({other.source_name, made.source_name})
+            raise UsageError(f"two tools are named {made.name!r} ({', '.join(map(repr, told))})")
+    return found
 
 
 def collect_tools(env_class: type) -> dict[str, Tool]:
@@ -258,13 +299,17 @@ def collect_tools(env_class: type) -> dict[str, Tool]:
                 methods[attribute] = member
             else:
                 methods.pop(attribute, None)
-    tools: dict[str, Tool] = {}
-    for method in methods.values():
-        made = Tool.from_function(method)
-        if made.name in tools:
-            raise UsageError(f"{env_class.__name__} has two tools named {made.name!r}")
-        tools[made.name] = made
-    return tools
+    try:
+        return tools_by_name(map(Tool.from_function, methods.values()))
+    except UsageError as e:
+        raise UsageError(f"{env_class.__name__}: {e}") from e
+
+
+def _takes_self(fn: Callable[..., Any]) -> bool:
+    try:
+        return next(iter(inspect.signature(fn).parameters), "") == "self"
+    except ValueError:  # a built-in without a signature
+        return False
 
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:

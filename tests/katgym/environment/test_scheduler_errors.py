@@ -114,7 +114,7 @@ def test_a_wrong_signature_is_that_calls_error_and_leaks_nothing() -> None:
         return ""
 
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
-    wrong = Tool(name="wrong", description="", parameters=schema, fn=takes_none, is_parallel=True)
+    wrong = Tool(name="wrong", description="", parameters=schema, fn=takes_none, parallel=True)
 
     async def go() -> list[ToolResult]:
         calls = assistant("", [("quick", {}), ("wrong", {"x": 1})])["tool_calls"]

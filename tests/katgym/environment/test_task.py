@@ -130,6 +130,16 @@ def test_splits_that_are_told_share_no_prompt_and_what_cannot_be_split_is_an_err
         dice("dev", 60)
 
 
+def test_a_split_has_a_usual_size_and_is_never_empty() -> None:
+    def make(rng: np.random.Generator, index: int) -> Task:
+        return Task(task_id="", prompt=str(index))
+
+    sizes = [len(ProceduralTaskSet(make, split=split)) for split in SPLITS]
+    assert sizes == [10_000, 1_000, 1_000]
+    with pytest.raises(UsageError, match="size is at least 1, got 0"):
+        ProceduralTaskSet(make, size=0)
+
+
 def _is_drawn(tasks: ProceduralTaskSet) -> bool:
     try:
         return bool(tasks[0])

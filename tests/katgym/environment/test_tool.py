@@ -56,13 +56,13 @@ def test_decorator_forms() -> None:
 
     tools = Forms.class_tools
     assert list(tools) == ["echo", "note", "bare", "called", "other-name"]
-    assert (tools["bare"].is_parallel, tools["bare"].timeout_s, tools["bare"].is_async) == (
+    assert (tools["bare"].parallel, tools["bare"].timeout_s, tools["bare"].is_async) == (
         False,
         None,
         False,
     )
     full = tools["other-name"]
-    assert (full.is_parallel, full.timeout_s, full.is_async) == (True, 2.5, True)
+    assert (full.parallel, full.timeout_s, full.is_async) == (True, 2.5, True)
     assert Forms().bare() is None  # still an ordinary method
 
 
@@ -75,7 +75,7 @@ def test_subclasses_override_and_drop_tools() -> None:
         note = None  # type: ignore[assignment]  # how a subclass drops a tool
 
     assert list(Child.class_tools) == ["echo"]
-    assert not Child.class_tools["echo"].is_parallel
+    assert not Child.class_tools["echo"].parallel
     assert list(Child.class_tools["echo"].parameters["properties"]) == ["text", "times"]
     assert list(EchoEnv.class_tools) == ["echo", "note"]
 
@@ -100,28 +100,26 @@ def test_two_tools_of_one_name_are_refused() -> None:
         @tool(name="go")
         def b(self) -> None: ...
 
-    with pytest.raises(UsageError, match=r"^Twice has two tools named 'go'$"):
+    with pytest.raises(UsageError, match=r"^Twice: two tools are named 'go' \('go'\)$"):
         collect_tools(Twice)
 
 
 def test_openai_and_mcp_shapes_round_trip() -> None:
-    made = Tool.from_function(search, ToolOptions(is_parallel=True, timeout_s=3))
+    made = Tool.from_function(search, ToolOptions(parallel=True, timeout_s=3))
     openai = made.to_openai()
     assert openai["type"] == "function"
     assert openai["function"]["parameters"] == dict(made.parameters)
     mcp = json.loads(json.dumps(made.to_mcp()))
     assert sorted(mcp) == ["description", "inputSchema", "name"]
-    again = Tool.from_mcp(mcp, search, timeout_s=3)
+    again = Tool.from_schema(mcp, search, timeout_s=3)
     assert again.to_mcp() == mcp
-    assert (again.is_parallel, again.timeout_s, again.takes_self) == (False, 3, False)
+    assert (again.parallel, again.timeout_s, again.takes_self) == (False, 3, True)
 
 
 def test_mcp_read_only_hint_makes_nothing_parallel() -> None:
     spec = {"name": "f", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
-    assert not Tool.from_mcp(spec, print).is_parallel
-    assert Tool.from_mcp(spec, print, is_parallel=True).is_parallel
-    with pytest.raises(UsageError, match="an MCP tool needs 'name' and 'inputSchema', got"):
-        Tool.from_mcp({"name": "f"}, print)
+    assert not Tool.from_schema(spec, print).parallel
+    assert Tool.from_schema(spec, print, parallel=True).parallel
 
 
 class Client:
@@ -134,7 +132,7 @@ def test_mcp_functions_may_be_partials_and_callable_objects() -> None:
         "name": "f",
         "inputSchema": {"type": "object", "properties": {"x": {"type": "integer"}}},
     }
-    partial = Tool.from_mcp(spec, functools.partial(Client.__call__, Client()))
-    for made in (partial, Tool.from_mcp(spec, Client())):
+    partial = Tool.from_schema(spec, functools.partial(Client.__call__, Client()))
+    for made in (partial, Tool.from_schema(spec, Client())):
         assert made.is_async
         assert made.convert({"x": 1}) == {"x": 1}

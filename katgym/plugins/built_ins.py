@@ -20,11 +20,11 @@ POLICIES = {
         "scripted:FILE plays the actions in a file",
     ),
     "hf": (
-        "katgym.policies.hf.hf_policy:from_uri",
+        "katgym.policies.hf:from_uri",
         "hf:MODEL runs a transformers model in this process",
     ),
     "smollm2": (
-        "katgym.policies.hf.smollm2:from_uri",
+        "katgym.policies.hf.hf_policy:smollm2_from_uri",
         "SmolLM2-135M-Instruct from PyPI, on a CPU",
     ),
     "vllm": (
@@ -74,6 +74,10 @@ EXPORTERS = {
         "katgym.rollout_store.exporters.chat_formats:ROLLOUTS",
         "whole rollouts as `katgym eval` writes them, for `katgym train`",
     ),
+    "atif": (
+        "katgym.rollout_store.atif.writing:ATIF",
+        "trajectories of ATIF 1.8, Harbor's format, one for each path of a session (SFT)",
+    ),
     "rows": (
         "katgym.rollout_store.exporters.token_formats:ROWS",
         "the fields of katgym_trainer.Row",
@@ -100,3 +104,13 @@ def katgym_register_exporters(register: RegisterNamed) -> None:
     """Register every built-in format."""
     for name, (entry_point, description) in EXPORTERS.items():
         register(name, entry_point, description=description)
+
+
+@hookimpl
+def katgym_register_commands(register: RegisterNamed) -> None:
+    """Register `katgym demo`: here, so that plugins can add demos of their own."""
+    register(
+        "demo",
+        "katgym.cli.demo.demo_command:add_arguments",
+        description="watch a small language model play; demo train: watch one learn",
+    )

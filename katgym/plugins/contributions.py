@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from katgym.errors import DuplicateIdError, UnknownNameError, UsageError, unknown_name
+from katgym.errors import DuplicateIdError, UnknownNameError, UsageError, check_name, unknown_name
 from katgym.hookspecs import EntryPoint
 
 _ENV_ID = re.compile(
@@ -193,8 +193,7 @@ class Staging:
         self, kind: str, name: str, entry_point: EntryPoint, *, description: str = ""
     ) -> None:
         """Stage an algorithm; see `hookspecs.RegisterAlgorithm`."""
-        if kind not in ALGORITHM_KINDS:
-            raise UnknownNameError(unknown_name("kind of algorithm", kind, ALGORITHM_KINDS))
+        check_name("kind of algorithm", kind, ALGORITHM_KINDS)
         self._register_entry(EntryKind(kind), name, entry_point, description=description)
 
     def _register_entry(

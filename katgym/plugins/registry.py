@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -24,6 +25,7 @@ from katgym.hookspecs import EntryPoint
 from katgym.plugins import loader
 from katgym.plugins.contributions import EnvSpec, Owner, load_entry_point, parse_env_id
 from katgym.plugins.discovery import RESERVED_NAMESPACE, PluginStatus
+from katgym.plugins.env_file import FILE, file_spec, is_file_id
 
 __all__ = [
     "EnvSpec",
@@ -85,6 +87,8 @@ def register(
 def make(env_id: str, **kwargs: Any) -> Env:
     """Make an env, without Gymnasium's wrappers (`gymnasium.make` adds those).
 
+    env_id: of a plugin or script, or `FILE.py:CLASS`, which runs the file.
+
     Raises `UnknownNameError` for an unknown id or argument, `MissingDependencyError` with the pip
     command when the env's optional packages are not installed.
     """
@@ -96,7 +100,9 @@ def make(env_id: str, **kwargs: Any) -> Env:
 
 
 def spec(env_id: str) -> EnvSpec:
-    """Return the spec of an id; `UnknownNameError` names the nearest ones."""
+    """Return the spec of an id, or of `FILE.py:CLASS`; `UnknownNameError` names the nearest."""
+    if is_file_id(env_id):
+        return file_spec(env_id)
     sync_gymnasium()
     envs = loader.load().envs
     if env_id in envs:
@@ -175,12 +181,24 @@ def create(found: EnvSpec, /, **kwargs: Any) -> Env:
     return env
 
 
+class _FileSpec(GymnasiumSpec):
+    """Gymnasium's spec of an env whose id is a path."""
+
+    def __post_init__(self) -> None:
+        self.namespace, self.name, self.version = None, self.id, None
+
+    def make(self, **kwargs: Any) -> Env:
+        """Make the env, without wrappers: `gymnasium.make` takes no path for an id."""
+        return make(self.id, **{**self.kwargs, **kwargs})
+
+
 def _gymnasium_spec(
     found: EnvSpec, kwargs: Mapping[str, Any], *, is_wrapped: bool
 ) -> GymnasiumSpec:
-    return GymnasiumSpec(
+    of_file = found.plugin == FILE
+    return (_FileSpec if of_file else GymnasiumSpec)(
         id=found.id,
-        entry_point=f"katgym.plugins.creators:{found.id}",
+        entry_point=partial(create, found) if of_file else f"katgym.plugins.creators:{found.id}",
         nondeterministic=found.nondeterministic,
         order_enforce=is_wrapped,
         disable_env_checker=not is_wrapped,

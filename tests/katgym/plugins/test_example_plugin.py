@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import site
 import subprocess
-import sys
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
+from new_environment import PIP, ROOT, make_environment
 
-ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "tests" / "example_plugin"
 
 SCRIPT = """
@@ -59,19 +56,11 @@ PLAYED = {
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment that sees this one's packages, with the plugin in it."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
-    interpreter = folder / "bin" / "python"
-    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    # addsitedir, unlike a bare path, also follows the .pth file of katgym's editable install.
-    lines = [f"import site; site.addsitedir({p!r})" for p in site.getsitepackages()]
-    lines += [str(ROOT), str(ROOT / "envs")]
-    (packages / "site-packages" / "outer.pth").write_text("\n".join(lines) + "\n")
+    interpreter = make_environment(tmp_path_factory.mktemp("environment"))
     source = tmp_path_factory.mktemp("source") / "example_plugin"
     shutil.copytree(EXAMPLE, source)
-    command = "pip install --no-build-isolation --no-deps --no-index --disable-pip-version-check"
     done = subprocess.run(
-        [str(interpreter), "-m", *command.split(), str(source)],
+        [str(interpreter), "-m", *PIP.split(), str(source)],
         capture_output=True,
         text=True,
         check=False,

@@ -252,14 +252,14 @@ def test_an_extra_of_katgym_itself_becomes_its_pip_command() -> None:
         plugin_version="0.1.0",
         distribution="katgym",
         entry_point=NeedsChessboard,
-        extra="games",
+        extra="chess",
     )
-    assert spec.install_command == "pip install 'katgym[games]'"
+    assert spec.install_command == "pip install 'katgym[chess]'"
     with pytest.raises(MissingDependencyError) as caught:
         registry.create(spec)
     assert str(caught.value) == (
         "env 'katgym/Chess-v1' needs a package that is missing: No module named"
-        " 'no_such_chessboard'. Install it with: pip install 'katgym[games]'"
+        " 'no_such_chessboard'. Install it with: pip install 'katgym[chess]'"
     )
 
 

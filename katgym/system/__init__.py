@@ -7,8 +7,8 @@ from katgym.system.atomic_files import (
     whole_file,
     write_atomically,
 )
-from katgym.system.folder_guard import FolderGuard
 from katgym.system.line_files import Journal, read_journal, read_lines, to_lines
+from katgym.system.locks.folder_guard import FolderGuard
 
 __all__ = [
     "FolderGuard",

@@ -56,7 +56,9 @@ def make_private(folder: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's entries on disk."""
+    """Put a folder's entries on disk; Windows has no such call."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,5 +1,5 @@
-"""Coroutines side by side with errors that stay what they are, results that several wait for, and
-threads that nobody has to wait for.
+"""Coroutines side by side with errors that stay what they are, results that several wait for,
+threads that nobody has to wait for, and event loops that outlive their callers'.
 
 Not here: running coroutines from synchronous code (`sync.py`).
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, ParamSpec, TypeVar
+
+from katgym.errors import InfrastructureError
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -102,3 +104,102 @@ class DaemonThreads(ThreadPoolExecutor):
 
         threading.Thread(target=work, name="katgym-call", daemon=True).start()
         return future
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a call that blocks in a daemon thread of its own, and return its result."""
+    return await asyncio.get_running_loop().run_in_executor(DaemonThreads(), call)
+
+
+class LoopThread:
+    """An event loop in a daemon thread, for what lives on between calls from other loops.
+
+    A synchronous `reset` and `step` of an env each run in a loop of their own: a connection or a
+    program that an episode keeps needs one that stays. The thread starts with its first work.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        timeout_s: float | None = None,
+        closed: Callable[[], Exception] | None = None,
+    ) -> None:
+        """Prepare a thread, which `stop` ends.
+
+        what: who works there, for the text of errors, "the environment" say. timeout_s: wall
+            seconds to wait for each coroutine; None waits for its end. closed: makes the error of
+            work that the end came before; None is an `InfrastructureError`.
+        """
+        self._what, self._timeout_s = what, timeout_s
+        self._closed = closed or (lambda: InfrastructureError(f"{what} has ended"))
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine there; raises `closed` after the end."""
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise self._closed()
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._live, args=(self._loop,), name="katgym-loop", daemon=True
+                )
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()  # a loop keeps no tasks alive: what works here lives by `self`
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and block until it is done; raises `closed` if the end comes
+        first."""
+        try:
+            return self.submit(work).result()
+        except CancelledError:
+            raise self._closed() from None
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for it under the caller's loop; see `result`."""
+        return await self.result(self.submit(work))
+
+    async def result(self, work: Future[T]) -> T:
+        """Return what was submitted; `InfrastructureError` if it is late, `closed` if the end comes
+        first. What is late, or nobody waits for any more, is cancelled."""
+        future = asyncio.wrap_future(work)
+        try:
+            done, _ = await asyncio.wait({future}, timeout=self._timeout_s)
+        finally:
+            future.cancel()
+        if not done:
+            text = f"{self._what} does not answer within {self._timeout_s:g} s"
+            raise InfrastructureError(text)
+        if future.cancelled():
+            raise self._closed()
+        return future.result()
+
+    def stop(self) -> None:
+        """Cancel what runs, wait for its end, and end the thread; may be called twice."""
+        with self._lock:
+            loop, self._loop, self._is_stopped = self._loop, None, True
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def close(self) -> None:
+        """Do what `stop` does without waiting for it."""
+        threading.Thread(target=self.stop, name="katgym-loop-end", daemon=True).start()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.sleep(0)  # transports that were closed just now give their sockets back

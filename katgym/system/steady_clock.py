@@ -32,7 +32,9 @@ class SteadyClock:
 
 def uptime_s() -> float:
     """Return the seconds since the machine started, those asleep included where it tells them."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if hasattr(time, "CLOCK_BOOTTIME"):  # Linux
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def boot_id() -> str:

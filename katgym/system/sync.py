@@ -6,12 +6,18 @@ Not here: the loop that plays episodes (`agent_loop.py`).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+async def maybe_await(value: Any) -> Any:
+    """Return a value, or the result of one that is awaited."""
+    return await value if inspect.isawaitable(value) else value
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

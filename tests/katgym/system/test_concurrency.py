@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
-from katgym.system.concurrency import DaemonThreads, SharedResults, run_all
+from katgym.errors import InfrastructureError
+from katgym.system.concurrency import DaemonThreads, LoopThread, SharedResults, in_thread, run_all
 
 
 def test_results_come_in_order_and_the_work_overlaps() -> None:
@@ -104,3 +107,72 @@ def test_a_process_exits_while_a_call_does_not_return() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_call_that_blocks_runs_in_a_daemon_thread_of_its_own() -> None:
+    thread = asyncio.run(in_thread(threading.current_thread))
+    assert thread.daemon and thread is not threading.current_thread()
+
+
+def test_a_loop_thread_keeps_what_callers_from_several_loops_share() -> None:
+    async def begin() -> asyncio.Queue[int]:
+        return asyncio.Queue()
+
+    thread = LoopThread("the queue", timeout_s=30)
+    queue = asyncio.run(thread.run(begin()))
+    asyncio.run(thread.run(queue.put(3)))
+    assert asyncio.run(thread.run(queue.get())) == 3
+    thread.stop()
+
+
+def test_what_is_late_in_a_loop_thread_is_cancelled_and_infrastructure() -> None:
+    ended = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    thread = LoopThread("the server", timeout_s=0.1)
+    with pytest.raises(InfrastructureError, match=r"the server does not answer within 0\.1 s"):
+        asyncio.run(thread.run(wait()))
+    assert ended.wait(30)
+    thread.stop()
+
+
+def test_a_loop_thread_cancels_at_its_end_what_runs() -> None:
+    ended = threading.Event()
+
+    async def begin() -> asyncio.Task[None]:
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(600)
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        return task
+
+    thread = LoopThread("the server", timeout_s=30)
+    task = asyncio.run(thread.run(begin()))
+    assert not task.done()
+    thread.stop()
+    assert ended.wait(30)
+
+
+def test_a_loop_thread_keeps_what_works_there_until_its_end() -> None:
+    class Program(LoopThread):
+        async def begin(self) -> None:
+            self.task = asyncio.create_task(asyncio.sleep(600))
+
+    program = Program("the program")
+    program.wait(program.begin())
+    kept = weakref.ref(program)
+    del program
+    gc.collect()
+    found = kept()
+    assert found is not None and not found.task.done()
+    found.stop()
+    assert found.task.cancelled()

@@ -10,7 +10,6 @@ Not here: what is done in the folder; locks without a name (`folder_guard.py`).
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import socket
@@ -23,6 +22,7 @@ import msgspec
 
 from katgym.errors import KatgymError, UsageError
 from katgym.system.atomic_files import explain_os_error
+from katgym.system.locks.file_lock import lock_file
 from katgym.system.steady_clock import SteadyClock, boot_id
 
 logger = logging.getLogger(__name__)
@@ -75,11 +75,12 @@ class FolderLease:
         """
         path = folder / f"{what}.lease"
         with explain_os_error(path):
-            file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+            file = os.fdopen(os.open(path, flags, 0o644), "r+b", buffering=0)
         try:
             before = _read(file)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(file)
             except BlockingIOError:
                 raise UsageError(_refusal(what, folder, before)) from None
             before = _read(file)
@@ -114,7 +115,7 @@ class FolderLease:
     def beat(self) -> None:
         """Say that this holder is alive; does nothing once the lease is given back."""
         if not self._file.closed:
-            os.utime(self._file.fileno())
+            os.utime(self._path)
 
     async def keep(self) -> None:
         """Say again and again that this holder is alive; returns never."""
@@ -141,8 +142,9 @@ class FolderLease:
         with explain_os_error(self._path):
             # Over what stands there, so that a full disk has room for it.
             content = msgspec.json.encode(holder) + b"\n"
-            os.pwrite(self._file.fileno(), content, 0)
-            os.ftruncate(self._file.fileno(), len(content))
+            self._file.seek(0)
+            self._file.write(content)
+            self._file.truncate()
 
 
 def _read(file: BinaryIO) -> Holder:

@@ -5,12 +5,12 @@ Not here: what is written.
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from typing import IO
 
 from katgym.errors import UsageError
 from katgym.system.atomic_files import explain_os_error
+from katgym.system.locks.file_lock import lock_file
 
 
 class FolderGuard:
@@ -47,7 +47,7 @@ class FolderGuard:
         with explain_os_error(self._path):
             file = self._path.open("ab")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if should_wait else fcntl.LOCK_NB))
+            lock_file(file, should_wait=should_wait)
         except BlockingIOError:
             file.close()
             raise UsageError(

@@ -12,13 +12,13 @@ import time
 import pytest
 
 from katgym.errors import UsageError
-from katgym.system.folder_lease import STALE_S, FolderLease
+from katgym.system.locks.folder_lease import STALE_S, FolderLease
 from katgym.system.steady_clock import SteadyClock, boot_id
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from katgym.system.folder_lease import FolderLease
+from katgym.system.locks.folder_lease import FolderLease
 lease = FolderLease.take(Path(sys.argv[1]), what="gateway", url="http://here:1")
 print("held", flush=True)
 time.sleep(600)

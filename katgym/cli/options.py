@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+import json
+import operator
 import textwrap
 import types
 import typing
@@ -23,12 +25,13 @@ from typing import Any, Generic, TypeVar
 from katgym.config.field_docs import field_docs
 from katgym.config.sections import default_of, field_types, section
 from katgym.config.toml_files import apply_setting
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 
 T = TypeVar("T")
 
 SHARED: Mapping[str, Mapping[str, Any]] = {
     "device": {"help": "what vLLM computes on"},
+    "dry-run": {"action": "store_true", "help": "say what would be done"},
     "format": {"metavar": "NAME", "help": "format of the rows"},
     "host": {"metavar": "ADDRESS", "help": "address to listen on"},
     "json": {"action": "store_true", "help": "print JSON"},
@@ -176,8 +179,7 @@ class ConfigOptions(Generic[T]):
             path for path in self._knobs if path not in positional and path not in flags
         ]
         for path in (*flags, *positional, *self._names, *self._defaults, *hidden):
-            if path not in known:
-                raise UnknownNameError(unknown_name(f"field of {cls.__name__}", path, known))
+            check_name(f"field of {cls.__name__}", path, known)
         for path, knob in self._knobs.items():
             if not knob.doc:
                 raise UsageError(f"{cls.__name__}.{path} has no documentation to be its help")
@@ -244,6 +246,34 @@ class ConfigOptions(Generic[T]):
             self._check_setting(setting)
             apply_setting(raw, setting)
         return section(self._cls, {**raw, **values}, self._cls.__name__)
+
+    def given(self, args: argparse.Namespace) -> list[str]:
+        """Return the options that the command line has, without --set."""
+        return [
+            f"--{self._names.get(path, self._knobs[path].option)}"
+            for path in self._flags
+            if getattr(args, path) is not None
+        ]
+
+    def arguments(self, config: T) -> list[str]:
+        """Return the command line that makes a config; what has its default is left out."""
+
+        def values(path: str) -> list[Any]:
+            value = operator.attrgetter(path)(config)
+            if value == self._default(path):
+                return []
+            return list(value) if self._knobs[path].parts[1] else [value]
+
+        found = [str(value) for path in self._positional for value in values(path)]
+        for path in self._flags:
+            option = f"--{self._names.get(path, self._knobs[path].option)}"
+            for value in values(path):
+                found += [option] if value is True else [option, str(value)]
+        for path in self._settable:
+            if told := values(path):
+                value = told if self._knobs[path].parts[1] else told[0]
+                found += ["--set", f"{path}={json.dumps(value)}"]
+        return found
 
     def _check_setting(self, setting: str) -> None:
         """Raise for a setting of what is no field, or has an option of its own."""

@@ -1,4 +1,4 @@
-"""The argument parser of all commands: no abbreviations, nearest names, exit code 2.
+"""The argument parser of all commands: no abbreviations, nearest names, help for no command.
 
 Not here: which commands and options there are (`main.py`, `options.py`).
 """
@@ -23,25 +23,41 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**more, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and what is wrong; exit code 2."""
-        self.print_usage(sys.stderr)
+        """Print the usage, or the commands where one is missing, and what is wrong; exit code 2."""
+        if "are required" in message and any(self._find_subparsers()):
+            self.print_help(sys.stderr)
+        else:
+            self.print_usage(sys.stderr)
         console.print_error(message)
         raise SystemExit(2)
+
+    def _find_subparsers(self) -> list[argparse.Action]:
+        return [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
 
     def parse_known_args(  # type: ignore[override]  # argparse has overloads for its Namespace
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse; an unknown option is an error before one that is missing."""
+        """Parse; an unknown option is an error before one that is missing.
+
+        Without the command that has to follow, print all there are. What is left over is told with
+        the usage of the command that does not take it.
+        """
         given = list(sys.argv[1:] if args is None else args)
+        if not given and any(action.required for action in self._find_subparsers()):
+            self.print_help(sys.stderr)
+            raise SystemExit(2)
         known = self._option_string_actions
-        longs = [option for option in known if option.startswith("--")]
+        longs = [o for o in known if o.startswith("--") and o != "--help"]
         is_last = self._subparsers is None and "-" in self.prefix_chars
         for text in itertools.takewhile(lambda text: text != "--", given if is_last else ()):
             name = text.partition("=")[0]
             # With a space in it, it is the value of an option.
             if name.startswith("--") and " " not in name and name not in known:
                 self.error(unknown_name(f"option of {self.prog}", name, longs))
-        return super().parse_known_args(given, namespace)
+        found, left_over = super().parse_known_args(given, namespace)
+        if left_over and is_last:
+            self.error(f"{self.prog} takes no {' '.join(map(repr, left_over))}")
+        return found, left_over
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

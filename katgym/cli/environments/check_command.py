@@ -7,6 +7,7 @@ example:
   katgym check katgym/Arithmetic-v1
   katgym check 'katgym/OpenSpiel-v0?game=tic_tac_toe' --tasks 50
   katgym check acme/Riddle-v0 --learn
+  katgym check my_env.py:MyEnv
   katgym check 'acme/*' --badge check.svg --json > katgym_plugin_acme/certificates.json
 """
 
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "env",
         nargs="+",
         metavar="ENV",
-        help="id, with ?name=value&... if needed, or a pattern such as 'acme/*'",
+        help="id or FILE.py:CLASS, with ?name=value&... if needed, or a pattern such as 'acme/*'",
     )
     add_option(parser, "tasks", "(20)", default=20)
     add_option(parser, "learn", "also: a tiny model imitates the oracle", action="store_true")
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print_report(report)
     if args.json:
-        console.stdout.out(to_json(reports), end="", highlight=False)
+        console.stdout.out(to_json(reports), end="")
     if args.badge is not None:
         args.badge.write_text(draw_badge(reports), encoding="utf-8")
     code = int(not all(report.ok for report in reports))

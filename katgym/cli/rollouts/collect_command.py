@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.stderr.print(
             f"stopped; what has ended is in {args.store}. The same command continues there.",
-            markup=False,
         )
         return 130
     if args.json:

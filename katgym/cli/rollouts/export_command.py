@@ -16,12 +16,14 @@ from pathlib import Path
 
 from katgym import console
 from katgym.cli.options import add_option
-from katgym.rollout_store import RolloutStore, SessionStatus, export
+from katgym.rollout_store import SessionStatus, StoreReader, export
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
+    parser.add_argument(
+        "store", metavar="STORE", type=Path, help="the store's folder, or that of several"
+    )
     add_option(parser, "format", required=True)
     add_option(parser, "out", "a .jsonl or .parquet file", required=True)
     add_option(parser, "status", "(finished)", choices=[str(s) for s in SessionStatus])
@@ -33,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file; 1 when a shard cannot be read."""
     statuses = [SessionStatus(s) for s in args.status or ("finished",)]
-    with RolloutStore.open(args.store, create=False) as store:
+    with StoreReader.open(args.store) as store:
         num = export(
             store, args.out, format=args.format, statuses=statuses, min_reward=args.min_reward
         )
         num_unreadable = store.num_left_out
-    console.stderr.print(f"written: {num} rows to {args.out}", markup=False)
+    console.stderr.print(f"written: {num} rows to {args.out}")
     return int(num_unreadable > 0)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser, "drop-shard", "drop this shard; repeat", action="append", default=[], metavar="NAME"
     )
-    add_option(parser, "dry-run", "say what would be done", action="store_true")
+    add_option(parser, "dry-run")
     add_option(parser, "json")
 
 
@@ -61,6 +61,5 @@ def run(args: argparse.Namespace) -> int:
         f" {len(report.dropped_shards)} shards\n"
         f"{would}sealed: {len(report.sealed)} sessions\n"
         f"bytes: {report.num_bytes_before:,} -> {report.num_bytes_after:,}",
-        markup=False,
     )
     return 0

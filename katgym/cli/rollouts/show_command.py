@@ -27,21 +27,18 @@ from katgym import console
 from katgym.cli.options import add_option
 from katgym.play.rollout import Turn, parent_of
 from katgym.policies.base import TokenRecord
-from katgym.rollout_store import (
-    RolloutStore,
-    SessionRecord,
-    SessionStatus,
-    StoredSession,
-)
+from katgym.rollout_store import SessionRecord, SessionStatus, StoredSession, StoreReader
 from katgym.rollout_store.records import FACTS
-from katgym.rollout_store.session_pages import read_latest, read_page
+from katgym.rollout_store.session_pages import read_latest_of_all, read_page_of_all
 
 _STYLES = {"open": "cyan", "finished": "green", "failed": "bold red", "expired": "yellow"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
+    parser.add_argument(
+        "store", metavar="STORE", type=Path, help="the store's folder, or that of several"
+    )
     parser.add_argument("session", metavar="SESSION", nargs="?", help="show this session")
     add_option(parser, "text", "with SESSION: its messages as well", action="store_true")
     add_option(parser, "status", choices=[str(s) for s in SessionStatus])
@@ -52,16 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print sessions or one of them; 1 when a shard cannot be read."""
-    with RolloutStore.open(args.store, create=False) as store:
+    with StoreReader.open(args.store) as store:
         if args.session is not None:
             _show(store.stored(args.session), has_text=args.text, is_json=args.json)
             return 0
         statuses = [SessionStatus(status) for status in args.status or ()]
         cursor = ""
         if args.after is None:
-            shown = read_latest(store, statuses=statuses, limit=args.limit)
+            shown = read_latest_of_all(store, statuses=statuses, limit=args.limit)
         else:
-            shown, cursor = read_page(store, statuses=statuses, after=args.after, limit=args.limit)
+            shown, cursor = read_page_of_all(
+                store, statuses=statuses, after=args.after, limit=args.limit
+            )
         num_sessions, num_unreadable = store.num_sessions(), store.num_left_out
     if args.json:
         console.print_json(shown)
@@ -121,7 +120,7 @@ def _show(stored: StoredSession, *, has_text: bool, is_json: bool) -> None:
     console.stdout.print(tree)
     if has_text:
         for index, turn in enumerate(stored.turns):
-            console.stdout.print(f"\n[bold]call {index}[/]")
+            console.stdout.print(Text(f"\ncall {index}", style="bold"))
             for message in turn.messages:
                 console.print_message(message)
             if turn.answer is not None:
@@ -137,6 +136,7 @@ def _line(turn: Turn, index: int) -> str:
         f"shares {tokens.num_shared}" if tokens.parent is not None else "",
         f"branch: {tokens.branch}" if tokens.branch else "",
         f"choice {turn.choice}" if turn.choice else "",
+        f"constrained: {turn.constraint}" if turn.constraint else "",
         turn.finish_reason,
         "version " + ", ".join(map(str, versions)) if versions else "",
         f"{turn.completed_s - turn.started_s:.2f} s" if turn.completed_s else "",

@@ -17,19 +17,21 @@ from rich.text import Text
 
 from katgym import console
 from katgym.cli.options import add_option
-from katgym.rollout_store import RolloutStore, statistics
+from katgym.rollout_store import StoreReader, statistics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
-    parser.add_argument("store", metavar="STORE", type=Path, help="the store's folder")
+    parser.add_argument(
+        "store", metavar="STORE", type=Path, help="the store's folder, or that of several"
+    )
     add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the numbers; 1 when a shard cannot be read."""
-    with RolloutStore.open(args.store, create=False) as store:
-        found = statistics(store)
+    with StoreReader.open(args.store) as reader:
+        found = statistics(*reader.stores)
     if args.json:
         console.print_json(found.to_json())
     else:

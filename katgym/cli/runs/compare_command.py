@@ -1,5 +1,7 @@
 """Compare two runs, paired by task.
 
+Exit code 1: no task has a valid reward in both.
+
 example:
   katgym compare runs/base runs/trained
 """
@@ -11,6 +13,8 @@ from pathlib import Path
 
 from katgym import console
 from katgym.cli.options import add_option
+from katgym.cli.plan_options import print_unfinished
+from katgym.evaluation.run_state import RunState
 from katgym.evaluation.statistics.compare import compare_runs, comparison_table
 from katgym.evaluation.store import read_lock, read_rollouts
 
@@ -23,13 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison."""
-    for folder in (args.a, args.b):
-        read_lock(folder)
-    comparison = compare_runs(read_rollouts(args.a), read_rollouts(args.b))
+    """Print the comparison; 1 when nothing could be compared."""
+    folders = (args.a, args.b)
+    locks = [read_lock(folder) for folder in folders]
+    found = [read_rollouts(folder) for folder in folders]
+    states = [RunState.of(*item) for item in zip(folders, locks, found, strict=True)]
+    comparison = compare_runs(*found)
     if args.json:
         console.print_json(comparison)
     else:
-        console.stdout.print(f"A: {args.a}\nB: {args.b}", markup=False)
+        console.stdout.print(f"A: {args.a}\nB: {args.b}")
         console.stdout.print(comparison_table(comparison))
+    print_unfinished(*states)
+    if all(env.paired is None for env in comparison.envs.values()):
+        console.print_error("no task has a valid reward in both runs: nothing is compared")
+        return 1
     return 0

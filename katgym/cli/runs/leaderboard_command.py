@@ -1,6 +1,7 @@
 """Rank runs: a table here, and Markdown, HTML and Every Eval Ever JSON in a folder.
 
 Runs are ranked only against runs of the same tasks; what else differs is written beside the table.
+Cells lead to the rollouts of runs that have pages (`katgym view RUN --html`).
 
 example:
   katgym leaderboard runs/oracle runs/smollm2 --out board
@@ -14,14 +15,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from katgym import console
 from katgym.cli.options import ConfigOptions, add_option
+from katgym.cli.plan_options import print_unfinished
 from katgym.errors import UsageError
 from katgym.evaluation.leaderboard.every_eval_ever import (
     ExportInfo,
@@ -34,11 +38,12 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
     leaderboard_markdown,
     leaderboard_table,
 )
+from katgym.evaluation.run_state import RunState
 from katgym.evaluation.statistics.summary import summarize
 from katgym.evaluation.store import read_lock, read_rollouts
 from katgym.evaluation.verification.verify import verify_run
 from katgym.play.rollout import Rollout
-from katgym.run_view.leaderboard_page import leaderboard_page
+from katgym.run_view.screens.leaderboard_page import leaderboard_page
 
 logger = logging.getLogger(__name__)
 
@@ -86,17 +91,19 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"model_ids are RUN=DEVELOPER/MODEL with a run's name, got {text!r}")
         model_ids[name] = model_id
     lines = {folder: read_rollouts(folder) for folder in args.runs}
+    states = {folder: RunState.of(folder, locks[folder], lines[folder]) for folder in args.runs}
     entries = {
         folder: LeaderboardEntry.from_lock(
             names[folder],
             locks[folder],
             summarize(lines[folder], success_threshold=config.success_threshold),
+            unfinished=states[folder].missing,
         )
         for folder in args.runs
     }
     if config.verify:
         for folder, entry in entries.items():
-            console.stderr.print(f"verifying {folder} ...", markup=False)
+            console.stderr.print(f"verifying {folder} ...")
             try:
                 grounds = asyncio.run(verify_run(folder)).grounds
             except UsageError as e:
@@ -116,11 +123,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{str(args.out)!r} is a file; --out names a folder")
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "leaderboard.md").write_text(leaderboard_markdown(board), encoding="utf-8")
-    (args.out / "leaderboard.html").write_text(leaderboard_page(board), encoding="utf-8")
+    page = leaderboard_page(board, links=_links(names, args.out))
+    (args.out / "leaderboard.html").write_text(page, encoding="utf-8")
     for folder, entry in entries.items():
         chosen = model_ids.get(entry.run_name) or _model_id_of(locks[folder])
         _export(args.out, config, entry, locks[folder], lines[folder], chosen)
     console.stderr.print(f"written: {args.out / 'leaderboard.md'}, .html and every_eval_ever/")
+    print_unfinished(*states.values())
     return 0
 
 
@@ -134,6 +143,16 @@ def _names(folders: list[Path]) -> dict[Path, str]:
         depth += 1
         if depth > max(len(f.resolve().parts) for f in folders):
             raise UsageError("the same run is named twice")
+
+
+def _links(names: Mapping[Path, str], out: Path) -> dict[str, str]:
+    """Return name of a run -> the address of its pages, where `katgym view --html` wrote some."""
+    pages = {name: folder / "view" / "index.html" for folder, name in names.items()}
+    return {
+        name: quote(Path(os.path.relpath(page, out)).as_posix())
+        for name, page in pages.items()
+        if page.is_file()
+    }
 
 
 def _export(
@@ -154,6 +173,9 @@ def _export(
             entry.run_name,
         )
         return
+    if entry.unfinished:
+        logger.warning("%s is not exported: %s", entry.run_name, entry.unfinished)
+        return
     if any(env.mean_reward is None for env in entry.summary.envs.values()):
         logger.warning("%s is not exported: an env has no valid rollout", entry.run_name)
         return
@@ -163,7 +185,7 @@ def _export(
         evaluator_relationship=config.relationship,
         timestamp_s=int(datetime.fromisoformat(lock["created"]).timestamp()),
         katgym_version=lock["katgym_version"],
-        sampling=lock["sampling"],
+        sampling={**lock["sampling"], **({"tts": lock["tts"]} if "tts" in lock else {})},
         plugin_versions={env["env_id"]: env["plugin_version"] for env in lock["envs"]},
     )
     write_every_eval_ever(out / "every_eval_ever", lines, entry.summary, info)
@@ -175,7 +197,7 @@ def _model_id_of(lock: Mapping[str, Any]) -> str | None:
     if details.get("model_id"):
         return str(details["model_id"])
     scheme, _, rest = str(lock["policy"]).partition(":")
-    if not rest:
-        return f"katgym/{scheme}"  # the built-in baselines
+    if not rest:  # a built-in baseline; one with options is another
+        return None if "?" in scheme else f"katgym/{scheme}"
     model = rest.rpartition("#")[2]
     return model if scheme != "scripted" and model.count("/") == 1 else None

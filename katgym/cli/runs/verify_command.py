@@ -4,7 +4,7 @@ RUN is the folder of an evaluation. Its hash chain, plan, tokens and figures are
 every episode is played again from its recorded answers, and where the policy is at hand it is asked
 again, or its weights are tested against the tokens. Exit code 0: verified. 1: refuted, something
 does not hold. 2: nothing speaks against it, but something could not be verified. What a
-verification cannot see: docs/guides/verify.md.
+verification cannot see: docs/guides/verify.md. `katgym view` shows the verdict beside the run.
 
 example:
   katgym verify runs/smollm2
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from katgym import console
 from katgym.cli.options import ConfigOptions, add_option
+from katgym.evaluation.verification.marks import keep_mark
 from katgym.evaluation.verification.report import Verdict, report_table
 from katgym.evaluation.verification.verify import VerifyConfig, verify_run
 
@@ -37,13 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what was found; the exit code is the verdict."""
     report = asyncio.run(verify_run(args.run_folder, OPTIONS.config(args)))
+    keep_mark(report)
     if args.json:
         console.print_json(report.to_json())
     else:
         console.stdout.print(report_table(report))
         console.stdout.print(
             f"\n{report.folder}: {report.verdict} ({report.grounds})\nroot {report.root}",
-            markup=False,
             soft_wrap=True,
         )
     return EXIT_CODES[report.verdict]

@@ -1,4 +1,4 @@
-"""Record every token of any agent: serve OpenAI's and Anthropic's APIs in front of vLLM.
+"""Record every token of any agent: serve OpenAI's, Anthropic's, Google's APIs in front of vLLM.
 
 An agent gets a base URL and a key and does what it does; each of its model calls is written down
 token by token before it is answered. With --auth keys (the default) sessions are made with the
@@ -61,7 +61,11 @@ def run(args: argparse.Namespace) -> int:
     def announce(url: str) -> None:
         lines = [f"gateway on {url}, store {str(args.store)!r}"]
         if config.auth == "none":
-            lines.append(f"agents: OPENAI_BASE_URL={url}/s/NAME/v1 ANTHROPIC_BASE_URL={url}/s/NAME")
+            named = f"{url}/s/NAME"
+            lines.append(
+                f"agents: OPENAI_BASE_URL={named}/v1 ANTHROPIC_BASE_URL={named}"
+                f" GOOGLE_GEMINI_BASE_URL={named}"
+            )
         elif not os.environ.get(KEY_VARIABLE):
             lines.append(f"owner's key: {config.admin_key}")
         for line in lines:

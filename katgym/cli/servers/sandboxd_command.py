@@ -26,7 +26,7 @@ from katgym.cli.options import ConfigOptions, add_option
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.sandbox import SandboxUnavailableError, backend, layer_store
 from katgym.sandbox.remote.config import TOKEN_VARIABLE, SandboxdConfig
-from katgym.system.listening import is_loopback, listen, url_of
+from katgym.system.listening import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; every sandbox ends with the server."""
     try:
-        import uvicorn
-
         from katgym.sandbox.remote.server import SandboxServer
+        from katgym.system.serving import serve_app
     except ImportError as e:
         raise MissingDependencyError(
             f"sandboxd needs {e.name!r}: pip install 'katgym[serve]'"
@@ -68,18 +67,11 @@ def run(args: argparse.Namespace) -> int:
     config = OPTIONS.config(args)
     server = SandboxServer(config, layer_store(), token)
     asyncio.run(_probe(config.sandbox))
-    serving = uvicorn.Config(
-        server.application(),
-        # uvloop, where it is installed, connects sockets later than sandboxes ask for them.
-        loop="asyncio",
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=2,
-    )
-    with listen(args.host, args.port) as sock:
-        url = url_of(args.host, sock)
+
+    def tell(url: str) -> None:
         console.stdout.print(Text(f"sandboxes of backend {config.sandbox!r} on {url}"))
-        uvicorn.Server(serving).run(sockets=[sock])
+
+    serve_app(server.application(), args.host, args.port, started=tell)
     return 0
 
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     device = VllmServerConfig(model="any", device=Device(args.device)).resolved_device
     folder = environment_folder(device)
     if not (folder / COMPLETE).exists():
-        console.stderr.print(f"making {folder}; this takes minutes", markup=False, soft_wrap=True)
+        console.stderr.print(f"making {folder}; this takes minutes", soft_wrap=True)
     path = install(device, python=args.python)
-    console.stdout.print(str(path), markup=False, soft_wrap=True)
+    console.stdout.print(str(path), soft_wrap=True)
     return 0

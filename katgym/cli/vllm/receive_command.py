@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with WeightReceiver(args.folder, host=host, port=int(port), key=key) as receiver:
-            console.stdout.print(receiver.url, markup=False, soft_wrap=True)
+            console.stdout.print(receiver.url, soft_wrap=True)
             threading.Event().wait()
     except OSError as e:
         raise UsageError(f"cannot receive into {str(args.folder)!r} at {host}:{port}: {e}") from e

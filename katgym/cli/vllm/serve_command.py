@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     """Serve; 0 after Ctrl-C, 1 when the server does not start or ends by itself."""
     config = OPTIONS.config(args, extra_args=tuple(args.extra))
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console.stderr.print(f"starting vLLM for {config.model}", markup=False, soft_wrap=True)
+    console.stderr.print(f"starting vLLM for {config.model}", soft_wrap=True)
     server = VllmServer(config)
     try:
         with server:
             text = f"vllm:{server.url}#{config.name}"
-            console.stdout.print(text, markup=False, soft_wrap=True)
-            console.stderr.print(f"log: {server.log_file}; Ctrl-C stops it", markup=False)
+            console.stdout.print(text, soft_wrap=True)
+            console.stderr.print(f"log: {server.log_file}; Ctrl-C stops it")
             server.wait()
             server.check()
     except KeyboardInterrupt:

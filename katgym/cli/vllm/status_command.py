@@ -46,10 +46,10 @@ def show(control: VllmControl, *, is_json: bool) -> int:
     paused = ", paused" if status.is_paused else ""
     weights = f", weights {status.weight_version!r}" if status.weight_version else ""
     text = f"vLLM {can.version} at {status.url}{weights}{paused}"
-    console.stdout.print(text, markup=False, soft_wrap=True)
+    console.stdout.print(text, soft_wrap=True)
     for name, limit in status.models.items():
         told = f", {limit} tokens" if limit else ""
-        console.stdout.print(f"  vllm:{status.url}#{name}{told}", markup=False, soft_wrap=True)
+        console.stdout.print(f"  vllm:{status.url}#{name}{told}", soft_wrap=True)
     routes = (
         (can.has_completions, "token ids in and out", ""),
         (can.has_generate, "weight version of every token", "--enable-scale-out"),

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 SLOW_ORACLE = """
-import asyncio, signal, sys
-# A shell starts background jobs with SIGINT ignored, and so would this process be.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import asyncio, sys
 import katgym
 from katgym.cli.main import main
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from katgym.cli.environments import doctor_command
 from katgym.cli.main import COMMANDS, main
 from katgym.vllm_server.config import VllmServerConfig
 from katgym.vllm_server.environment import environment_folder
@@ -24,6 +25,31 @@ def test_unknown_command_suggests_the_nearest(capsys):
     assert "Did you mean 'eval'?" in capsys.readouterr().err
     assert main([]) == 2
     assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "listed"), [([], "eval"), (["-v"], "eval"), (["rollouts"], "gc")]
+)
+def test_no_command_lists_all_with_an_example(command, listed, capsys):
+    assert main(command) == 2
+    shown = capsys.readouterr().err
+    assert f"    {listed} " in shown
+    assert "example:" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--num-tasks", "3"], "Did you mean '--tasks'?"),
+        (["--task", "3"], "Did you mean '--tasks'?"),
+        (["-n", "3", "--policy", "oracle"], "katgym eval takes no '-n'"),
+    ],
+)
+def test_what_a_command_does_not_take_is_told_with_its_own_usage(arguments, told, capsys):
+    assert main(["eval", "katgym/Arithmetic-v1", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: katgym eval ")
+    assert told in shown.splitlines()[-1]
 
 
 def test_unknown_option_exits_2(capsys):
@@ -71,6 +97,18 @@ def test_doctor_names_what_works_and_how_to_get_the_rest(capsys):
     assert findings["core"]["is_working"]
     assert all(f["is_working"] or f["fix"] or f["name"] == "GPU" for f in findings.values())
     assert main(["doctor"]) == 0
+
+
+def test_doctor_goes_on_where_a_check_fails(capsys, monkeypatch):
+    def fail(what):
+        raise ValueError(f"no {what}")
+
+    monkeypatch.setitem(doctor_command.CHECKS, "broken", fail)
+    monkeypatch.setitem(doctor_command.CHECKS, "last", doctor_command.CHECKS["core"])
+    assert main(["doctor", "--json"]) == 0
+    findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+    assert findings["broken"]["detail"] == "ValueError: no broken"
+    assert findings["last"]["is_working"]
 
 
 def test_doctor_tells_whether_vllm_was_installed(capsys, monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """All commands together: every option has help, one name means one thing, and a budget."""
 
 import argparse
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,6 +28,23 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[Leaf]:
 @pytest.fixture(scope="module")
 def commands() -> list[Leaf]:
     return list(leaves(build_parser()))
+
+
+def nodes(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from nodes(sub)
+
+
+def test_every_command_shows_an_example_of_itself() -> None:
+    without = [
+        parser.prog
+        for parser in nodes(build_parser())
+        if not re.search(rf"example:\n(.*\n)*  {parser.prog}\b", str(parser.description))
+    ]
+    assert without == []
 
 
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -48,6 +48,7 @@ def folder(tmp_path: Path) -> Path:
             tokens=second,
             call_id="b",
             finish_reason="length",
+            sampling={"constraint": "json_schema:1f0c3a9b2d4e"},
             num_prompt_tokens=2,
             num_completion_tokens=1,
         ),
@@ -99,7 +100,8 @@ def test_show_draws_a_session_as_a_tree(folder: Path, capsys: pytest.CaptureFixt
     assert "env_id: e" in out
     assert "reward component tests: 0.5" in out
     assert "0: +2 prompt, 1 sampled | stop | version 3 | 0.50 s | tiny" in out
-    assert "1: +1 prompt, 1 sampled | shares 1 | branch: rewrite | length | version 3" in out
+    assert "1: +1 prompt, 1 sampled | shares 1 | branch: rewrite | constrained: json_schema:" in out
+    assert "1f0c3a9b2d4e | length | version 3" in out
     assert "failed call x: 400 malformed: bad [body]" in out
     assert "four" not in out
     text = out_of(capsys, "show", folder, "s1", "--text")
@@ -149,7 +151,8 @@ def test_export_writes_a_file(
     out = tmp_path / "out.jsonl"
     base = ["export", folder, "--format", "messages", "--out", out]
     assert out_of(capsys, *base) == ""
-    assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [0.5, 0.5]
+    # The other branch ends with an answer that was held to a schema.
+    assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [0.5]
     out_of(capsys, *base, "--min-reward", 0.75)
     assert out.read_text() == ""
     out_of(capsys, *base, "--status", "open", "--status", "failed")

@@ -1,0 +1,1 @@
+"""Plugin my_domain: environments for katgym."""

@@ -24,7 +24,7 @@ from katgym.environment.reward import (
 )
 from katgym.environment.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
 from katgym.environment.task import ProceduralTaskSet, Task, TaskSet
-from katgym.environment.tool import Tool, tool
+from katgym.environment.tool import Tool, tool, tools_by_name
 from katgym.errors import (
     ContextLengthError,
     DuplicateIdError,
@@ -107,6 +107,7 @@ __all__ = [
     "system",
     "testing",
     "tool",
+    "tools_by_name",
     "user",
 ]
 

@@ -1,7 +1,14 @@
-"""The one module that prints: consoles for results (stdout) and for everything else (stderr)."""
+"""The one module that prints: consoles for results (stdout) and for everything else (stderr).
+
+No text is markup: a description that holds `[/bold]` is shown as it stands; styles are `Text`. A
+stream that cannot encode a character shows the nearest in ASCII. In a pipe no line is wrapped,
+padded or cut. Not here: tables (`text_table.py`).
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import logging
 import sys
@@ -11,36 +18,70 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
+from rich.rule import Rule
 from rich.text import Text
 
 from katgym.environment.messages import Message
+from katgym.text_table import TextTable
 
 _ROLE_STYLES = {"system": "dim", "user": "cyan", "tool": "green", "assistant": "bold"}
-_FILE_WIDTH = 160
-"""Columns when the output is no terminal, so that tables in files and pipes are not squeezed."""
+_UNWRAPPED = 1_000_000
+"""Columns where the output is no terminal."""
+_RULE_WIDTH = 80
+_ASCII = str.maketrans("–—−‘’“”×…▁▂▃▄▅▆▇█", "---''\"\"x~_.:-=+*#")
+"""One for one, so that columns stay in line."""
 
 
-def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _FILE_WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+class _Console(Console):
+    """Leaves a reader that has gone to `main`, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # what is being handled, a BrokenPipeError
 
 
-stdout = _console(stderr=False)
+def _console(*, is_stderr: bool) -> Console:
+    console = _Console(stderr=is_stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _UNWRAPPED
+    return console
+
+
+stdout = _console(is_stderr=False)
 """Results: tables, paths, text a user may pipe on."""
-stderr = _console(stderr=True)
+stderr = _console(is_stderr=True)
 """Progress, warnings, errors."""
+
+
+def settle_streams() -> None:
+    """Let standard output and error show what their encoding lacks in ASCII, instead of failing."""
+    codecs.register_error("katgym.ascii", _to_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="katgym.ascii")
+
+
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
 
 
 def print_json(value: Any) -> None:
     """Print JSON values and records of ours on standard output, unwrapped, for other programs."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=msgspec.to_builtins))
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=msgspec.to_builtins))
 
 
 def print_error(message: str) -> None:
     """Print an error for the user, on standard error."""
-    stderr.print(f"[bold red]error:[/] {_escape(message)}", soft_wrap=True)
+    stderr.print(Text.assemble(("error:", "bold red"), f" {message}"), soft_wrap=True)
+
+
+def print_rule(title: str) -> None:
+    """Print a title with a line behind it."""
+    width = stdout.width if stdout.is_terminal else max(_RULE_WIDTH, len(title) + 4)
+    stdout.print(Rule(Text(title), align="left"), width=width)
 
 
 def print_rows(
@@ -48,17 +89,10 @@ def print_rows(
     *,
     header: Sequence[str] = (),
     right: Collection[str] = (),
+    wrap: Collection[str] = (),
 ) -> None:
-    """Print a table without lines; a `str` is no markup.
-
-    header: names of the columns, in bold. right: the columns that hold numbers.
-    """
-    table = Table(box=None, pad_edge=False, show_header=bool(header), header_style="bold")
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=place == 0)
-    for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    stdout.print(table)
+    """Print a `TextTable`."""
+    stdout.print(TextTable(header=header, rows=tuple(rows), right=right, wrap=wrap))
 
 
 def yes_or_no(is_so: bool) -> Text:
@@ -68,22 +102,52 @@ def yes_or_no(is_so: bool) -> Text:
 
 def print_message(message: Message) -> None:
     """Print a chat message, coloured by role, its tool calls below it."""
-    style = _ROLE_STYLES[message["role"]]
-    stdout.print(f"[{style}]{_escape(message.get('name', message['role']))}:[/] ", end="")
-    stdout.print(message["content"], markup=False)
+    name = message.get("name", message["role"])
+    stdout.print(Text(f"{name}: ", style=_ROLE_STYLES[message["role"]]), end="")
+    stdout.print(message["content"])
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        stdout.print(f"  -> {function['name']} {function['arguments']}", markup=False)
+        stdout.print(f"  -> {function['name']} {function['arguments']}")
+
+
+class _LineHandler(logging.Handler):
+    """Writes one line a record to standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            first, *more = self.format(record).splitlines() or [""]
+            is_traced = record.exc_info is not None
+            stderr.print("\n".join([first, *more]) if is_traced else " ".join([first, *more]))
+        except Exception:
+            self.handleError(record)
 
 
 def show_logs(*, is_verbose: bool = False) -> None:
-    """Send katgym's log records to standard error: warnings, or everything when verbose."""
-    handler = RichHandler(console=stderr, show_path=False, show_time=is_verbose, markup=False)
+    """Send katgym's log records to standard error: warnings, or everything when verbose.
+
+    What fails again and again for one reason is told once, unless verbose.
+    """
+    settle_streams()
+    handler: logging.Handler
+    if stderr.is_terminal:
+        handler = RichHandler(console=stderr, show_path=False, show_time=is_verbose)
+    else:
+        handler = _LineHandler()
+        time = "%(asctime)s " if is_verbose else ""
+        handler.setFormatter(logging.Formatter(f"{time}%(levelname)s %(message)s"))
+    shown: set[Any] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        """Whether nothing with the same `extra={"once": ...}` was shown before."""
+        once = getattr(record, "once", None)
+        if once is None or is_verbose:
+            return True
+        has_been = once in shown
+        shown.add(once)
+        return not has_been
+
     logger = logging.getLogger("katgym")
+    handler.addFilter(is_new)
     logger.handlers = [handler]
     logger.setLevel(logging.DEBUG if is_verbose else logging.WARNING)
     logger.propagate = False
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -119,6 +119,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
     return f"{text} {hint}" if hint else text
 
 
+def check_name(kind: str, name: str, known: Iterable[str], *, hint: str = "") -> str:
+    """Return a name that is known; raise `UnknownNameError`, with the text of `unknown_name`."""
+    known = tuple(known)
+    if name not in known:
+        raise UnknownNameError(unknown_name(kind, name, known, hint=hint))
+    return name
+
+
 def _nearest(name: str, names: list[str]) -> list[str]:
     """Return the names most like `name`, ignoring case: the best, and those about as good."""
     ratios = [

@@ -5,11 +5,9 @@ Not here: the program it runs (`child_process.py`).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from typing import Any, Self
 
 from katgym.certificate.findings import Skipped
 from katgym.environment.env import Env
+from katgym.system.processes import kill_session
 
 
 def reference(env: Env) -> dict[str, Any]:
@@ -57,7 +56,7 @@ class Child:
             env={**os.environ, "PYTHONHASHSEED": self._hash_seed, "PYTHONPATH": path},
             cwd=Path.cwd(),
             start_new_session=True,
-            text=True,
+            encoding="utf-8",
         )
         threading.Thread(target=self._talk, daemon=True).start()
         return self
@@ -92,8 +91,7 @@ class Child:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_session(self._process)
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -94,7 +94,7 @@ def run_katgym(*arguments: str) -> str:
     command: Sequence[str] = (sys.executable, "-m", "katgym", *arguments)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as e:
         raise StepFailed(f"katgym {' '.join(arguments[:2])} took over {TIMEOUT_S:.0f} s") from e

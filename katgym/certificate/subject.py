@@ -23,6 +23,10 @@ MAX_STEPS = 1000
 """Steps after which a check gives up on an episode that neither ends nor truncates."""
 MAX_CHEAP_STEPS = 40
 """Turns that a player without skill gets, whatever the env allows."""
+HANG_S = 30.0
+"""Seconds after which a call of the env hangs, where nothing speaks for a longer one."""
+PATIENCE = 4
+"""Times the longest call before that each of the calls that run may take."""
 EPSILON = 1e-9
 _WATCHED = ("tasks", "areset", "astep", "aclose", "atruncate", "oracle_action", "random_action")
 """Methods of an env in which it may hang."""
@@ -42,6 +46,7 @@ class Subject:
     num_tasks: int
     budget_s: float
     """For each of the checks that play many episodes."""
+    hang_s: float = HANG_S
     floors: list[Floor] = field(default_factory=list)
     study: object = None
     """Its `Study` as it is made, once a check has needed it."""
@@ -50,6 +55,8 @@ class Subject:
 
     _running: dict[object, tuple[float, str]] = field(default_factory=dict)
     """Calls of the env that have not returned: when each began, and its name."""
+    _longest_s: float = 0.0
+    """What the longest call took that has returned."""
 
     def fresh(self) -> Env:
         """Make another instance, as the env under test is."""
@@ -70,7 +77,8 @@ class Subject:
             try:
                 yield
             finally:
-                del self._running[key]
+                began_s, _ = self._running.pop(key)
+                self._longest_s = max(self._longest_s, time.monotonic() - began_s)
 
         async def wait(*args: Any, **kwargs: Any) -> Any:
             with noted():
@@ -83,10 +91,30 @@ class Subject:
         return wait if inspect.iscoroutinefunction(call) else run
 
     def hanging_call(self) -> tuple[str, float]:
-        """Return the call that has not returned for the longest, and for how many seconds."""
+        """Return name and age in seconds of a call that hangs, `("", 0.0)` for none.
+
+        A call may take `hang_s`, twice the budget, and `PATIENCE` times the longest call before
+        for each call that runs beside it: they may wait for one lock. The env's own limits add to
+        that. What an episode takes as a whole does not count.
+        """
         now_s = time.monotonic()
-        began_s, name = min(self._running.copy().values(), default=(now_s, ""))
-        return name, now_s - began_s
+        running = list(self._running.copy().values())
+        limit_s = max(self.hang_s, 2 * self.budget_s, PATIENCE * self._longest_s * len(running))
+        for began_s, name in sorted(running):
+            if now_s - began_s > limit_s + self._own_limit_s(name):
+                return name, now_s - began_s
+        return "", 0.0
+
+    def _own_limit_s(self, name: str) -> float:
+        """Return what the env's limits allow a call: a step its slowest tool, an oracle a turn.
+
+        An oracle may try a whole solution out before its first action.
+        """
+        limits = self.env.scheduler
+        if name == "oracle_action":
+            return limits.turn_timeout_s
+        tools = self.env.tools.values() if name == "astep" else ()
+        return max((tool.timeout_s or limits.tool_timeout_s for tool in tools), default=0.0)
 
     def budget(self, share: float = 1.0) -> Callable[[], bool]:
         """Start a budget, or a share of one; what is returned tells whether it is spent."""

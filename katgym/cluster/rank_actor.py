@@ -77,7 +77,12 @@ class RankActor:
         there = await asyncio.gather(*(asyncio.to_thread(os.path.exists, path) for path in needs))
         if not all(there):
             return needs[there.index(False)]
-        found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        found = {
+            name: value
+            for name, value in os.environ.items()
+            # Who this actor is, a rank is not; how a cluster is joined, it may need.
+            if not name.startswith("RAY_") or name.startswith("RAY_AUTH_")
+        }
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "katgym.cluster.rank_process", *arguments),
             stdin=asyncio.subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 
 T = TypeVar("T")
 
@@ -91,8 +91,7 @@ def table(raw: object, where: str) -> Mapping[str, Any]:
 def check_keys(raw: Iterable[str], known: Iterable[str], kind: str) -> None:
     """Raise `UnknownNameError`, with the nearest name, for a key that is not known."""
     for key in raw:
-        if key not in known:
-            raise UnknownNameError(unknown_name(kind, key, known))
+        check_name(kind, key, known)
 
 
 def names(cls: Any) -> list[str]:

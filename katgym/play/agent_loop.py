@@ -34,6 +34,7 @@ async def run_rollout(
     sampling: Sampling | None = None,
     split: str | None = None,
     attempt: int = 0,
+    note: str = "",
 ) -> Rollout:
     """Play one episode and return its whole record.
 
@@ -42,6 +43,7 @@ async def run_rollout(
     seed: fixes the env's episode and, with `attempt`, the sampling. Attempts of one seed meet the
         same episode and differ in what is sampled; None draws both afresh.
     task_id: plays this task of the split; None lets the seed choose.
+    note: told to the policy behind the env's opening, and recorded there; the env does not see it.
 
     A failure of policy or infrastructure becomes the rollout's status and an invalid reward. Raises
     `UsageError` for mistakes of the caller, and whatever cancelled it.
@@ -56,7 +58,7 @@ async def run_rollout(
     limits, sampling = limits or Limits(), sampling or Sampling()
     given = {"task_id": task_id, "split": split, "max_turns": cap_turns(playground, limits)}
     options = {name: value for name, value in given.items() if value}
-    recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt)
+    recorder = Recorder(env=playground, policy=player, seed=seed, attempt=attempt, note=note)
     context = EpisodeContext(
         env=playground,
         tools=playground.tools,
@@ -87,7 +89,7 @@ async def play(
         async with clock.running(Phase.RESET):
             # 1. Reset.
             observation, _ = await env.areset(seed=recorder.seed, options=options)
-            recorder.messages += observation
+            recorder.opened(observation)
             context = replace(context, tools=env.tools)
             clock.pass_to(Phase.ANSWER)
             session, tools = policy.start(context), context.tool_schemas

@@ -40,6 +40,8 @@ class RolloutRequest:
     task_id: str | None = None
     split: str | None = None
     attempt: int = 0
+    note: str = ""
+    """Told to the policy behind the env's opening."""
     key: str = ""
     """For the caller: tells its requests apart."""
     limits: Limits | None = None
@@ -124,6 +126,7 @@ class RolloutEngine:
                 sampling=request.sampling or self.sampling,
                 split=request.split,
                 attempt=request.attempt,
+                note=request.note,
             )
             kind = rollout.failure_kind
             is_worth_it = rollout.status is RolloutStatus.FAILED and (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from katgym.environment.env import Env
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.reward import Reward
-from katgym.errors import ContextLengthError, UnknownNameError, UsageError, unknown_name
+from katgym.errors import ContextLengthError, UsageError, check_name
 from katgym.play.agent_loop import (
     CALLER_ERRORS,
     cap_turns,
@@ -186,6 +186,5 @@ def _seat(
         random.Random(None if seed is None else derive_seed("seats", seed)).shuffle(players)
         return dict(zip(env.seats, players, strict=True))
     for seat in policies:
-        if seat not in env.seats:
-            raise UnknownNameError(unknown_name("seat", seat, env.seats))
+        check_name("seat", seat, env.seats)
     return {seat: policies[seat] for seat in env.seats}

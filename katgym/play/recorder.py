@@ -14,7 +14,7 @@ from typing import Any
 
 from katgym.environment.env import Env
 from katgym.environment.failure import FAILURE_TABLE, FailureKind, RolloutStatus, failure_kind
-from katgym.environment.messages import Message, normalize_action
+from katgym.environment.messages import Message, normalize_action, user
 from katgym.environment.reward import Reward
 from katgym.environment.scheduler import ToolResult
 from katgym.errors import InfrastructureError, PolicyError
@@ -35,6 +35,7 @@ class Recorder:
     policy: Policy
     seed: int | None = None
     attempt: int = 0
+    note: str = ""
     episode_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -44,6 +45,15 @@ class Recorder:
     _completed_s: float = 0.0
     _pending: Completion | None = None
     _tools: Sequence[Mapping[str, Any]] = ()
+
+    def opened(self, observation: Sequence[Message]) -> None:
+        """Note the env's opening, with what is told behind it in its last user message."""
+        self.messages += observation
+        if self.note and self.messages and self.messages[-1]["role"] == "user":
+            last = self.messages.pop()
+            self.messages.append({**last, "content": f"{last['content']}\n\n{self.note}"})
+        elif self.note:
+            self.messages.append(user(self.note))
 
     def begin_turn(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         """Note the time and the tools that are offered; a model call follows."""
@@ -142,7 +152,8 @@ class Recorder:
     def failed(self, context: EpisodeContext, error: BaseException, kind: FailureKind) -> Rollout:
         """Return the record of an episode that something outside the policy broke."""
         text = str(error) if isinstance(error, InfrastructureError) else repr(error)
-        logger.warning("rollout of task %r failed (%s): %s", self.env.task.task_id, kind, text)
+        told = (self.env.task.task_id, kind, text)
+        logger.warning("rollout of task %r failed (%s): %s", *told, extra={"once": (kind, text)})
         return self.rollout(
             context, status=RolloutStatus.FAILED, reward=Reward.invalid(kind, text), kind=kind
         )

@@ -79,6 +79,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The completion was there; until `ended_s` the env worked."""
     ended_s: float = 0.0
 
+    @property
+    def constraint(self) -> str:
+        """What the answer was held to while it was sampled, its kind and a hash; "" for nothing.
+
+        As `json_schema:1f0c3a9b2d4e`. Its log-probabilities are not those of the model alone: what
+        was ruled out took no part in them.
+        """
+        return str(self.sampling.get("constraint", ""))
+
 
 def parent_of(turns: Sequence[Turn], index: int) -> int | None:
     """Return the turn that a turn is a delta to, None for a root.
@@ -93,18 +102,23 @@ def parent_of(turns: Sequence[Turn], index: int) -> int | None:
 
 def prompt_messages(turns: Sequence[Turn], index: int) -> list[Message]:
     """Return the messages that model call `index` saw."""
+    return [message for message, _ in prompt_sources(turns, index)]
+
+
+def prompt_sources(turns: Sequence[Turn], index: int) -> list[tuple[Message, int | None]]:
+    """Return the messages that model call `index` saw, each with the turn whose answer it is."""
     chain: list[int] = []
     place: int | None = index
     while place is not None:
         chain.append(place)
         place = parent_of(turns, place)
-    messages: list[Message] = []
+    messages: list[tuple[Message, int | None]] = []
     for place in reversed(chain):
         turn = turns[place]
         del messages[turn.num_shared_messages :]
-        messages += turn.messages
+        messages += ((message, None) for message in turn.messages)
         if place != index and turn.answer is not None:
-            messages.append(turn.answer)
+            messages.append((turn.answer, place))
     return messages
 
 
@@ -112,9 +126,10 @@ def prompt_messages(turns: Sequence[Turn], index: int) -> list[Message]:
 class Trajectory:
     """One root-to-leaf token path: what a learner trains on.
 
-    All lists have the same length. `loss_mask` is True on sampled tokens; `policy_logprobs` is
-    0.0 elsewhere, and NaN on sampled tokens whose turn knows none. Entry t speaks of token t given
-    the tokens before it.
+    All lists have the same length. `loss_mask` is True on sampled tokens, but for those of turns
+    with a `constraint`: they are context, as if others had written them. `policy_logprobs` is 0.0
+    elsewhere, and NaN on sampled tokens whose turn knows none. Entry t speaks of token t given the
+    tokens before it.
     """
 
     token_ids: list[int]
@@ -270,8 +285,11 @@ class Rollout:
                 mask += [False] * len(record.prompt_ids)
                 logprobs += [0.0] * len(record.prompt_ids)
             ids += record.completion_ids
-            mask += [True] * len(record.completion_ids)
-            logprobs += record.policy_logprobs or [math.nan] * len(record.completion_ids)
+            num_sampled = len(record.completion_ids)
+            is_free = not self.turns[turn].constraint
+            mask += [is_free] * num_sampled
+            known = record.policy_logprobs or [math.nan] * num_sampled
+            logprobs += known if is_free else [0.0] * num_sampled
         return Trajectory(
             token_ids=ids, loss_mask=mask, policy_logprobs=logprobs, turns=tuple(path)
         )

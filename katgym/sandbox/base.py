@@ -106,7 +106,8 @@ class Enforcement:
     """Whether untrusted code may run at this level; if not, only with `unsafe=True`."""
     limits: Mapping[str, str] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
-    """Of: "fork", "snapshot", "users" (real uids beside the agent's), "call", "image", "python"."""
+    """Of: "fork", "snapshot", "users" (real uids beside the agent's), "call", "image", "python",
+    "folders"."""
     probes: Mapping[str, str] = field(default_factory=dict)
     """Probe -> "yes", or why not."""
     notes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from katgym.sandbox.backends import backend
 from katgym.sandbox.sandbox import Sandbox, SandboxBackend
-from katgym.sandbox.shared import SandboxThread
+from katgym.sandbox.shared import sandbox_thread
 from katgym.sandbox.spec import SandboxSpec
 
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ class BlockingSandbox:
 
     def __init__(self, name: str, spec: SandboxSpec, **options: Any) -> None:
         """Start a sandbox of backend `name` with its `options`; errors are those of `create`."""
-        self.thread = SandboxThread()
+        self.thread = sandbox_thread()
         self._is_closed = False
         self._backend: SandboxBackend | None = None
         try:

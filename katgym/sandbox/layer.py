@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from katgym.errors import UsageError
 from katgym.sandbox.local.identity import layer_owner
+from katgym.system.cache_folder import cache_folder, name_cache
 
 EXECUTABLE = 0o755
 PLAIN = 0o644
@@ -85,19 +86,11 @@ class LayerStore:
         return self.add_files(directory_entries(root, exclude=exclude))
 
     def _store(self, digest: str, entries: Mapping[str, FileEntry]) -> Layer:
-        self.root.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
+        with name_cache(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
-            tree = scratch / "tree"
-            tree.mkdir()
-            for path, entry in entries.items():
-                target = tree / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if entry.link_target is not None:
-                    target.symlink_to(entry.link_target)
-                else:
-                    target.write_bytes(entry.content)
-                    target.chmod(EXECUTABLE if entry.is_executable else PLAIN)
+            write_tree(scratch / "tree", entries)
             for folder, _, names in os.walk(scratch):
                 Path(folder).chmod(0o755)
                 if self.owner is not None:
@@ -140,6 +133,19 @@ def directory_entries(
     return entries
 
 
+def write_tree(root: Path, files: Mapping[str, bytes | FileEntry]) -> None:
+    """Write a tree, given as relative path -> content, into a directory of the host."""
+    root.mkdir(parents=True, exist_ok=True)
+    for path, entry in _entries(files).items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if entry.link_target is not None:
+            target.symlink_to(entry.link_target)
+        else:
+            target.write_bytes(entry.content)
+            target.chmod(EXECUTABLE if entry.is_executable else PLAIN)
+
+
 def tree_digest(files: Mapping[str, bytes | FileEntry]) -> str:
     """Return the digest `LayerStore.add_files` gives a tree, without storing it."""
     return _digest(_entries(files))
@@ -147,9 +153,8 @@ def tree_digest(files: Mapping[str, bytes | FileEntry]) -> str:
 
 @lru_cache(maxsize=1)
 def layer_store() -> LayerStore:
-    """Return this user's layer store, `$XDG_CACHE_HOME/katgym/layers`."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return LayerStore(Path(base) / "katgym" / "layers", owner=layer_owner())
+    """Return this user's layer store, `layers` in `cache_folder()`."""
+    return LayerStore(cache_folder() / "layers", owner=layer_owner())
 
 
 def _entries(files: Mapping[str, bytes | FileEntry]) -> dict[str, FileEntry]:

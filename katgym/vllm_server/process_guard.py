@@ -1,11 +1,13 @@
 """Runs a command and ends it, with everything it started, when the process that asked is gone.
 
-    python process_guard.py STOP_TIMEOUT_S COMMAND...
+    python process_guard.py [--streams] STOP_TIMEOUT_S COMMAND...
 
 It reads standard input: the other end belongs to whoever asked, and closes when that one closes it
 or dies in whatever way. Then the command is asked to end (TERM) and, after the time given, killed
 with its whole process group and every process that it left behind. The exit status is the
-command's; 128 + N where signal N ended it. A file with the standard library alone, run by its path.
+command's; 128 + N where signal N ended it. With `--streams` the command reads this standard input
+itself, and whoever asked is gone when this process has another parent. A file with the standard
+library alone, run by its path.
 
 It does not protect against processes that start a session of their own and are no longer its
 descendants where the kernel has no child subreapers (anything but Linux).
@@ -32,30 +34,41 @@ _TICK_S = 0.2
 
 def main(arguments: list[str]) -> int:
     """Run the command to its end, or until standard input closes."""
-    stop_timeout_s, command = float(arguments[0]), arguments[1:]
+    has_streams = arguments[0] == "--streams"
+    stop_timeout_s, *command = arguments[1:] if has_streams else arguments
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # raises KeyboardInterrupt
     _prctl(_SET_CHILD_SUBREAPER, 1)
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
+            command,
+            stdin=None if has_streams else subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     except OSError as e:
         sys.stderr.write(f"cannot start {command[0]!r}: {e}\n")
         return 127
     try:
+        if has_streams:  # held open here, the command's output would not end with the command
+            os.closerange(0, 2)
         # Until the command has ended, or whoever asked for it is gone.
         while child.poll() is None:
-            readable, _, _ = select.select([sys.stdin], [], [], _TICK_S)
-            is_closed = bool(readable) and not os.read(sys.stdin.fileno(), 1024)
+            if not has_streams:
+                readable, _, _ = select.select([sys.stdin], [], [], _TICK_S)
+                if readable and not os.read(sys.stdin.fileno(), 1024):
+                    break
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_TICK_S)
             # Another child of the asking process may hold the pipe open.
-            if is_closed or os.getppid() != parent:
+            if os.getppid() != parent:
                 break
     except KeyboardInterrupt:
         sys.stderr.write("asked to stop\n")
     finally:
-        _stop(child, stop_timeout_s)
+        _stop(child, float(stop_timeout_s))
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

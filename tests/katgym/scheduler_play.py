@@ -19,7 +19,7 @@ FAST = SchedulerConfig(tool_timeout_s=5.0, grace_s=0.2)
 def make_tool(
     fn: Callable[..., Any], *, parallel: bool = False, timeout_s: float | None = None
 ) -> Tool:
-    return Tool.from_function(fn, ToolOptions(is_parallel=parallel, timeout_s=timeout_s))
+    return Tool.from_function(fn, ToolOptions(parallel=parallel, timeout_s=timeout_s))
 
 
 def tools_of(*fns: Callable[..., Any], parallel: bool = True) -> dict[str, Tool]:

@@ -17,23 +17,25 @@ Sampling SchedulerConfig Scorer ScoringFailure Success Task TaskSet TokenRecord 
 ToolErrorKind ToolResult Trajectory Turn UnknownNameError UsageError VersionSpan __version__
 assistant check_env
 hookimpl list_envs make policy register run_group run_match run_rollout scorer spec system testing
-tool user
+tool tools_by_name user
 """
 
 OPTIONS = {
     "envs": "env --json",
-    "plugins": "--json",
+    "plugins": "action text --json",
     "doctor": "--json",
     "play": "env --seed --task --split",
     "eval": (
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
-        " --max-tokens --workers --cluster --set --out --json"
+        " --max-tokens --workers --tts --set --out --json --dry-run"
     ),
+    "runs": "folder --json",
     "compare": "a b --json",
     "verify": "run_folder --set --json",
     "leaderboard": ("runs --out --json --by --set"),
     "view": (
-        "run_folder --env --task --invalid --limit --json --html --out --step --group --tokenizer"
+        "folder --env --task --invalid --limit --json --serve --port --html --out --step --group"
+        " --tokenizer"
     ),
     "rollouts": "subcommand",
     "check": "--badge --learn env --tasks --json",
@@ -45,8 +47,12 @@ OPTIONS = {
     "swe": "subcommand",
     "train": "subcommand",
     "cluster": "subcommand",
+    "mcp": "subcommand",
+    "demo": "--yes subcommand",
+    "new": "kind name --out",
+    "completion": "shell",
 }
-OF_PLUGINS = {"swe", "train", "cluster"}
+OF_PLUGINS = {"swe", "train", "cluster", "mcp", "demo"}
 OF_ROLLOUTS = {
     "collect": (
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"
@@ -59,7 +65,7 @@ OF_ROLLOUTS = {
 }
 ROLLOUT_STORE = """
 CollectReport ColumnType CorruptStoreError Exporter FailedCall RolloutStore SealReport
-SessionRecord SessionStatus StoreStatistics StoredSession as_rollout collect export
+SessionRecord SessionStatus StoreReader StoreStatistics StoredSession as_rollout collect export
 exporter record_rollout record_rollouts rollout_groups rollouts statistics stored_groups
 stored_rollouts
 """

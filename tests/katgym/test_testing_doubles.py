@@ -77,7 +77,7 @@ def test_echo_envs_tools() -> None:
     calls = [("echo", {"text": "ä"}), ("note", {"text": "x"}), ("note", {"text": "y"})]
     assert [m["content"] for m in env.step(assistant("", calls))[0]] == ["ä", "1", "2"]
     assert env.notes == ["x", "y"]
-    assert [t.is_parallel for t in env.tools.values()] == [True, False]
+    assert [t.parallel for t in env.tools.values()] == [True, False]
 
 
 def test_random_play_of_echo_env_never_breaks() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from katgym.certificate.answers import AnswerForm, Option, find_options
 from katgym.certificate.cheap_policies import say
 from katgym.certificate.findings import Failed, Result, Skipped
-from katgym.certificate.floors import guess_actions, mean_reward, measured_study
+from katgym.certificate.floors import MIN_TRAIN, guess_actions, mean_reward, measured_study
 from katgym.certificate.guesser import ALPHA, binomial_tail, sign_test
 from katgym.certificate.study import MIN_TEST, StudiedTask, Study
 from katgym.certificate.subject import Subject
@@ -67,7 +67,9 @@ async def _judge_guesses(study: Study, features: str, finding: str) -> Result:
     """Train on one group of features; a gain over the best constant is a leak."""
     guesses = guess_actions(study, features)
     if guesses is None:
-        raise Skipped(f"{len(study.train)} train tasks are too few to learn from")
+        raise Skipped(
+            f"{len(study.train)} train tasks within the budget, {MIN_TRAIN} to learn from"
+        )
     scores = await mean_reward(study, [say(action) for action in guesses], "test")
     least = MIN_LENGTH_SCORE if features == "length" else 0.0
     figures = _judge(study, scores, finding, MIN_GAIN, least)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from typing import Any
 
 from katgym.certificate.child import Child, reference
@@ -21,6 +22,7 @@ from katgym.environment.messages import Message
 NUM_THREADS = 8
 HASH_SEEDS = ("1", "2")
 PROCESS_TIMEOUT_S = 300.0
+"""Seconds for a process's episodes; longer where they took more than a tenth of it in this one."""
 SWITCH_INTERVAL_S = 1e-5
 """Time after which another thread runs; short, so that a race happens while it is looked for."""
 QUICK_S = 0.05
@@ -87,12 +89,14 @@ async def check_processes(subject: Subject) -> str:
     target = reference(env)
     seeds = list(range(min(subject.num_tasks, NUM_THREADS)))
     request = {"job": "transcripts", "target": target, "seeds": seeds, "tasks": subject.num_tasks}
+    start = time.monotonic()
     expected: dict[str, Any] = {str(seed): await transcript(env, seed) for seed in seeds}
+    limit_s = max(PROCESS_TIMEOUT_S, 10 * (time.monotonic() - start))
     expected["tasks"] = list_tasks(env, subject.num_tasks)
     expected = json.loads(json.dumps(expected))
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(Child(request, hash_seed=seed)) for seed in HASH_SEEDS]
-        answers = [await asyncio.to_thread(child.read, PROCESS_TIMEOUT_S) for child in children]
+        answers = [await asyncio.to_thread(child.read, limit_s) for child in children]
     for hash_seed, child, got in zip(HASH_SEEDS, children, answers, strict=True):
         if got is None:
             raise Failed(f"a process with PYTHONHASHSEED={hash_seed} did not play: {child.error()}")

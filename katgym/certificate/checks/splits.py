@@ -22,7 +22,7 @@ MIN_DISTINCT = 0.9
 """Share of different openings from which on an opening stands for its task."""
 
 
-async def check_tasks(subject: Subject) -> str:
+async def check_tasks(subject: Subject) -> Result:
     """Task ids are unique over all splits, and contents are the same in every instance."""
     first, second = subject.fresh(), subject.fresh()
     second._task_sets = {}  # shared with the clones: here they are loaded again
@@ -42,7 +42,8 @@ async def check_tasks(subject: Subject) -> str:
             if tasks.get(task.task_id).sha256 != task.sha256:
                 raise Failed(f"task {task.task_id!r} found by its id is another than by its index")
             owners[task.task_id] = split
-    return f"{len(owners)} tasks in {len(first.splits)} splits"
+    sizes = {f"num_{split}": float(len(first.tasks(split))) for split in first.splits}
+    return f"{len(owners)} tasks in {len(first.splits)} splits", sizes
 
 
 async def check_overlap(subject: Subject) -> Result:

@@ -11,7 +11,7 @@ import unittest
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from katgym.errors import UnknownNameError, unknown_name
+from katgym.errors import check_name
 from katgym.sandbox.base import Enforcement
 from katgym.sandbox.conformance.check import ConformanceCheck, Fixture
 from katgym.sandbox.conformance.checks import CHECKS
@@ -116,8 +116,7 @@ def select(names: Sequence[str]) -> tuple[ConformanceCheck, ...]:
     """Return the checks of these names or subjects; nothing is all of them."""
     known = {check.name for check in CHECKS} | {check.subject for check in CHECKS}
     for name in names:
-        if name not in known:
-            raise UnknownNameError(unknown_name("conformance check", name, known))
+        check_name("conformance check", name, known)
     return tuple(c for c in CHECKS if not names or c.name in names or c.subject in names)
 
 

@@ -184,7 +184,7 @@ class DockerBackend(SandboxBackend):
         spec = link.spec
         channel = await open_channel(link.id, sock)
         link.attach(channel)
-        wiped = list(WIPED)
+        wiped = [*WIPED, *spec.folders]
         arguments = (spec.workdir, spec.ttl_s, wiped)
         program = bundle(
             _MODULES, main=f"sys.modules[{_MODULES[-1]!r}].main{arguments!r}\n"
@@ -303,5 +303,6 @@ def _check_spec(spec: SandboxSpec) -> None:
             f" supported, got python={spec.python!r}, preload={spec.preload!r}"
         )
     for taken in ("/tmp", "/proc", "/sys", "/dev", HOME):
-        if PurePosixPath(spec.workdir).is_relative_to(taken):
-            raise UsageError(f"workdir may not be {taken} or below it, got {spec.workdir!r}")
+        for place in (spec.workdir, *spec.folders):
+            if PurePosixPath(place).is_relative_to(taken):
+                raise UsageError(f"folders may not be {taken} or below it, got {place!r}")

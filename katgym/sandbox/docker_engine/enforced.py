@@ -81,7 +81,7 @@ def describe(
         level="container" if facts.has_seccomp else "container without seccomp",
         is_safe=facts.has_seccomp,
         limits=list_limits(facts),
-        capabilities=frozenset({"fork", "snapshot", "image"}),
+        capabilities=frozenset({"fork", "snapshot", "image", "folders"}),
         probes=probes,
         notes=tuple(notes),
     )

@@ -5,7 +5,7 @@ Not here: calling the engine (`engine.py`).
 
 from __future__ import annotations
 
-import os
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ WIPED = ("/tmp", HOME, "/dev/shm", "/dev/mqueue")
 _MAX_HOME_BYTES = 64 * MEBIBYTE
 _SUPERVISOR_PROCESSES = 4
 """Room for the supervisor and the guardians of three commands that run at the same time."""
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE = mmap.PAGESIZE
 # Reads the length of the program, then the program, which takes over.
 BOOT = """\
 import os, sys
@@ -75,7 +75,7 @@ def in_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def disk_bytes(limits: SandboxLimits) -> int | None:
+def disk_bytes(limits: SandboxLimits, *, num_folders: int = 0) -> int | None:
     """Return the size of the workspace, and of /tmp, beside what the layers take; None: unlimited.
 
     Both are memory, and count towards its limit: together they leave some of it for processes, or a
@@ -83,13 +83,14 @@ def disk_bytes(limits: SandboxLimits) -> int | None:
     """
     if limits.memory_bytes is None:
         return limits.disk_bytes
-    reserve = min(64 * MEBIBYTE, limits.memory_bytes // 4) + SHM_BYTES + home_bytes(limits)
+    homes = (1 + num_folders) * home_bytes(limits)
+    reserve = min(64 * MEBIBYTE, limits.memory_bytes // 4) + SHM_BYTES + homes
     room = max(_PAGE, (limits.memory_bytes - reserve) // 2)
     return room if limits.disk_bytes is None else min(room, limits.disk_bytes)
 
 
 def home_bytes(limits: SandboxLimits) -> int:
-    """Return the size of the home directory, which is memory as well."""
+    """Return the size of the home directory, and of each further folder: memory as well."""
     bounds = [_MAX_HOME_BYTES]
     if limits.memory_bytes is not None:
         bounds.append(max(_PAGE, limits.memory_bytes // 16))
@@ -157,7 +158,7 @@ def _host_config(plan: ContainerPlan) -> dict[str, Any]:
 
 def _tmpfs(plan: ContainerPlan) -> dict[str, str]:
     limits = plan.spec.limits
-    room = disk_bytes(limits)
+    room = disk_bytes(limits, num_folders=len(plan.spec.folders))
     workdir = ["exec", "mode=0755", f"uid={AGENT_UID}", f"gid={AGENT_UID}"]
     tmp = ["exec", "mode=1777"]
     home = ["exec", "mode=0755", f"uid={AGENT_UID}", f"gid={AGENT_UID}"]
@@ -169,4 +170,9 @@ def _tmpfs(plan: ContainerPlan) -> dict[str, str]:
         workdir.append(f"nr_inodes={limits.max_files + plan.num_base_files + 1}")
         tmp.append(f"nr_inodes={limits.max_files + 1}")
         home.append(f"nr_inodes={limits.max_files + 1}")
-    return {plan.spec.workdir: ",".join(workdir), "/tmp": ",".join(tmp), HOME: ",".join(home)}
+    return {
+        plan.spec.workdir: ",".join(workdir),
+        "/tmp": ",".join(tmp),
+        HOME: ",".join(home),
+        **dict.fromkeys(plan.spec.folders, ",".join(home)),
+    }

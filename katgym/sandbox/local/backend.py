@@ -91,8 +91,9 @@ class LocalBackend(SandboxBackend):
             )
         if spec.preload and spec.python is None:
             raise UsageError("`preload` needs `python`: the interpreter that has the modules")
-        if spec.workdir.split("/")[1] in _TAKEN or spec.workdir.rstrip("/") in ("/tmp", "/home"):
-            raise UsageError(f"workdir={spec.workdir!r} is the system's; take '/workspace'")
+        for place in (spec.workdir, *spec.folders):
+            if place.split("/")[1] in _TAKEN or place.rstrip("/") in ("/tmp", "/home"):
+                raise UsageError(f"{place!r} is the system's; take another, such as '/workspace'")
         _check_interpreter(spec.python)
         key = LauncherKey(python=spec.python, preload=spec.preload)
         async with self._starting:
@@ -104,6 +105,8 @@ class LocalBackend(SandboxBackend):
                     await launcher.close()
                     raise SandboxError("the backend was closed while a sandbox was being made")
                 self._launchers[key] = launcher
+        if spec.folders and launcher.workspace == "plain":
+            raise UsageError(f"without isolation there are no further folders: {spec.folders!r}")
         return Sandbox(await self.make(spec, launcher, None), self)
 
     async def _start_launcher(self, key: LauncherKey) -> LauncherClient:

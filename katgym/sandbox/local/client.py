@@ -28,6 +28,7 @@ from katgym.sandbox.layer import layer_store
 from katgym.sandbox.local.foreign_packages import foreign_packages
 from katgym.sandbox.local.identity import AGENT_UID, NUM_SUBUIDS, SUBUID_BASE
 from katgym.sandbox.supervised.channel import Channel, Reply
+from katgym.system.cache_folder import CacheError, name_cache
 from katgym.system.processes import process_start
 
 _log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class LauncherClient:
                 loop = asyncio.get_running_loop()
                 await loop.create_unix_connection(lambda: channel, sock=replies)
                 await self._introduce()
-        except SandboxUnavailableError:
+        except (SandboxUnavailableError, CacheError):
             await self.close()
             raise
         except (TimeoutError, SandboxError, OSError) as e:
@@ -135,7 +136,8 @@ class LauncherClient:
     async def _introduce(self) -> None:
         binds, masks = await asyncio.to_thread(_interpreter_paths, self.key.python)
         layers = layer_store().root
-        layers.mkdir(parents=True, exist_ok=True)
+        with name_cache(layers):
+            layers.mkdir(parents=True, exist_ok=True)
         config = {
             "state": self.state,
             "workspace": self.workspace,
@@ -247,7 +249,7 @@ def _interpreter_paths(python: str | None) -> tuple[list[str], list[str]]:
         "at = {'base': sys.base_prefix, 'platbase': sys.base_prefix};"
         "print(*(sysconfig.get_path(kind, vars=at) for kind in ('purelib', 'platlib')), sep='\\n')"
     )
-    run = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, text=True)
+    run = subprocess.run([python, "-I", "-S", "-c", code], capture_output=True, encoding="utf-8")
     if run.returncode != 0:
         raise SandboxUnavailableError(f"the interpreter {python!r} does not run: {run.stderr!r}")
     prefix, base, *packages = run.stdout.splitlines()

@@ -16,6 +16,6 @@ NUM_SUBUIDS = 65_536
 
 def layer_owner() -> tuple[int, int] | None:
     """Return the host uid and gid that own layers; None means whoever writes them."""
-    if os.geteuid() == 0:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
         return SUBUID_BASE + AGENT_UID, SUBUID_BASE + AGENT_UID
     return None

@@ -86,6 +86,7 @@ class LocalLink(SupervisedLink):
             "layers": [layer.digest for layer in self.spec.layers],
             "at": at,
             "workdir": self.spec.workdir,
+            "folders": self.spec.folders,
             "ttl_s": self.spec.ttl_s,
             "may_call": bool(self.spec.preload),
             "num_joins": len(fds.at_start),

@@ -54,8 +54,8 @@ async def probe_enforcement(backend: _Backend) -> Enforcement:
     probes["cgroup"] = backend.groups_text
     level = str(backend.level)
     capabilities = {"fork", "snapshot", "call", "python"}
-    if os.geteuid() == 0 and level != "none":
-        capabilities.add("users")
+    if level != "none":
+        capabilities |= {"folders", "users"} if os.geteuid() == 0 else {"folders"}
     failed = [name for name in _NEEDED if probes[name] != "yes"]
     return Enforcement(
         backend="local",

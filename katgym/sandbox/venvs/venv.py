@@ -10,7 +10,6 @@ hold neither katgym nor pip. Not here: what is copied instead of downloaded
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import logging
@@ -25,6 +24,8 @@ from pathlib import Path
 
 from katgym.errors import InfrastructureError, UsageError
 from katgym.sandbox.venvs.installed_packages import copy_installed
+from katgym.system.cache_folder import cache_folder
+from katgym.system.locks.file_lock import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +67,7 @@ def ensure_venv(
             )
     wanted = tuple(sorted({r.strip() for r in requirements}))
     if root is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        root = Path(cache) / "katgym" / "venvs"
+        root = cache_folder() / "venvs"
     key = json.dumps([sys.version, os.path.realpath(sys.executable), wanted])
     folder = root / hashlib.sha256(key.encode()).hexdigest()[:20]
     python = folder / "bin" / "python"
@@ -76,7 +76,7 @@ def ensure_venv(
     try:
         root.mkdir(parents=True, exist_ok=True)
         with (root / f"{folder.name}.lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however that ends
+            lock_file(file, should_wait=True)  # gone with the process, however that ends
             if not ((folder / _MARKER).is_file() and python.exists()):
                 _make(folder, wanted, timeout_s)
     except OSError as e:
@@ -123,7 +123,12 @@ def _install(folder: Path, requirements: tuple[str, ...], timeout_s: float) -> N
     env = {k: v for k, v in os.environ.items() if k != "PIP_REQUIREMENT"}
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, text=True, errors="replace", timeout=timeout_s
+            command,
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as e:
         raise InfrastructureError(

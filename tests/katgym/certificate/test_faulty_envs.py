@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import broken_envs as envs
 import pytest
 
-from katgym.certificate.certify import CHECKS, check_env
+import katgym
+from katgym.certificate.certify import CHECKS, check_env, run_checks
+from katgym.certificate.subject import Subject
 
 _SCRIPT = """
 import sys
@@ -54,3 +59,68 @@ def test_an_env_that_cannot_be_made_fails() -> None:
 def test_what_an_env_raises_is_the_finding_of_its_checks(env: envs.Sums, detail: str) -> None:
     report = check_env(env, num_tasks=2, checks=["oracle", "reset"])
     assert [check.detail for check in report.failures] == [detail, detail]
+
+
+class TakesTurns(envs.Sums):
+    """Sound: one episode opens at a time."""
+
+    lock = threading.Lock()
+
+    async def setup(self) -> None:
+        with self.lock:
+            time.sleep(0.3)
+
+
+class HangsInItsThirdReset(envs.Sums):
+    resets = itertools.count()
+    is_over = threading.Event()
+
+    async def setup(self) -> None:
+        if next(self.resets) >= 2:
+            self.is_over.wait(60)
+
+
+class WorksLong(envs.Sums):
+    """Sound: its first tool call takes longer than other calls may, so does its first oracle."""
+
+    calls = itertools.count()
+    default_max_turns = 2
+
+    @katgym.tool(timeout_s=60)
+    def add(self) -> str:
+        """Add the numbers."""
+        self.work()
+        return str(self.task.answer)
+
+    def work(self) -> None:
+        time.sleep(1.4 if next(self.calls) < 2 else 0)
+
+    def oracle_action(self) -> str | katgym.Action:
+        self.work()
+        return super().oracle_action() if self.num_turns else katgym.assistant("", [("add", {})])
+
+
+def subject(env: katgym.Env, *, num_tasks: int) -> Subject:
+    """Return an env under test whose calls hang after a second rather than half a minute."""
+    return Subject(
+        name="", env=env, registered_id=None, num_tasks=num_tasks, budget_s=0.1, hang_s=1.0
+    )
+
+
+def test_calls_that_wait_for_their_turn_do_not_hang() -> None:
+    (found,) = run_checks(["threads"], subject(TakesTurns(), num_tasks=5))
+    assert (found.status, found.detail) == ("passed", "5 episodes in 5 threads")
+
+
+def test_a_call_that_hangs_in_one_of_several_threads_is_told() -> None:
+    try:
+        (found,) = run_checks(["threads"], subject(HangsInItsThirdReset(), num_tasks=2))
+    finally:
+        HangsInItsThirdReset.is_over.set()
+    assert found.status == "failed"
+    assert found.detail.startswith("the env hangs: areset has not returned after")
+
+
+def test_a_step_may_take_its_tools_time_and_an_oracle_that_of_a_turn() -> None:
+    (found,) = run_checks(["oracle"], subject(WorksLong(), num_tasks=1))
+    assert found.status == "passed", found.detail

@@ -149,7 +149,7 @@ def test_an_evaluation_on_a_cluster_plays_what_one_process_plays(tmp_path: Path)
     options = ["--policy", "random", "--tasks", "12", "--group-size", "2", "--seed", "3"]
     command = ["eval", "katgym/TreasureHunt-v1?level=2", *options]
     assert main([*command, "--out", str(tmp_path / "0")]) == 0
-    placed = ["--workers", "2", "--cluster", "local", "--out", str(tmp_path / "2")]
+    placed = ["--workers", "2", "--set", "cluster=local", "--out", str(tmp_path / "2")]
     assert main([*command, *placed]) == 0
     alone, there = (
         {(r.task_id, r.attempt): (r.messages, r.reward, r.seed) for r in read_rollouts(folder)}
@@ -166,9 +166,9 @@ def test_what_cannot_work_is_refused_with_what_to_do(
     with pytest.raises(UsageError, match=r"HOST:PORT, 'auto' or 'local', got 'here'"):
         ClusterConfig(address="here")
     command = ["eval", "katgym/TreasureHunt-v1", "--policy", "oracle", "--out", str(tmp_path / "r")]
-    assert main([*command, "--cluster", "auto"]) == 2
+    assert main([*command, "--set", "cluster=auto"]) == 2
     assert "needs a number of workers" in capsys.readouterr().err
-    assert main([*command, "--cluster", "127.0.0.1:9", "--workers", "1"]) == 2
+    assert main([*command, "--set", "cluster=127.0.0.1:9", "--workers", "1"]) == 2
     assert "no Ray cluster answers at '127.0.0.1:9'" in " ".join(capsys.readouterr().err.split())
 
     async def play() -> None:

@@ -90,7 +90,7 @@ def test_five_hundred_sync_calls_from_many_turns_at_once() -> None:
         time.sleep(0.001)
         return x * x
 
-    tools = {"square": Tool.from_function(square, ToolOptions(is_parallel=True))}
+    tools = {"square": Tool.from_function(square, ToolOptions(parallel=True))}
 
     async def turn(number: int) -> list[str]:
         calls = assistant("", [("square", {"x": number * 10 + i}) for i in range(10)])

@@ -242,9 +242,9 @@ NAMES = {
         what_would_lead_out
     """,
     "lifecycle": """
-        enforcement_is_plain gc_leaves_the_living kill_ends_everything kill_of_a_fork_bomb
-        kills_at_once leaving_the_context_kills limits_that_are_not_enforced other_workdirs
-        specs_that_cannot_be_honoured time_to_live
+        enforcement_is_plain further_folders gc_leaves_the_living kill_ends_everything
+        kill_of_a_fork_bomb kills_at_once leaving_the_context_kills limits_that_are_not_enforced
+        other_workdirs specs_that_cannot_be_honoured time_to_live
     """,
     "call": """
         limits_hold needs_preload reports the_specs_interpreter_is_there

@@ -106,6 +106,15 @@ def test_tightening_takes_the_smaller_of_each() -> None:
     assert both == two.tighten(one)
 
 
+def test_further_folders_are_absolute_and_lie_apart() -> None:
+    assert SandboxSpec(workdir="/app", folders=("/logs", "/applications")).folders[0] == "/logs"
+    for folders in (("/app/logs",), ("/app",), ("/logs/a", "/logs")):
+        with pytest.raises(UsageError, match="workdir and folders lie apart"):
+            SandboxSpec(workdir="/app", folders=folders)
+    with pytest.raises(UsageError, match="each of folders is an absolute path"):
+        SandboxSpec(folders=("logs",))
+
+
 @pytest.mark.parametrize("workdir", ["workspace", "/", "/a/../b"])
 def test_a_workdir_is_absolute_and_below_the_root(workdir: str) -> None:
     with pytest.raises(UsageError, match="workdir is an absolute path below /"):

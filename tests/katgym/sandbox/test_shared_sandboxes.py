@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -154,3 +155,17 @@ def test_a_package_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="cannot be met"):
         ensure_venv(("katgym-no-such-package==1.0",), root=tmp_path)
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_backend_that_asks_by_threads_is_closed_before_threads_end() -> None:
+    code = """
+import asyncio, sys
+from katgym.sandbox import shared_backend
+
+async def aclose():
+    print(await asyncio.to_thread(lambda: "closed"))
+
+shared_backend("local")._inner.aclose = aclose
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("closed\n", "")

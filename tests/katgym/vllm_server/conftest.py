@@ -6,23 +6,14 @@ Not here: real servers (`test_real_server.py`).
 from __future__ import annotations
 
 import re
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from katgym.vllm_server import VllmServerConfig
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell starts what it runs in the background with SIGINT ignored, and that is inherited."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -119,10 +120,11 @@ def test_a_killed_maker_holds_up_nobody(fake, cache):
         "environment.install(Device.CPU, python=sys.argv[1])"
     )
     environ = {**os.environ, "KATGYM_CACHE": str(cache)}
-    maker = subprocess.Popen([sys.executable, "-c", code, python], env=environ)
+    command = [sys.executable, "-c", code, python]
+    maker = subprocess.Popen(command, env=environ, start_new_session=True)
     while not calls.exists():
         assert maker.poll() is None
-    maker.kill()
+    os.killpg(maker.pid, signal.SIGKILL)  # its child is not to write on
     maker.wait()
     assert install(Device.CPU, python=python).exists()
 

@@ -17,7 +17,7 @@ from katgym.sandbox.conformance.check import Fixture, check, sandbox_check
 from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.sandbox import Sandbox
 
-_CAPABILITIES = {"fork", "snapshot", "users", "call", "image", "python"}
+_CAPABILITIES = {"fork", "snapshot", "users", "call", "image", "python", "folders"}
 _USES: dict[str, Callable[[Sandbox], Awaitable[object]]] = {
     "exec": lambda sandbox: sandbox.exec("true"),
     "read": lambda sandbox: sandbox.read("a"),
@@ -123,6 +123,9 @@ async def specs_that_cannot_be_honoured(fixture: Fixture) -> None:
     if "python" not in capabilities:
         spec = fixture.spec(python=fixture.python)
         await expect.raises(UsageError, fixture.backend.create(spec), "a spec with an interpreter")
+    if "folders" not in capabilities:
+        spec = fixture.spec(folders=("/further",))
+        await expect.raises(UsageError, fixture.backend.create(spec), "a spec with folders")
     if "call" not in capabilities:
         async with fixture.sandbox() as sandbox:
             await expect.raises(UsageError, sandbox.call("json:dumps", b""), "a call")
@@ -149,6 +152,16 @@ async def other_workdirs(sandbox: Sandbox) -> None:
     await expect.run(sandbox, use, stdout=b"/srv/work space\n1")
     await expect.content(sandbox, "/srv/work space/a", b"2\n")
     expect.equal([c.path for c in await sandbox.diff()], ["a", "new"], "changed paths")
+
+
+@sandbox_check({"a": b"1"}, requires={"folders"}, folders=("/further", "/srv/more/deep"))
+async def further_folders(sandbox: Sandbox) -> None:
+    """Folders beside the workspace start empty, are in no diff, and are emptied by a reset."""
+    use = "ls -A /further /srv/more/deep; echo 1 > /further/x; mkdir /srv/more/deep/y"
+    for _ in range(2):
+        await expect.run(sandbox, use, stdout=b"/further:\n\n/srv/more/deep:\n")
+        expect.equal([*await sandbox.diff()], [], "the diff")
+        await sandbox.reset()
 
 
 @check()

@@ -121,7 +121,7 @@ def _serve(request: dict[str, Any], confinement: NamespaceConfinement) -> None:
         (_CHANNEL_FD, _CHANNEL_FD),
         confinement,
         workdir=workdir,
-        wiped=("/tmp", "/dev/shm", "/home/agent"),
+        wiped=("/tmp", "/dev/shm", "/home/agent", *request["folders"]),
         ops={"mount": exchange},
         deadline=time.monotonic() + request["ttl_s"],
         may_call=request["may_call"],

@@ -167,8 +167,9 @@ def cover_proc(names: Sequence[str]) -> None:
 def enter(template: str, workdir: str, workspace_fd: int, spec: Mapping[str, Any]) -> None:
     """Make a private copy of the template the root of this mount namespace, and fill it.
 
-    Adds /proc, /tmp, /dev/shm, home and the workspace; `spec` holds `disk_bytes`, `max_files`,
-    `uid` and `gid` (of the agent, in this user namespace). A limit of None is unlimited.
+    Adds /proc, /tmp, /dev/shm, home, further folders and the workspace; `spec` holds `disk_bytes`,
+    `max_files`, `folders`, `uid` and `gid` (of the agent, in this user namespace). A limit of None
+    is unlimited.
     """
     size = f"size={spec['disk_bytes'] or 0},nr_inodes={spec['max_files'] or 0}"
     flags = linux.MS_NOSUID | linux.MS_NODEV
@@ -177,11 +178,13 @@ def enter(template: str, workdir: str, workspace_fd: int, spec: Mapping[str, Any
     linux.mount("proc", "proc", "proc", flags | linux.MS_NOEXEC)
     # One file system for all that is scratch, so that one limit holds for their sum.
     linux.mount("scratch", "run", "tmpfs", flags, f"mode=0755,{size}")
-    for name, place, mode in _SCRATCH:
+    further = [(str(i), place.lstrip("/"), 0o755) for i, place in enumerate(spec["folders"])]
+    for name, place, mode in (*_SCRATCH, *further):
         os.mkdir(f"run/{name}")
         os.chmod(f"run/{name}", mode)
-        if name == "home":
-            os.chown("run/home", spec["uid"], spec["gid"])
+        if mode == 0o755:
+            os.chown(f"run/{name}", spec["uid"], spec["gid"])
+        os.makedirs(place, exist_ok=True)
         linux.mount(f"run/{name}", place, "", linux.MS_BIND)
     linux.umount("run")
     target = workdir.lstrip("/")

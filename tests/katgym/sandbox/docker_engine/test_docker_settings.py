@@ -31,9 +31,9 @@ FACTS = EngineFacts(
 )
 
 
-def config(facts: EngineFacts = FACTS, **limits):
+def config(facts: EngineFacts = FACTS, folders: tuple[str, ...] = (), **limits):
     plan = ContainerPlan(
-        spec=SandboxSpec(image="sha256:0", limits=SandboxLimits(**limits)),
+        spec=SandboxSpec(image="sha256:0", folders=folders, limits=SandboxLimits(**limits)),
         image_id="sha256:0",
         labels={"a": "b"},
         facts=facts,
@@ -67,6 +67,13 @@ def test_container_is_limited():
     assert f"size={MEBIBYTE + 8192}" in host["Tmpfs"]["/workspace"].split(",")
     assert "nr_inodes=11" in host["Tmpfs"]["/workspace"].split(",")
     assert f"size={MEBIBYTE}" in host["Tmpfs"]["/tmp"].split(",")
+
+
+def test_further_folders_are_memory_like_the_home_and_leave_less_to_the_workspace():
+    own, more = (config(folders=each)["HostConfig"]["Tmpfs"] for each in ((), ("/a", "/b/c")))
+    assert more["/a"] == more["/b/c"] == own["/home/agent"] == more["/home/agent"]
+    sizes = [int(each["/tmp"].split("size=")[1].split(",")[0]) for each in (own, more)]
+    assert sizes[0] - sizes[1] == 64 * MEBIBYTE  # half of two homes
 
 
 @pytest.mark.parametrize("memory", [8, 96, 2048])
@@ -151,6 +158,7 @@ def test_missing_engine_is_said_with_what_to_do(tmp_path):
         ({"image": "x", "python": "/usr/bin/python3"}, "image's own interpreter"),
         ({"image": "x", "preload": ("json",)}, "not supported"),
         ({"image": "x", "workdir": "/tmp/work"}, "may not be /tmp or below it"),
+        ({"image": "x", "folders": ("/logs", "/proc/x")}, "may not be /proc or below it"),
     ],
 )
 def test_spec_that_containers_cannot_honour_is_refused(options, text):

@@ -56,6 +56,7 @@ def turn(
     calls: Sequence[tuple[str, str]] = (),
     finish_reason: str = "stop",
     num_completion_tokens: int = 0,
+    constraint: str = "",
 ) -> Turn:
     """Return a turn with one result for each error (None for a good one)."""
     results = [
@@ -74,6 +75,7 @@ def turn(
         num_completion_tokens=num_completion_tokens,
         tokens=tokens,
         tool_results=results,
+        sampling={"constraint": constraint} if constraint else {},
     )
 
 

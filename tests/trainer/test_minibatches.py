@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from katgym_trainer import Row, pack
-from katgym_trainer.losses.scope import Normaliser, Scope
+from katgym_trainer.losses.objective import Normaliser
+from katgym_trainer.losses.scope import Scope
 from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
 
 

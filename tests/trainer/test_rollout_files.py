@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from byte_tokenizer import byte_tokenizer
 from made_rollouts import short_rollout
 from plain_rollout import plain_json
 
 from katgym import make
 from katgym.evaluation.plan import EvalConfig
 from katgym.evaluation.run import evaluate
+from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym.rollout_store import exporter
+from katgym.rollout_store.exporting import write_rows
+from katgym.rollout_store.rollouts import as_session
 from katgym.system import to_lines
 from katgym_trainer.rollouts.rollout_files import read_rollouts
 from katgym_trainer.rollouts.rollout_rows import rollout_rows
+from katgym_trainer.rollouts.supervised_rows import supervised_rows
+from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
 
 ROLLOUTS = [short_rollout("a", 1.0, 3, 4), short_rollout("b", 0.5, 5)]
 
@@ -125,3 +133,39 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="wanted the folder of a run") as caught:
             read_rollouts(path)
         assert repr(str(path)) in str(caught.value)
+
+
+def test_trajectories_of_atif_come_back_with_what_they_say(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    rollouts = list(read_rollouts(run_folder))
+    sessions = [as_session(r, group_id="g", metadata={}, ended_s=9.0) for r in rollouts]
+    write_rows(tmp_path / "all.jsonl", "atif", exporter("atif"), sessions)
+    found = list(read_rollouts(tmp_path / "all.jsonl"))
+    assert [r.messages for r in found] == [r.messages for r in rollouts]
+    assert [(r.task_id, r.attempt, r.reward.value) for r in found] == [
+        (r.task_id, r.attempt, r.reward.value) for r in rollouts
+    ]
+    renderer = ChatMLRenderer(byte_tokenizer())
+    for one, other in zip(found, rollouts, strict=True):
+        (row,), (wanted,) = (supervised_rows([tokenize_rollout(r, renderer)]) for r in (one, other))
+        assert row.token_ids.tolist() == wanted.token_ids.tolist()
+        assert row.loss_mask.tolist() == wanted.loss_mask.tolist()
+    whole = json.dumps(json.loads((tmp_path / "all.jsonl").read_text().splitlines()[0]), indent=2)
+    (tmp_path / "trajectory.json").write_text(whole)
+    (alone,) = read_rollouts(tmp_path / "trajectory.json")
+    assert alone.messages == rollouts[0].messages
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "{}", "no trajectory of ATIF"),
+        ("a.json", "{", "Expecting"),
+        ("a.jsonl", '{"schema_version": "ATIF-v1.8"}\n', "line 1: not a trajectory of ATIF"),
+    ],
+)
+def test_what_is_no_trajectory_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=said):
+        list(read_rollouts(tmp_path / name))

@@ -44,6 +44,22 @@ def test_a_row_for_each_path() -> None:
         assert (row.group, row.rollout, row.context) == ("g", ("e", "player"), None)
 
 
+def test_what_was_sampled_under_a_constraint_is_context(caplog: pytest.LogCaptureFixture) -> None:
+    held = turn(record(None, 0, [1, 2], [3], policy_logprobs=[-20.0]), constraint="json_schema:ab")
+    rollouts = [
+        rollout_of(held, turn(record(0, 3, [4], [5])), episode_id=name, reward=reward)
+        for name, reward in (("a", 0.0), ("b", 1.0))
+    ]
+    rows = group_rows([RolloutGroup(rollouts=rollouts)], "dr_grpo")
+    for row, advantage in zip(rows, (-0.5, 0.5), strict=True):
+        assert row.token_ids.tolist() == [1, 2, 3, 4, 5]
+        assert row.loss_mask.tolist() == [False, False, False, False, True]
+        assert row.policy_logprobs is not None
+        assert row.policy_logprobs.tolist() == [0.0, 0.0, 0.0, 0.0, -0.5]
+        assert row.advantages[-1] == advantage
+    assert "2 answers were sampled under a constraint (2 of json_schema)" in caplog.text
+
+
 def test_turns_that_call_tools_are_kept_by_pruning() -> None:
     first, second = rollout_rows(BRANCHED)
     assert first.is_kept is not None and np.flatnonzero(first.is_kept).tolist() == [4, 5]

@@ -41,6 +41,16 @@ def test_rollouts_that_are_not_kept_need_no_tokens() -> None:
         supervised_rows([poor, GOOD])
 
 
+def test_what_was_sampled_under_a_constraint_is_not_imitated() -> None:
+    held = turn(record(None, 0, [1], [2]), constraint="tool_choice:ab")
+    mixed = rollout_of(held, turn(record(0, 2, [3], [4])))
+    (row,) = supervised_rows([mixed, rollout_of(held, episode_id="h")])
+    assert row.token_ids.tolist() == [1, 2, 3, 4]
+    assert row.loss_mask.tolist() == [False, False, False, True]
+    with pytest.raises(ValueError, match="the chosen side of pair 0 trains no token"):
+        preference_rows(rollout_of(held, episode_id="h"), rollout_of(held), pair=0)
+
+
 def test_turns_with_errors_are_context_and_rows_of_nothing_else_are_left_out() -> None:
     mixed = rollout_of(
         turn(record(None, 0, [1], [2]), ToolErrorKind.BAD_JSON), turn(record(0, 2, [3], [4]))

@@ -215,8 +215,6 @@ def test_plot_draws_in_the_terminal_and_prints_the_files(
     losses = [line["train/loss"] for line in metrics(whole_run)]
     assert shown["loss"][1] == f"{losses[0]:.4g}" and len(shown["loss"][2]) == 10
     assert shown["loss"][3:] == [f"{x:.4g}" for x in (losses[-1], min(losses), max(losses))]
-    assert main(["train", "plot", str(whole_run), "--no-files"]) == 0
-    assert capsys.readouterr().out.splitlines() == lines[: -len(paths)]
     assert main(["train", "plot", str(tmp_path)]) == 2
     assert "holds no metrics.jsonl" in capsys.readouterr().err
 
@@ -228,7 +226,7 @@ def test_plot_draws_in_the_terminal_and_prints_the_files(
         (("katgym/Arithmetic", "katgym/Arithmetik"), "Did you mean 'katgym/Arithmetic-v1'"),
         (("num_tasks", "num_task"), "Did you mean 'num_tasks'?"),
         (("[train]", '[[track]]\nname = "wanbd"\n[train]'), "Did you mean 'wandb'?"),
-        (('path = "', 'path = "/no/such'), "[model]: cannot load '/no/such"),
+        (('path = "', 'path = "/no/such'), "[model]: there is no folder '/no/such"),
     ],
 )
 def test_mistakes_in_the_file_are_named_and_can_be_mended(
@@ -304,14 +302,9 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_ctrl_c_in_a_terminal_says_how_to_continue(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    # A shell starts background jobs with SIGINT ignored, and so would this process be.
-    source = (
-        "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from katgym.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    )
     command = ["train", "sft", str(config), "--out", str(run), "--steps", "5000"]
     process = subprocess.Popen(
-        [sys.executable, "-c", source, *command], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "katgym", *command], stderr=subprocess.PIPE, text=True
     )
     with process:
         deadline = time.monotonic() + 60

@@ -65,6 +65,7 @@ def test_metrics_are_those_of_the_table() -> None:
         "importance",
         "mismatch",
         "ref_kl",
+        "reverse_kl",
         "preference",
         "kept",
         "logprob_hit_rate",

@@ -249,14 +249,14 @@ def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
         means = (statistics.mean(row[name] for row in own) for name in names)
         stdout.print(f"{variant:30}", *(f"{mean:14.3f}" for mean in means), soft_wrap=True)
     for name in ("accuracy", "sampled", "mean_reward"):
-        stdout.print(f"{name}, difference to {FIRST!r}:", markup=False)
+        stdout.print(f"{name}, difference to {FIRST!r}:")
         for variant, own in list(of_variant.items())[1:]:
             pairs = zip(own, of_variant[FIRST], strict=True)
             gains = [(str(a["seed"]), a[name] - b[name]) for a, b in pairs]
             found = t_interval(gains)
             told = "one seed" if found is None else f"[{found.low:+.3f}, {found.high:+.3f}]"
             gain = statistics.mean(gain for _, gain in gains)
-            stdout.print(f"  {variant:30} {gain:+.3f} {told}", markup=False)
+            stdout.print(f"  {variant:30} {gain:+.3f} {told}")
 
 
 def run() -> int:

@@ -197,10 +197,9 @@ def measure_transfers(bench: Bench) -> None:
 def measure_rl(bench: Bench) -> None:
     """Time the training demo's quick run: new models imitate, play and learn from it."""
     with tempfile.TemporaryDirectory() as folder:
-        demo = Path(__file__).parents[2] / "demo/train_demo.py"
-        command = [sys.executable, demo, "--quick", "--seeds", "1"]
+        command = [sys.executable, "-m", "katgym", "demo", "train", "--quick"]
         value = timed(lambda: subprocess.run(command, cwd=folder, check=True), torch.device("cpu"))
-    row = {"what": "demo/train_demo.py", "way": "--quick --seeds 1", "p50_ms": round(value)}
+    row = {"what": "katgym demo train", "way": "--quick", "p50_ms": round(value)}
     bench.add("trainer", {**row, "repeats": 1})
 
 

@@ -23,7 +23,8 @@ from families import FAMILIES
 from steps import make_rows
 
 from katgym_trainer import Row, pack
-from katgym_trainer.losses.scope import Normaliser, Scope
+from katgym_trainer.losses.objective import Normaliser
+from katgym_trainer.losses.scope import Scope
 from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
 from katgym_trainer.packing.cost_model import CostModel
 from katgym_trainer.ranks.shares import share_places

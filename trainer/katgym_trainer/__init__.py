@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from katgym_trainer.advantages.distillation import Teacher
     from katgym_trainer.advantages.entropy_scaling import (
         entropy_of_rollout,
         entropy_scaled,
@@ -75,6 +76,7 @@ __all__ = [
     "RowRoutes",
     "Scope",
     "TaskSampler",
+    "Teacher",
     "Trainer",
     "TrainerConfig",
     "TreeContext",
@@ -110,6 +112,7 @@ __all__ = [
 ]
 
 _ON_USE = {
+    "advantages.distillation": "Teacher",
     "advantages.entropy_scaling": (
         "entropy_of_rollout entropy_scaled estimate_entropy_of_rollout pass_rate_scaled"
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 from katgym_trainer.advantages.group_advantages import Advantage
 from katgym_trainer.losses.objective import Loss
 from katgym_trainer.losses.registry import loss
@@ -46,14 +46,15 @@ ALGORITHMS = {
 }
 
 
-def resolve_algorithm(name: str, config: TrainerConfig) -> tuple[Algorithm, Loss]:
+def resolve_algorithm(
+    name: str, config: TrainerConfig, *, has_teachers: bool = False
+) -> tuple[Algorithm, Loss]:
     """Return an algorithm with the config's own advantage, and its loss with the config's options.
 
     Raises `ValueError` for a name, an option or a value that is not known, and for an advantage
     where none is looked at.
     """
-    if name not in ALGORITHMS:
-        raise UnknownNameError(unknown_name("algorithm", name, ALGORITHMS))
+    check_name("algorithm", name, ALGORITHMS)
     found = ALGORITHMS[name]
     if config.advantage is not None:
         if found.advantage is None:
@@ -67,6 +68,12 @@ def resolve_algorithm(name: str, config: TrainerConfig) -> tuple[Algorithm, Loss
         raise UsageError(
             f"advantage_scaling={config.advantage_scaling!r} changes nothing; algorithm {name!r}"
             " weighs nothing by advantages"
+        )
+    if has_teachers and found.loss in ("sft", "dpo", "gspo"):
+        hint = "; 'gspo_token' looks at each token's own" if found.loss == "gspo" else ""
+        raise UsageError(
+            f"teachers give each token an advantage of its own, which loss {found.loss!r} does not"
+            f" look at{hint}"
         )
     chosen = loss(found.loss, **config.loss)
     computed = {"ref_logprobs"} | ({"proximal_logprobs"} if config.num_updates > 1 else set())

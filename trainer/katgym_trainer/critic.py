@@ -16,8 +16,8 @@ from torch import Tensor
 from katgym_trainer.config.rules import PositiveOrInf, check_value
 from katgym_trainer.gradients.forest_runner import ForestRunner, Outputs
 from katgym_trainer.gradients.forward_backward import as_tree_model, check_vocabulary
-from katgym_trainer.losses.objective import Mean
-from katgym_trainer.losses.scope import Normaliser, Scope
+from katgym_trainer.losses.objective import Mean, Normaliser
+from katgym_trainer.losses.scope import Scope
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.packing.packed_forest import PackedForest
 

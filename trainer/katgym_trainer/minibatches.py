@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from katgym_trainer.losses.scope import Normaliser
+from katgym_trainer.losses.objective import Normaliser
 from katgym_trainer.row import Row
 
 

@@ -1,4 +1,4 @@
-"""Registers commands `katgym train`, `katgym cluster` and the trackers; imports neither, nor torch.
+"""Registers the trainer's commands and trackers; imports none of them, nor torch.
 
 Not here: the command (`cli/`), the trackers (`trackers/`).
 """
@@ -10,7 +10,7 @@ from katgym.hookspecs import RegisterNamed, hookimpl
 
 @hookimpl
 def katgym_register_commands(register: RegisterNamed) -> None:
-    """Register `katgym train` and `katgym cluster`."""
+    """Register `katgym train`, `katgym cluster` and `katgym demo train`."""
     register(
         "train",
         "katgym_trainer.cli.train_command:add_arguments",
@@ -20,6 +20,11 @@ def katgym_register_commands(register: RegisterNamed) -> None:
         "cluster",
         "katgym_trainer.cli.cluster.cluster_command:add_arguments",
         description="predict a run on many GPUs before it begins",
+    )
+    register(
+        "demo train",
+        "katgym_trainer.cli.demo.train_command:add_arguments",
+        description="new models learn to call tools, then to call them in parallel",
     )
 
 

@@ -47,6 +47,7 @@ class Row:
     returns: Floats | None
     is_kept: Bools | None
     routes: RowRoutes | None
+    env: str
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Row:
         returns: Sequence[float] | Floats | None = None,
         is_kept: Sequence[bool] | Bools | None = None,
         routes: RowRoutes | None = None,
+        env: str = "",
     ) -> None:
         """Check and keep, numbers on trained tokens alone; `ValueError` names what does not fit.
 
@@ -73,7 +75,7 @@ class Row:
         policy_logprobs: of each token when sampled; None: not known, and off-policy losses refuse.
         advantages: a number for the row, or one for each token.
         weight: in the loss, at least 0, as a number for the row or one for each token.
-        group: rows of one group come from one task.
+        group, env: rows of one group come from one task; the env's id says who its teacher is.
         rollout: rows of one rollout count once in statistics; None: a rollout of its own.
         context: what else changes the row's whole forward (an adapter); others share nothing.
         extras: what else changes the forward of each token (a modality), as a number: tokens of
@@ -96,15 +98,14 @@ class Row:
         }  # fmt: skip
         arrays: dict[str, Any] = {
             **{name: _numbers(name, each, num, trained) for name, each in numbers.items()},
-            "token_ids": tokens,
-            "loss_mask": mask,
+            "token_ids": tokens, "loss_mask": mask,
             "extras": None if extras is None else _integers("extras", extras, num),
             "is_kept": None if is_kept is None else _mask("is_kept", is_kept, num),
-        }
+        }  # fmt: skip
         if routes is not None and len(routes) != num:
             raise ValueError(f"routes are of {len(routes)} tokens, token_ids has {num} entries")
         others = {"group": group, "rollout": rollout, "context": context, "routes": routes}
-        for name, value in {**arrays, **others}.items():
+        for name, value in {**arrays, **others, "env": env}.items():
             if name in arrays and value is not None:
                 value.flags.writeable = False
             object.__setattr__(self, name, value)

@@ -1,4 +1,4 @@
-"""Preparation of a step's rows: log-probs, entropies, scales, pruning.
+"""Preparation of a step's rows: teachers, log-probs, entropies, scales, pruning.
 
 Not here: the formulas (`entropy_scaling.py`, `tree_pruning.py`), log-probs that a loss needs
 (`known_logprobs.py`).
@@ -14,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 import torch
 
+from katgym_trainer.advantages.distillation import Distillation, Teacher
 from katgym_trainer.advantages.entropy_scaling import (
     entropy_of_rollout,
     entropy_scaled,
@@ -40,26 +41,29 @@ class Preparation:
         *,
         has_idle_groups: bool,
         shares: Shares,
+        teachers: Sequence[Teacher] = (),
     ) -> None:
         """has_idle_groups: groups without an advantage are not computed: nothing is worked out of
         them, and none of pruning's budget is spent on them."""
         self._model = model
-        self._has_idle_groups = has_idle_groups
+        self.has_idle_groups = has_idle_groups
         self._config = config
         self._known = known
         self._shares = shares
+        self._distillation = Distillation(teachers, known)
 
     def rows(self, rows: Sequence[Row], *, num_steps: int) -> tuple[list[Row], dict[str, float]]:
-        """Return rows scaled, pruned and with the log-probs that the loss needs; and metrics.
+        """Return rows taught, scaled, pruned and with the log-probs of the loss; and metrics.
 
         num_steps: made so far, which draws of pruning depend on.
         """
         if not self._config.should_share_prefixes:
             rows = [row.replace(context=(row.context, i)) for i, row in enumerate(rows)]
-        places = busy_places(rows) if self._has_idle_groups else list(range(len(rows)))
-        found, metrics = [rows[place] for place in places], dict[str, float]()
+        rows, metrics = self._distillation.rows(rows)
+        places = busy_places(rows) if self.has_idle_groups else list(range(len(rows)))
+        found = [rows[place] for place in places]
         if not is_trained(found):
-            return list(rows), {}
+            return list(rows), metrics
         others = set(range(len(rows))) - set(places)
         config = self._config
         if config.advantage_scaling == "entropy" or config.max_unique_tokens is not None:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from katgym.errors import UsageError
+from katgym_trainer.advantages.distillation import Teacher
 from katgym_trainer.algorithms import resolve_algorithm
 from katgym_trainer.gradients.forward_backward import as_tree_model, forward_backward
 from katgym_trainer.logprobs.known_logprobs import KnownLogprobs
@@ -73,6 +74,7 @@ class Trainer:
         args: TrainerConfig | Mapping[str, Any] | None = None,
         tokenizer: Any = None,
         reference: torch.nn.Module | None = None,
+        teachers: Sequence[Teacher] = (),
         ranks: Ranks = ALONE,
     ) -> None:
         """Make the model ready, in place, and an optimizer for those weights that need gradients.
@@ -84,6 +86,7 @@ class Trainer:
         tokenizer: `save_pretrained` writes it; None: that of a model given by name.
         reference: what a KL term or a preference compares with, where rows have no ref_logprobs;
             None: the model without its adapters, if there are any.
+        teachers: judge each sampled token (`distillation.py`).
         ranks: the processes that train it together, each with the same model and arguments. They
             all call the same methods with the same rows, and each computes its share.
 
@@ -93,7 +96,9 @@ class Trainer:
         config = args if isinstance(args, TrainerConfig) else TrainerConfig.of(args or {})
         self.config = config
         self.algorithm_name = algorithm
-        self.algorithm, self.loss = resolve_algorithm(algorithm, config)
+        self.algorithm, self.loss = resolve_algorithm(
+            algorithm, config, has_teachers=bool(teachers)
+        )
         self.model, found = load_and_prepare(model, config, ranks=ranks)
         self.tokenizer = found if tokenizer is None else tokenizer
         self.num_steps = 0
@@ -111,12 +116,9 @@ class Trainer:
             config,
             vocabulary=vocabulary_names(self.model, self._tree_model.head().weight_VD),
         )
-        self._has_idle_groups = (
-            self.algorithm.advantage is not None and not self.loss.has_other_terms
-        )
-        has_idle_groups = self._has_idle_groups
+        idle = self.algorithm.advantage is not None and not self.loss.has_other_terms
         self._preparation = Preparation(
-            self._tree_model, config, known, has_idle_groups=has_idle_groups, shares=shares
+            self._tree_model, config, known, has_idle_groups=idle, shares=shares, teachers=teachers
         )
         self._is_torn = False
         self._watch = NormWatch(config.max_nonfinite_updates)
@@ -196,10 +198,8 @@ class Trainer:
         prepared["time/prepare_s"] = time.perf_counter() - started
         rng = np.random.default_rng([self.config.seed, self.num_steps])
         parts = split_groups(rows, self.config.num_updates, rng=rng)
-        busy = [
-            [part[place] for place in busy_places(part)] if self._has_idle_groups else part
-            for part in parts
-        ]
+        has_idle = self._preparation.has_idle_groups
+        busy = [[part[i] for i in busy_places(part)] if has_idle else part for part in parts]
         self._masters.reseed(self.config.seed, self.num_steps)
         pairs = [(some, part) for some, part in zip(busy, parts, strict=True) if is_trained(some)]
         updates = []

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from katgym.errors import UnknownNameError, UsageError, unknown_name
+from katgym.errors import UsageError, check_name
 from katgym_trainer.config.rules import (
     AtLeastOne,
     BelowOne,
@@ -149,8 +149,7 @@ class TrainerConfig:
         """
         known = [item.name for item in dataclasses.fields(cls)]
         for name in options:
-            if name not in known:
-                raise UnknownNameError(unknown_name("trainer option", name, known))
+            check_name("trainer option", name, known)
         return cls(**options)
 
     def to_json(self) -> dict[str, Any]:

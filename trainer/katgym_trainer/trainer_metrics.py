@@ -14,6 +14,8 @@ METRICS = {
     "train/ratio": "mean probability under the trainer over that under the policy",
     "train/policy_kl": "estimated KL of the policy from the trainer, nats a token",
     "train/ref_kl": "estimated KL of the trainer from the reference, nats a token",
+    "train/reverse_kl": "estimated KL of the policy from its teachers, nats a token",
+    "train/reverse_kl/ENV": "of one env",
     "train/importance": "mean weight of a token for the sampler's mismatch",
     "train/mismatch_fraction": "share of trained tokens left out for the sampler's mismatch",
     "train/preference_accuracy": "share of pairs whose chosen side the trainer prefers",

@@ -33,7 +33,7 @@ from tiny_families import make as make_family
 from tiny_model import TinyModel
 from tiny_qwen import VOCABULARY, tiny_qwen
 
-from katgym_trainer import LOSSES, Row, Trainer, forward_backward, loss, pack
+from katgym_trainer import LOSSES, Row, Teacher, Trainer, forward_backward, loss, pack
 from katgym_trainer.gradients.forward_backward import as_tree_model
 from katgym_trainer.losses.objective import Coupling
 from katgym_trainer.models.adapters import add_adapters
@@ -147,6 +147,8 @@ def trainer_error(
     name: str,
     args: dict[str, Any],
     make: Callable[[], Any] = tiny_qwen,
+    *,
+    has_teacher: bool = False,
 ) -> float:
     """Return how far the weights after three steps are from those of one process."""
     found, told = [], []
@@ -155,6 +157,7 @@ def trainer_error(
         reference = tiny_qwen(seed=7) if is_apart else None
         trainer = Trainer(
             make(), name, reference=reference, ranks=who,
+            teachers=[Teacher(model=tiny_qwen(seed=7))] if has_teacher else [],
             args={"learning_rate": 0.1, "epsilon": 1.0, "max_tokens": 60, **args},
         )  # fmt: skip
         before = weights(trainer.model)
@@ -401,6 +404,8 @@ def cases(ranks: Ranks, folder: Path) -> Iterator[tuple[str, Callable[[], float]
     for name, (algorithm, args) in TRAINERS.items():
         given = [r.replace(ref_logprobs=None) for r in rows()] if "kl_coef" in str(args) else rows()
         yield f"trainer {name}", functools.partial(trainer_error, ranks, given, algorithm, args)
+    taught = functools.partial(trainer_error, ranks, rows(), "grpo", {}, has_teacher=True)
+    yield "trainer teacher", taught
     again = {"should_checkpoint_activations": True, "max_tokens": 20, "should_split": True}
     for name, make in (
         ("hybrid", functools.partial(make_family, "Qwen3Next")), ("listed experts", listed_experts)

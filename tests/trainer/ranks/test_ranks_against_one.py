@@ -24,7 +24,7 @@ def test_two_and_then_four_ranks_compute_what_one_process_does(tmp_path: Path) -
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         found = json.loads((tmp_path / "found.json").read_text())
-        assert len(found) == 2 * len(LOSSES) + 43
+        assert len(found) == 2 * len(LOSSES) + 44
         halves = [found.pop(name) for name in list(found) if "halves" in name]
         assert {name: error for name, error in found.items() if not isinstance(error, float)} == {}
         assert {name: error for name, error in found.items() if error > 5e-6} == {}

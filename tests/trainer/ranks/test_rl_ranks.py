@@ -14,6 +14,7 @@ from hf_server import HfServer
 from rl_play import config_text, register_env, save_model
 from started_ranks import (
     assert_close,
+    assert_equal,
     metrics,
     rank_pids,
     start,
@@ -72,6 +73,25 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(config: Path, tmp_pat
     shutil.rmtree(out / "model")
     assert main(["train", "rl", str(config), "--out", str(out)]) == 0
     assert_close(out, one, names=NAMES, limit=LIMIT)
+
+
+@pytest.mark.slow  # 35 s: six Pythons with torch and transformers
+def test_steps_after_a_killed_rank_are_bit_for_bit_those_of_an_undisturbed_run(
+    config: Path, tmp_path: Path
+) -> None:
+    out, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
+    told = ("train", "rl", str(config), "--out")
+    run, other = start_each(2, SCRIPT, *told, str(out), "--set", "train.num_steps=100000")
+    wait_for_checkpoints(run, out, 1)
+    other.kill()
+    other.communicate()
+    run.communicate(timeout=90)
+    num_steps = str(len(metrics(out)) + 3)  # of which two at least are sampled anew
+    for folder in (out, undisturbed):
+        for rank in start_each(2, SCRIPT, *told, str(folder), "--steps", num_steps):
+            _, said = rank.communicate(timeout=120)
+            assert rank.returncode == 0, said
+    assert_equal(out, undisturbed)
 
 
 @pytest.mark.slow

@@ -95,6 +95,10 @@ class HfServer:
             return {"data": self.cards}
         return self._posts[path](body) or {} if path in self._posts else {}
 
+    def model_of(self, name: str) -> Any:
+        """Return the model of a name that is asked for."""
+        return self.model
+
     def _note(self, what: str) -> None:
         if self._journal is not None:
             with self._journal.open("a") as file:
@@ -175,7 +179,7 @@ class HfServer:
             if self._num_aborts != num_aborts:
                 return ids[len(prompt) :], logprobs, "abort"
             with self._lock:
-                logits_V = self.model(torch.tensor([ids])).logits[0, -1].float()
+                logits_V = self.model_of(body["model"])(torch.tensor([ids])).logits[0, -1].float()
             logprobs_V = torch.log_softmax(logits_V, dim=-1)
             drawn = logprobs_V.argmax() if greedy else torch.multinomial(logprobs_V.exp(), 1)
             token = int(drawn)

@@ -65,12 +65,12 @@ def register_env() -> str:
     return ENV_ID
 
 
-def save_model(folder: Path, *, max_position_embeddings: int = 512) -> Path:
-    """Write a random model with a tokenizer of bytes."""
+def save_model(folder: Path, **more: Any) -> Path:
+    """Write a random model with a tokenizer of bytes; more: seed, and keys of its shape."""
     tokenizer = byte_tokenizer()
     shape: dict[str, Any] = dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"))
-    shape["max_position_embeddings"] = max_position_embeddings
-    model = tiny_qwen(vocab_size=len(tokenizer), **shape)
+    shape |= {"max_position_embeddings": 512, "vocab_size": len(tokenizer)}
+    model = tiny_qwen(**{**shape, **more})
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

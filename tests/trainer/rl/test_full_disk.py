@@ -92,7 +92,7 @@ def test_a_run_does_not_begin_on_a_full_disk(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "rl.toml"
-    config.write_text(config_text(tmp_path / "model"))
+    config.write_text(config_text(tmp_path))
     with small_disk(tmp_path / "disk", size="512k") as disk:
         assert main(["train", "rl", str(config), "--out", str(disk / "run")]) == 1
         err = " ".join(capfd.readouterr().err.split())

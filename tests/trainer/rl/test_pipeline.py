@@ -142,7 +142,7 @@ def test_a_mistake_in_a_later_stage_is_found_before_the_first_begins(
         (text.replace("max_tokens = 12", "max_tokens = 12\nmax_context_tokens = 20"),
          "stage 2 (rl): the first prompt of 'rltest/Low-v0' has"),
         (text.replace(f'envs = ["{ENV_ID}"]', 'envs = ["rltest/Lwo-v0"]'), "stage 1 (sft): "),
-        (text.replace(str(model), "no/such/model"), "cannot load 'no/such/model'"),
+        (text.replace(str(model), "no/such/model"), "there is no folder 'no/such/model'"),
     ):  # fmt: skip
         path.write_text(wrong)
         assert main(["train", "rl", str(path), "--out", str(run)]) == 2

@@ -246,3 +246,31 @@ def test_without_a_cluster_nothing_of_ray_is_imported(model: Path, tmp_path: Pat
         process = start(tmp_path / "rl.toml", module="driver")
         output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
+
+
+GANG = """
+[cluster]
+address = "local"
+trainer_ranks = 2
+gpus_per_rank = 0
+"""
+
+
+@pytest.mark.slow  # 25 s: six Pythons with torch
+@pytest.mark.cluster
+def test_a_server_on_the_trainers_devices_sleeps_while_a_gang_of_ranks_trains(
+    model: Path, tmp_path: Path
+) -> None:
+    config, own = write(tmp_path, model, "", steps=2, staleness=0, cluster=""), python_for(tmp_path)
+    tags = f'server_python = "{own}"\n[[policy.servers]]\ntags = ["rollout", "train"]\n'
+    text = config.read_text().replace('uri = "vllm:#tiny"\n', f'uri = "vllm"\n{tags}')
+    config.write_text(text + GANG)
+    process = start(config)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    found = lines(tmp_path / "run")
+    assert [line["time/asleep_s"] > 0 for line in found] == [True, True]
+    assert all(line["sync/difference"] <= 1e-4 for line in found)
+    assert all(line["rollout/num_invalid"] == 0 for line in found)
+    check_kept(tmp_path / "run", steps=2)
+    assert servers(model) == []

@@ -12,7 +12,7 @@ import pytest
 from katgym.errors import UsageError
 from katgym.vllm_server.config import server_command
 from katgym_trainer.advantages.reward_shaping import RewardShaping
-from katgym_trainer.config.rewards_config import ReferenceConfig
+from katgym_trainer.config.frozen_models import ReferenceConfig, TeacherConfig
 from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
 from katgym_trainer.rl.servers.load_balancing import Signal
@@ -97,6 +97,19 @@ def test_rewards_and_reference_are_read() -> None:
     parse("[train]\nshould_split = true\n[policy]\nmax_context_tokens = 9000")
 
 
+def test_teachers_are_read_and_part_of_what_a_run_is() -> None:
+    more = (
+        "[[envs]]\nid = 'katgym/TreasureHunt-v1?level=2'\n[[teachers]]\npath = 't'\n"
+        "envs = ['katgym/Arithmetic-v1']\nreward_weight = 0.0\n[[teachers]]\npath = 'u'\n"
+    )
+    config = parse(more)
+    assert config.teachers == (
+        TeacherConfig(path="t", envs=("katgym/Arithmetic-v1",), reward_weight=0.0),
+        TeacherConfig(path="u", weight=1.0, reward_weight=1.0),
+    )
+    assert config.identity() != parse(more + "weight = 0.5").identity()
+
+
 def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
     assert parse("[rollouts]\nmax_concurrency = 3").identity() == parse(num_steps=7).identity()
     assert parse("[evaluate]\nevery_steps = 3").identity() == parse().identity()
@@ -143,6 +156,25 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
         (
             "[reference]\npath = 'm'",
             r"\[reference\] changes nothing without .* loss.kl_coef",
+        ),
+        ("[[teachers]]\nweight = 1.0", r"\[\[teachers\]\] 0 has no 'path'"),
+        ("[[teachers]]\npath = 't'\nweight = 0.0", r"weight is a number > 0, got 0.0"),
+        (
+            "[[teachers]]\npath = 't'\nenvs = ['katgym/Arithmetic-v2']",
+            r"unknown env of \[\[teachers\]\] 0 'katgym/Arithmetic-v2'. Did you mean",
+        ),
+        ("[[teachers]]\npath = 't'\n[[teachers]]\npath = 'u'", r"two teachers name no envs; one"),
+        (
+            "[[teachers]]\npath = 't'\nenvs = ['katgym/Arithmetic-v1', 'katgym/Arithmetic-v1']",
+            r"env 'katgym/Arithmetic-v1' has two teachers; leave it out of one",
+        ),
+        (
+            "[[teachers]]\npath = 't'\nreward_weight = 0\n[rollouts]\nmax_offered = 9",
+            r"reward_weight = 0 looks at no reward, and \[rollouts\] max_offered refuses groups",
+        ),
+        (
+            "[[teachers]]\npath = 't'\n[train]\nalgorithm = 'gspo'",
+            r"\[train\]: teachers give each token an advantage of its own, which loss 'gspo'",
         ),
         ("[rewards]\noverlong_factor = 0.5", r"changes nothing without overlong_buffer_tokens"),
         ("[rewards]\noverlong_buffer_tokens = 9", r"max_episode_tokens, which is None"),
@@ -316,3 +348,15 @@ def test_servers_that_may_share_a_device_start_in_turn(
 ) -> None:
     found = sharing_devices([ServerConfig(**server) for server in servers])
     assert sorted(sorted(places) for places in found) == sorted(groups)
+
+
+def test_a_run_is_told_apart_by_the_text_of_its_file_of_envs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    versions = []
+    for text in ("import katgym\nMine = katgym.testing.EchoEnv\n", "Mine = int\n"):
+        file.write_text(text)
+        least = LEAST.replace("katgym/Arithmetic-v1", f"{file}:Mine?max_turns=2")
+        (version,) = parse(least=least).identity()["env_files"].values()
+        versions.append(version)
+    assert versions[0].startswith("sha256:") and versions[0] != versions[1]
+    assert "env_files" not in parse().identity()

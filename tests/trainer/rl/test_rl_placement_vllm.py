@@ -99,7 +99,6 @@ def run(tmp_path: Path, vllm_python: str) -> Iterator[Run]:
         [*command, "--out", str(folder)],
         env={**os.environ, **environ},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
         yield Run(folder, process)
@@ -124,8 +123,11 @@ def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run
     assert run.process.returncode == 128 + signal.SIGINT, err
     lines = run.metrics()
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
-    assert lines[-1]["sync/num_restarts"] == 1
-    assert all(0 <= line["sync/difference"] < 1e-4 for line in lines)
+    # A step's line tells of the weights that arrived since the line before: of none, at times,
+    # where some wait for the trainer and others are on their way while it goes on.
+    told = [line for line in lines if "sync/difference" in line]
+    assert len(told) >= 2 and told[-1]["sync/num_restarts"] == 1
+    assert all(0 <= line["sync/difference"] < 1e-4 for line in told)
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     assert max(line["rollout/max_staleness"] for line in lines) <= 1
     # It sleeps on where the next step's groups are there already.

@@ -17,15 +17,21 @@ from typing import Any
 
 import pytest
 from rl_play import ENV_ID, LowEnv, config_text, register_env, save_model
+from transformers import AutoTokenizer
 
 from katgym.cli.main import main
 from katgym.environment.messages import Message
+from katgym.errors import UsageError
 from katgym.plugins.registry import register
 from katgym.rollout_store.rollouts import as_rollout
 from katgym.rollout_store.store import RolloutStore
 from katgym_trainer import METRICS
+from katgym_trainer.config.rl_config import RlConfig
+from katgym_trainer.rl.group_stream import Taken
+from katgym_trainer.rl.learning_watch import LearningWatch, RlRunError
 from katgym_trainer.rl.rl_metrics import RL_METRICS
 from katgym_trainer.rollouts.turn_errors import is_truncated
+from katgym_trainer.runs.model_loading import load_frozen
 
 _PROGRAM = """
 import sys
@@ -332,6 +338,44 @@ def test_a_run_compares_with_its_first_weights_and_masks_what_was_cut(
     else:
         assert first["train/ref_kl"] == pytest.approx(0, abs=1e-6)
         assert second["train/ref_kl"] > 1e-6
+
+
+@pytest.mark.slow
+def test_a_student_comes_nearer_to_its_teacher_whatever_the_rewards_are(
+    model: Path, tmp_path: Path
+) -> None:
+    teacher = save_model(tmp_path / "teacher", seed=7, initializer_range=0.3)
+    config = write(
+        tmp_path, model, steps=3, train='algorithm = "reinforce"',
+        more=f'[[teachers]]\npath = "{teacher}"\nreward_weight = 0.0',
+    )  # fmt: skip
+    assert train(config, tmp_path / "run") == 0
+    lines = metrics(tmp_path / "run")
+    gaps = [line["train/reverse_kl"] for line in lines]
+    assert 0 < gaps[-1] < 0.9 * gaps[0], gaps
+    assert gaps == [line[f"train/reverse_kl/{ENV_ID}"] for line in lines]
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
+    teacher = shutil.copytree(model, tmp_path / "teacher")
+    told = json.loads((teacher / "tokenizer.json").read_text())
+    ids = told["model"]["vocab"]
+    one, other = [token for token in ids if token in ("x", "y")]
+    ids[one], ids[other] = ids[other], ids[one]
+    (teacher / "tokenizer.json").write_text(json.dumps(told))
+    config = write(tmp_path, model, more=f'[[teachers]]\npath = "{teacher}"')
+    with pytest.raises(
+        UsageError, match=r"\[\[teachers\]\] 0: the tokenizer of .* token '[xy]' is "
+    ):
+        load_frozen(RlConfig.read(config), AutoTokenizer.from_pretrained(model))
+
+
+def test_steps_with_a_teacher_are_not_idle_whatever_the_rewards_are() -> None:
+    watch, taken = LearningWatch(max_idle_steps=1), Taken(groups=())
+    watch.check(1, {"rollout/open_groups": 0.0, "train/reverse_kl": 0.5}, taken)
+    assert watch.num_idle == 0
+    with pytest.raises(RlRunError, match="without a group in which two rewards differ"):
+        watch.check(2, {"rollout/open_groups": 0.0}, taken)
 
 
 def test_adapters_are_trained_and_merged(model: Path, tmp_path: Path) -> None:

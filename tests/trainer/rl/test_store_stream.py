@@ -42,6 +42,7 @@ def put(
     last: int | None = None,
     num: int = 2,
     has_turns: bool = True,
+    constraint: str = "",
     metadata: dict[str, Any] | None = None,
     **more: Any,
 ) -> None:
@@ -50,7 +51,8 @@ def put(
         VersionSpan(version=version, start=0, end=1),
         VersionSpan(version=version if last is None else last, start=1, end=2),
     ]
-    turns = [turn(record(None, 0, [1, 2], [3, 4], version_spans=spans))] if has_turns else []
+    tokens = record(None, 0, [1, 2], [3, 4], version_spans=spans)
+    turns = [turn(tokens, constraint=constraint)] if has_turns else []
     rollouts = [
         rollout_of(*turns, **{"episode_id": f"{group_id}-{i}", "attempt": i, **more})
         for i in range(num)
@@ -173,6 +175,10 @@ UNUSABLE = {
     "other_sampling": (
         {"sampling": Sampling(temperature=0.7)},
         "was sampled at temperature 0.7, top_p 1, top_k 0, and is trained at temperature 1",
+    ),
+    "constrained": (
+        {"constraint": "json_schema:ab"},
+        "every answer was sampled under a constraint (json_schema:ab is one)",
     ),
     "other_run": ({"version": 5}, "weights of version 5 sampled it, and this run has version 4"),
 }

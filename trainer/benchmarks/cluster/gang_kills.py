@@ -2,13 +2,15 @@
 
     python trainer/benchmarks/cluster/gang_kills.py --kills 100     # to gang_kills.csv; an hour
 
-A run of `katgym train rl` on a Ray cluster of five nodes on this machine: two ranks as one gang,
-two rollout workers, a server of the run's own (the tests' stand-in for vLLM), a sandbox in every
-episode, from a fleet of three daemons. When it has taken a step since the last kill, a worker, a
-node with all on it, a rank, the server or a daemon is killed with SIGKILL; a node and a daemon come
-back, the rest is the run's to mend. In the end every group in the run's folder is counted by the
-number of its draw: a step has all its groups, a group all its rollouts, and none is in two steps. A
-kind of place is a function of `KINDS`. Not here: workers alone (`benchmarks/workers.py`).
+A run of `katgym train rl` on a Ray cluster of six nodes on this machine: two ranks as one gang, two
+rollout workers, a server that Ray places and one that the run starts itself (the tests' stand-in
+for vLLM), a sandbox in every episode, from a fleet of three daemons. When it has taken a step since
+the last kill, a worker, a node with all on it, a rank, a server, the actor of the placed one or a
+daemon is killed with SIGKILL; a node and a daemon come back, the rest is the run's to mend. In the
+end every group in the run's folder is counted by the number of its draw: a step has all its groups,
+a group all its rollouts, and none is in two steps; and what a server sampled before its weights
+were probed. A kind of place is a function of `KINDS`. Not here: workers alone
+(`benchmarks/workers.py`), placed servers alone (`kills.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,12 @@ uri = "vllm"
 server_python = "{python}"
 max_tokens = 12
 max_context_tokens = 400
+
+[[policy.servers]]
+gpus = 0
+
+[[policy.servers]]
+tags = ["rollout"]
 
 [rollouts]
 num_groups = 4
@@ -158,7 +166,7 @@ class Scene:
         os.environ[FLEET] = ",".join(daemon.url for daemon in self.daemons)
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": MEMORY}
         self.ray = RayCluster(initialize_head=True, head_node_args=head)
-        for _ in range(5):
+        for _ in range(6):
             self.ray.add_node(num_cpus=1, object_store_memory=MEMORY)
         config = folder / "kills.toml"
         model = save_model(folder / "tiny")
@@ -222,16 +230,47 @@ def kill_rank(scene: Scene) -> bool:
     return kill_one(pids_of(scene.told("ranks.json", "ranks")), scene.rng)
 
 
-def kill_server(scene: Scene) -> bool:
-    """Kill the model server: a child of the first rank's supervisor of it."""
+def ancestors(pid: int) -> Iterator[bytes]:
+    """Yield what the processes above one are called."""
+    while pid > 1:
+        place = Path(f"/proc/{pid}")
+        pid = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+        yield Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def server_pids(scene: Scene, *, is_placed: bool) -> list[int]:
+    """Return the model servers that Ray has placed, or those that the first rank has started."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (place / "cmdline").read_text().split("\0")
             is_server = any(word.endswith("hf_server_process.py") for word in words)
             if is_server and str(scene.folder / "tiny") in words:
+                above = ancestors(int(place.name))
+                if any(name.startswith(b"ray::ServerActor") for name in above) == is_placed:
+                    found.append(int(place.name))
+    return sorted(found)
+
+
+def kill_own_server(scene: Scene) -> bool:
+    """Kill the model server that the run has started."""
+    return kill_one(server_pids(scene, is_placed=False), scene.rng)
+
+
+def kill_placed_server(scene: Scene) -> bool:
+    """Kill the model server that Ray has placed."""
+    return kill_one(server_pids(scene, is_placed=True), scene.rng)
+
+
+def kill_server_actor(scene: Scene) -> bool:
+    """Kill the actor that a placed server belongs to."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            is_actor = (place / "cmdline").read_bytes().startswith(b"ray::ServerActor")
+            if is_actor and str(scene.folder).encode() in (place / "environ").read_bytes():
                 found.append(int(place.name))
-    return kill_one(found, scene.rng)
+    return kill_one(sorted(found), scene.rng)
 
 
 def kill_daemon(scene: Scene) -> bool:
@@ -252,9 +291,11 @@ def kill_node(scene: Scene) -> bool:
 
 
 KINDS: Mapping[str, tuple[float, Callable[[Scene], bool]]] = {
-    "worker": (0.4, kill_worker),
-    "daemon": (0.25, kill_daemon),
-    "server": (0.15, kill_server),
+    "worker": (0.3, kill_worker),
+    "daemon": (0.2, kill_daemon),
+    "server": (0.1, kill_own_server),
+    "placed_server": (0.1, kill_placed_server),
+    "server_actor": (0.1, kill_server_actor),
     "rank": (0.1, kill_rank),
     "node": (0.1, kill_node),
 }
@@ -285,6 +326,17 @@ def count_groups(out: Path) -> dict[str, int]:
     }
 
 
+def count_early(journal: Path) -> int:
+    """Return how often a server sampled before it was probed."""
+    probed, early = set(), 0
+    for line in journal.read_text().splitlines():
+        url, what, _ = line.split()
+        if what == "probe":
+            probed.add(url)
+        early += what == "sample" and url not in probed
+    return early
+
+
 def measure(num_kills: int, seed: int, max_s: float, folder: Path) -> dict[str, Any]:
     """Kill until there were so many, or the time is over; return the row."""
     scene, began = Scene(folder, seed), time.monotonic()
@@ -292,12 +344,14 @@ def measure(num_kills: int, seed: int, max_s: float, folder: Path) -> dict[str, 
     try:
         scene.wait_for_steps(2)
         names, shares = list(KINDS), [share for share, _ in KINDS.values()]
+        first = scene.rng.sample(names, len(names))  # each once, then as its share is
         while sum(kills.values()) < num_kills and time.monotonic() - began < max_s:
             scene.wait_for_steps(scene.num_steps() + 1)  # it trains, whatever was killed before
             time.sleep(scene.rng.uniform(0, 2))
-            (name,) = scene.rng.choices(names, shares)
+            name = first[-1] if first else scene.rng.choices(names, shares)[0]
             if KINDS[name][1](scene):
                 kills[name] += 1
+                first = first[:-1]
                 print(f"{dict(kills)}, {scene.num_steps()} steps", flush=True)
         scene.wait_for_steps(scene.num_steps() + 3)
         scene.run.send_signal(signal.SIGINT)
@@ -310,6 +364,7 @@ def measure(num_kills: int, seed: int, max_s: float, folder: Path) -> dict[str, 
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     by_kind = {f"{name}_kills": kills[name] for name in KINDS}
     found = {"kills": sum(kills.values()), **by_kind, **count_groups(scene.out)}
+    found["samples_before_a_probe"] = count_early(scene.folder / "journal")
     return {**found, "wall_s": wall_s, "load": round(os.getloadavg()[0], 1), "commit": commit}
 
 

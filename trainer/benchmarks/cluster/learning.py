@@ -284,7 +284,7 @@ def main() -> int:
         writer.writeheader()
         writer.writerows(rows)
     for each in rows:
-        stdout.print(each, markup=False, soft_wrap=True)
+        stdout.print(each, soft_wrap=True)
     return 0
 
 

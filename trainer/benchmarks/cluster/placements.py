@@ -280,7 +280,7 @@ def run() -> int:
         lines = [json.loads(line) for line in journal.splitlines()]
         found = predict(config, placement, lines)
         rows.append(row(placement, staleness, lines, found))
-        stdout.print(rows[-1], markup=False, soft_wrap=True)
+        stdout.print(rows[-1], soft_wrap=True)
         with args.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()

@@ -143,7 +143,7 @@ def run() -> int:
                         "agent_loop": round(found["agent_loop"], 3), "commit": commit,
                     }
                 )  # fmt: skip
-                stdout.print(rows[-1], markup=False, soft_wrap=True)
+                stdout.print(rows[-1], soft_wrap=True)
             write(args.out, rows)
     return 0
 

@@ -66,7 +66,7 @@ def run() -> int:
                     process_s = time.perf_counter() - began
                     found = _row(told, process_s, args.wanted)
                     rows.append({"side": side, "examples": examples, "seed": seed, **found})
-                    stdout.print(rows[-1], markup=False)
+                    stdout.print(rows[-1])
     with args.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

@@ -1,10 +1,10 @@
 """What each part of `katgym train rl` changes: the demo's reinforcement, part by part.
 
-    make demo-train   # once: the model that all variants start from
+    katgym demo train   # once: the model that all variants start from
     python trainer/benchmarks/rl/ablations.py --out trainer/benchmarks/rl/ablations.csv
 
-Every variant is the demo's configuration (demo/train/rl.toml) with some keys replaced, played for
-the same number of steps with the same seeds. Told are the success on held-out tasks before and
+Every variant is the demo's configuration (runs/demo-train/rl.toml) with some keys replaced, played
+for the same number of steps with the same seeds. Told are the success on held-out tasks before and
 after (those of the last step, not the best), the mean success while training, tokens, and times;
 `summary` prints means over seeds and the 95 % t interval of the difference to the first variant,
 paired by seed. Each process has one thread and one core; seeds run side by side. A second run goes
@@ -29,7 +29,7 @@ from runs import journal, num_sampled, play, values
 from katgym.console import stdout
 from katgym.evaluation.statistics.intervals import t_interval
 
-CONFIG = Path("demo/train/rl.toml")
+CONFIG = Path("runs/demo-train/rl.toml")
 RUNS = Path("runs/rl-ablations")
 COMMON = ("rollouts.max_offered=0", "rollouts.choice=uniform", "evaluate.num_tasks=256",
           "evaluate.should_keep_best=false", "checkpoint.every_steps=1000")  # fmt: skip
@@ -126,7 +126,6 @@ def _print_summary(rows: Sequence[Mapping[str, Any]], variants: Sequence[str]) -
         stdout.print(
             f"{name:12} {means['success_after']:6.3f}  {told:>23}  {means['mean_success']:12.3f}"
             f"  {means['step_s']:8.3f}  {means['run_s']:7.1f}",
-            markup=False,
         )
 
 

@@ -1,13 +1,13 @@
 """What a step of `katgym train rl` costs as the work grows, and what sampling ahead saves.
 
-    make demo-train   # once: the model that plays
+    katgym demo train   # once: the model that plays
     python trainer/benchmarks/rl/scaling.py --out trainer/benchmarks/rl/scaling.csv
 
-The demo's configuration (demo/train/rl.toml) with group sizes, concurrency, lengths of episodes and
-numbers of envs in place of its own, a few steps each; and, for 16 steps, sampling and training in
-turn or at the same time (`max_staleness`). Each row is the median over steps, the first left out:
-seconds of waiting for groups, of the optimizer's step and of the sync, the whole step, tokens, the
-share of packed tokens that sharing saved, and how long who was idle.
+The demo's configuration (runs/demo-train/rl.toml) with group sizes, concurrency, lengths of
+episodes and numbers of envs in place of its own, a few steps each; and, for 16 steps, sampling and
+training in turn or at the same time (`max_staleness`). Each row is the median over steps, the first
+left out: seconds of waiting for groups, of the optimizer's step and of the sync, the whole step,
+tokens, the share of packed tokens that sharing saved, and how long who was idle.
 `to_success_s` is the time until the mean success of three steps was 0.4, without evaluations. All
 cores are one process's. Not here: what changes learning (`ablations.py`).
 """
@@ -27,7 +27,7 @@ from runs import journal, num_sampled, play, values
 
 from katgym.console import stdout
 
-CONFIG = Path("demo/train/rl.toml")
+CONFIG = Path("runs/demo-train/rl.toml")
 RUNS = Path("runs/rl-scaling")
 COMMON = ("rollouts.max_offered=0", "rollouts.choice=uniform", "evaluate.every_steps=0",
           "checkpoint.every_steps=1000")  # fmt: skip
@@ -68,7 +68,7 @@ def run() -> int:
         folder = RUNS / f"{work}-{value}".replace("&", "-").replace("=", "-")
         play(CONFIG, folder, [*COMMON, f"train.num_steps={NUM_STEPS}", *settings], cores=cores)
         rows.append(_row(work, value, journal(folder, "metrics.jsonl"), len(cores)))
-        stdout.print(rows[-1], markup=False)
+        stdout.print(rows[-1])
     with args.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

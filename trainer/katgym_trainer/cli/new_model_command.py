@@ -16,7 +16,9 @@ from pathlib import Path
 
 from katgym import console
 from katgym.cli.options import ConfigOptions, add_option
-from katgym.errors import MissingDependencyError
+from katgym.evaluation.plan import parse_env
+from katgym.plugins.registry import make
+from katgym_trainer.cli.run_arguments import training_imports
 from katgym_trainer.config.new_model_config import NewModelConfig
 
 OPTIONS = ConfigOptions(NewModelConfig, flags=("seed",))
@@ -25,7 +27,7 @@ OPTIONS = ConfigOptions(NewModelConfig, flags=("seed",))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this subcommand's arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to write; new or empty")
-    envs = "env ids, each with `?name=value&...` if needed"
+    envs = "env ids or FILE.py:CLASS, each with `?name=value&...` if needed"
     add_option(parser, "envs", envs, nargs="+", required=True, metavar="ENV")
     add_option(parser, "json")
     OPTIONS.add(parser)
@@ -34,12 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the model and print what it is."""
     config = OPTIONS.config(args)
-    try:
+    for env in args.envs:
+        env_id, arguments = parse_env(env)
+        make(env_id, **arguments)
+    with training_imports():
+        from katgym_trainer.saving.atomic_folders import check_is_free
+
+        check_is_free(args.folder)  # before torch is imported
         from katgym_trainer.models.new_model import new_model
-    except ImportError as e:
-        raise MissingDependencyError(
-            f"training needs {e.name!r}. Install: pip install 'katgym[train]'"
-        ) from e
     made = new_model(args.folder, args.envs, config)
     if args.json:
         console.print_json(asdict(made))
@@ -47,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
         console.stdout.print(
             f"{made.num_parameters:,} parameters, {made.vocab_size} tokens of which"
             f" {made.num_lines} are lines; the longest solution has {made.longest_tokens} tokens",
-            markup=False,
         )
-        console.stdout.print(made.folder, markup=False, soft_wrap=True)
+        console.stdout.print(made.folder, soft_wrap=True)
     return 0

@@ -3,11 +3,10 @@
 The runs may still be training. Each line here has a curve's first and last value, its least and
 most, and bars of means from first to last. One run's files go to RUN/plots. Several are drawn into
 the same pictures, in --out; LABEL=RUN,RUN draws the mean of runs, such as seeds, and a band from
-the least to the most. The files need matplotlib.
+the least to the most. Without matplotlib there are no files.
 
 example:
   katgym train plot runs/sft
-  katgym train plot runs/rl --no-files
   katgym train plot runs/grpo runs/dapo --out plots
   katgym train plot grpo=runs/grpo-0,runs/grpo-1 dapo=runs/dapo-0,runs/dapo-1 --out plots
 """
@@ -18,11 +17,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from katgym import console
 from katgym.cli.options import add_option
-from katgym.errors import UsageError
+from katgym.errors import MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="[LABEL=]RUN[,RUN]", help="folders of training runs"
     )
     add_option(parser, "out", "folder for the files (RUN/plots; of several: plots)")
-    add_option(parser, "no-files", "draw in the terminal alone", action="store_true")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,34 +54,33 @@ def run(args: argparse.Namespace) -> int:
     folders = [run for runs in groups.values() for run in runs]
     for folder in folders:
         if len(folders) > 1:
-            console.stdout.rule(str(folder), align="left")
-        console.stdout.print(_table(curve_points(folder)))
-    if args.no_files:
+            console.print_rule(str(folder))
+        _print_curves(curve_points(folder))
+    try:
+        from katgym_trainer.runs.plots import plot_run, plot_runs
+    except MissingDependencyError as e:
+        console.stderr.print(f"no files are written: {e}", soft_wrap=True)
         return 0
-    from katgym_trainer.runs.plots import plot_run, plot_runs  # they need matplotlib
-
     if len(folders) == 1 and args.out is None:
         paths = plot_run(folders[0])
     else:
         paths = plot_runs(groups, args.out or Path("plots"))
     for path in paths:
-        console.stdout.print(str(path), markup=False, soft_wrap=True)
+        console.stdout.print(str(path), soft_wrap=True)
     return 0
 
 
-def _table(found: Mapping[str, Floats]) -> Table:
+def _print_curves(found: Mapping[str, Floats]) -> None:
     import numpy as np
 
     from katgym_trainer.cli.rl_progress import sparkline
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("curve", "first", "", "last", "least", "most"):
-        is_number = name not in ("curve", "")
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+    rows = []
     for name, values_T in found.items():
         first, last, least, most = values_T[0], values_T[-1], values_T.min(), values_T.max()
         # Means of values side by side, at most so many.
         parts = np.array_split(values_T, min(_NUM_BARS, len(values_T)))
         bars = sparkline([float(part.mean()) for part in parts])
-        table.add_row(name, f"{first:.4g}", bars, f"{last:.4g}", f"{least:.4g}", f"{most:.4g}")
-    return table
+        rows.append((name, f"{first:.4g}", bars, f"{last:.4g}", f"{least:.4g}", f"{most:.4g}"))
+    numbers = ("last", "least", "most")
+    console.print_rows(rows, header=("curve", "first", "", *numbers), right=("first", *numbers))

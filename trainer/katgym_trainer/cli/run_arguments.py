@@ -6,21 +6,28 @@ Not here: the subcommands.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.cluster.cluster_config import ClusterConfig, is_placed
-from katgym.errors import UsageError
+from katgym.errors import MissingDependencyError, UsageError
+from katgym.policies.model_source import check_model
+from katgym_trainer.config.presets import PRESETS
 
 if TYPE_CHECKING:
     from katgym_trainer.cli.rl_progress import RlProgress
     from katgym_trainer.cli.train_progress import TrainProgress
+    from katgym_trainer.config.pipeline_config import PipelineConfig
+    from katgym_trainer.config.rl_config import RlConfig
     from katgym_trainer.config.run_config import RunConfig
+    from katgym_trainer.config.train_run_config import TrainRunConfig
     from katgym_trainer.runs.pipeline_run import PipelineResult
     from katgym_trainer.runs.training_run import RunResult, TrainingRun
 
@@ -33,7 +40,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "resume", again, action="store_true")
     add_option(parser, "steps", "steps in all, in place of the file's", type=int, metavar="N")
     add_option(parser, "set", "in place of the file's, such as train.seed=1")
+    add_option(parser, "dry-run", "first prompt, memory, steps, files")
     add_option(parser, "json")
+
+
+def settings_of(args: argparse.Namespace) -> list[str]:
+    """Return the settings in place of the file's: a preset's, and then those that are told."""
+    preset = getattr(args, "preset", None)
+    return [*(PRESETS[preset] if preset else ()), *args.settings]
 
 
 def run_folder(args: argparse.Namespace) -> Path:
@@ -48,13 +62,55 @@ def run_recorded(kind: str, args: argparse.Namespace) -> int:
     """Train on recorded rollouts, as `sft` and `rft` do; see `run_one`."""
     from katgym_trainer.cli.train_progress import TrainProgress
     from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
-    from katgym_trainer.runs.train_run import TrainRun
 
     folder = run_folder(args)
     config = TrainRunConfig.read(
         args.config, kind=TrainKind(kind), num_steps=args.steps, settings=args.settings
     )
+    check_models(config)
+    if args.dry_run:
+        return show_dry_run(config, folder, is_json=args.json)
+    with training_imports():
+        from katgym_trainer.runs.train_run import TrainRun
     return run_one(TrainRun, config, folder, args, TrainProgress(console.stderr))
+
+
+def check_models(config: RunConfig) -> None:
+    """Raise `UsageError` for a model or tokenizer that is not there."""
+    for name in (config.model.path, config.model.tokenizer):
+        try:
+            check_model(name)
+        except UsageError as e:
+            raise UsageError(f"[model]: {e}") from e
+
+
+@contextlib.contextmanager
+def training_imports() -> Iterator[None]:
+    """Tell what to install where an import of torch, or of what needs it, fails."""
+    try:
+        yield
+    except MissingDependencyError:
+        raise
+    except ImportError as e:
+        raise MissingDependencyError(
+            f"training needs {e.name!r}. Install: pip install 'katgym[train]'"
+        ) from e
+
+
+def show_dry_run(
+    config: RlConfig | TrainRunConfig | PipelineConfig, folder: Path, *, is_json: bool
+) -> int:
+    """Print what each stage of a run would do."""
+    with training_imports():
+        from katgym_trainer.dry_run.dry_run import dry_run
+
+    stages = dry_run(config, folder)
+    if is_json:
+        console.print_json([dataclasses.asdict(stage) for stage in stages])
+        return 0
+    for stage in stages:
+        console.stdout.print("\n".join([*stage.lines(), ""]), soft_wrap=True)
+    return 0
 
 
 def run_one(
@@ -83,7 +139,7 @@ def run_one(
         result: RunResult = run.execute(
             config,
             folder,
-            config_text=kept_text(args.config, args.settings),
+            config_text=kept_text(args.config, settings_of(args)),
             observer=progress,
             is_resume=args.resume,
         )
@@ -114,6 +170,8 @@ def _run_gang(cluster: ClusterConfig, kind: str, folder: Path, args: argparse.Na
 
 def _command(kind: str, args: argparse.Namespace, *, folder: Path) -> list[str]:
     command = ["katgym", "train", kind, str(args.config), "--out", str(folder)]
+    if getattr(args, "preset", None):
+        command += ["--preset", args.preset]
     if args.steps is not None:
         command += ["--steps", str(args.steps)]
     for setting in args.settings:
@@ -129,11 +187,11 @@ def print_result(
         console.print_json(result.to_json())
         return
     for line in (*lines, result.model or str(run_folder(args))):
-        console.stdout.print(line, markup=False, soft_wrap=True)
+        console.stdout.print(line, soft_wrap=True)
 
 
 def print_how_to_go_on(kind: str, step: int, args: argparse.Namespace) -> None:
     """Tell the command that goes on with a run that was stopped."""
     command = _command(kind, args, folder=run_folder(args))
     text = f"stopped after step {step}; go on with: {shlex.join(command)}"
-    console.stderr.print(text, markup=False, soft_wrap=True)
+    console.stderr.print(text, soft_wrap=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from katgym.errors import UsageError
+from katgym.policies.model_source import model_source
 from katgym_trainer.cluster_plan.assumptions import Assumptions
 from katgym_trainer.cluster_plan.model_server import ServerRates
 from katgym_trainer.config.rl_config import PolicyConfig, RlConfig, RolloutsConfig, SyncKind
@@ -67,10 +68,11 @@ class Scenario:
         shared = sum(server.gpus for server in servers if server.is_shared)
         train_gpus = assumed.train_gpus * assumed.copies or shared or assumed.copies
         lora, size = config.trainer_config().lora_rank, shape["weights"]
-        # The trainer's model may change once all its weights are in files.
-        overlaps = config.policy.sync in (SyncKind.AUTO, SyncKind.RELOAD)
+        # The trainer's model may change once all its weights are in files; one process keeps a copy
+        # of adapters, which are checked against it.
+        overlaps = not config.policy.sync.backend
         if lora and config.policy.sync is not SyncKind.RELOAD:
-            overlaps = False
+            overlaps = config.cluster is None or config.cluster.trainer_ranks < 2
             size = 14 * lora * (size / 12) ** 0.5  # two factors of seven matrices a layer
         rate = assumed.train_rate or assumed.train_flops / (6 * shape["active"])
         workers = config.cluster.rollout_workers if config.cluster is not None else 1
@@ -136,7 +138,7 @@ def _read_shape(path: str, assumed: Assumptions) -> Mapping[str, float]:
         return {
             "weights": assumed.weights, "active": assumed.weights, "bytes": assumed.weights**0.5
         }  # fmt: skip
-    file = Path(path) / "config.json"
+    file = Path(model_source(path)) / "config.json"
     try:
         raw = json.loads(file.read_text("utf-8"))
         config: dict[str, Any] = {**raw, **(raw.get("text_config") or {})}

@@ -1,4 +1,4 @@
-"""Sections [rewards] and [reference] of `katgym train rl`.
+"""Section [rewards] of `katgym train rl`.
 
 Not here: the formulas (`advantages/reward_shaping.py`), what errors of turns are
 (`rollouts/turn_errors.py`).
@@ -75,12 +75,3 @@ class RewardsConfig:
             factor=self.overlong_factor,
             is_truncated_zero=self.truncated is Truncated.ZERO,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferenceConfig:
-    """Section [reference]: the model that `loss.kl_coef` compares with."""
-
-    path: str = ""
-    """Folder or hub id of a model with the same vocabulary; "" is [model] as the run began with
-    it."""

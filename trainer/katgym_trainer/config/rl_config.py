@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.play.limits import Limits
+from katgym.plugins.env_file import file_versions
 from katgym.policies.base import Sampling
 from katgym.vllm_server.config import TransferBackend
 from katgym_trainer.algorithms import resolve_algorithm
-from katgym_trainer.config.rewards_config import ReferenceConfig, RewardsConfig
+from katgym_trainer.config.frozen_models import ReferenceConfig, TeacherConfig, check_frozen
+from katgym_trainer.config.rewards_config import RewardsConfig
 from katgym_trainer.config.rules import (
     Count,
     CountOrZero,
@@ -87,7 +89,7 @@ class EnvConfig:
     """One of sections [[envs]]: what is played, and how much of it."""
 
     id: str
-    """Env id, with ?name=value&... if needed."""
+    """Env id, or FILE.py:CLASS, with ?name=value&... if needed."""
     weight: Positive = 1.0
     """Its share of the groups, relative to the others'."""
     split: str = "train"
@@ -310,6 +312,7 @@ class RlConfig(RunConfig):
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     reference: ReferenceConfig | None = None
     """None: with `lora_rank` the model without its adapters."""
+    teachers: tuple[TeacherConfig, ...] = ()
     loop: RlLoopConfig = field(default_factory=RlLoopConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: RlCheckpointConfig = field(default_factory=RlCheckpointConfig)
@@ -337,7 +340,9 @@ class RlConfig(RunConfig):
             raise UsageError("[evaluate] needs envs: what is in the store does not tell them")
         try:
             trainer = self.trainer_config()
-            algorithm, loss = resolve_algorithm(self.loop.algorithm, trainer)
+            algorithm, loss = resolve_algorithm(
+                self.loop.algorithm, trainer, has_teachers=bool(self.teachers)
+            )
         except ValueError as e:
             raise UsageError(f"[train]: {e}") from e
         if algorithm.advantage is None:
@@ -347,14 +352,10 @@ class RlConfig(RunConfig):
             )
         if self.policy.sync is SyncKind.LORA and not trainer.lora_rank:
             raise UsageError("[train]: [policy] sync = 'lora' needs lora_rank >= 1, got 0")
-        needs_reference = "ref_logprobs" in loss.needs
-        if needs_reference and not (self.reference or trainer.lora_rank):
-            raise UsageError(
-                "[train]: loss.kl_coef compares with a reference model: add a section [reference]"
-                " (empty: the model that the run begins with), or train adapters (lora_rank)"
-            )
-        if self.reference and not needs_reference:
-            raise UsageError("[reference] changes nothing without [train] loss.kl_coef")
+        check_frozen(
+            self.reference, self.teachers, loss.needs, has_adapters=bool(trainer.lora_rank),
+            env_ids=[parse_env(env_id)[0] for env_id in ids], max_offered=self.rollouts.max_offered,
+        )  # fmt: skip
         if trainer.should_compile and "--enable-return-routed-experts" in self.policy.server_args:
             raise UsageError(
                 "[train] should_compile: compiled layers do not replay the experts that servers"
@@ -385,7 +386,8 @@ class RlConfig(RunConfig):
         """
         found = {**dataclasses.asdict(self), "trainer": self.trainer_config().to_json()}
         names = (
-            "model", "envs", "policy", "rollouts", "rewards", "reference", "loop", "trainer",
+            "model", "envs", "policy", "rollouts", "rewards", "reference", "teachers", "loop",
+            "trainer",
         )  # fmt: skip
         found = leave_out(
             {name: found[name] for name in names},
@@ -394,4 +396,5 @@ class RlConfig(RunConfig):
             "rollouts.max_concurrency", "policy.uri", "policy.max_batch_size", "policy.servers",
             "policy.server_args", "policy.server_python", "policy.gateway",
         )  # fmt: skip
-        return {"kind": "rl", **found}
+        files = file_versions(env.lessons[0][0] for env in self.envs)
+        return {"kind": "rl", **found, **({"env_files": files} if files else {})}

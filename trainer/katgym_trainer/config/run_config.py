@@ -26,7 +26,7 @@ from katgym.config.sections import (
 from katgym.config.toml_files import read_toml
 from katgym.errors import UsageError
 from katgym_trainer.config.rules import Count, CountOrZero, Positive, check_fields
-from katgym_trainer.ranks.ranks import TIMEOUT_S
+from katgym_trainer.ranks import TIMEOUT_S
 from katgym_trainer.trainer_config import TrainerConfig
 
 
@@ -35,7 +35,7 @@ class ModelConfig:
     """Section [model]."""
 
     path: str
-    """Folder or hub id."""
+    """Folder, hub id, or `smollm2`."""
     tokenizer: str = ""
     """Folder or hub id; "" is the model's."""
     renderer: str = ""

@@ -54,7 +54,8 @@ class OracleRolloutsConfig:
     """Section [data.oracle]: rollouts that the envs' own solutions make before training."""
 
     envs: tuple[str, ...]
-    """Env ids, each with ?name=value&... if needed; one id may stand there several times."""
+    """Env ids or FILE.py:CLASS, each with ?name=value&... if needed; one id may stand there several
+    times."""
     num_tasks: Count = 100
     """Tasks per env."""
     max_calls: Count | None = None
@@ -129,7 +130,7 @@ class CollectConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Section [data]. Paths are run folders, files of rollouts, or rollout stores."""
+    """Section [data]. Paths are run folders, rollout stores, files of rollouts or of ATIF."""
 
     rollouts: tuple[str, ...] = ()
     """Of the model that is trained, or one with its tokenizer: tokens stay as they were sampled."""

@@ -6,9 +6,11 @@ Not here: the cache (`logprob_cache.py`), losses.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,8 +23,17 @@ from katgym_trainer.losses.objective import Loss
 from katgym_trainer.models.tree_model import TreeModel
 from katgym_trainer.ranks.ranks import whole
 from katgym_trainer.ranks.shares import Shares
-from katgym_trainer.row import Row
+from katgym_trainer.row import Floats, Row
 from katgym_trainer.trainer_config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FrozenModel:
+    """A model whose weights stay as they are."""
+
+    model: TreeModel
+    version: str
+    """Names the weights."""
 
 
 class KnownLogprobs:
@@ -53,15 +64,13 @@ class KnownLogprobs:
                 f"loss {loss.name!r} looks at no reference; set its kl_coef, or give none"
             )
         self._tree_model, self._shares = tree_model, shares
-        self._reference: TreeModel | None = None
-        if reference is not None:
-            self._reference = as_tree_model(reference, ranks=shares.ranks)
-        self._has_adapters = hasattr(model, "disable_adapter")
         self._model = model
-        self._reference_version = ""
-        if self._needs_reference and (reference is not None or self._has_adapters):
-            frozen = reference if isinstance(reference, torch.nn.Module) else model
-            self._reference_version = f"reference {_sha256(frozen)}"
+        self._reference: FrozenModel | None = None
+        if reference is not None:
+            self._reference = self.freeze(reference)
+        elif self._needs_reference and hasattr(model, "disable_adapter"):
+            self._reference = FrozenModel(model=tree_model, version=_version(model))
+        self._is_own = reference is None
         self._own_version = ""
         self._run = secrets.token_hex(8)
         folder = config.logprob_cache_folder
@@ -69,6 +78,23 @@ class KnownLogprobs:
             max_bytes=config.logprob_cache_mib * 2**20,
             folder=Path(folder) if folder is not None and shares.ranks.is_first else None,
         )
+
+    def freeze(self, model: torch.nn.Module | TreeModel) -> FrozenModel:
+        """Return a model that is not trained as one that log-probs are asked of; see `of_frozen`.
+
+        `ValueError` if it would not be exact on a forest.
+        """
+        tree_model = as_tree_model(model, ranks=self._shares.ranks)
+        named = model if isinstance(model, torch.nn.Module) else self._model
+        return FrozenModel(model=tree_model, version=_version(named))
+
+    def of_frozen(self, rows: Sequence[Row], frozen: FrozenModel) -> list[Floats]:
+        """Return what a model gives each row's tokens, [T] each, as `Row` takes log-probs.
+
+        Nothing was sampled from it: a mixture takes its own experts.
+        """
+        plain = [row.replace(routes=None) if row.routes is not None else row for row in rows]
+        return self._look_up(frozen.model, plain, version=frozen.version)
 
     def of(self, rows: Sequence[Row], *, num_steps: int) -> list[Row]:
         """Return the rows with all log-probs that are needed.
@@ -79,42 +105,36 @@ class KnownLogprobs:
         """
         found = list(rows)
         if self._needs_reference and any(row.ref_logprobs is None for row in rows):
-            if not self._reference_version:
+            if self._reference is None:
                 raise UsageError(
                     "the loss compares with a reference model: give Trainer(reference=...), train"
                     " adapters (lora_rank), or rows that have ref_logprobs"
                 )
-            model: TreeModel | None = self._reference
             alone: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if model is None:
+            if self._is_own:
                 from katgym_trainer.models.adapters import without_adapters  # imports peft
 
-                model, alone = self._tree_model, without_adapters(self._model)
+                alone = without_adapters(self._model)
+            of_reference = functools.partial(self.of_frozen, frozen=self._reference)
             with alone:
-                found = self._fill(found, "ref_logprobs", model, version=self._reference_version)
+                found = _fill(found, "ref_logprobs", of_reference)
         if self._needs_proximal and any(row.proximal_logprobs is None for row in rows):
             version = f"trainer {self._run} {num_steps}"
             if self._own_version not in ("", version):
                 self.cache.forget(self._own_version)
             self._own_version = version
-            found = self._fill(found, "proximal_logprobs", self._tree_model, version=version)
+            of_own = functools.partial(self._look_up, self._tree_model, version=version)
+            found = _fill(found, "proximal_logprobs", of_own)
         return found
 
     def weights_changed(self) -> None:
         """Take the trainer's weights as others than before, though it has made as many steps."""
         self._run = secrets.token_hex(8)
 
-    def _fill(self, rows: Sequence[Row], name: str, model: TreeModel, *, version: str) -> list[Row]:
-        """Return rows with one kind of log-probs, computed where they are not known."""
-        if name == "ref_logprobs":  # nothing was sampled from the reference: its own experts
-            plain = [row.replace(routes=None) if row.routes is not None else row for row in rows]
-        else:
-            plain = list(rows)
-        found = list(rows)
-        missing = [place for place, row in enumerate(rows) if getattr(row, name) is None]
-        computed = look_up_logprobs(
+    def _look_up(self, model: TreeModel, rows: Sequence[Row], *, version: str) -> list[Floats]:
+        return look_up_logprobs(
             model,
-            [plain[place] for place in missing],
+            rows,
             cache=self.cache,
             version=version,
             max_tokens=self._config.max_tokens,
@@ -122,17 +142,26 @@ class KnownLogprobs:
             temperature=self._config.temperature,
             shares=self._shares,
         )
-        for place, logprobs_T in zip(missing, computed, strict=True):
-            found[place] = rows[place].replace(**{name: logprobs_T})
-        return found
 
 
-def _sha256(model: torch.nn.Module) -> str:
-    """Return a digest of all weights that are not trained."""
+def _fill(
+    rows: Sequence[Row], name: str, compute: Callable[[Sequence[Row]], list[Floats]]
+) -> list[Row]:
+    """Return rows with one kind of log-probs, computed where they are not known."""
+    found = list(rows)
+    missing = [place for place, row in enumerate(rows) if getattr(row, name) is None]
+    computed = compute([rows[place] for place in missing])
+    for place, logprobs_T in zip(missing, computed, strict=True):
+        found[place] = rows[place].replace(**{name: logprobs_T})
+    return found
+
+
+def _version(model: torch.nn.Module) -> str:
+    """Return a name of all weights that are not trained."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
             digest.update(f"{name} {list(parameter.shape)} {parameter.dtype}".encode())
             flat = whole(parameter.detach()).flatten().cpu().contiguous()
             digest.update(flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return f"reference {digest.hexdigest()}"

@@ -8,15 +8,14 @@ Letters: M occurrences.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from katgym_trainer.config.rules import Bounds, NotNegativeOrInf, Share
 from katgym_trainer.losses.kl_and_corrections import PolicyLoss
-from katgym_trainer.losses.objective import Coupling, Mean, Occurrences, Terms
-from katgym_trainer.losses.scope import Normaliser
+from katgym_trainer.losses.objective import Coupling, Mean, Normaliser, Occurrences, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RatioTo = Literal["policy", "proximal"]
 
@@ -62,12 +61,12 @@ class Clipped(PolicyLoss):
         """Return -min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347, eq. 7)."""
         free = ratio * advantages
         bounded = ratio.clamp(1 - self.clip_low, 1 + self.clip_high) * advantages
-        objective = torch.minimum(free, bounded)
+        objective = free.minimum(bounded)
         is_clipped = bounded < free
         if self.dual_clip is not None:
             floor = self.dual_clip * advantages
             is_floored = (advantages < 0) & (objective < floor)
-            objective = torch.where(is_floored, floor, objective)
+            objective = floor.where(is_floored, objective)
             is_clipped = is_clipped | is_floored
         return Terms(terms=-objective, metrics=_clip_fraction(is_clipped))
 
@@ -83,7 +82,7 @@ class Grpo(Clipped):
     normaliser = Normaliser.ROLLOUT_TOKENS
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        return self.clipped(torch.exp(self.log_ratio(occurrences)), occurrences.advantages)
+        return self.clipped(self.log_ratio(occurrences).exp(), occurrences.advantages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +156,7 @@ class Gspo(Clipped):
         return Coupling.ROW
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        ratio = torch.exp(occurrences.row_mean(self.log_ratio(occurrences)))
+        ratio = occurrences.row_mean(self.log_ratio(occurrences)).exp()
         return self.clipped(ratio, occurrences.advantages)
 
 
@@ -173,8 +172,8 @@ class GspoToken(Gspo):
     name = "gspo_token"
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        ratio = torch.exp(occurrences.row_mean(self.log_ratio(occurrences))).detach()
-        own = torch.exp(occurrences.trainer_logprobs - occurrences.trainer_logprobs.detach())
+        ratio = occurrences.row_mean(self.log_ratio(occurrences)).exp().detach()
+        own = (occurrences.trainer_logprobs - occurrences.trainer_logprobs.detach()).exp()
         return self.clipped(ratio * own, occurrences.advantages)
 
 
@@ -198,7 +197,7 @@ class Cispo(Clipped):
             raise ValueError("loss 'cispo' bounds a weight, not an objective: it has no dual_clip")
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        ratio = torch.exp(self.log_ratio(occurrences).detach())
+        ratio = self.log_ratio(occurrences).detach().exp()
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         terms = -weight * occurrences.advantages * occurrences.trainer_logprobs
         return Terms(terms=terms, metrics=_clip_fraction(weight != ratio))

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from katgym_trainer.config.rules import NotNegative, PositiveOrInf, check_fields
 from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Estimator = Literal["k1", "k2", "k3"]
 Importance = Literal["none", "token", "sequence"]
@@ -108,14 +108,14 @@ class PolicyLoss(Loss):
         terms, metrics = found.terms, dict(found.metrics)
         if self.importance != "none" or self.mismatch_mask != "none":
             log_rho = self.mismatch(occurrences)
-            weight = torch.ones_like(log_rho)
+            weight = log_rho.new_ones(len(log_rho))
             if self.importance != "none":
                 is_by_row = self.importance == "sequence"
                 log_weight = occurrences.row_sum(log_rho) if is_by_row else log_rho
                 limit = 2.0 if self.importance_max is None else self.importance_max
-                weight = torch.exp(log_weight.clamp(-_MAX_LOG, _MAX_LOG)).clamp(max=limit)
+                weight = log_weight.clamp(-_MAX_LOG, _MAX_LOG).exp().clamp(max=limit)
             # 1 for what is in the bounds, 0 for what is left out.
-            is_kept = torch.ones_like(log_rho)
+            is_kept = log_rho.new_ones(len(log_rho))
             if self.mismatch_mask != "none":
                 log_bounded = log_rho
                 if self.mismatch_mask == "sequence":
@@ -123,7 +123,7 @@ class PolicyLoss(Loss):
                 elif self.mismatch_mask == "geometric":
                     log_bounded = occurrences.row_mean(log_rho)
                 low, high = self._mask_bounds()
-                rho = torch.exp(log_bounded.clamp(-_MAX_LOG, _MAX_LOG))
+                rho = log_bounded.clamp(-_MAX_LOG, _MAX_LOG).exp()
                 is_kept = ((rho >= low) & (rho <= high)).to(log_rho.dtype)
             terms = terms * weight * is_kept
             metrics |= {"importance": Mean.of(weight), "mismatch_fraction": Mean.of(1 - is_kept)}
@@ -131,7 +131,7 @@ class PolicyLoss(Loss):
             kl = kl_of(occurrences.trainer_logprobs, occurrences.ref_logprobs, self.kl_estimator)
             metrics["ref_kl"] = Mean.of(kl)
             if self.is_kl_weighted:
-                kl = kl * torch.exp(occurrences.trainer_logprobs - occurrences.policy_logprobs)
+                kl = kl * (occurrences.trainer_logprobs - occurrences.policy_logprobs).exp()
             terms = terms + self.kl_coef * kl
         if self.entropy_coef:
             terms = terms - self.entropy_coef * occurrences.entropy
@@ -160,4 +160,4 @@ def kl_of(trainer_logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator) 
         return difference
     if estimator == "k2":
         return difference**2 / 2
-    return torch.expm1(-difference) + difference
+    return (-difference).expm1() + difference

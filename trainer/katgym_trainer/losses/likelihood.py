@@ -6,12 +6,13 @@ Not here: those that compare with the sampler's log-probs (`clipped.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from katgym_trainer.losses.kl_and_corrections import PolicyLoss
-from katgym_trainer.losses.objective import Loss, Occurrences, Terms
-from katgym_trainer.losses.scope import Normaliser
+from katgym_trainer.losses.objective import Loss, Normaliser, Occurrences, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Losses as sums over occurrences, each with its own log-prob, advantage and clip.
 
 Occurrences of one edge are kept apart because what clips one need not clip the other: advantages of
-rows that share a token must not be added before. Not here: formulas.
+rows that share a token must not be added before. Formulas use tensors' own methods: options of a
+loss are checked where no torch is loaded. Not here: formulas.
 
 Letters: M occurrences, R rows.
 """
@@ -12,13 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from katgym_trainer.losses.scope import Normaliser
-from katgym_trainer.packing.packed_forest import PackedForest
+    from katgym_trainer.packing.packed_forest import PackedForest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,12 +46,12 @@ class Occurrences:
 
     def row_sum(self, values_M: Tensor) -> Tensor:
         """Return the sum of the values over each row's occurrences, at every occurrence, [M]."""
-        zeros = torch.zeros(self.num_rows, dtype=values_M.dtype, device=values_M.device)
+        zeros = values_M.new_zeros(self.num_rows)
         return zeros.index_add(0, self.row, values_M)[self.row]
 
     def row_mean(self, values_M: Tensor) -> Tensor:
         """Return the mean of the values over each row's occurrences, at every occurrence, [M]."""
-        return self.row_sum(values_M) / self.row_sum(torch.ones_like(values_M))
+        return self.row_sum(values_M) / self.row_sum(values_M.new_ones(len(values_M)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,19 @@ class Terms:
     terms: Tensor
     """[M], of which the loss is the sum, times the occurrences' factors."""
     metrics: Mapping[str, Mean] = field(default_factory=dict)
+
+
+class Normaliser(StrEnum):
+    """What the sum over a step's trained tokens is divided by."""
+
+    TOKENS = "tokens"
+    """Their number: every token of the step counts the same."""
+    ROLLOUT_TOKENS = "rollout_tokens"
+    """Those of the token's rollout, then the rollouts: every rollout counts the same."""
+    ROLLOUTS = "rollouts"
+    """The rollouts: a rollout's tokens are summed."""
+    GROUPS = "groups"
+    """The groups: a group's tokens are summed."""
 
 
 class Coupling(StrEnum):

@@ -8,16 +8,15 @@ Letters: M occurrences, P pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated
 
 from katgym_trainer.config.rules import Bounds, Positive, check_fields
-from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
-from katgym_trainer.losses.scope import Normaliser
-from katgym_trainer.packing.packed_forest import PackedForest
+from katgym_trainer.losses.objective import Coupling, Loss, Mean, Normaliser, Occurrences, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from katgym_trainer.packing.packed_forest import PackedForest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +59,19 @@ class Dpo(Loss):
 
     def terms(self, occurrences: Occurrences) -> Terms:
         """Return the terms; a pair's loss is spread over the tokens of either side."""
-        pair_M = torch.unique(occurrences.group, return_inverse=True)[1]
+        from torch import unique  # no method of tensors
+        from torch.nn.functional import logsigmoid
+
+        pair_M = unique(occurrences.group, return_inverse=True)[1]
         is_chosen_M = occurrences.advantages > 0
         num_pairs = int(pair_M.max()) + 1 if len(pair_M) else 0
         side_M = 2 * pair_M + is_chosen_M.long()
 
         def side_sum(values_M: Tensor) -> Tensor:
-            zeros = torch.zeros(2 * num_pairs, dtype=values_M.dtype, device=values_M.device)
+            zeros = values_M.new_zeros(2 * num_pairs)
             return zeros.index_add(0, side_M, values_M)
 
-        num_tokens = side_sum(torch.ones_like(occurrences.advantages))
+        num_tokens = side_sum(occurrences.advantages.new_ones(len(side_M)))
         if not num_tokens.all():
             raise ValueError(
                 "loss 'dpo' needs pairs: a group has trained tokens of one side alone (advantages"
@@ -77,8 +79,8 @@ class Dpo(Loss):
             )
         margins = side_sum(occurrences.trainer_logprobs - occurrences.ref_logprobs)
         logits_P = self.beta * (margins[1::2] - margins[::2])
-        losses_P = -(1 - self.label_smoothing) * F.logsigmoid(logits_P)
-        losses_P = losses_P - self.label_smoothing * F.logsigmoid(-logits_P)
+        losses_P = -(1 - self.label_smoothing) * logsigmoid(logits_P)
+        losses_P = losses_P - self.label_smoothing * logsigmoid(-logits_P)
         metrics = {
             "preference_accuracy": Mean.of((logits_P > 0).double()),
             "preference_margin": Mean.of(logits_P),

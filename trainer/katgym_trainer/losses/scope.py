@@ -10,27 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from katgym_trainer.losses.objective import Normaliser
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.ranks.ranks import ALONE, Ranks
-
-
-class Normaliser(StrEnum):
-    """What the sum over a step's trained tokens is divided by."""
-
-    TOKENS = "tokens"
-    """Their number: every token of the step counts the same."""
-    ROLLOUT_TOKENS = "rollout_tokens"
-    """Those of the token's rollout, then the rollouts: every rollout counts the same."""
-    ROLLOUTS = "rollouts"
-    """The rollouts: a rollout's tokens are summed."""
-    GROUPS = "groups"
-    """The groups: a group's tokens are summed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,7 +6,6 @@ learn to act in them. Not here: its tokenizer (`new_tokenizer.py`), training it 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,11 @@ from katgym.errors import UsageError
 from katgym.evaluation.plan import parse_env
 from katgym.play.seeding import derive_seed
 from katgym.policies.rendering.chat_format import for_renderer
+from katgym.system.sync import run_sync
 from katgym_trainer.config.new_model_config import NewModelConfig
 from katgym_trainer.models.new_tokenizer import common_lines, plain_tokenizer, train_tokenizer
-from katgym_trainer.models.pretrained import check_is_free, save_model
+from katgym_trainer.models.pretrained import save_model
+from katgym_trainer.saving.atomic_folders import check_is_free
 
 PLAYERS = ("oracle", "random")
 """Whose episodes the vocabulary is made of; `random` meets the tools' errors as well."""
@@ -61,7 +62,7 @@ def new_model(path: Path, envs: Sequence[str], config: NewModelConfig | None = N
     episodes: list[tuple[str, str]] = []
     lines: set[str] = set()
     for env in envs:
-        played = asyncio.run(_episodes(env, config))
+        played = run_sync(_episodes(env, config))
         # The lines that a policy reads in most episodes of an env; it wrote none of them.
         turns = (text.split("<|im_start|>") for _, text in played)
         lines |= set(

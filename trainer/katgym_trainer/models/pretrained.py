@@ -15,10 +15,11 @@ import torch
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
 from katgym.errors import UsageError
+from katgym.policies.model_source import model_source
 from katgym_trainer.models.hugging_face import NAME
 from katgym_trainer.models.progress_bars import no_progress_bars
 from katgym_trainer.ranks.ranks import ALONE, Ranks
-from katgym_trainer.saving.atomic_folders import new_folder
+from katgym_trainer.saving.atomic_folders import check_is_free, new_folder
 from katgym_trainer.saving.model_files import write_adapters, write_weights
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -27,16 +28,18 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 def load_model(name: str, dtype: torch.dtype, *, ranks: Ranks = ALONE) -> tuple[Any, Any]:
     """Return a model, on the GPU if there is one, and its tokenizer, None if it has none.
 
-    name: a folder or a hub id. ranks: where there are several, the model stays on the CPU, since
-    none of them may have room for all of it. Raises `UsageError` when there is no model there.
+    name: a folder, a hub id or `smollm2`. ranks: where there are several, the model stays on the
+    CPU, since none of them may have room for all of it. Raises `UsageError` when there is no model
+    there.
     """
-    folder = Path(name)
+    source = model_source(name)
+    folder = Path(source)
     is_folder = folder.is_dir()
     has_tokenizer = not is_folder or any((folder / file).exists() for file in _TOKENIZER_FILES)
     try:
         with no_progress_bars():
-            model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(name) if has_tokenizer else None
+            model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(source) if has_tokenizer else None
     except (OSError, ValueError) as e:
         kind = "folder" if is_folder else "hub id (no such folder exists)"
         raise UsageError(f"cannot load {name!r} as a {kind}: {e}") from e
@@ -80,12 +83,6 @@ def compile_layers(decoder: Any) -> None:
     AttentionInterface.register(NAME, torch.compiler.disable(attention))  # type: ignore[no-untyped-call]  # torch
     for layer in layers:
         layer.compile(dynamic=True)
-
-
-def check_is_free(path: Path) -> None:
-    """Raise `UsageError` unless a folder can be written there."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"{str(path)!r} exists and is not an empty folder; name a new one")
 
 
 def save_model(

@@ -27,9 +27,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
+from katgym_trainer.ranks import TIMEOUT_S
+
 T = TypeVar("T")
-TIMEOUT_S = 1800.0
-"""How long a rank waits for the others, who may write a checkpoint or play solutions meanwhile."""
+MEETING_S = 300.0
+"""How long ranks wait at first for who imports and starts more slowly, at least."""
 
 
 class RanksError(RuntimeError):
@@ -64,8 +66,9 @@ class Ranks:
     def join(cls, *, timeout_s: float = TIMEOUT_S) -> Ranks:
         """Meet the others that torchrun started; alone where it started none.
 
-        timeout_s: after which a rank that does not answer is taken for hung. Each process takes the
-            GPU of its LOCAL_RANK, or the CPU where there is none.
+        timeout_s: after which a rank that does not answer is taken for hung, once all have met, for
+            which they have `MEETING_S`. Each process takes the GPU of its LOCAL_RANK, or the CPU
+            where there is none.
         """
         if (num := num_started()) == 1:
             return cls()
@@ -74,8 +77,11 @@ class Ranks:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend, timeout = "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timedelta(seconds=timeout_s)
         try:
-            store, number, _ = next(rendezvous("env://", timeout=timeout))
+            meeting = max(timeout, timedelta(seconds=MEETING_S))
+            store, number, _ = next(rendezvous("env://", timeout=meeting))
             own = PrefixStore("katgym", store)
+            own.set(f"here-{number}", "")
+            own.wait([f"here-{other}" for other in range(num)], meeting)
             dist.init_process_group(
                 backend, store=store, rank=number, world_size=num, timeout=timeout
             )

@@ -79,6 +79,10 @@ class HeldOut:
             for name in dict.fromkeys(names)
         }
 
+    def __len__(self) -> int:
+        """Return the rollouts of one evaluation."""
+        return sum(map(len, self._plans.values()))
+
     def is_due(self, step: int) -> bool:
         """Return whether the tasks are played after a step."""
         return step % max(1, self._every_steps) == 0 or step == self._last_step

@@ -29,7 +29,8 @@ class LearningWatch:
 
     def check(self, step: int, metrics: Mapping[str, float], taken: Taken) -> None:
         """Look at a step's metrics; raise `RlRunError` after too many that changed nothing."""
-        self.num_idle = 0 if metrics["rollout/open_groups"] else self.num_idle + 1
+        has_gradient = metrics["rollout/open_groups"] or "train/reverse_kl" in metrics
+        self.num_idle = 0 if has_gradient else self.num_idle + 1
         if self.num_idle >= self._max_idle_steps:
             raise RlRunError(_nothing_to_learn(self.num_idle, taken))
         if self.num_idle == 1:

@@ -35,7 +35,7 @@ def check_prompts(
     for env_config, env, task_id in lessons:
         limits, split = config.rollouts.limits, env_config.split
         try:
-            num = run_sync(_num_prompt_tokens(env.clone(), split, task_id, renderer, limits))
+            num = len(run_sync(first_prompt(env.clone(), split, task_id, renderer, limits)))
         except HungError as e:  # while playing, another episode takes its place
             logger.warning("the first prompt of %r is not checked: %s", env_config.id, e)
             continue
@@ -63,14 +63,17 @@ def check_store(config: RlConfig) -> None:
             )
 
 
-async def _num_prompt_tokens(
+async def first_prompt(
     env: Env, split: str, task_id: str, renderer: Any, limits: Limits
-) -> int:
-    """Return the length of a task's first prompt; `HungError` if `limits` end before it comes."""
+) -> list[int]:
+    """Return the token ids of a task's first prompt; `HungError` if `limits` end before it comes.
+
+    The episode is given up, and the env closed.
+    """
     asyncio.get_running_loop().set_default_executor(DaemonThreads())  # the env may hang in them
     clock = EpisodeClock(limits)
 
-    async def count() -> int:
+    async def render() -> list[int]:
         try:
             async with clock.running(Phase.RESET):
                 options = {"split": split, "task_id": task_id}
@@ -79,10 +82,9 @@ async def _num_prompt_tokens(
             raise clock.fault(e) or e from None
         else:
             tools = [tool.to_openai() for tool in env.tools.values()]
-            return len(
-                renderer.render_ids(observation, tools=tools or None, add_generation_prompt=True)
-            )
+            how = {"tools": tools or None, "add_generation_prompt": True}
+            return list(renderer.render_ids(observation, **how))
         finally:
             await clock.release(env)
 
-    return await clock.watch(count())
+    return await clock.watch(render())

@@ -5,8 +5,6 @@ Not here: those of an optimizer step (`trainer_metrics.py`), of held-out tasks (
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,6 +14,7 @@ from katgym.environment.failure import RolloutStatus
 from katgym.evaluation.statistics.intervals import t_interval
 from katgym.play.rollout import Rollout
 from katgym.policies.version_span import one_span
+from katgym.system.processes import peak_memory_bytes
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.group_stream import Taken
 
@@ -111,9 +110,8 @@ def rollout_metrics(taken: Taken, version: int, sizes: RolloutsConfig) -> dict[s
 
 def memory_metrics() -> dict[str, float]:
     """Return how much memory the process has had at most."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    found = {"memory/resident_mib": most / 2**20}
+    most = peak_memory_bytes()
+    found = {} if most is None else {"memory/resident_mib": most / 2**20}
     if torch.cuda.is_available():
         found["memory/gpu_mib"] = torch.cuda.max_memory_allocated() / 2**20
     return found

@@ -41,7 +41,7 @@ from katgym_trainer.rl.servers.policy_hosts import InProcessHost, PolicyHost
 from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.servers.weight_delivery import WeightDelivery
 from katgym_trainer.rl.store_stream import StoreStream
-from katgym_trainer.runs.model_loading import load_model, load_reference
+from katgym_trainer.runs.model_loading import load_frozen, load_model
 from katgym_trainer.runs.process.stop_signals import StopSignals
 from katgym_trainer.runs.run_folder import RunFolder
 from katgym_trainer.runs.training_run import Observer, RunResult, TrainingRun
@@ -88,8 +88,8 @@ class RankedRlRun(TrainingRun[RlConfig, RlResult]):
         ranks.together(check)
         self.load_model()
         ranks.together(look)
-        reference = load_reference(config, ranks=ranks)
-        self.make_trainer(config.loop.algorithm, config.trainer_config, reference=reference)
+        frozen = load_frozen(config, self.loaded.tokenizer, ranks=ranks)
+        self.make_trainer(config.loop.algorithm, config.trainer_config, frozen=frozen)
         self.num_steps = config.loop.num_steps
         cursor = self.restore()
         dtype = DTYPES[self.trainer.config.dtype] if ranks.num > 1 else None

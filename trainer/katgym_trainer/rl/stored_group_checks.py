@@ -43,8 +43,16 @@ def reason_against(group: RolloutGroup, *, temperature: float, version: int) -> 
             f"weights of version {newest} sampled it, and this run has version {version}: take"
             " a store of its own for every run"
         )
+    free = [turn for turn in turns if not turn.constraint]
+    if not free:
+        return "constrained", (
+            f"every answer was sampled under a constraint ({turns[0].constraint} is one), whose"
+            " log-probabilities are not the model's: have the agent ask without response_format,"
+            " tool_choice and logit_bias"
+        )
     for rollout in valid:  # a ratio needs log-probabilities of one kind
-        for given in map(_sampling, [rollout.sampling] if rollout.sampling else rollout.turns):
+        own = [turn for turn in rollout.turns if not turn.constraint]
+        for given in map(_sampling, [rollout.sampling] if rollout.sampling else own):
             if given != (temperature, 1.0, 0):
                 return "other_sampling", (
                     f"session {rollout.episode_id!r} was sampled at temperature {given[0]:g},"

@@ -5,10 +5,14 @@ Not here: the rows (`rollout_rows.py`, `supervised_rows.py`).
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from katgym.environment.messages import Message
 from katgym.play.rollout import Rollout
+
+logger = logging.getLogger(__name__)
 
 _SAME_IN_GROUP = ("env_id", "env_kwargs", "split", "task_id", "task_sha256", "seat")
 
@@ -59,3 +63,20 @@ def check_unique(rollouts: Iterable[Rollout]) -> None:
                 " once"
             )
         seen.add(key)
+
+
+def log_constrained(rollouts: Iterable[Rollout]) -> None:
+    """Warn of answers that were sampled under a constraint: no loss is taken on them."""
+    kinds = Counter(
+        turn.constraint.partition(":")[0]
+        for rollout in rollouts
+        for turn in rollout.turns
+        if turn.constraint
+    )
+    if kinds:
+        told = ", ".join(f"{num} of {kind}" for kind, num in sorted(kinds.items()))
+        logger.warning(
+            "%d answers were sampled under a constraint (%s): they are context and not trained on",
+            kinds.total(),
+            told,
+        )

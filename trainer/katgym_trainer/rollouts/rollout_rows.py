@@ -2,7 +2,7 @@
 
 A row is a path of a rollout (`Rollout.trajectories`); all rows of a rollout name it, so that means
 are per rollout. Tokens keep the log-probs they were sampled with; a row with a turn that knows none
-has none, and off-policy losses refuse it.
+has none, and off-policy losses refuse it. What was sampled under a constraint is not trained.
 
 Not here: rows to imitate or prefer (`supervised_rows.py`), advantages (`group_advantages`), which
 errors are masked (`turn_errors.py`), rollouts that have no tokens (`teacher_tokens.py`).
@@ -25,6 +25,7 @@ from katgym_trainer.rollouts.rollout_checks import (
     check_same_task,
     check_tokens,
     check_unique,
+    log_constrained,
     rollout_key,
 )
 from katgym_trainer.rollouts.rollout_routes import path_routes
@@ -82,20 +83,20 @@ def rollout_rows(
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
         is_known = not any(map(math.isnan, path.policy_logprobs))
-        rows.append(
-            Row(
-                path.token_ids,
-                loss_mask,
-                path.policy_logprobs if is_known else None,
-                advantages,
-                weight,
-                group,
-                rollout=rollout_key(rollout),
-                context=_versions(rollout, path.turns) if should_split_versions else None,
-                is_kept=is_kept if is_kept.any() else None,
-                routes=path_routes(rollout, path.turns) if should_replay_routes else None,
-            )
+        row = Row(
+            path.token_ids,
+            loss_mask,
+            path.policy_logprobs if is_known else None,
+            advantages,
+            weight,
+            group,
+            rollout=rollout_key(rollout),
+            env=rollout.env_id,
+            context=_versions(rollout, path.turns) if should_split_versions else None,
+            is_kept=is_kept if is_kept.any() else None,
+            routes=path_routes(rollout, path.turns) if should_replay_routes else None,
         )
+        rows.append(row)
     return rows
 
 
@@ -146,6 +147,7 @@ def group_rows(
                 should_split_versions=should_split_versions,
                 should_replay_routes=True,
             )
+    log_constrained(rollout for group in groups for rollout in group.rollouts)
     if num_invalid:
         logger.warning("left out %d rollouts whose reward is not valid", num_invalid)
     return rows_with_trained(rows)

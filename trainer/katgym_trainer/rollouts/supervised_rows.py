@@ -10,7 +10,11 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from katgym.play.rollout import Rollout
-from katgym_trainer.rollouts.rollout_checks import check_same_task, check_unique
+from katgym_trainer.rollouts.rollout_checks import (
+    check_same_task,
+    check_unique,
+    log_constrained,
+)
 from katgym_trainer.rollouts.rollout_rows import rollout_rows, rows_with_trained
 from katgym_trainer.rollouts.turn_errors import NO_MASKS, ErrorMasks
 from katgym_trainer.row import Row
@@ -43,6 +47,7 @@ def supervised_rows(
     if min_reward is not None and math.isnan(min_reward):
         raise ValueError(f"min_reward is a number or None, got {min_reward!r}")
     check_unique(rollouts)
+    log_constrained(rollouts)
     least = -math.inf if min_reward is None else min_reward
     rows = []
     for rollout in rollouts:

@@ -70,6 +70,11 @@ CURVES: Mapping[str, Curve] = {
         metric="rollout/parallel_calls_per_turn", title="Parallel tool calls",
         label="calls beside others, per turn", color="#a3216b", is_from_zero=True,
     ),
+    "reverse_kl": Curve(
+        metric="train/reverse_kl", title="Reverse KL",
+        label="of the policy from its teachers (nats per trained token)", color="#7a3b2e",
+        is_from_zero=True,
+    ),
     "overlap": Curve(
         metric="train/por", title="Overlap", label="share of tokens not computed again",
         color="#2f6f9f", is_from_zero=True,

@@ -49,7 +49,7 @@ class GuidedPlan(Plan):
     def requests(self) -> Iterator[RolloutRequest]:
         """Yield the plan's rollouts, each with its own limit of turns."""
         for request in super(GuidedPlan, self).requests():
-            env_id, task_id, _ = request.key.split(" ")
+            env_id, task_id, _ = request.key.rsplit(" ", 2)
             best = self.num_turns.get((env_id, task_id))
             if best is None:
                 yield request

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer.config.run_config import RunConfig
 from katgym_trainer.ranks.ranks import ALONE, Ranks, explain_lost_ranks
-from katgym_trainer.runs.model_loading import load_model
+from katgym_trainer.runs.model_loading import NO_FROZEN_MODELS, FrozenModels, load_model
 from katgym_trainer.runs.process.freed_memory import keep_freed_memory
 from katgym_trainer.runs.process.full_disk import explain_full_disk
 from katgym_trainer.runs.process.run_log import log_to
@@ -190,7 +190,7 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         algorithm: str,
         make_config: Callable[[], TrainerConfig],
         *,
-        reference: Any = None,
+        frozen: FrozenModels = NO_FROZEN_MODELS,
     ) -> None:
         """Make the trainer; `UsageError` for a model that cannot be trained like this."""
         try:
@@ -199,7 +199,8 @@ class TrainingRun(abc.ABC, Generic[C, R]):
                 algorithm,
                 args=make_config(),
                 tokenizer=self.loaded.tokenizer,
-                reference=reference,
+                reference=frozen.reference,
+                teachers=frozen.teachers,
                 ranks=self.ranks,
             )
             self.trainer.rehearse()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from katgym.errors import InfrastructureError
+from katgym.errors import InfrastructureError, UsageError
 from katgym.system.atomic_files import explain_os_error, is_disk_full, sync_folder
 
 UNFINISHED = ".unfinished-"
@@ -59,6 +59,19 @@ def new_folder(target: Path) -> Iterator[Path]:
                 shutil.rmtree(aside)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+def check_is_free(path: Path) -> None:
+    """Raise `UsageError` where something is in the way of a new folder.
+
+    `InfrastructureError` where none can be written; the folders above it are made.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{str(path)!r} exists and is not an empty folder; name a new one")
+    with explain_os_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=path.parent):
+            pass
 
 
 def remove_unfinished(folder: Path, name: str) -> None:

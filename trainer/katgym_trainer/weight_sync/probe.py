@@ -59,11 +59,12 @@ class ProbeConfig:
 class Probe:
     """The check for one model; made before a sync, so that the trainer scores while servers sample.
 
-    It keeps what the model scores then.
+    It keeps what the model scores then; adapters, too, which the trainer may train on meanwhile.
     """
 
     def __init__(self, config: ProbeConfig, model: Any) -> None:
-        self.model = served = ServedModel.of(model)
+        served = ServedModel.of(model)
+        self.model = served.kept() if served.can_be_kept else served
         self.token_ids = list(config.token_ids)
         if not self.token_ids:
             draw = random.Random(0)

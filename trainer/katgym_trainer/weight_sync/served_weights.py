@@ -9,6 +9,7 @@ Not here: getting them there (`folder_sync.py`, `transfer_sync.py`).
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -54,6 +55,19 @@ class ServedModel:
     def has_adapters(self) -> bool:
         """Whether it is a model of peft."""
         return hasattr(self.model, "get_base_model")
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether `kept` takes little memory: all that is trained are adapters, in one process."""
+        return self.has_adapters and self.ranks.num == 1
+
+    def kept(self) -> ServedModel:
+        """Return the model as it is, that goes on to score so while this one is trained.
+
+        It has what is not trained in common with this one.
+        """
+        shared = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        return ServedModel(copy.deepcopy(self.model, shared), dtype=self.dtype)
 
     @torch.no_grad()
     def scores(self, token_ids: Sequence[int]) -> list[float]:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.config.name} has stages: give its rl stage a file of its own")
     plan = ClusterPlan.of(Scenario.of(RlConfig.of(raw, name=args.config.name), assumed))
     if not args.json:
-        console.stdout.print("\n".join(_lines(plan)), markup=False, soft_wrap=True)
+        console.stdout.print("\n".join(_lines(plan)), soft_wrap=True)
         return 0
     docs = field_docs(Assumptions)
     values = {name: getattr(assumed, name) for name in docs}

@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
     state = "the run has ended" if told["is_over"] else f"told {age_s:.0f} s ago"
     if not told["is_over"] and age_s > 30:
         state += ": the run was killed, or hangs"
-    console.stdout.print(
-        f"cluster {told['address']} ({', '.join(told['hosts'])}); {state}", markup=False
-    )
+    console.stdout.print(f"cluster {told['address']} ({', '.join(told['hosts'])}); {state}")
     tables: tuple[tuple[str, str, str, str, dict[str, str]], ...] = (
         ("rank", "ranks", "name", "is_up", {}),
         ("worker", "workers", "name", "is_up", {"plays": "num_running", "groups": "num_calls"}),

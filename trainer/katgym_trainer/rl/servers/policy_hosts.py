@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from katgym.policies.hf.cpu_attention import can_be_invariant
 from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
 from katgym.policies.token_policy import TokenPolicy
 from katgym_trainer.config.rl_config import RlConfig
@@ -98,6 +99,8 @@ class InProcessHost(PolicyHost):
                 renderer=config.model.renderer,
                 max_context_tokens=config.policy.max_context_tokens,
                 max_batch_size=config.policy.max_batch_size,
+                # Else a run that goes on differs in last bits: time decides who is beside whom.
+                is_batch_invariant=can_be_invariant(self._played),
             ),
         )
 

@@ -33,6 +33,7 @@ from katgym_trainer.weight_sync.delta_sync import DeltaSync
 from katgym_trainer.weight_sync.lora_sync import LoraSync
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
+from katgym_trainer.weight_sync.served_weights import ServedModel
 from katgym_trainer.weight_sync.weight_sync import Gate, ReadyWeights, SyncTimes, WeightSync
 
 logger = logging.getLogger(__name__)
@@ -62,8 +63,8 @@ class RunServer:
         self._options = VllmConfig(max_concurrency=own) if own else VllmConfig()
         if role.where.url:
             _, self._options = parse_options(role.where.url, VllmConfig, form=FORM)
-        self.needs_model = role.has_adapters or bool(role.config.policy.sync.backend)
-        """Whether the trainer's model may not change while weights get there and are checked."""
+        self._has_adapters = role.has_adapters
+        """Whether it has, or could have: what it samples then is scored after that."""
         self.is_up = True
         self.is_asleep = False
         self.asleep_s = 0.0
@@ -123,6 +124,11 @@ class RunServer:
         """Whether Ray finds its devices, which nobody else has then."""
         return self.role.where.gpus is not None
 
+    def needs_model(self, served: ServedModel) -> bool:
+        """Return whether the trainer's model may not change while weights get there."""
+        is_transfer = bool(self.role.config.policy.sync.backend)
+        return is_transfer or (self._has_adapters and not served.can_be_kept)
+
     async def start(self) -> None:
         """Find out whether it answers; `PolicyError` if not."""
         if not await asyncio.to_thread(is_healthy, self.url):
@@ -134,7 +140,7 @@ class RunServer:
         self.sync = self._new_sync()
         control, backend = self.sync.controls[0], self.role.config.policy.sync.backend
         abilities = await control.abilities()
-        self.needs_model |= abilities.has_lora_updates
+        self._has_adapters |= abilities.has_lora_updates
         if backend and not abilities.has_weight_transfer:
             raise PolicyError(
                 f"the server at {self.url} takes no weights by sync = {backend.value!r}: start it"

@@ -141,7 +141,7 @@ class ServerPool(PolicyHost):
     ) -> asyncio.Future[dict[str, float]]:
         # Somebody has to sample.
         should_wake |= not any(server.is_open for server in self._servers)
-        is_alone = any(server.needs_model for server in self._servers) or (
+        is_alone = any(server.needs_model(self._served) for server in self._servers) or (
             should_wake and any(server.is_shared for server in self._servers)
         )
         if is_alone or not self._config.rollouts.max_staleness:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from katgym.policies.model_source import model_source
 from katgym.vllm_server import VllmServer, VllmServerConfig
 from katgym.vllm_server.config import Device
 from katgym.vllm_server.server import ServerProcess
@@ -50,6 +51,7 @@ class ServerRole:
 
 def whole_path(name: str) -> str:
     """Return a folder's whole path, as processes elsewhere work in others; a hub id as it is."""
+    name = model_source(name)
     return str(Path(name).absolute()) if Path(name).is_dir() else name
 
 

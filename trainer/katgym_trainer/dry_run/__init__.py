@@ -1,0 +1,1 @@
+"""Dry runs: a run described before it does anything."""

@@ -1,6 +1,6 @@
 """Writes the JSON Schemas of TOML files, which are in the wheels.
 
-    python docs/make_schemas.py    # trainer/katgym_trainer/schemas/*.json, and the SWE factory's
+    python docs/make_schemas.py    # the trainer's, the suites' and the SWE factory's
 
 Tests compare them with what the config classes make.
 """
@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from katgym.evaluation.suite_config import make_schemas as suite_schemas
 from katgym_plugin_swe_factory.pull_requests.filters_schema import make_schemas as factory_schemas
 from katgym_trainer.config.json_schema import make_schemas as trainer_schemas
 
 ROOT = Path(__file__).parents[1]
 FACTORY = "plugins/katgym-plugin-swe-factory/katgym_plugin_swe_factory"
-MADE = {"trainer/katgym_trainer/schemas": trainer_schemas, f"{FACTORY}/schemas": factory_schemas}
+MADE = {
+    "katgym/evaluation/schemas": suite_schemas,
+    "trainer/katgym_trainer/schemas": trainer_schemas,
+    f"{FACTORY}/schemas": factory_schemas,
+}
 """Folder -> what makes its files."""
 
 

@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
 PAGES = sorted([*DOCS.rglob("*.md"), README])
-SLOW = {"learner.md", "many-ranks.md", "models.md"}
+SLOW = {"learner.md", "many-ranks.md", "models.md", "vllm.md"}
 """Pages whose blocks take more than five seconds together."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 

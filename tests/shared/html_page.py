@@ -6,7 +6,7 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
-VOID = {"meta", "wbr", "input", "line", "circle", "rect", "polyline", "polygon"}
+VOID = {"meta", "link", "wbr", "input", "line", "circle", "rect", "polyline", "polygon"}
 
 
 class Page(HTMLParser):

@@ -20,7 +20,7 @@ import pytest
 LIMIT_S = 5.0
 YARDSTICK_S = 0.03
 """What the loop of `slowness` takes on the machine that the limit is meant for."""
-EXEMPT = ("slow", "model", "vllm", "docker")
+EXEMPT = ("slow", "model", "vllm", "docker", "agents")
 
 
 def slowness() -> float:

@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import copy
 import csv
+import functools
 import os
 import platform
 import random
@@ -89,9 +90,11 @@ def make_prompts(num: int, length: int, seed: int) -> Prompts:
     return prompts
 
 
-def katgym_target(model: Qwen3ForCausalLM) -> Burst:
+def katgym_target(model: Qwen3ForCausalLM, *, is_batch_invariant: bool = False) -> Burst:
     """Return a burst through the policy."""
-    policy = HfPolicy(model, byte_tokenizer(), config=HfConfig(max_batch_size=128))
+    model = copy.deepcopy(model)  # its attention is the policy's
+    config = HfConfig(max_batch_size=128, is_batch_invariant=is_batch_invariant)
+    policy = HfPolicy(model, byte_tokenizer(), config=config)
     policy.stop_ids = frozenset()
 
     async def burst(prompts: Prompts, seed: int) -> list[Generated]:
@@ -174,6 +177,7 @@ def continuous_target(model: Qwen3ForCausalLM) -> Burst:
 
 TARGETS = {
     "katgym": katgym_target,
+    "katgym.batch_invariant": functools.partial(katgym_target, is_batch_invariant=True),
     "transformers.generate": transformers_target,
     "transformers.generate_batch": continuous_target,
 }

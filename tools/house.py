@@ -139,8 +139,10 @@ def _tracked(repo: Path) -> list[str]:
     """Return the product's Python files, as Git knows them, relative to `repo`."""
     command = ["git", "-C", str(repo), "ls-files", "--", *(f"{d}/*.py" for d in PRODUCT.values())]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
-    # Data that looks like a package: the toy repository that tasks are made from.
-    return sorted(p for p in listed if p and "/toy/" not in p and (repo / p).is_file())
+    # Not the product's: plugins' tests, and data that looks like a package (the toy repository
+    # that tasks are made from, Harbor's example tasks).
+    left_out = re.compile("/(tests|toy|example)/")
+    return sorted(p for p in listed if p and not left_out.search(p) and (repo / p).is_file())
 
 
 def _measure_size(figures: Figures, repo: Path, sources: dict[str, str]) -> None:

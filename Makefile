@@ -9,19 +9,21 @@ SETUP := $(VENV)/.set-up
 
 # Without compiled files every worker and every process that a test starts compiles all it imports.
 export PYTHONDONTWRITEBYTECODE :=
-PLUGINS := plugins/katgym-plugin-reasoning-gym plugins/katgym-plugin-swe-factory
+PLUGINS := plugins/katgym-plugin-mcp plugins/katgym-plugin-reasoning-gym \
+  plugins/katgym-plugin-swe-factory
 
-.PHONY: help setup demo demo-train nightly nightly-tasks test test-all check format docs bench bench-gpu clean
+.PHONY: help setup demo demo-train nightly nightly-tasks test test-all check format docs site bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
 	@echo "make nightly-tasks  gold and a change of nothing, graded on every shipped task"
-	@echo "make test      the unmarked tests (about 5 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 9 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers, the figures of the house"
-	@echo "make docs      generate docs/reference from the docstrings"
+	@echo "make docs      write the JSON Schemas of TOML files"
+	@echo "make site      build the pages of docs/ with a reference, into build/site"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
 	@echo "make bench-gpu checks and times the kernels on a CUDA GPU; with PART=2 training steps"
 
@@ -39,13 +41,13 @@ $(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 setup: $(SETUP)
 
 demo: $(SETUP)
-	$(BIN)/python demo/demo.py
+	$(BIN)/katgym demo --yes
 
 demo-train: $(SETUP)
-	$(BIN)/python demo/train_demo.py
+	$(BIN)/katgym demo train --yes
 
 nightly: $(SETUP)
-	$(BIN)/python demo/nightly.py
+	$(BIN)/python benchmarks/nightly.py
 
 nightly-tasks: $(SETUP)
 	$(BIN)/python benchmarks/shipped_tasks.py
@@ -55,7 +57,7 @@ test: $(SETUP)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -q
 
 test-all: $(SETUP)
-	$(BIN)/python -m pytest -q -m "not vllm and not docker"
+	$(BIN)/python -m pytest -q -m "not vllm and not docker and not agents"
 
 check: $(SETUP)
 	$(BIN)/ruff check .
@@ -69,8 +71,10 @@ format: $(SETUP)
 	$(BIN)/ruff format .
 
 docs: $(SETUP)
-	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_schemas.py
+
+site: $(SETUP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --clean
 
 bench: $(SETUP)
 	$(BIN)/python benchmarks/rollouts.py

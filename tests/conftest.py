@@ -1,11 +1,17 @@
 """What has to be so before anything is imported; where tests of servers find vLLM."""
 
 import os
+import signal
+import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["ray_nodes", "time_limit"]
 
@@ -24,6 +30,25 @@ os.environ.update(settled, KATGYM_OPENMP=",".join(settled))
 # How fast examples are made and tried is the machine's doing, not the code's.
 settings.register_profile("katgym", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("katgym")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def streams_stay_open() -> Iterator[None]:
+    """Tell who closes the files that pytest captures output in, and keep them open.
+
+    A wrapper of `sys.stdout.buffer` closes it when it is collected, in whatever test runs then; all
+    tests behind it would fail.
+    """
+
+    def tell() -> None:
+        traceback.print_stack()
+
+    files = [f for s in (sys.stdout, sys.stderr) for f in (s, s.buffer) if hasattr(f, "__dict__")]
+    for file in files:
+        file.close = tell
+    yield
+    for file in files:
+        del file.close
 
 
 @pytest.fixture(scope="session")

@@ -52,8 +52,8 @@ screens.compare = async () => {
   let views = [];
 
   async function show() {
-    const key = told().get("t");
-    views = [];
+    const key = told().get("t"), mine = [];
+    views = mine;
     if (!key) {
       body.replaceChildren(form, table.element);
       return;
@@ -80,6 +80,7 @@ screens.compare = async () => {
         continue;
       }
       const group = await Group.read(own.file, base);
+      if (views !== mine) return;  // another task is shown
       const view = new RolloutView(root, group, {onPick: () => {}, onTurn: () => {}, hasColors: false});
       choose.append(...group.rollouts.map((one, number_) => make("option", {value: number_},
         `rollout ${number_ + 1}: ${one.reward === null ? "invalid" : `reward ${number(one.reward, 3)}`}`)));
@@ -90,7 +91,7 @@ screens.compare = async () => {
       });
       choose.value = String(Math.min(group.rollouts.length, Number(told().get(place ? "j" : "i")) || 1) - 1);
       if (group.rollouts.length) read();
-      views.push(view);
+      mine.push(view);
     }
   }
   addEventListener("hashchange", show);

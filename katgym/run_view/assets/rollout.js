@@ -143,16 +143,23 @@ const BLOCK = 20, ALL_OPEN = 12, FEW_OPEN = 2;
 // One rollout: its summary, and its turns, of which those that are looked at are drawn.
 class RolloutView {
   constructor(root, group, {onPick, onTurn, hasColors = true}) {
-    Object.assign(this, {root, group, onPick, onTurn, hasColors, place: null, mode: "none", turn: null, found: []});
+    Object.assign(this, {root, group, onPick, onTurn, hasColors, place: null, mode: "none", turn: null, errors: [], found: []});
+    // It may tell of blocks that another rollout has replaced meanwhile.
+    this.seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        const block = entry.isIntersecting && this.blocks.find((one) => one.element === entry.target);
+        if (block) this.draw(block);
+      }
+    }, {rootMargin: "300px"});
   }
 
   get num() {
-    return this.group.rollouts[this.place].turns.length;
+    return this.place === null ? 0 : this.group.rollouts[this.place].turns.length;
   }
 
   show(place, mode) {
     Object.assign(this, {place, mode, turn: null, found: [], fills: []});
-    const {group} = this, one = group.rollouts[place];
+    const {group, fills} = this, one = group.rollouts[place];
     const heads = Array.from({length: this.num}, (_, number_) => group.head(place, number_));
     this.errors = heads.flatMap((head, number_) => head.errors ? [number_] : []);
     this.blocks = [];
@@ -162,16 +169,12 @@ class RolloutView {
       this.blocks.push({begin, element, isDrawn: false});
     }
     this.root.replaceChildren(summaryOf(group, place), this.hasColors ? switchOf(group, place, mode) : "", this.outline(), ...this.blocks.map((block) => block.element));
-    const seen = new IntersectionObserver((entries) => {
-      for (const entry of entries) {
-        if (entry.isIntersecting) this.draw(this.blocks.find((block) => block.element === entry.target));
-      }
-    }, {rootMargin: "300px"});
-    for (const block of this.blocks) seen.observe(block.element);
+    this.seen.disconnect();
+    for (const block of this.blocks) this.seen.observe(block.element);
     if (this.blocks.length) this.draw(this.blocks[0]);
     else this.root.append(make("p", {class: "notes"}, "This rollout has no turns."));
     if (one.rest !== null) {
-      group.part(one.rest).then((rest) => this.place === place && this.root.append(
+      group.part(one.rest).then((rest) => this.fills === fills && this.root.append(
         make("div", {class: "turn rest"}, make("h3", {}, "After the last turn"), rest.map(message))));
     }
   }
@@ -209,7 +212,8 @@ class RolloutView {
           make("span", {class: "line"}, [head.branch ? `branch: ${words(head.branch)}` : "", head.line].filter(Boolean).join(" · ")),
           head.calls ? make("span", {class: "badge"}, head.calls > 1 ? `${head.names} · ${head.calls} calls` : head.names) : null,
           head.errors ? make("span", {class: "badge failed"}, `✗ ${count(head.errors, "error")}`) : null));
-      element.addEventListener("toggle", () => element.open && this.fill(element, turn));
+      // It comes late: another rollout may be shown by then.
+      element.addEventListener("toggle", () => element.open && element.isConnected && this.fill(element, turn));
       block.element.append(element);
       element.open = this.isAllOpen ?? (this.num <= ALL_OPEN || turn < FEW_OPEN);
       if (element.open) this.fill(element, turn);
@@ -240,6 +244,7 @@ class RolloutView {
     element.open = true;
     this.fill(element, turn);
     await Promise.all(this.fills.filter((_, at) => at <= turn));
+    if (!element.isConnected) return;  // another rollout is shown
     element.scrollIntoView({block: "start"});
     element.querySelector("summary").focus({preventScroll: true});
     hideTip();
@@ -270,13 +275,14 @@ class RolloutView {
   }
 
   async find(text) {
-    const wanted = text.trim().toLowerCase();
-    this.found = [];
-    for (let turn = 0; wanted && turn < this.num; turn += 1) {
-      const played = await this.group.turn(this.place, turn);
+    const wanted = text.trim().toLowerCase(), {fills, num, place} = this, found = [];
+    for (let turn = 0; wanted && turn < num; turn += 1) {
+      const played = await this.group.turn(place, turn);
       const texts = [played.content, played.reasoning, ...played.given.map((one) => one[2]), ...played.lanes.rows.flatMap((row) => [row.arguments, row.output])];
-      if (texts.some(([own]) => own.toLowerCase().includes(wanted))) this.found.push(turn);
+      if (texts.some(([own]) => own.toLowerCase().includes(wanted))) found.push(turn);
     }
+    if (this.fills !== fills) return;  // another rollout is shown
+    this.found = found;
     this.told.textContent = wanted ? `in ${count(this.found.length, "turn")}${this.found.length > 1 ? "; n and N go on" : ""}` : "";
     if (this.found.length) this.next(this.found, 1);
   }

@@ -45,11 +45,13 @@ class Parts:
     def add(self, part: Any, head: list[Any] | None = None) -> int:
         """Return a part's place."""
         text = json.dumps(part, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        if text not in self._places:
-            self._places[text] = len(self.parts)
+        place = self._places.setdefault(text, len(self.parts))
+        if place == len(self.parts):
             self.parts.append(text)
             self.heads.append(head)
-        return self._places[text]
+        elif head is not None:  # no messages and no calls are one part, and calls have a head
+            self.heads[place] = head
+        return place
 
     def add_row(self, row: list[Any]) -> int:
         """Return the place of a turn's row."""

@@ -17,6 +17,7 @@ from headless_chromium import HeadlessChromium
 from made_hunts import Words, made_group, made_rollout
 from made_long import equal_rollouts, made_long_rollout
 from made_runs import write_evaluation, write_training
+from waiting import wait_until
 
 from katgym.rollout_store import RolloutStore, record_rollout
 from katgym.run_view import (
@@ -106,11 +107,7 @@ def look(browser: HeadlessChromium, url: str, *, width: int = 1280, **more: Any)
 
 def wait_for(browser: HeadlessChromium, script: str) -> None:
     """Wait until an expression is true in the page."""
-    for _ in range(2000):
-        if browser.run(f"Boolean({script})"):
-            return
-        browser.settle()
-    raise AssertionError(f"never true: {script}")
+    wait_until(lambda: browser.run(f"Boolean({script})"), script)
 
 
 def press(browser: HeadlessChromium, key: str) -> None:
@@ -189,6 +186,27 @@ def test_a_click_colours_the_tokens(browser: HeadlessChromium, evaluation: Path)
     assert len(set(seen["logprob"])) > 10
 
 
+def test_what_is_seen_of_a_rollout_that_was_replaced_draws_nothing(
+    browser: HeadlessChromium, evaluation: Path
+):
+    """A browser tells late what has come into view: here after the click."""
+    note = "window.seen = []; const Own = IntersectionObserver; IntersectionObserver = class "
+    note += "extends Own { constructor(tell, how) { super(tell, how); window.seen.push(tell); } };"
+    noted = browser.call("Page.addScriptToEvaluateOnNewDocument", source=note)
+    try:
+        look(browser, group_page(evaluation, "000001"))
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **noted)
+    num_told = browser.run(
+        "(() => { const target = document.querySelector('.block');"
+        " document.querySelector('[data-mode=logprob]').click();"
+        " window.seen.forEach(tell => tell([{isIntersecting: true, target}]));"
+        " return window.seen.length; })()"
+    )
+    assert num_told > 0
+    wait_for(browser, "document.querySelectorAll('.tok').length > 50")
+
+
 def test_shared_tokens_have_the_mean_advantage_of_those_that_share_them(
     browser: HeadlessChromium, evaluation: Path
 ):
@@ -209,9 +227,9 @@ def test_siblings_and_dots_of_the_tree_choose_what_is_read(
     browser: HeadlessChromium, evaluation: Path
 ):
     look(browser, group_page(evaluation, "000001"))
+    heading = "document.querySelector('#rollout h2').innerText"
     browser.run("document.querySelector('[data-rollout=\"2\"]').click()")
-    browser.settle()
-    assert text_of(browser, "#rollout h2") == "Rollout 3"
+    wait_for(browser, f"{heading} === 'Rollout 3'")
     assert browser.run("location.hash").endswith("&r=3")
     num = browser.run("document.querySelectorAll('#rollout .turn').length")
     assert browser.run("document.querySelectorAll('.tree .node:not(.off)').length") == num
@@ -220,10 +238,9 @@ def test_siblings_and_dots_of_the_tree_choose_what_is_read(
         "[...document.querySelectorAll('.tree .node:not(.off)')].at(-1)"
         ".dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
     )
-    browser.settle()
-    assert browser.run("document.querySelector('.turn.here').dataset.turn") == str(num - 1)
+    wait_for(browser, f"document.querySelector('.turn.here')?.dataset.turn === '{num - 1}'")
     press(browser, "h")
-    assert text_of(browser, "#rollout h2") == "Rollout 2"
+    wait_for(browser, f"{heading} === 'Rollout 2'")
 
 
 def test_arrow_keys_walk_the_tree_and_tell_its_numbers(browser: HeadlessChromium, evaluation: Path):
@@ -305,7 +322,7 @@ def test_numbers_of_all_charts_show_for_the_pointer_and_for_arrow_keys(
         "Input.dispatchMouseEvent", type="mouseMoved", x=frame[0] + frame[2] / 2,
         y=frame[1] + frame[3] / 2,
     )  # fmt: skip
-    browser.settle()
+    wait_for(browser, "!document.querySelector('#tip').hidden")
     step = int(re.match(r"step (\d+)\nreward", text_of(browser, "#tip"))[1])  # type: ignore[index]
     assert 20 < step < 40  # the axis' numbers move its middle a little
     assert browser.run("document.querySelectorAll('.cursor[visibility=visible]').length") >= 9
@@ -393,6 +410,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pages(read_run(run, Selection(limit=2)), folder / "view").parent
 
 
+@pytest.mark.slow
 def test_a_thousand_rollouts_are_listed_lightly_and_none_is_dropped(
     browser: HeadlessChromium, thousand: Path
 ):

@@ -71,6 +71,7 @@ def test_a_training_run_becomes_curves_checkpoints_and_groups(training: Path):
     assert [(c.step, round(c.success, 2)) for c in view.checkpoints][:2] == [(0, 0.18), (1, 0.38)]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_env_headed_by_the_mean_reward_has_its_interval(
     training: Path, tmp_path: Path
 ):

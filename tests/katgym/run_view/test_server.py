@@ -44,7 +44,7 @@ def get(
     server: ViewServer, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], str]:
     """Ask as a client that sends the path as it is."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     skip = "Host" in headers
     connection.putrequest(method, path, skip_host=skip)
     for name, value in headers.items():
@@ -167,6 +167,7 @@ def test_a_mark_is_found_by_the_root_and_never_in_the_runs_folder(
     assert find_mark(lock | {"seed": 1}, []) == ""
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_interrupted(runs: Path):
     command = [sys.executable, "-m", "katgym", "view", str(runs)]
     restore = "import signal,sys,os; signal.signal(signal.SIGINT, signal.SIG_DFL);"
@@ -178,12 +179,12 @@ def test_the_command_serves_until_it_is_interrupted(runs: Path):
     try:
         url = process.stdout.readline().strip()
         port = int(url.rstrip("/").rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         connection.request("GET", "/runs.js")
         assert '"deep/hunt"' in connection.getresponse().read().decode()
         connection.close()
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0

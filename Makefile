@@ -12,16 +12,16 @@ export PYTHONDONTWRITEBYTECODE :=
 PLUGINS := plugins/katgym-plugin-mcp plugins/katgym-plugin-reasoning-gym \
   plugins/katgym-plugin-swe-factory
 
-.PHONY: help setup demo demo-train nightly nightly-tasks test test-all check format docs site bench bench-gpu clean
+.PHONY: help setup plugins-in-venv demo demo-train nightly nightly-tasks test test-all check format docs site bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
 	@echo "make nightly-tasks  gold and a change of nothing, graded on every shipped task"
-	@echo "make test      the unmarked tests (about 9 minutes on two cores)"
+	@echo "make test      the unmarked tests (about MINUTES minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
-	@echo "make check     lint, format, types, layers, the figures of the house"
+	@echo "make check     lint, format, types, layers, circles of imports"
 	@echo "make docs      write the JSON Schemas of TOML files"
 	@echo "make site      build the pages of docs/ with a reference, into build/site"
 	@echo "make bench     overhead of the agent loop; CSV on standard output"
@@ -40,6 +40,9 @@ $(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 
 setup: $(SETUP)
 
+plugins-in-venv: # prints their folders
+	@printf '%s\n' $(PLUGINS)
+
 demo: $(SETUP)
 	$(BIN)/katgym demo --yes
 
@@ -54,10 +57,10 @@ nightly-tasks: $(SETUP)
 
 # Three workers for two cores: a third of the tests' time is waiting.
 test: $(SETUP)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -q
+	$(BIN)/python -m pytest -n 3 --dist loadfile -q --durations=25 $(PYTEST_ARGS)
 
 test-all: $(SETUP)
-	$(BIN)/python -m pytest -q -m "not vllm and not docker and not agents"
+	$(BIN)/python -m pytest -q -m "not vllm and not docker and not agents and not proof"
 
 check: $(SETUP)
 	$(BIN)/ruff check .

@@ -50,7 +50,7 @@ class McpServer:
         variables: Sequence[str] = (),
         sandbox: str = "",
         timeout_s: float = 60.0,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 300.0,
     ) -> None:
         """Prepare a connection; nothing is started before `open`.
 
@@ -135,7 +135,10 @@ class McpServer:
         that takes too long; `InfrastructureError` when the server is gone.
         """
         try:
-            result = await self._thread.run(self._client.call_tool(name, arguments))
+            limit_s = self._timeout_s + STOP_TIMEOUT_S
+            result = await self._thread.run(
+                self._client.call_tool(name, arguments, read_timeout_seconds=limit_s)
+            )
         except katgym.InfrastructureError:
             raise
         except Exception as e:  # of the SDK, pydantic or any transport
@@ -178,7 +181,6 @@ class McpServer:
         try:
             async with Client(
                 self.name if self._home is None else self._home.transport(),
-                read_timeout_seconds=self._timeout_s + STOP_TIMEOUT_S,
                 message_handler=self._on_message,
             ) as client:
                 self.specs = await _list_tools(client)
@@ -207,7 +209,8 @@ class McpServer:
 
     async def _is_alive(self) -> bool:
         try:
-            await self._thread.run(self._client.list_tools(cache_mode="refresh"))
+            listed = self._thread.run(self._client.list_tools(cache_mode="refresh"))
+            await asyncio.wait_for(listed, self._timeout_s + STOP_TIMEOUT_S)
         except Exception:  # of the SDK, pydantic or any transport
             return False
         return True

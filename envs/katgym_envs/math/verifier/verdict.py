@@ -21,7 +21,7 @@ class Method(enum.StrEnum):
     UNPARSABLE = "unparsable"
     """The answer is not one well-formed mathematical answer (words, leftovers, ambiguity)."""
     TIMEOUT = "timeout"
-    """The comparison ran past the wall limit and was killed."""
+    """The comparison ran past its limit of time and was ended."""
     MEMORY = "memory"
     """The comparison ran past the memory limit, or crashed its worker twice."""
     UNSUPPORTED_GOLD = "unsupported_gold"

@@ -21,6 +21,8 @@ from katgym_envs.math.verifier.verdict import AnswerVerdict, Method, VerifierUna
 from katgym_envs.math.verifier.workers import WorkerConfig, WorkerPool
 
 _JUDGE = "katgym_envs.math.verifier.judge"
+_PATIENCE = 30
+"""Wall time a comparison may take beyond that of a free processor, as a factor."""
 
 
 class Verifier:
@@ -35,8 +37,9 @@ class Verifier:
     ) -> None:
         """Prepare a verifier; starts nothing.
 
-        timeout_s: wall time of one comparison in a worker, of which it may compute for 0.6; the
-            verdict is `timeout` after it.
+        timeout_s: of one comparison in a worker, which may compute for 0.6 of it; the verdict is
+            `timeout` after that. Where a busy machine gives it no processor, it may take 30 times
+            as long: what else runs decides no verdict. Windows counts wall time alone.
         max_memory_mib: address space of one worker; importing sympy alone takes about 150.
         """
         if num_workers < 1:
@@ -47,7 +50,7 @@ class Verifier:
         config = WorkerConfig(
             handler=f"{_JUDGE}:judge_symbolically",
             load=f"{_JUDGE}:load",
-            timeout_s=timeout_s,
+            timeout_s=timeout_s if os.name == "nt" else _PATIENCE * timeout_s,
             max_cpu_s=0.6 * timeout_s,
             max_memory_mib=max_memory_mib,
         )

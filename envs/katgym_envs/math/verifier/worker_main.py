@@ -2,9 +2,10 @@
 
 A message is a four-byte big-endian length and that many bytes of JSON. The worker limits its own
 memory and time, so it cannot outlive a parent that was killed: idle, it ends with the pipe or when
-its parent changes; busy, an interval timer without handler ends it in the kernel, whatever the
-interpreter is doing. (PR_SET_PDEATHSIG would fire when the *thread* that started it ends.) Before
-that, a timer of CPU time interrupts the job, and the worker goes on with the next one.
+its parent changes; busy, its limit of CPU time or an interval timer without handler ends it in the
+kernel, whatever the interpreter is doing. (PR_SET_PDEATHSIG would fire when the *thread* that
+started it ends.) Before that, a timer of CPU time interrupts the job, and the worker goes on with
+the next one.
 
 It does not protect against code that a job makes it run: jobs are data, and must stay so.
 
@@ -93,7 +94,7 @@ def _run_limited(
     max_cpu_s: float,
 ) -> dict[str, object]:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    last_cpu_s = int(used.ru_utime + used.ru_stime + timeout_s + GRACE_S) + 1
+    last_cpu_s = int(used.ru_utime + used.ru_stime + max_cpu_s + GRACE_S) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (last_cpu_s, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, timeout_s + GRACE_S)

@@ -13,6 +13,7 @@ import logging
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_STARTS = 3
 """Attempts to start one worker before the pool is reported as unavailable."""
+_OUT_OF_CPU = -getattr(signal, "SIGXCPU", 0) or None
+"""Return code of a worker that the system ended for its CPU time; None where it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +43,14 @@ class WorkerConfig:
     load: str = ""
     """`module:function` that runs once at the start; empty for none."""
     timeout_s: float = 2.0
-    """Wall time of one job; the worker is killed after it."""
+    """Wall time of one job; the worker is killed after it. Where a job computes and does not wait,
+    make it long: how long that takes is a matter of what else the machine does."""
     max_cpu_s: float = 1.2
     """CPU time of one job; it is interrupted after it, and the worker goes on. One long call into C
-    is not interrupted."""
+    is not interrupted; the system ends the worker one or two seconds of CPU later."""
     max_memory_mib: int = 1024
     """Address space of a worker."""
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 300.0
     """Wall time for imports and `load`; not part of any job's time."""
 
 
@@ -196,6 +200,9 @@ class WorkerPool:
         except (OSError, EOFError) as e:
             if self.is_closed:
                 raise VerifierUnavailable("the verifier was closed") from e
+            worker.process.kill()
+            if worker.process.wait() == _OUT_OF_CPU:
+                return None, {"status": "timeout", "reason": "killed by its limit of CPU"}
             logger.warning("a verifier worker ended in the middle of a job (%s)", e)
             return None, None
         if message is None:

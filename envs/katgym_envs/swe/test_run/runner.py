@@ -72,13 +72,16 @@ def test_spec(
     limits: SandboxLimits | None = None,
     is_warm: bool = True,
 ) -> SandboxSpec:
-    """Return the spec of sandboxes that tests run in; `is_warm` needs capability "call"."""
+    """Return the spec of sandboxes that tests run in; `is_warm` needs capability "call".
+
+    limits: all but the wall limit, which is each plan's own.
+    """
     limits = limits or SandboxLimits(max_open_files=1024)
     return SandboxSpec(
         layers=() if workspace.layer is None else (workspace.layer,),
         workdir=env.workdir,
         env=dict(env.env),
-        limits=replace(limits, output_bytes=max(limits.output_bytes, REPORT_BYTES)),
+        limits=replace(limits, wall_s=None, output_bytes=max(limits.output_bytes, REPORT_BYTES)),
         python=workspace.python,
         image=env.image or None,
         preload=PRELOAD if is_warm and workspace.python is not None else (),
@@ -103,6 +106,7 @@ async def run_tests(sandbox: Sandbox, plan: TestPlan) -> TestRun:
     argument = _argument(sandbox.spec, plan, junit)
     limits = SandboxLimits(
         wall_s=plan.timeout_s,
+        cpu_s=plan.cpu_s,
         memory_bytes=None,
         max_processes=None,
         disk_bytes=None,

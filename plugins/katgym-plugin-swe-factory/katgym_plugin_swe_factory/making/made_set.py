@@ -29,7 +29,7 @@ from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Refuse
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
 
 T = TypeVar("T")
-_FORMAT = 3
+_FORMAT = 4
 
 
 class MadeSet:

@@ -54,6 +54,7 @@ class TrialOutcome(StrEnum):
     BROKEN = "broken"
     """The package cannot be imported, or too many tests fail."""
     TIMEOUT = "timeout"
+    """It computes for long, or waits for good."""
     UNSTEADY = "unsteady"
     """It breaks other tests in another run."""
     NO_CANARY = "no_canary"
@@ -129,7 +130,7 @@ class MutantTrial:
             ungraded=tuple(sorted(self._numbers[node] for node in set(failing) - set(graded))),
             statement=statement,
             workspace_sha256=tree_digest(made.workspace),
-            timeout_s=float(max(20, round(10 + 10 * self._study.duration_s))),
+            timeout_s=self._study.timeout_s,
         )
 
     async def _failing(self, mutant: Mutant) -> dict[str, TestResult]:
@@ -161,12 +162,12 @@ class MutantTrial:
         seed: int | None = None,
         is_detailed: bool = False,
     ) -> TestRun:
-        allowed = 5 + (6 if is_detailed else 3) * self._study.time_of(names)
+        allowed = 10 + (6 if is_detailed else 3) * self._study.time_of(names)
         run = await self._lab.run(
-            functions=names, put=put, seed=seed, timeout_s=allowed, is_detailed=is_detailed
+            functions=names, put=put, seed=seed, cpu_s=allowed, is_detailed=is_detailed
         )
         if run.is_timed_out:
-            raise Refused(TrialOutcome.TIMEOUT)
+            raise Refused(TrialOutcome.TIMEOUT, f"stopped by {run.execution.limit_hit}")
         if run.collection_errors or not run.is_finished:
             raise Refused(TrialOutcome.BROKEN)
         return run
@@ -206,10 +207,8 @@ class MutantTrial:
         made: EditedPackage,
     ) -> str:
         """Return what a user would report; tests that tell it in fewer words come first."""
-        shown = sorted(
-            {self._study.functions[node] for node in graded},
-            key=lambda name: (self._study.durations.get(name, 0.0) > 1, name),
-        )
+        # How long tests take counts for nothing: that differs from one making to the next.
+        shown = sorted({self._study.functions[node] for node in graded})
         random.Random(self._seed).shuffle(shown)
         examples = await self._examples(mutant, failing, graded, shown[:_NUM_OBSERVED])
         package = self._lab.tree.package

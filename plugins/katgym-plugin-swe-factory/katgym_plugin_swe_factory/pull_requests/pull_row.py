@@ -41,7 +41,7 @@ def pull_row(pull: PreparedPull, tried: TriedPull) -> SweRow:
             },
             workspace_sha256=tree_digest(states.workspace),
             canaries=pull.instance_id,
-            timeout_s=float(max(20, round(10 + 10 * tried.duration_s))),
+            timeout_s=tried.timeout_s,
             origin=Origin(kind="pr", url=pull.url),
             license=(license_info.spdx_id or "") if license_info is not None else "",
             validation=dict(tried.validation),

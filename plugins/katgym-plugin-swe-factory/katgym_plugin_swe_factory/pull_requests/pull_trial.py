@@ -53,7 +53,8 @@ class TriedPull:
     tests: SortedTests
     canaries: tuple[ValidCanary, ...]
     base_places: Mapping[str, str]
-    duration_s: float
+    timeout_s: float
+    """As `PackageStudy.timeout_s`."""
     validation: Mapping[str, Any] = field(default_factory=dict)
 
     def make_hidden(self, pull: PreparedPull, instance_id: str, timeout_s: float) -> HiddenTests:
@@ -106,7 +107,6 @@ class PullTrial:
         base = await before.run_orders(modules)
         _check_base(base)
         tests = sort_tests(base, gold)
-        duration_s = max(run.session_s for run in gold)
         variants = await self._variants(after, tests)
         tests, refused = self._without_bad_generated(tests, variants)
         if not tests.fail_to_pass:
@@ -119,7 +119,7 @@ class PullTrial:
         places = {r.node_id: r.place for r in base_results}
         paths = {path for path, _ in tests.names(tests.fail_to_pass)}
         chosen = tuple(f for f in tests.functions if f.path in paths)
-        study = PackageStudy.of(replace(tests, functions=chosen), duration_s=duration_s)
+        study = PackageStudy.of(replace(tests, functions=chosen), gold)
         canary_study = CanaryStudy(after, study)
         try:
             await canary_study.study(tests.names(tests.fail_to_pass))
@@ -139,7 +139,7 @@ class PullTrial:
             tests=tests,
             canaries=(*choose_canaries(list(canaries), wanted), *found),
             base_places={n: p for n, p in places.items() if n in set(tests.fail_to_pass)},
-            duration_s=duration_s,
+            timeout_s=study.timeout_s,
             validation={
                 "gold_runs": len(ORDERS),
                 "base_runs": len(ORDERS),

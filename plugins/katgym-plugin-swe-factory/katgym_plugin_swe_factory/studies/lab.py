@@ -37,7 +37,7 @@ class PackageLab:
         self.tree = tree
         self.label = f"{tree.package.name}=={tree.package.version}"
         self.max_s = MAX_TESTS_S
-        """Wall seconds a run may take unless it says otherwise."""
+        """Wall seconds a run may take, besides the processor seconds it is given."""
         self.requirements: tuple[str, ...] = ()
         """Of the tests' venv, pinned."""
         self._backend = backend
@@ -83,12 +83,13 @@ class PackageLab:
         put: Mapping[str, bytes] | None = None,
         seed: int | None = None,
         is_reversed: bool = False,
-        timeout_s: float | None = None,
+        cpu_s: float | None = None,
         is_detailed: bool = False,
     ) -> TestRun:
         """Run tests on correct code with `put` in it; `files` None takes those of `functions`.
 
-        `SandboxError` when sandboxes break twice.
+        cpu_s: processor seconds it may take, so that what else the machine does decides nothing;
+        `max_s` is there for what waits for good. `SandboxError` when sandboxes break twice.
         """
         chosen = files if files is not None else tuple(sorted({p for p, _ in functions or ()}))
         plan = TestPlan(
@@ -96,7 +97,8 @@ class PackageLab:
             functions=functions,
             seed=seed,
             is_reversed=is_reversed,
-            timeout_s=timeout_s or self.max_s,
+            timeout_s=self.max_s + (cpu_s or 0.0),
+            cpu_s=cpu_s,
             python_path=self.tree.package.python_path,
             put=dict(put or {}),
             is_detailed=is_detailed,

@@ -7,6 +7,7 @@ Not here: canaries (`canary_study.py`), mutants (`mutant_trial.py`), sandboxes (
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from katgym_plugin_swe_factory.studies.reach import (
 )
 from katgym_plugin_swe_factory.studies.sound_tests import SoundTests, not_passed, sound_tests
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackageStudy:
@@ -35,7 +38,9 @@ class PackageStudy:
     failing: tuple[str, ...]
     """Tests that never passed."""
     duration_s: float
-    """Wall seconds of a run of all tests."""
+    """Wall seconds of the quickest run of all tests."""
+    cpu_s: float
+    """Processor seconds of the run of all tests that took the fewest."""
     durations: dict[tuple[str, str], float]
     """(path, qualname) -> seconds of all cases together."""
     functions: dict[str, tuple[str, str]]
@@ -44,9 +49,12 @@ class PackageStudy:
 
     @classmethod
     def of(
-        cls, found: SoundTests, *, duration_s: float, reach: Reach | None = None
+        cls, found: SoundTests, runs: Sequence[TestRun], *, reach: Reach | None = None
     ) -> PackageStudy:
-        """Return what is known of these tests; reach: None where no mutants are tried."""
+        """Return what is known of these tests.
+
+        runs: of all tests, on correct code. reach: None where no mutants are tried.
+        """
         tests: dict[str, dict[str, tuple[str, ...]]] = {}
         for function in found.functions:
             tests.setdefault(function.path, {})[function.qualname] = function.case_ids
@@ -54,11 +62,21 @@ class PackageStudy:
             tests=tests,
             flaky=found.flaky,
             failing=found.failing,
-            duration_s=duration_s,
+            duration_s=min(run.session_s for run in runs),
+            cpu_s=min(run.execution.cpu_s for run in runs),
             durations=found.durations,
             functions={n: (f.path, f.qualname) for f in found.functions for n in f.node_ids()},
             reach=reach or Reach(tests={}),
         )
+
+    @property
+    def timeout_s(self) -> float:
+        """Return the wall seconds that a grader gives all tests.
+
+        Ten times what they compute, as a busy machine stretches wall time, and sets made there
+        would differ; for tests that wait, twice what they take.
+        """
+        return float(max(20, round(10 + 10 * self.cpu_s), round(2 * self.duration_s)))
 
     def time_of(self, functions: frozenset[tuple[str, str]]) -> float:
         """Return the seconds that these test functions take."""
@@ -83,7 +101,7 @@ async def study_package(lab: PackageLab) -> PackageStudy:
         raise UsageError(f"{lab.label}: no test passes in {len(runs)} runs on correct code")
     nodes = frozenset(node for function in found.functions for node in function.node_ids())
     reach = await _reach(lab, modules, nodes)
-    return PackageStudy.of(found, duration_s=max(run.session_s for run in runs), reach=reach)
+    return PackageStudy.of(found, runs, reach=reach)
 
 
 async def _check_runs(lab: PackageLab, runs: Sequence[TestRun]) -> None:
@@ -120,6 +138,12 @@ async def _reach(lab: PackageLab, modules: tuple[str, ...], sound: frozenset[str
     )
     run, data = await lab.run_and_read(plan, RESULT_PATH)
     if data is None or not run.is_finished:
+        logger.warning(
+            "%s: its tests do not run to their end while it is recorded what they reach (%s); all"
+            " of them run on every bug",
+            lab.label,
+            f"stopped by {run.execution.limit_hit}" if run.is_timed_out else "they ended early",
+        )
         return Reach(tests={}, every_test=sound, is_known=False)
     reach = read_reach(data, sound)
     if not any(path in lab.tree.product for path, _ in reach.tests):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["ray_nodes", "time_limit"]
+pytest_plugins = ["ray_nodes"]
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is first imported
@@ -27,8 +27,13 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     settled["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // num_workers))
 os.environ.update(settled, KATGYM_OPENMP=",".join(settled))
 
-# How fast examples are made and tried is the machine's doing, not the code's.
-settings.register_profile("katgym", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast examples are made and tried is the machine's doing, not the code's. The night tries more.
+settings.register_profile(
+    "katgym",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=200 if "KATGYM_NIGHTLY" in os.environ else 25,
+)
 settings.load_profile("katgym")
 
 

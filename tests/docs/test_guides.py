@@ -10,8 +10,11 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
 PAGES = sorted([*DOCS.rglob("*.md"), README])
-SLOW = {"learner.md", "many-ranks.md", "models.md", "vllm.md"}
-"""Pages whose blocks take more than five seconds together."""
+SLOW = {
+    "grading.md", "learner.md", "many-ranks.md", "models.md", "packed-forest.md", "vllm.md",
+    "write-an-environment.md",
+}  # fmt: skip
+"""Pages whose blocks take more than two seconds together."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -108,7 +108,7 @@ class PluginTree:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -128,10 +128,7 @@ def plugin_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginTree:
 def no_tool_thread_stays() -> Iterator[None]:
     """Wait for the threads of tools to end after a test, and fail it when they do not."""
     yield
-    deadline = time.monotonic() + 30
-    while tool_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert tool_threads() == []
+    wait_until(lambda: not tool_threads(), "the threads of tools to end")
 
 
 def tool_threads() -> list[str]:

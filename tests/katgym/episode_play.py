@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from idle_loop import run_idle
+
 import katgym
 from katgym.environment.env import Env
 from katgym.environment.messages import Message, normalize_action
@@ -126,6 +128,11 @@ class TokenSession(Session):
 
 def play(env: Any, policy: Policy, **options: Any) -> Rollout:
     return asyncio.run(run_rollout(env, policy, **{"seed": 0, **options}))
+
+
+def play_idle(env: Any, policy: Policy, **options: Any) -> Rollout:
+    """Play in time that passes only while all wait: what takes none ends before any time is up."""
+    return run_idle(run_rollout(env, policy, **{"seed": 0, **options}))
 
 
 def check_closed(env: Site, policy: TokenPolicy) -> None:

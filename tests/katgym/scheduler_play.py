@@ -13,7 +13,7 @@ from katgym.environment.messages import assistant, normalize_action
 from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.environment.tool import Tool, ToolOptions
 
-FAST = SchedulerConfig(tool_timeout_s=5.0, grace_s=0.2)
+FAST = SchedulerConfig(tool_timeout_s=600.0, turn_timeout_s=600.0, grace_s=0.2)
 
 
 def make_tool(

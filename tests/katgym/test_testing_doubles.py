@@ -51,7 +51,7 @@ def test_scripted_policy_waits_its_latency() -> None:
     session = ScriptedPolicy(["a"], latency_s=0.03).start(EpisodeContext(env=EchoEnv()))
     began = time.perf_counter()
     asyncio.run(session.complete([], max_tokens=1))
-    assert 0.029 <= time.perf_counter() - began < 60
+    assert time.perf_counter() - began >= 0.029
 
 
 def test_echo_env_echoes_until_it_hears_the_word() -> None:

@@ -49,7 +49,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[1 << 25, 50, 1])
+@pytest.fixture(params=[1 << 25, 50, pytest.param(1, marks=pytest.mark.slow)])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Let blocks be large, small, and of one logit."""
     monkeypatch.setattr(chunked, "_MAX_BLOCK", {"cpu": request.param, "cuda": request.param})

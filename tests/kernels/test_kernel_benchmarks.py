@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "kernels/benchmarks"
 
 def run(script: str, *options: str) -> str:
     command = [sys.executable, "-W", "ignore", FOLDER / script, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -52,12 +52,14 @@ def check(plan: TreePlan, block_m: int, block_n: int) -> None:
             assert place in full | partial or not tile.any(), place
 
 
+@pytest.mark.slow
 @given(end=ends(), block_m=BLOCKS, block_n=BLOCKS)
 @settings(max_examples=400)
 def test_rules_equal_brute_force(end: list[int], block_m: int, block_n: int) -> None:
     check(TreePlan.build(end), block_m, block_n)
 
 
+@pytest.mark.slow
 @given(end=ends(), block_m=BLOCKS, block_n=BLOCKS, window=st.integers(1, 20))
 @settings(max_examples=500)
 def test_with_a_window_nothing_visible_is_skipped_and_nothing_hidden_is_full(

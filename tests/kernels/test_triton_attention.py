@@ -89,6 +89,7 @@ def check(
         assert error <= allowed, (name, error)
 
 
+@pytest.mark.slow
 @given(
     end=ends(max_size=48),
     heads=st.sampled_from([(1, 1), (2, 1), (3, 3)]),
@@ -116,7 +117,14 @@ def test_random_forests_with_every_option(
     check(plan, inputs, config(*blocks, 2, extra), softcap=softcap)
 
 
-@pytest.mark.parametrize("name", [n for n in AWKWARD if n != "leaves of one token"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "caterpillar" else [])
+        for name in AWKWARD
+        if name != "leaves of one token"
+    ],
+)
 def test_awkward_forests(name: str) -> None:
     plan = TreePlan.build(AWKWARD[name], device=DEVICE)
     check(plan, draw(len(plan), 2, 1, 16))
@@ -266,6 +274,7 @@ def test_parts_are_as_many_as_key_tiles_and_a_constant(
     assert max(lengths) >= tiles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", [131_072, 262_144])
 def test_the_memory_of_the_backward_grows_with_the_tokens_not_with_the_pairs(num: int) -> None:
     fan = [num] * (num // 2) + [num // 2 + i - i % 1024 + 1024 for i in range(num // 2)]

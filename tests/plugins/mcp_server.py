@@ -1,11 +1,13 @@
-"""A small MCP server written with the SDK; `mcp_server.py PORT` serves HTTP, without it streams."""
+"""A small MCP server written with the SDK; `mcp_server.py http` serves HTTP and tells its port."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 
 import mcp_types as types
+import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -58,6 +60,9 @@ def table(size: int) -> dict[str, int]:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        server.run(transport="streamable-http", port=int(sys.argv[1]))
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            print(bound.getsockname()[1], flush=True)
+            app = server.streamable_http_app()
+            uvicorn.Server(uvicorn.Config(app)).run(sockets=[bound])
     else:
         server.run()

@@ -33,7 +33,7 @@ def leave(text: str) -> str:
 
 def spawn() -> str:
     """Start a process that outlives its parent; tell both numbers."""
-    child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     return json.dumps([os.getpid(), child.pid])
 
 
@@ -46,7 +46,7 @@ def die() -> str:
 
 def hang() -> str:
     """Do not answer for long, nor read."""
-    time.sleep(300)
+    time.sleep(3600)
     return ""
 
 
@@ -81,7 +81,7 @@ def read(path: str) -> str:
 def connect(port: int) -> str:
     """Connect to a port of this machine, or say why that cannot be."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        socket.create_connection(("127.0.0.1", port), timeout=300).close()
     except OSError as e:
         return f"no connection: {e.strerror}"
     return "connected"

@@ -9,13 +9,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import HANG_S, wait_until
 
 import katgym
 
@@ -33,7 +34,7 @@ ODD = [sys.executable, str(PROGRAM), str(EXAMPLE / "server.py")]
 
 @asynccontextmanager
 async def odd_server(files: Path | None = None, **options: Any) -> AsyncIterator[McpServer]:
-    server = McpServer(ODD, **options)
+    server = McpServer(ODD, **{"timeout_s": HANG_S, **options})
     try:
         await server.open(files)
         yield server
@@ -49,17 +50,14 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(*pids: int) -> None:
-    deadline = time.monotonic() + 30
-    while any(map(is_running, pids)):
-        assert time.monotonic() < deadline, pids
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(is_running, pids)), f"the end of {pids}")
 
 
 class Odd(McpEnv):
     """An episode in which the server does what it is asked to."""
 
     server = ODD
-    timeout_s = 20.0
+    timeout_s = HANG_S
     splits = ("test",)
 
     def load_tasks(self, split: str) -> list[katgym.Task]:
@@ -136,7 +134,9 @@ def test_a_call_that_hangs_is_an_error_result_and_the_server_ends_with_the_episo
     pids: list[int] = []
 
     class Spawning(Odd):
-        timeout_s = 3.0
+        async def setup(self) -> None:
+            await super().setup()
+            self.tools = {**self.tools, "hang": replace(self.tools["hang"], timeout_s=0.5)}
 
         async def after_tools(self, results: Any) -> list[Any]:
             if results[0].name == "spawn":
@@ -176,12 +176,13 @@ def test_a_refused_call_is_an_error_of_the_tool() -> None:
     [
         (["sh", "-c", "echo no such module >&2; exit 1"], "cannot be used: .*no such module"),
         (["cat"], "cannot be used|is not ready"),
-        (["sleep", "300"], "is not ready after 0.5 s"),
+        (["sleep", "3600"], "is not ready after 0.5 s"),
     ],
 )
 def test_what_is_no_server_is_a_fault_of_the_infrastructure(command: list[str], text: str) -> None:
     async def connect() -> None:
-        server = McpServer(command, start_timeout_s=0.5 if command[0] == "sleep" else 10)
+        start_timeout_s = {"sleep": 0.5, "cat": 5}.get(command[0], HANG_S)
+        server = McpServer(command, start_timeout_s=start_timeout_s)
         try:
             await server.open()
         finally:

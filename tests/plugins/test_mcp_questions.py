@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +133,9 @@ def test_an_answer_is_right_as_text_or_as_a_number(
     assert is_right(response, gold) == expected
 
 
-def test_a_response_of_open_tags_is_read_in_linear_time() -> None:
-    start = time.process_time()
-    assert not is_right("<answer>" * 100_000, "7")
-    assert time.process_time() - start < 2
+def test_reading_a_response_of_open_tags_comes_to_an_end() -> None:
+    """So many that a search from each of them to the end would take hours."""
+    assert not is_right("<answer>" * 1_000_000, "7")
 
 
 def test_an_episode_cannot_be_copied() -> None:
@@ -145,6 +143,7 @@ def test_an_episode_cannot_be_copied() -> None:
         copy.deepcopy(Questions())
 
 
+@pytest.mark.slow
 def test_the_hook_module_does_not_import_the_sdk() -> None:
     script = (
         "import sys, katgym_plugin_mcp.plugin as p;"

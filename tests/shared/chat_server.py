@@ -29,13 +29,17 @@ def chat_server(answer: Answer, *, key: str = "") -> Iterator[ChatServer]:
     key: "" lets everybody in.
     """
 
+    lock = threading.Lock()
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             if key and self.headers.get("authorization") != f"Bearer {key}":
-                made.num_refused += 1
+                with lock:
+                    made.num_refused += 1
                 return self.send(401, {"error": "no such key"})
-            made.num_calls += 1
+            with lock:
+                made.num_calls += 1
             message = {"role": "assistant", "content": answer(body["messages"])}
             usage = {"prompt_tokens": 1000, "completion_tokens": 100}
             choices = [{"message": message, "finish_reason": "stop"}]

@@ -22,7 +22,7 @@ PROGRAM = next(
     (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
 )
 """The browser's path; None where there is none."""
-_DEADLINE_S = 60.0
+_DEADLINE_S = 300.0
 
 
 class HeadlessChromium:

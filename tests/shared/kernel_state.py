@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from katgym.sandbox import SandboxBackend, SandboxLimits, SandboxSpec, layer_store
 
-LIMITS = SandboxLimits(wall_s=60, memory_bytes=256 << 20, max_processes=64, max_open_files=256)
+LIMITS = SandboxLimits(wall_s=300, memory_bytes=256 << 20, max_processes=64, max_open_files=256)
 _START = """
 import ctypes, fcntl, mmap, os, socket, struct, sys, time, zlib
 libc = ctypes.CDLL(None, use_errno=True)

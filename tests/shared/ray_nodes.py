@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import HANG_S
 
 
 @pytest.fixture
@@ -18,10 +19,12 @@ def start_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], A
 
     def start(num_nodes: int) -> Any:
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80_000_000}
+        head["wait"] = False
         cluster = Cluster(initialize_head=True, head_node_args=head)
         started.append(cluster)
         for _ in range(num_nodes):
-            cluster.add_node(num_cpus=2, object_store_memory=80_000_000)
+            cluster.add_node(wait=False, num_cpus=2, object_store_memory=80_000_000)
+            cluster.wait_for_nodes(HANG_S)
         return cluster
 
     yield start

@@ -8,10 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from waiting import wait_until
 
 from katgym.sandbox.venvs import ensure_venv
 
@@ -41,15 +42,16 @@ def running_sandboxd(folder: Path, *, port: str = "0", max_sandboxes: int = 6) -
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 30
-        while not (found := re.search(r"http://\S+", (folder / "log").read_text())):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        log = folder / "log"
+        found = wait_until(
+            lambda: process.poll() is not None or re.search(r"http://\S+", log.read_text()), "it"
+        )
+        assert isinstance(found, re.Match), log.read_text()
         yield Server(found[0], process, folder / "cache" / "katgym" / "layers")
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(15)
+            process.wait(300)
         finally:
             process.kill()
             process.wait()

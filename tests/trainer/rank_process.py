@@ -66,7 +66,7 @@ def main() -> None:
     rank, num_ranks, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=num_ranks,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=600),
     )  # fmt: skip
     ranks = pack_ranks(unlike_rows(), num_ranks=num_ranks, max_tokens=MAX_TOKENS, cost=COST)
     scope = Scope.of([forest for forests in ranks for forest in forests])

@@ -134,6 +134,7 @@ def test_pruning_cuts_something(mode: str) -> None:
         assert steps[name]["train/num_tokens"] <= 90
 
 
+@pytest.mark.slow
 def test_a_seed_has_a_row_of_each_variant_from_one_start() -> None:
     rows = of_seed(0, SIZE)
     assert [row["variant"] for row in rows] == list(VARIANTS)

@@ -47,6 +47,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_no_mistake_waits_for_torch(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -54,7 +55,7 @@ def test_no_mistake_waits_for_torch(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
         input=json.dumps([list(arguments) for arguments in CASES]),
-        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+        capture_output=True, text=True, cwd=tmp_path, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for (arguments, (code, words)), (found, told, loaded) in zip(
@@ -73,7 +74,7 @@ def test_a_missing_file_costs_no_more_than_twice_the_help(tmp_path: Path) -> Non
 
         before = children_s()
         command = [sys.executable, "-m", "katgym", "train", *arguments]
-        subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=120)
+        subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=300)
         return children_s() - before
 
     missing = min(cpu_s("sft", "missing.toml") for _ in range(2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import katgym_trainer
 
 CORE = """
@@ -21,10 +23,11 @@ assert "katgym" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_the_core_needs_torch_and_numpy_alone() -> None:
     folder = __file__.rpartition("/")[0]
     done = subprocess.run(
-        [sys.executable, "-c", CORE, folder], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", CORE, folder], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2\n"

@@ -86,7 +86,7 @@ def test_what_a_killed_process_had_flushed_is_found_and_half_a_write_is_not(
     tmp_path: Path,
 ) -> None:
     with start(WRITE_AND_DIE, tmp_path) as process:
-        assert process.wait(timeout=120) == 9
+        assert process.wait(timeout=300) == 9
     row = Row(range(100), [1] * 100, context=("adapter", "x"))
     with LogprobCache(folder=tmp_path) as cache:
         found = cache.lookup(row, version="ref")
@@ -107,7 +107,7 @@ def test_two_processes_write_the_same_blocks_at_once(tmp_path: Path) -> None:
         process.stdin.flush()
         for number in range(100):
             file.write((key(i), np.array([-1.0, NAN])) for i in range(number))
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=300) == 0
         assert all(file.read(key(i)).tolist() == [-1.0, -2.0] for i in range(99))
         assert file.read(key(99)) is None
 

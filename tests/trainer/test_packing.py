@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import time
 
 import numpy as np
 import pytest
+from counted_work import num_instructions
 from drawn_batches import paths, row_lists
 from hypothesis import given
 from hypothesis import strategies as st
-from time_limit import slowness
 
 from katgym_kernels import TreePlan
 from katgym_trainer import PackedForest, Row, pack
@@ -152,7 +151,7 @@ def test_no_other_cuts_leave_fewer_tokens(rows: list[Row], budget: int) -> None:
     assert packed <= best_of_all(rows, budget)
 
 
-def test_a_large_batch_is_sorted_in_a_moment() -> None:
+def test_tokens_of_a_large_batch_are_not_sorted_one_by_one() -> None:
     rng = np.random.default_rng(0)
     base = rng.integers(0, 50_000, 16_000)
     rows = []
@@ -161,13 +160,9 @@ def test_a_large_batch_is_sorted_in_a_moment() -> None:
         tail = rng.integers(0, 50_000, 8_200 - shared % 4_000)
         rows.append(Row(np.concatenate([base[:shared], tail]), np.ones(shared + len(tail), bool)))
     assert sum(map(len, rows)) > 1_300_000
-    times = []
-    for _ in range(5):
-        started = time.process_time()
-        trie = TokenTrie.build(rows)
-        times.append(time.process_time() - started)
+    trie = TokenTrie.build(rows)
     assert trie.num_tokens < trie.num_flat
-    assert min(times) < 0.5 * slowness()  # benchmarks measure it
+    assert num_instructions(lambda: TokenTrie.build(rows)) < 400 * len(rows)
 
 
 @pytest.mark.parametrize(

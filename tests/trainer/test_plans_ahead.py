@@ -32,7 +32,9 @@ def forests_of(family: str, *, is_in_parts: bool) -> list[PackedForest]:
 @pytest.mark.parametrize(
     ("family", "backend"),
     [
-        ("Qwen3", "reference"), ("Qwen3", "sdpa"), ("Qwen3", "cascade"), ("Qwen3", "auto"),
+        pytest.param("Qwen3", "reference", marks=pytest.mark.slow),
+        pytest.param("Qwen3", "sdpa", marks=pytest.mark.slow),
+        ("Qwen3", "cascade"), ("Qwen3", "auto"),
         ("Gemma2", "auto"), ("Qwen3_5Text", "auto"), ("Llama4Text", "reference"), ("Lfm2", "auto"),
     ],
 )  # fmt: skip

@@ -61,6 +61,7 @@ def test_a_file_for_each_metric_that_is_there(tmp_path: Path) -> None:
     assert rows[columns < third].min() < rows[columns > 2 * third].min()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", [1, 2, 39, 40])
 def test_runs_of_any_length_are_drawn(tmp_path: Path, num: int) -> None:
     lines = [{"step": t, **{c.metric: 0.5 for c in CURVES.values()}} for t in range(1, num + 1)]

@@ -190,7 +190,7 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     ]  # fmt: skip
     try:
         for process in processes:
-            out, _ = process.communicate(timeout=100)
+            out, _ = process.communicate(timeout=600)
             assert process.returncode == 0, out[-3000:]
     finally:
         for process in processes:

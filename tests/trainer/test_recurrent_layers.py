@@ -20,6 +20,7 @@ from katgym_trainer.models.segments import Layout, Segments
 from katgym_trainer.plans.forest_plans import ForestPlans
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", RECURRENT)
 def test_recurrent_families_are_exact_whole_and_in_parts(family: str) -> None:
     model = make(family, attn_implementation="eager")
@@ -40,6 +41,7 @@ def test_rows_of_several_chunks_are_exact(family: str) -> None:
     check_exact(model, rows, "sft", max_tokens=1000, in_parts=70)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["Qwen3Next", "FalconH1", "Jamba"])
 def test_gradient_checkpointing_changes_nothing(family: str) -> None:
     model = make(family)

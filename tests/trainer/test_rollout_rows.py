@@ -210,6 +210,7 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 ERRORS = st.frozensets(st.sampled_from(TurnError))
 
 
+@pytest.mark.slow
 @given(rollouts(), ERRORS, ERRORS)
 def test_every_sampled_token_is_trained_once_unless_its_turn_is_masked(
     rollout: Rollout, loss: frozenset[TurnError], advantage: frozenset[TurnError]

@@ -119,7 +119,7 @@ def run(source: str, *arguments: str, text: str = "", **variables: str) -> str:
     """Run a script with warnings as errors, as trackers start threads and processes."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", source, *arguments], input=text,
-        env={**os.environ, **variables}, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **variables}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -160,6 +160,7 @@ def test_tensorboard_reads_what_was_told_and_forgets_what_is_told_again(tmp_path
     assert texts == "['lock/text_summary']"
 
 
+@pytest.mark.slow
 def test_trackio_keeps_what_was_told(tmp_path: Path) -> None:
     needs("trackio")
     database = tmp_path / "trackio"
@@ -217,13 +218,14 @@ def test_wandb_writes_offline_without_an_account(tmp_path: Path) -> None:
     assert [line["_step"] for line in found] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_wandb_online_without_an_account_says_what_works(tmp_path: Path) -> None:
     needs("wandb")
     command = [sys.executable, "-c", TELL, "wandb", str(tmp_path), "1", "1", "{'mode': 'online'}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     done = subprocess.run(
         command, env={**environment, "HOME": str(tmp_path)}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "UsageError: tracker 'wandb' cannot start: " in done.stderr

@@ -133,6 +133,7 @@ def test_what_a_machine_or_several_ranks_do_not_take_is_refused_before_loading()
             Trainer("no/such-model", "sft", args=args, ranks=Ranks(0, 2))
 
 
+@pytest.mark.slow
 def test_weights_rounded_at_random_learn_what_masters_learn() -> None:
     found = {}
     for rounding in ("nearest", "stochastic"):

@@ -85,7 +85,7 @@ rows = [Row([1, 2, 3], [0, 1, 1], [0, -2, -2], a, group=0) for a in (1.0, -0.5)]
 trainer.step_rows(rows)
 trainer.save_checkpoint({str(tmp_path)!r})
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
     trainer.step_rows(rows)
     wanted = weights(trainer.model)
     trainer.load_checkpoint(tmp_path / "step-000002")

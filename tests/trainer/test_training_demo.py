@@ -50,7 +50,7 @@ def test_a_quick_run_goes_through_everything_and_can_be_repeated(tmp_path):
     command = [sys.executable, "-m", "katgym", "demo", "train", "--quick"]
     for _ in range(2):
         done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900,
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=3600,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]

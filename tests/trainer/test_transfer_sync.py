@@ -39,24 +39,26 @@ def test_a_way_without_a_server_is_refused() -> None:
 def test_what_is_told_of_weights_is_what_is_sent(
     num_ranks: int, tmp_path: Path, vllm_python: str
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     own = [TREE, TREE / "trainer", TREE / "kernels", TREE / "envs", TESTS, TREE / "tests/shared"]
     script, found = [vllm_python, str(TESTS / "transfer_plans.py")], tmp_path / "found.json"
-    processes = [
-        subprocess.Popen(
-            [*script, str(found), sysconfig.get_path("purelib")],
-            env={
-                **os.environ, "PYTHONPATH": os.pathsep.join(map(str, own)), "RANK": str(rank),
-                "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            },
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(num_ranks)
-    ]  # fmt: skip
+    with socket.socket() as held:  # and inherited, without listening: nobody else is given its port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        port = str(held.getsockname()[1])
+        processes = [
+            subprocess.Popen(
+                [*script, str(found), sysconfig.get_path("purelib")],
+                env={
+                    **os.environ, "PYTHONPATH": os.pathsep.join(map(str, own)), "RANK": str(rank),
+                    "WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                },
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                pass_fds=(held.fileno(),),
+            )
+            for rank in range(num_ranks)
+        ]  # fmt: skip
     for process in processes:
-        told, _ = process.communicate(timeout=180)
+        told, _ = process.communicate(timeout=300)
         assert process.returncode == 0, told
     result = json.loads(found.read_text())
     assert result.pop("num_weights") > 10
@@ -80,6 +82,6 @@ def test_a_model_on_a_cpu_is_refused_by_name(tmp_path: Path, vllm_python: str) -
     done = subprocess.run(
         [vllm_python, "-c", code, sysconfig.get_path("purelib")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, own))},
-        capture_output=True, text=True, timeout=180,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert "sync = 'nccl' sends from a GPU's memory, and the model is on a cpu" in done.stderr

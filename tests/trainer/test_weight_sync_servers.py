@@ -13,6 +13,7 @@ import copy
 import pytest
 import torch
 from vllm_servers import save, server_of, tiny_model
+from waiting import wait_until_async
 
 from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
@@ -90,9 +91,18 @@ def test_adapters_are_exchanged_while_policies_sample_and_nobody_waits(
     model = add_adapters(tiny_model(), TrainerConfig(lora_rank=8)).eval()
     versions, folder = {}, tmp_path / "adapters"
     before = server.log_file.read_text().count('"POST /pause')
+    found, tasks = [], []
+
+    class Watched(LoraSync):
+        """Has an adapter for others once one more answer was sampled beside it."""
+
+        async def update(self, model, version):
+            num_found = len(found)
+            await super().update(model, version)
+            await wait_until_async(lambda: not tasks or len(found) > num_found, "an answer")
 
     async def run():
-        sync = LoraSync([server.url], "ours", folder=folder)
+        sync = Watched([server.url], "ours", folder=folder)
 
         async def push(version, policies=()):
             shake(model, version)
@@ -110,12 +120,12 @@ def test_adapters_are_exchanged_while_policies_sample_and_nobody_waits(
         )
         lasting["sampling_params"]["ignore_eos"] = True
         running = asyncio.create_task(sync.controls[0].http.post(GENERATE_ROUTE, lasting))
-        is_done, found, late = asyncio.Event(), [], []
+        is_done, late = asyncio.Event(), []
         num_meanwhile = []
-        tasks = [
+        tasks.extend(
             asyncio.create_task(sample_until(policy, is_done, 1000 * i, found))
             for i, policy in enumerate(policies)
-        ]
+        )
         for version in range(2, 5):
             while len(found) < 2 * version:
                 assert not any(task.done() for task in tasks), tasks
@@ -135,7 +145,7 @@ def test_adapters_are_exchanged_while_policies_sample_and_nobody_waits(
                 assert running.done() or any(name.startswith("ours@v1-") for name in in_use)
         is_done.set()
         await asyncio.gather(*tasks)
-        found += parse_generate(await running, version=1)
+        found.extend(parse_generate(await running, version=1))
         cards = sorted(name for name in await sync.controls[0].models() if name != "tiny")
         for closing in (*policies, sync):
             await closing.aclose()

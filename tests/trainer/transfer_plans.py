@@ -35,7 +35,7 @@ def disagreements(served: ServedModel, backend: TransferBackend) -> list[str]:
     """Return where what is told of weights and what is sent are not the same."""
     peer = TransferPeer(
         backend=backend, url="http://127.0.0.1:9", address="127.0.0.1", port=9, num_workers=2,
-        timeout_s=1.0,
+        timeout_s=300.0,
     )  # fmt: skip
     info, source = plan(served, peer)
     found = [] if info.backend == backend.value else [f"the engine of {info.backend}"]

@@ -114,7 +114,7 @@ def test_tests_that_take_too_long_pay_nothing(tmp_path: Path) -> None:
         tmp_path / "task",
         {
             "task.toml": "[verifier]\ntimeout_sec = 1\n",
-            "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\nsleep 60\n",
+            "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\nsleep 3600\n",
         },
     )
     env = HarborTasks(path=str(folder))

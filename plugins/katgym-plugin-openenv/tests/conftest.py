@@ -32,7 +32,7 @@ def serving(app: Any) -> Iterator[str]:
             yield url_of("127.0.0.1", sock)
         finally:
             server.should_exit = True
-            thread.join(timeout=30)
+            thread.join(timeout=300)
 
 
 @pytest.fixture

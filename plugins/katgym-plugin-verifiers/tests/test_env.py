@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
+import threading
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,10 +249,13 @@ def test_what_a_tool_raises_is_its_result(shop: katgym.Env) -> None:
 
 
 def test_a_call_that_is_late_says_so_and_the_episode_goes_on() -> None:
-    env = play("shop", Shop, num_tasks=3, test={}, timeout_s=2.0)
+    env = play("shop", Shop, num_tasks=3, test={}, timeout_s=300.0)
     env.reset(seed=0)
-    observation, *_ = env.step(katgym.assistant("", [("wait", {"time_s": 60}), ("tick", {})]))
-    assert "1 s" in observation[0]["content"] and observation[1]["content"] == "tick\n1"
+    played = env.unwrapped
+    wait = replace(played.tools["wait"], timeout_s=0.5)  # it alone is late
+    played.tools = {**played.tools, "wait": wait}
+    observation, *_ = env.step(katgym.assistant("", [("wait", {"time_s": 3600}), ("tick", {})]))
+    assert "0.5 s" in observation[0]["content"] and observation[1]["content"] == "tick\n1"
     assert env.step("Enough.")[1:3] == (0.0, True)
 
 
@@ -335,9 +339,13 @@ class ServerEnv(ManyEnv):
         """Bring a server up."""
 
 
+released = threading.Event()
+"""What `SlowTask` waits for."""
+
+
 class SlowTask(vf.Task):
     async def setup(self, trace: vf.Trace) -> None:
-        time.sleep(3)  # noqa: ASYNC251 - it blocks, as careless code does
+        released.wait()  # it blocks the loop, as careless code does
 
 
 class Slow(vf.Taskset[SlowTask]):
@@ -387,6 +395,7 @@ def test_an_environment_that_does_not_answer_is_infrastructure() -> None:
     env = play("slow", Slow, test={}, timeout_s=0.2)
     with pytest.raises(katgym.InfrastructureError, match=r"does not answer within 0\.2 s"):
         env.reset(seed=0)
+    released.set()
 
 
 def test_upstreams_own_environment_of_textarenas_games_is_played(

@@ -246,6 +246,7 @@ def test_the_oracle_scores_above_half_against_the_engine():
     assert sum(rewards) >= 7
 
 
+@pytest.mark.slow
 def test_random_games_end_and_pay_0_a_half_or_1():
     env = ChessEnv(mode="game")
     rewards = set()

@@ -1,6 +1,5 @@
 """Which answer a message commits to, and which messages hold none."""
 
-import time
 from fractions import Fraction
 
 import pytest
@@ -68,11 +67,9 @@ def test_hedges_and_non_numbers_are_no_answer(message):
 @pytest.mark.parametrize(
     "unit", ["is ", "- ", "= ", "1 / ", r"\boxed{", "{}", "answer:", "9", "1,111", r"\frac{", " \n"]
 )
-def test_reading_stays_fast_on_long_repetitive_messages(unit):
-    message = unit * (200_000 // len(unit)) + "x"
-    start = time.process_time()
-    read_answer(message)
-    assert time.process_time() - start < 2.0
+def test_reading_long_repetitive_messages_comes_to_an_end(unit):
+    """So long that a search whose steps are the square of the length would take hours."""
+    assert read_answer(unit * (2_000_000 // len(unit)) + "x") is None
 
 
 @given(st.fractions(max_denominator=10**6))

@@ -229,6 +229,7 @@ def test_the_contract_holds(mode: str) -> None:
     assert report.ok, report
 
 
+@pytest.mark.slow
 def test_oracle_and_noop_on_several_tasks() -> None:
     async def go(policy: str) -> list[float | None]:
         found = []

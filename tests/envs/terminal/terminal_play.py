@@ -31,7 +31,7 @@ def play(env: Any, task: katgym.Task, *commands: str) -> Reward:
     env = env.unwrapped
     env.reset(seed=0, options={"task_id": task.task_id, "split": task.split})
     for command in commands:
-        env.step(katgym.assistant("", [("bash", {"command": command, "timeout_s": 60})]))
+        env.step(katgym.assistant("", [("bash", {"command": command, "timeout_s": 600})]))
     env.step(SUBMIT)
     assert env.last_reward is not None
     reward: Reward = env.last_reward

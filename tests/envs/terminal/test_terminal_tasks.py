@@ -41,6 +41,7 @@ def test_a_thousand_tasks_differ_in_prompt_and_in_end_state_whatever_the_folders
     assert len({without_folders(t.answer) for t in tasks}) == 1000
 
 
+@pytest.mark.slow
 def test_ten_skills_with_fifty_templates_occur_at_four_levels() -> None:
     assert len(SKILLS) == 10
     assert min(len(skill.templates) for skill in SKILLS.values()) >= 4

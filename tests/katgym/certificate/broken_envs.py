@@ -142,7 +142,7 @@ class SharedState(Sums):
     async def setup(self) -> None:
         global _number
         _number = int(self.np_random.integers(10**6))
-        time.sleep(0.0005)
+        time.sleep(0.005)
         self.number = _number
 
     def opening(self) -> str:

@@ -10,13 +10,13 @@ import json
 import signal
 import sqlite3
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from slow_oracle import start_slow_oracle
+from waiting import wait_until
 
 from katgym import Reward
 from katgym.cli.main import main
@@ -49,19 +49,17 @@ def start(tmp_path: Path, *extra: object) -> subprocess.Popen[bytes]:
     return start_slow_oracle(tmp_path, COLLECT, *command(tmp_path / "store", *extra))
 
 
+def count_sessions(store: Path) -> int:
+    try:
+        uri = f"file:{store / 'live.sqlite'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+    except sqlite3.OperationalError:  # not made yet
+        return 0
+
+
 def wait_for_sessions(store: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            uri = f"file:{store / 'live.sqlite'}?mode=ro"
-            with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-                (num,) = connection.execute("SELECT count(*) FROM sessions").fetchone()
-        except sqlite3.OperationalError:  # not made yet
-            num = 0
-        if num >= count:
-            return
-        assert time.monotonic() < deadline, f"{store} did not reach {count} sessions"
-        time.sleep(0.01)
+    wait_until(lambda: count_sessions(store) >= count, f"{store} to reach {count} sessions")
 
 
 def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -122,7 +120,10 @@ def test_the_same_command_again_plays_nothing_and_another_plays_its_own(
         assert summary(capsys)["num_resumed"] == 0
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
     for count in (1, 9, 25):
         process = start(tmp_path)
         try:
@@ -130,8 +131,9 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
         finally:
             process.kill()
             process.communicate()
+    hold.unlink()
     last = start(tmp_path, "--json")
-    out, errors = last.communicate(timeout=120)
+    out, errors = last.communicate(timeout=300)
     assert last.returncode == 0, errors.decode()
     assert json.loads(out)["num_resumed"] >= 25
     with RolloutStore.open(tmp_path / "store") as store:
@@ -141,10 +143,12 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
     process = start(tmp_path)
     wait_for_sessions(tmp_path / "store", 3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     text = " ".join(errors.decode().split())
     assert process.returncode == 130, text
     assert "Traceback" not in text
@@ -152,8 +156,9 @@ def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -
     with RolloutStore.open(tmp_path / "store") as store:
         assert 3 <= store.num_sessions() < 60
         assert {record.status for record in store.sessions()} == {SessionStatus.FINISHED}
+    hold.unlink()
     again = start(tmp_path)
-    again.communicate(timeout=120)
+    again.communicate(timeout=300)
     assert again.returncode == 0
     with RolloutStore.open(tmp_path / "store") as store:
         assert store.num_sessions() == len(attempts(store)) == 60
@@ -167,7 +172,7 @@ def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> Non
             store.create_session(SessionRecord(session_id=name, group_id="agents"))
             store.update_session(name, status=SessionStatus.FINISHED, reward=Reward(value=0.0))
         for process in processes:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=300)
             assert process.returncode == 0, errors.decode()
         assert store.num_sessions() == 60 + 60 + 20
         assert [len(group.rollouts) for _, group in stored_groups(store)] == [4] * 30
@@ -175,7 +180,7 @@ def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> Non
 
 def test_the_same_command_twice_at_once_makes_no_group_larger(tmp_path: Path) -> None:
     for process in [start(tmp_path) for _ in range(2)]:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors.decode()
     with RolloutStore.open(tmp_path / "store") as store:
         groups = [group for _, group in stored_groups(store)]

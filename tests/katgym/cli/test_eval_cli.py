@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from slow_oracle import start_slow_oracle
+from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.evaluation.store import read_rollouts
@@ -43,10 +43,10 @@ def start(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 def wait_for_lines(path: Path, count: int) -> None:
     """Wait until `count` rollouts were reported as written."""
-    deadline = time.monotonic() + 60
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, f"{path} did not reach {count} lines"
-        time.sleep(0.01)
+    wait_until(
+        lambda: path.exists() and path.read_bytes().count(b"\n") >= count,
+        f"{path} to reach {count} lines",
+    )
 
 
 def sessions(folder: Path) -> list[SessionRecord]:
@@ -71,7 +71,10 @@ def test_the_same_command_again_plays_nothing(tmp_path, capsys):
     assert "60 rollouts" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
+    hold = tmp_path / "hold"
+    hold.touch()
     for count in (1, 9, 25):  # of all that were written so far
         process = start(tmp_path)
         try:
@@ -80,8 +83,9 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
             process.kill()
             process.communicate()
         assert len(sessions(tmp_path / "run")) >= count
+    hold.unlink()
     last = start(tmp_path)
-    _, errors = last.communicate(timeout=120)
+    _, errors = last.communicate(timeout=300)
     assert last.returncode == 0, errors.decode()
     found = [record.rollout for record in sessions(tmp_path / "run")]
     pairs = [(rollout.task_id, rollout.attempt) for rollout in found if rollout]
@@ -91,11 +95,14 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path):
     assert len(reported) == len(set(reported))
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
+    hold = tmp_path / "hold"
+    hold.touch()
     process = start(tmp_path)
     wait_for_lines(tmp_path / "played", 3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors.decode()
     text = errors.decode()
     assert "Traceback" not in text
@@ -103,8 +110,9 @@ def test_ctrl_c_stops_cleanly_and_the_command_continues(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())
     stopped = len(sessions(tmp_path / "run"))
     assert 3 <= stopped < 60
+    hold.unlink()
     again = start(tmp_path)
-    again.communicate(timeout=120)
+    again.communicate(timeout=300)
     assert again.returncode == 0
 
 

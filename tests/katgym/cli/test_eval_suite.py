@@ -70,6 +70,7 @@ def played(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return found
 
 
+@pytest.mark.slow
 def test_one_command_plays_everything_and_makes_one_board(
     suite: Path, servers: list[ChatServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +98,7 @@ def test_one_command_plays_everything_and_makes_one_board(
     assert kept["runs"] == found["runs"] and kept["spent"] == pytest.approx(found["spent"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_costs_at_most_and_plays_nothing(
     suite: Path, servers: list[ChatServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_dry_run_says_what_it_costs_at_most_and_plays_nothing(
     assert left["spent"] < found["max_cost"]
 
 
+@pytest.mark.slow
 def test_a_budget_stops_the_suite_and_more_of_it_goes_on(
     suite: Path, servers: list[ChatServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_budget_stops_the_suite_and_more_of_it_goes_on(
     assert [server.num_calls for server in servers] == [18, 18]
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_is_named_and_the_others_are_played(
     suite: Path, servers: list[ChatServer], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

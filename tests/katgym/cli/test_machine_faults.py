@@ -53,6 +53,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     assert last.startswith("error: cannot ") and place.partition("/below")[0] in last
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_what_it_wanted_is_no_failure() -> None:
     command = [sys.executable, "-m", "katgym", "envs"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,18 +1,15 @@
-"""All commands together: every option has help, one name means one thing, and a budget."""
+"""All commands together: every option has help, and one name means one thing."""
 
 import argparse
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from katgym.cli.main import build_parser
 from katgym.cli.options import SHARED
 
-BUDGET = tomllib.loads((Path(__file__).parents[3] / "tools/house_budget.toml").read_text())
 Leaf = tuple[str, argparse.ArgumentParser]
 
 
@@ -53,13 +50,6 @@ def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
         for action in parser._actions
         if action.option_strings and not isinstance(action, argparse._HelpAction)
     ]
-
-
-def test_there_are_at_most_as_many_options_as_the_budget_has(commands: list[Leaf]) -> None:
-    names = [action.option_strings[-1] for _, parser in commands for action in options(parser)]
-    assert len(commands) >= 35
-    assert len(names) <= BUDGET["options"]
-    assert len(set(names)) <= BUDGET["options_distinct"]
 
 
 def test_no_parser_takes_abbreviations(commands: list[Leaf]) -> None:

@@ -157,14 +157,20 @@ def test_the_setups_error_is_raised_when_teardown_fails_as_well() -> None:
 
 
 def test_cancelling_reset_tears_down() -> None:
+    is_inside = asyncio.Event()
+
     class Slow(Lab):
         async def setup(self) -> None:
-            await asyncio.sleep(5)
+            is_inside.set()
+            await asyncio.Event().wait()
 
     async def go() -> list[str]:
         env = Slow()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(env.areset(seed=0), 0.02)
+        resetting = asyncio.create_task(env.areset(seed=0))
+        await is_inside.wait()
+        resetting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await resetting
         return env.log
 
     assert asyncio.run(go()) == ["teardown"]

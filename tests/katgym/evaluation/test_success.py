@@ -69,6 +69,7 @@ def test_eval_heads_with_the_headline_and_counts_what_the_env_calls_a_success(ru
     assert overridden.success.headline is Headline.MEAN_REWARD
 
 
+@pytest.mark.slow
 def test_commands_follow_it_in_a_process_that_does_not_know_the_env(run, tmp_path):
     assert "reward" in _katgym("compare", run, run).splitlines()[-1].split()
     table = _katgym("leaderboard", run, "--out", tmp_path / "board")

@@ -36,6 +36,7 @@ def verify(folder):
     return asyncio.run(verify_run(folder))
 
 
+@pytest.mark.slow
 def test_a_run_has_a_root_that_its_chain_ends_in(tmp_path, capsys):
     command = ["eval", ARITHMETIC, "--policy", "random", "--tasks", "2", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -82,6 +83,7 @@ def test_a_digest_is_the_same_before_and_after_the_disk(tmp_path):
     assert session_digest(other) != session_digest(live)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_is_incomplete_and_then_verified(tmp_path):
     config = EvalConfig(envs=(ARITHMETIC,), policy="random", num_tasks=3, group_size=2)
     plan, policy = Plan.of(config), katgym.policy("random")
@@ -117,6 +119,7 @@ def test_what_is_no_run_or_has_no_chain_is_wrong_usage(tmp_path, capsys):
     assert "has no hash chain" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_programs_may_print_otherwise_but_an_answer_earns_what_it_earns(tmp_path):
     script = tmp_path / "script.jsonl"
     code = json.dumps({"code": "import time; print(time.time_ns())"})
@@ -133,6 +136,7 @@ def test_programs_may_print_otherwise_but_an_answer_earns_what_it_earns(tmp_path
     assert "graded anew it is 0.0" in report.checks["episodes"].refuted[0]
 
 
+@pytest.mark.slow
 def test_a_leaderboard_marks_what_it_verified_itself(tmp_path, capsys):
     play(tmp_path / "honest")
     forged = read_forgery(tmp_path / "honest")

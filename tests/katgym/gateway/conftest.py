@@ -17,9 +17,18 @@ pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
 pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
 
 from katgym.gateway import AgentSession, GatewayClient
+from katgym.gateway.upstreams import handshake, health_watch, pool
 
 from .scripted_server import ScriptedServer
 from .served_gateway import OWNER, Running, running
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no model server for hung that a busy machine holds up."""
+    monkeypatch.setattr(health_watch, "PROBE_TIMEOUT_S", 300.0)
+    monkeypatch.setattr(handshake, "WEIGHTS_TIMEOUT_S", 300.0)
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT_S", 300.0)
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ ROLES = ("system", "user", "assistant", "tool")
 END = 300
 THINK = 301
 MODEL = "tiny"
+_LIMITS: Any = {"timeout_graceful_shutdown": 1, "timeout_keep_alive": 3600}
+"""No connection is closed at the moment at which it is used again."""
 
 
 def message_ids(message: Mapping[str, Any]) -> list[int]:
@@ -78,6 +80,10 @@ class ScriptedServer:
         """What errors ask to wait."""
         self.slow_s = 0.0
         """Seconds that an answer of more than one token takes."""
+        self.is_slow = False
+        """Whether answers of more than one token wait."""
+        self.num_probes = 0
+        """Chats that no agent asked for."""
         self.tokens: dict[int, int] = {}
         """Ids that stand for another byte than their own, in what `/tokenize` tells."""
         self.tells_tokens = False
@@ -122,9 +128,7 @@ class ScriptedServer:
             Route("/detokenize", self._detokenize, methods=["POST"]),
             Route("/pause", self._pause, methods=["POST"]),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), log_level="error", timeout_graceful_shutdown=1
-        )
+        config = uvicorn.Config(Starlette(routes=routes), log_level="error", **_LIMITS)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
         self._thread.start()
@@ -216,6 +220,7 @@ class ScriptedServer:
 
     async def _chat(self, request: Request) -> Response:
         body = await self._read(request)
+        self.num_probes += "x-katgym-probe" in request.headers
         step = self._next_step(body, request)
         await self._released()
         if body["model"] not in {self.model, *(card["id"] for card in self.cards)}:
@@ -228,6 +233,8 @@ class ScriptedServer:
             return fault
         if body.get("max_tokens") != 1:
             await asyncio.sleep(self.slow_s)
+            while self.is_slow:
+                await asyncio.sleep(0.01)
         ids = prompt_ids(body["messages"])
         if len(ids) >= self.max_model_len:
             return _error(400, f"This model's maximum context length is {self.max_model_len}.")
@@ -360,12 +367,19 @@ def _error(status: int, message: str) -> Response:
 
 
 @contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that nobody else gets, also while the server that listens there is away."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+@contextlib.contextmanager
 def serving(application: Any) -> Iterator[str]:
     """Serve an application in a thread; yields its URL."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
-        server = uvicorn.Server(
-            uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1)
-        )
+        server = uvicorn.Server(uvicorn.Config(application, log_level="error", **_LIMITS))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         while not server.started:

@@ -6,9 +6,10 @@ Not here: one in a process of its own (`test_gateway_faults.py`).
 from __future__ import annotations
 
 import contextlib
-import time
+import http.client
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class Running:
     store: RolloutStore
     gateway: Gateway
     client: httpx.Client
+    arrived: list[str] = field(default_factory=list)
+    """Paths of the requests that came."""
+    answered: list[tuple[str, int]] = field(default_factory=list)
+    """Path and status of each answer that has begun."""
 
     def chat(self, session: str, *messages: dict[str, Any], **body: Any) -> httpx.Response:
         """Ask for a chat completion."""
@@ -52,13 +57,29 @@ class Running:
         headers = {"Authorization": f"Bearer {OWNER}"}
         return self.client.request(method, path, json=body or None, headers=headers)
 
+    @contextlib.contextmanager
+    def hanging_up(self, path: str, **body: Any) -> Iterator[None]:
+        """Ask as the owner, and disconnect when the block ends, without an answer."""
+        place = httpx.URL(self.url)
+        with contextlib.closing(http.client.HTTPConnection(place.host, place.port)) as connection:
+            headers = {"Authorization": f"Bearer {OWNER}"}
+            connection.request("POST", path, json.dumps(body), headers)
+            yield
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
-    """Return once a condition holds; fail if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
+    def noting(self, application: Any) -> Any:
+        """Return an application whose requests and answers are noted here."""
+
+        async def note(scope: Any, receive: Any, send: Any) -> None:
+            async def note_answer(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self.answered.append((scope["path"], message["status"]))
+                await send(message)
+
+            if scope["type"] == "http":
+                self.arrived.append(scope["path"])
+            await application(scope, receive, note_answer)
+
+        return note
 
 
 def whole_prompt(turns: list[Turn], index: int) -> list[int]:
@@ -79,11 +100,14 @@ def running(
     """Serve a gateway in a thread; around: wraps its application."""
     config = GatewayConfig(
         upstreams=upstreams,
-        **{"admin_key": OWNER, "auth": "none", "answering": "chat", **options},
+        **{"admin_key": OWNER, "auth": "none", "answering": "chat", "max_wait_s": 300.0, **options},
     )
     with RolloutStore.open(folder) as store:
         gateway = Gateway(config, store)
         application = GatewayApp(gateway).application()
         application = application if around is None else around(application)
-        with serving(application) as url, httpx.Client(base_url=url, timeout=300) as client:
-            yield Running(url, store, gateway, client)
+        with httpx.Client(timeout=300) as client:
+            found = Running("", store, gateway, client)
+            with serving(found.noting(application)) as found.url:
+                client.base_url = found.url
+                yield found

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import httpx
 import pytest
+from waiting import wait_until, wait_until_async
 
 from katgym.errors import PolicyError
 from katgym.gateway import GatewayClient
 from katgym.gateway.rollout_control import MAX_REPLACED_KEYS, GatewayState
 
-from .served_gateway import OWNER, running, wait_until
+from .served_gateway import OWNER, running
 
 
 def ask(gateway, path, key):
@@ -81,7 +81,7 @@ def test_sessions_may_wait_for_a_version(server, tmp_path):
         answers = []
         waiting = threading.Thread(target=lambda: answers.append(gateway.say("b", "hi")))
         waiting.start()
-        wait_until(lambda: gateway.gateway.manager.state.num_waiting)
+        wait_until(lambda: gateway.gateway.manager.state.num_waiting, "a session that waits")
         gateway.owner("POST", "/control/resume", version=1)
         waiting.join()
         assert answers[0].status_code == 200
@@ -91,10 +91,10 @@ def test_a_client_that_hung_up_takes_no_session(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "is_waiting": True, "auth": "keys"}
     with running(tmp_path / "s", server.url, **options) as gateway:
         assert gateway.owner("POST", "/sessions").status_code == 200
-        headers = {"Authorization": f"Bearer {OWNER}"}
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{gateway.url}/sessions", json={"id": "gone"}, headers=headers, timeout=0.5)
-        wait_until(lambda: not gateway.gateway.manager.state.num_waiting)
+        manager = gateway.gateway.manager
+        with gateway.hanging_up("/sessions", id="gone"):
+            wait_until(lambda: manager.state.num_waiting, "a session that waits")
+        wait_until(lambda: not manager.state.num_waiting, "its end")
         gateway.owner("POST", "/control/resume", version=1)
         assert gateway.owner("POST", "/sessions", id="here").status_code == 200
         assert gateway.store.num_sessions() == 2
@@ -108,25 +108,27 @@ def test_a_session_that_cannot_be_made_takes_no_place(server, tmp_path):
         assert gateway.owner("POST", "/sessions", id="good").status_code == 200
 
 
+@pytest.mark.slow
 def test_the_client_waits_until_a_session_may_begin(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "auth": "keys"}
 
-    async def go(url):
-        async with GatewayClient(url, OWNER) as client, client.session("a"):
+    async def go(gateway):
+        async with GatewayClient(gateway.url, OWNER) as client, client.session("a"):
             second = asyncio.create_task(client.create_session("b"))
-            await asyncio.sleep(0.5)  # it is refused, and asks again
+            await wait_until_async(lambda: ("/sessions", 429) in gateway.answered, "a refusal")
             assert not second.done()
             await client.resume(1)
-            return await asyncio.wait_for(second, 60)
+            return await second
 
-    async def give_up(url):
-        async with GatewayClient(url, OWNER, admission_s=3.0) as client:
+    async def give_up(gateway):
+        async with GatewayClient(gateway.url, OWNER) as client:
+            client._admission_s = 0.1  # less than until it asks again
             await client.create_session("c")
 
     with running(tmp_path / "s", server.url, **options) as gateway:
-        assert asyncio.run(go(gateway.url)).session_id == "b"
+        assert asyncio.run(go(gateway)).session_id == "b"
         with pytest.raises(PolicyError, match="no more may: try again"):
-            asyncio.run(give_up(gateway.url))
+            asyncio.run(give_up(gateway))
         assert gateway.store.num_sessions() == 2
 
 

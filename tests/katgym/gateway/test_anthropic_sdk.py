@@ -209,7 +209,7 @@ def test_a_retry_after_is_honoured(server, tmp_path):
             began = time.monotonic()
             with pytest.raises(anthropic.RateLimitError):
                 ask(client.with_options(max_retries=1))
-            assert 1.5 <= time.monotonic() - began < 30
+            assert time.monotonic() - began >= 1.5
             gateway.owner("POST", "/control/resume", version=1)
             check_message(gateway, ask(client))
 

@@ -10,17 +10,17 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from waiting import wait_until
 
 from katgym.errors import PolicyError, UsageError
 from katgym.gateway import GatewayClient, GatewayConfig
 
 from .scripted_server import prompt_ids
-from .served_gateway import OWNER, running, wait_until
+from .served_gateway import OWNER, running
 
 USER = {"role": "user", "content": "hi"}
 
@@ -180,12 +180,14 @@ def test_budgets_end_a_session(guarded):
 
 
 def test_a_deadline_ends_a_call_that_is_out(guarded, server):
-    key = guarded.owner("POST", "/sessions", timeout_s=0.4).json()["key"]
     server.is_held = True
-    began = time.monotonic()
-    answer = ask(guarded, "/v1/chat/completions", key)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "deadline")
-    assert time.monotonic() - began < 30
+    for timeout_s in (0.4, 4.0, 40.0, 400.0):  # the deadline may pass before the call is out
+        key = guarded.owner("POST", "/sessions", timeout_s=timeout_s).json()["key"]
+        answer = ask(guarded, "/v1/chat/completions", key)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "deadline")
+        if server.num_calls:
+            break
+    assert server.num_calls == 1
 
 
 def test_a_pause_holds_calls_back_and_agents_notice_nothing(gateway, server):
@@ -193,11 +195,11 @@ def test_a_pause_holds_calls_back_and_agents_notice_nothing(gateway, server):
     server.is_held = True
     out = threading.Thread(target=lambda: answers.append(gateway.say("s", "first")))
     out.start()
-    wait_until(lambda: server.num_calls)
+    wait_until(lambda: server.num_calls, "the first call")
     assert gateway.owner("POST", "/control/pause").json()["is_paused"] is True
     waiting = threading.Thread(target=lambda: answers.append(gateway.say("s", "second")))
     waiting.start()
-    wait_until(lambda: gateway.gateway.manager.state.num_waiting)
+    wait_until(lambda: gateway.gateway.manager.state.num_waiting, "the second call")
     state = gateway.client.get("/control/status").json()
     assert (state["num_in_flight"], state["num_waiting"], server.num_calls) == (1, 1, 1)
     gateway.owner("POST", "/control/resume", version=7)
@@ -225,7 +227,7 @@ def test_the_client_makes_sessions_for_child_processes(guarded, monkeypatch):
                     f"{environ['OPENAI_BASE_URL']}/chat/completions",
                     json=body,
                     headers={"Authorization": f"Bearer {environ['OPENAI_API_KEY']}"},
-                    timeout=60,
+                    timeout=300,
                 )
                 await session.reward(0.25, {"speed": 0.25})
                 status = await session.status()

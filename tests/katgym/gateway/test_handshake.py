@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import wait_until
 
 from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
@@ -16,9 +17,9 @@ from katgym.gateway.upstreams import server_facts
 from katgym.gateway.upstreams.server_facts import compare_weights, describe_drift
 from katgym.rollout_store import RolloutStore
 
-from .scripted_server import ScriptedServer
-from .served_gateway import running, wait_until
-from .test_upstreams import say_often, states
+from .scripted_server import ScriptedServer, reserved_port
+from .served_gateway import running
+from .test_upstreams import say_often, states, wait_until_healthy
 
 DIFFERENCES = {
     "model": ({"model": "other"}, "model: it has ['other'], and"),
@@ -29,12 +30,16 @@ DIFFERENCES = {
 }
 
 
-def told_servers(num):
+def told_servers(num, *, port=0):
     """Return servers that tell their tokens."""
-    servers = [ScriptedServer() for _ in range(num)]
+    servers = [ScriptedServer(port=port) for _ in range(num)]
     for server in servers:
         server.tells_tokens = True
     return servers
+
+
+def wait_until_refused(gateway):
+    wait_until(lambda: states(gateway)[0]["state"] == "refused", "the first server's refusal")
 
 
 def change(server, changes):
@@ -69,21 +74,22 @@ def test_a_server_that_differs_is_refused_by_name(tmp_path, kind):
 @pytest.mark.parametrize("num_servers", [1, 2])
 def test_a_server_replaced_behind_its_url_is_refused(tmp_path, kind, num_servers):
     changes, text = DIFFERENCES[kind]
-    first, second = told_servers(2)
-    urls = [first, second][:num_servers]
-    with first, second:
+    with (
+        reserved_port() as port,
+        told_servers(1, port=port)[0] as first,
+        told_servers(1)[0] as second,
+    ):
+        urls = [first, second][:num_servers]
         options = {"max_wait_s": 4.0}
         with running(tmp_path / "s", *(s.url for s in urls), **options) as gateway:
             assert say_often(gateway, 6) == [200] * 6
-            port = int(first.url.rpartition(":")[2])
             first.__exit__()
             if num_servers == 2:
                 assert say_often(gateway, 6) == [200] * 6
-            (other,) = told_servers(1)
+            (other,) = told_servers(1, port=port)
             change(other, changes)
-            other._port = port
             with other:
-                wait_until(lambda: states(gateway)[0]["state"] == "refused", seconds=20)
+                wait_until_refused(gateway)
                 assert text in states(gateway)[0]["last_error"]
                 if num_servers == 2:
                     assert say_often(gateway, 12) == [200] * 12
@@ -94,21 +100,23 @@ def test_a_server_replaced_behind_its_url_is_refused(tmp_path, kind, num_servers
                 assert other.num_calls == 0
                 # The owner puts it right: it is asked again.
                 change(other, {n: getattr(ScriptedServer(), n) for n in changes})
-                wait_until(lambda: states(gateway)[0]["is_healthy"], seconds=25)
+                wait_until_healthy(gateway)
 
 
 def test_a_server_replaced_between_two_calls_is_refused(tmp_path):
-    (first,) = told_servers(1)
-    with first, running(tmp_path / "s", first.url, max_wait_s=3.0) as gateway:
+    with (
+        reserved_port() as port,
+        told_servers(1, port=port)[0] as first,
+        running(tmp_path / "s", first.url, max_wait_s=3.0) as gateway,
+    ):
         assert gateway.say("s", "hi").status_code == 200
-        port = int(first.url.rpartition(":")[2])
         first.__exit__()
-        (other,) = told_servers(1)
-        other.tokens, other._port = {97: 98, 98: 97}, port
+        (other,) = told_servers(1, port=port)
+        other.tokens = {97: 98, 98: 97}
         with other:
-            refused = gateway.say("s", "hi again")
-            assert refused.status_code == 503
-            assert "tokenizer: the same text has" in refused.json()["error"]["message"]
+            assert gateway.say("s", "hi again").status_code == 503
+            wait_until_refused(gateway)
+            assert "tokenizer: the same text has" in states(gateway)[0]["last_error"]
             assert other.num_calls == 0
 
 
@@ -121,13 +129,13 @@ def test_new_weights_of_a_version_are_no_difference(tmp_path):
         upstreams[0].open("told so")
         gateway.gateway.pool.update(upstreams[0])
         gateway.owner("POST", "/control/resume", version=1)
-        wait_until(lambda: states(gateway)[0]["is_healthy"], seconds=20)
+        wait_until_healthy(gateway)
         assert states(gateway)[0]["identity"]["weights"] == "checked"
         # One that missed the update is refused until it has it.
         first.drift = 0.0
         upstreams[0].open("told so")
         gateway.gateway.pool.update(upstreams[0])
-        wait_until(lambda: states(gateway)[0]["state"] == "refused", seconds=20)
+        wait_until_refused(gateway)
         assert f"at {second.url}" in states(gateway)[0]["last_error"]
 
 

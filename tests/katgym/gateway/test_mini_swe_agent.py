@@ -61,7 +61,7 @@ def play(session):
     environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}
     done = subprocess.run(
         [python, SCRIPT, paths, "toy", TASK],
-        env=environ, capture_output=True, text=True, timeout=300,
+        env=environ, capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -36,7 +36,7 @@ def play(session, api):
     python = ensure_venv(("openai-agents==0.24.0",))
     environ = session.environ({k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
     done = subprocess.run(
-        [python, SCRIPT, api], env=environ, capture_output=True, text=True, timeout=300
+        [python, SCRIPT, api], env=environ, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])

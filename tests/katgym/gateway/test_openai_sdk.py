@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import wait_until
 
 from katgym.gateway.wire import field_policy
 
@@ -311,25 +312,33 @@ def test_errors_are_the_sdks(client, guarded, is_stream):
 
 
 @contextlib.contextmanager
-def held(server, seconds=0.4):
-    """Let the server answer only after a while, when streams have begun."""
-    server.is_held = True
-    timer = threading.Timer(seconds, lambda: setattr(server, "is_held", False))
-    timer.start()
-    yield
-    timer.join()
+def held(server, gateway):
+    """Let the server answer when the next stream has begun."""
+
+    def release():
+        wait_until(lambda: len(gateway.answered) > num_before, "a stream")
+        server.is_held = False
+
+    server.is_held, num_before = True, len(gateway.answered)
+    with ThreadPoolExecutor(1) as pool:
+        releasing = pool.submit(release)
+        yield
+        releasing.result()
 
 
 def test_an_error_within_a_stream_is_raised(server, tmp_path):
     with running(tmp_path / "store", server.url, keepalive_s=0.05) as gateway:
         base = f"{gateway.url}/s/s/v1"
         with openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client:
-            with held(server), pytest.raises(openai.APIError, match="does not exist"):
+            with held(server, gateway), pytest.raises(openai.APIError, match="does not exist"):
                 list(ask(client, model="gpt-none", stream=True))
-            with held(server):  # an event of this API, which the SDK hands on
+            with held(server, gateway):  # an event of this API, which the SDK hands on
                 *_, last = client.responses.create(model="gpt-none", input="hi", stream=True)
             assert (last.type, last.code) == ("error", "model_not_found")
-            with held(server), client.responses.stream(model="tiny", input="say late") as stream:
+            with (
+                held(server, gateway),
+                client.responses.stream(model="tiny", input="say late") as stream,
+            ):
                 assert stream.get_final_response().output_text == "late"
 
 
@@ -346,16 +355,26 @@ def test_a_retry_after_is_honoured(server, tmp_path):
     options = {"max_staleness": 0, "sessions_per_version": 1, "retry_after_s": 1.5}
     with running(tmp_path / "store", server.url, **options) as gateway:
         gateway.say("first", "hi")
-        timer = threading.Timer(0.7, lambda: gateway.owner("POST", "/control/resume", version=1))
-        timer.start()
-        with openai.OpenAI(base_url=f"{gateway.url}/s/s/v1", api_key="any") as client:
+
+        def resume():
+            path = "/s/s/v1/chat/completions"
+            wait_until(lambda: (path, 429) in gateway.answered, "a refusal")
+            gateway.owner("POST", "/control/resume", version=1)
+
+        with (
+            ThreadPoolExecutor(1) as pool,
+            openai.OpenAI(
+                base_url=f"{gateway.url}/s/s/v1", api_key="any", max_retries=1000
+            ) as client,
+        ):
+            resuming = pool.submit(resume)
             began = time.monotonic()
             completion = ask(client)
-            assert 1.5 <= time.monotonic() - began < 30
+            assert time.monotonic() - began >= 1.5
+            resuming.result()
             check_chat(gateway, completion)
             with pytest.raises(openai.RateLimitError) as refused:
                 ask(client.with_options(max_retries=0, base_url=f"{gateway.url}/s/third/v1"))
-        timer.join()
     assert refused.value.response.headers["retry-after"] == "1.5"
     assert refused.value.code == "rate_limit_exceeded"
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
+import math
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx
 import pytest
+from waiting import wait_until
 
 pytest.importorskip("transformers", reason="needs the extra 'vllm'")
 pytest.importorskip("renderers", reason="needs the extra 'vllm'")
@@ -25,10 +25,12 @@ pytest.importorskip("renderers", reason="needs the extra 'vllm'")
 from byte_tokenizer import QWEN_TOKENS, byte_tokenizer
 from transformers import Qwen3Config
 
+from katgym.gateway.answering import partial_message
 from katgym.gateway.answering.partial_message import settle
+from katgym.gateway.upstreams import health_watch
 
-from .scripted_server import serving
-from .served_gateway import running, wait_until
+from .scripted_server import reserved_port, serving
+from .served_gateway import running
 from .token_server import TokenServer, logprob
 
 USER = {"role": "user", "content": "hi"}
@@ -62,8 +64,12 @@ def served(tiny, tmp_path, *servers, **options):
 
 
 @pytest.fixture
-def two(tiny, answer, tmp_path):
-    """Two servers of one model, the first of which is asked first, and a gateway."""
+def two(tiny, answer, tmp_path, monkeypatch):
+    """Two servers of one model, the first of which is asked first, and a gateway.
+
+    Whatever comes of an answer is parsed at once, however long that takes.
+    """
+    monkeypatch.setattr(partial_message, "_MAX_SHARE", math.inf)
     servers = TokenServer(answer), TokenServer(answer)
     with served(tiny, tmp_path, *servers, weights_tolerance=0) as gateway:
         yield *servers, gateway
@@ -199,8 +205,9 @@ def test_a_server_that_ends_after_the_last_token_has_finished(two, answer):
     assert second.requests == []
 
 
-@pytest.mark.slow  # 7 s: so long a server may be silent
-def test_an_answer_that_hangs_goes_on_elsewhere(two, answer):
+@pytest.mark.slow  # 4 s: so long a server may be silent
+def test_an_answer_that_hangs_goes_on_elsewhere(two, answer, monkeypatch):
+    monkeypatch.setattr(health_watch, "PROBE_TIMEOUT_S", 2.0)
     first, second, gateway = two
     first.fault, first.fault_after = "hang", 9
     gateway.chat("s", USER)
@@ -211,15 +218,13 @@ def test_an_answer_that_hangs_goes_on_elsewhere(two, answer):
 
 def test_a_client_that_disconnects_ends_the_servers_work(two):
     first, _, gateway = two
-    first.delay_s = 0.05
+    first.allowed = 20
     body = {"model": "tiny", "messages": [USER], "stream": True}
-    url = f"{gateway.url}/s/s/v1/chat/completions"
-    with httpx.Client(timeout=30) as client, client.stream("POST", url, json=body) as response:
+    with gateway.client.stream("POST", "/s/s/v1/chat/completions", json=body) as response:
         next(line for line in response.iter_lines() if '"content":"I' in line)
-    wait_until(lambda: first.num_left == 1, seconds=10)
-    assert first.num_sent < len(first.answer)
+    wait_until(lambda: first.num_left == 1, "the end of the server's work")
     assert gateway.store.turns("s") == []
-    wait_until(lambda: gateway.store.failed_calls("s"), seconds=10)
+    wait_until(lambda: gateway.store.failed_calls("s"), "the failed call")
 
 
 # ---- streams for agents
@@ -247,7 +252,7 @@ def text_of(event):
         return "".join(p.get("text", "") for p in parts if not p.get("thought"))
     match event.get("type", "chunk"):
         case "chunk":
-            choice = (event["choices"] or [{}])[0]
+            choice = (event.get("choices") or [{}])[0]
             return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
         case "response.output_text.delta":
             return event["delta"]
@@ -256,8 +261,11 @@ def text_of(event):
     return ""
 
 
-def read(gateway, server, api, **more):
-    """Return a stream's events, and for each how many tokens its server had sent by then."""
+def read(gateway, server, api, *, on_text=lambda: None, **more):
+    """Return a stream's events, and for each how many tokens its server had sent by then.
+
+    on_text: called with every event that adds text.
+    """
     path, body = APIS[api]
     body = {"model": "tiny", "stream": True, **body, **more}
     found = []
@@ -266,14 +274,20 @@ def read(gateway, server, api, **more):
         for line in response.iter_lines():
             if line.startswith("data: {"):
                 found.append((json.loads(line[6:]), server.num_sent))
+                if text_of(found[-1][0]):
+                    on_text()
     return found
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_text_is_told_while_it_is_sampled(two, tiny, api):
     first, _, gateway = two
-    first.delay_s = 0.02
-    events = read(gateway, first, api)
+    first.allowed = 12
+
+    def go_on():
+        first.allowed += 12
+
+    events = read(gateway, first, api, on_text=go_on)
     pieces = [(text_of(event), num) for event, num in events if text_of(event)]
     assert "".join(text for text, _ in pieces) == TEXT
     assert "\ufffd" not in "".join(text for text, _ in pieces[:-1])
@@ -299,14 +313,16 @@ def test_thinking_and_calls_keep_their_places(two, tiny, api):
     first, _, gateway = two
     call = '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
     text = f"<think>\nWell, then.\n</think>\n\nI shall look.{call}<|im_end|>"
-    first.answer, first.delay_s = tiny[1].encode(text), 0.01
+    first.answer = tiny[1].encode(text)
+    first.allowed = len(first.answer) - 12
     tool = {
         "chat": TOOL,
         "responses": {"type": "function", **TOOL["function"]},
         "messages": {"name": "look", "input_schema": {"type": "object"}},
         "google": {"functionDeclarations": [{"name": "look"}]},
     }[api]
-    events = read(gateway, first, api, tools=[tool])
+    go_on = lambda: setattr(first, "allowed", len(first.answer))  # noqa: E731 - one line, one use
+    events = read(gateway, first, api, tools=[tool], on_text=go_on)
     said = "".join(text_of(event) for event, _ in events)
     assert said == "I shall look."
     joined = json.dumps([event for event, _ in events])
@@ -336,8 +352,8 @@ def test_thinking_and_calls_keep_their_places(two, tiny, api):
 
 
 def test_a_stream_goes_on_when_its_server_breaks(two, answer):
-    first, second, gateway = two
-    first.fault, first.fault_after, first.delay_s, second.delay_s = "cut", 20, 0.01, 0.01
+    first, _, gateway = two
+    first.fault, first.fault_after = "cut", 20
     events = read(gateway, first, "chat")
     assert "".join(text_of(event) for event, _ in events) == TEXT
     check_record(gateway, "s", answer)
@@ -346,11 +362,13 @@ def test_a_stream_goes_on_when_its_server_breaks(two, answer):
 def test_a_stream_whose_servers_all_fail_ends_with_an_error(two):
     first, second, gateway = two
     for server in (first, second):
-        server.delay_s, server.fault, server.num_faults = 0.02, "end", 100
-    first.fault_after, second.fault_after = 20, 0
-    asking = threading.Timer(0.3, lambda: setattr(first, "fault_after", 0))
-    asking.start()
-    events = [event for event, _ in read(gateway, first, "chat")]
+        server.fault, server.num_faults, server.fault_after = "end", 100, 0
+    first.fault_after = first.allowed = 20
+
+    def end():
+        first.fault_after, first.allowed = 0, len(first.answer)
+
+    events = [event for event, _ in read(gateway, first, "chat", on_text=end)]
     assert "".join(map(text_of, events[:-1])).startswith("It was")
     assert "in the middle" in events[-1]["error"]["message"]
     assert gateway.store.turns("s") == []
@@ -380,36 +398,37 @@ def test_what_the_rest_may_change_is_held_back(text, stops, settled):
 
 def test_a_killed_server_loses_no_token(tiny, tmp_path):
     answer = [65 + i % 26 for i in range(300)] + tiny[1].encode("<|im_end|>")
-    logs = [tmp_path / "first", tmp_path / "second"]
+    logs, gate = [tmp_path / "first", tmp_path / "second"], tmp_path / "gate"
     with contextlib.ExitStack() as stack:
         processes, urls = [], []
         for log in logs:
-            with socket.create_server(("127.0.0.1", 0)) as found:
-                port = found.getsockname()[1]
+            port = stack.enter_context(reserved_port())
             command = [sys.executable, str(Path(__file__).with_name("token_server.py"))]
-            command += ["--port", str(port), "--delay", "0.005", "--log", str(log), "--"]
+            command += ["--port", str(port), "--log", str(log)]
+            command += ["--allowed", "100", "--gate", str(gate), "--"]
             process = stack.enter_context(subprocess.Popen([*command, *map(str, answer)]))
             stack.callback(process.kill)
             processes.append(process)
             urls.append(f"http://127.0.0.1:{port}")
         for url in urls:
-            wait_until(lambda url=url: is_up(url))
+            wait_until(lambda url=url: is_up(url), f"a server at {url}")
         options = {"answering": "tokens", "tokenizer": str(tiny[0]), "weights_tolerance": 0}
         gateway = stack.enter_context(running(tmp_path / "store", *urls, model="tiny", **options))
         asking = threading.Thread(target=lambda: gateway.chat("s", USER))
         asking.start()
-        wait_until(lambda: max(log.stat().st_size for log in logs) > 60)
+        wait_until(lambda: max(log.stat().st_size for log in logs) == 100, "a hundred tokens")
         killed = max((0, 1), key=lambda i: logs[i].stat().st_size)
         processes[killed].kill()
+        processes[killed].wait()
+        gate.touch()
         asking.join()
         check_record(gateway, "s", answer)
         sent = [log.stat().st_size for log in logs]
-        assert 60 < sent[killed] < len(answer)
+        assert sent[killed] == 100
         assert sum(sent) <= len(answer), "a token was sampled twice"
 
 
 def is_up(url):
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/health", timeout=1).status_code == 200
-    time.sleep(0.05)
+        return httpx.get(f"{url}/health", timeout=300).status_code == 200
     return False

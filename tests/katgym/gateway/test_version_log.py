@@ -8,12 +8,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import wait_until
 
 from katgym.gateway.answering.version_log import VersionLog
 from katgym.policies.version_span import check_spans
 
 from .scripted_server import ScriptedServer
-from .served_gateway import running, wait_until
+from .served_gateway import running
 
 
 class Clock:
@@ -87,7 +88,7 @@ def test_weights_that_move_under_a_call_are_two_spans(tmp_path, route):
             body = {"model": "tiny", "prompt": "say"}
         path = f"/s/s/v1/{route}"
         asked = pool.submit(gateway.client.post, path, json=body)
-        wait_until(lambda: server.num_calls == 1)
+        wait_until(lambda: server.num_calls == 1, "the call")
         gateway.owner("POST", "/control/pause")
         gateway.owner("POST", "/control/resume", version=3)
         server.is_held = False
@@ -113,7 +114,7 @@ def test_a_call_that_lives_through_a_new_adapter_is_all_of_the_one_it_asked(tmp_
             gateway.owner("POST", "/control/resume", version=1, model="mine@v1-0a")
             server.is_held = True
             asked = pool.submit(gateway.client.post, path, json=body)
-            wait_until(lambda: server.num_calls == 1)
+            wait_until(lambda: server.num_calls == 1, "the call")
             gateway.owner("POST", "/control/resume", version=2, model="mine@v2-0b")
             server.is_held = False
             assert asked.result().status_code == 200

@@ -1,6 +1,6 @@
 """A model server that streams token ids as vLLM does, and breaks in the middle when told to.
 
-    python token_server.py --port 8901 --delay 0.01 --log sent.bin -- 104 105 300
+    python token_server.py --port 8901 --allowed 2 --gate go --log sent.bin -- 104 105 300
 
 It knows one answer, and goes on with what follows of it on its prompt's end, so that an answer is
 the same wherever it was broken off. Not here: chats (`scripted_server.py`).
@@ -12,8 +12,10 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -42,7 +44,10 @@ class TokenServer:
         self.fault = ""
         self.fault_after = 0
         self.num_faults = 1
-        self.delay_s = 0.0
+        self.allowed = math.inf
+        """Tokens that it may have sent; streams wait with more."""
+        self.is_open: Callable[[], bool] = lambda: False
+        """Whether it may send more after all."""
         self.version = "7"
         """Label of its weights."""
         self.has_done = True
@@ -82,7 +87,6 @@ class TokenServer:
         self.requests.append({"prompt": prompt, "params": params, **body})
         sampled = self.rest(prompt)[: params["max_tokens"]]
         if not body.get("stream"):
-            await asyncio.sleep(self.delay_s * len(sampled))
             choices = [self.whole(prompt, sampled, params, i) for i in range(params.get("n", 1))]
             return JSONResponse({"choices": choices})
         if self.fault == "refuse":
@@ -127,12 +131,13 @@ class TokenServer:
         num_choices = params.get("n", 1)
         try:
             for place, token in enumerate(sampled):
+                while self.num_sent >= self.allowed and not self.is_open():
+                    await asyncio.sleep(0.005)
                 if self.fault and place >= self.fault_after and self.num_faults > 0:
                     self.num_faults -= 1
                     async for broken in self.break_off(prompt, place):
                         yield broken
                     return
-                await asyncio.sleep(self.delay_s)
                 is_last = place == len(sampled) - 1
                 reason = self.reason(sampled, params) if is_last else None
                 for index in range(num_choices):
@@ -171,12 +176,13 @@ class TokenServer:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--allowed", type=int, required=True)
+    parser.add_argument("--gate", type=Path, required=True)
     parser.add_argument("--log", required=True)
     parser.add_argument("answer", type=int, nargs="+")
     args = parser.parse_args()
     server = TokenServer(args.answer)
-    server.delay_s = args.delay
+    server.allowed, server.is_open = args.allowed, args.gate.exists
     with contextlib.closing(open(args.log, "ab", buffering=0)) as log:
         server.log = log.fileno()
         uvicorn.run(server.application(), port=args.port, log_level="critical", access_log=False)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from episode_play import Site, TokenPolicy, TokenSession, check_closed, forever, play
+from episode_play import Site, TokenPolicy, TokenSession, check_closed, forever, play, play_idle
+from idle_loop import run_idle
 
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import Message, assistant
@@ -26,7 +27,7 @@ from katgym.testing import ScriptedPolicy
 
 def test_time_that_ends_with_the_policy_truncates() -> None:
     env, policy = Site(), TokenPolicy(["a", "hang"])
-    rollout = play(env, policy, limits=Limits(timeout_s=1.0))
+    rollout = play_idle(env, policy, limits=Limits(timeout_s=1.0))
     assert (rollout.status, rollout.failure_kind) == (
         RolloutStatus.TRUNCATED,
         FailureKind.EPISODE_TIMEOUT,
@@ -37,7 +38,7 @@ def test_time_that_ends_with_the_policy_truncates() -> None:
 
 def test_a_long_game_is_truncated() -> None:
     env = Site(max_turns=1000)
-    rollout = play(env, ScriptedPolicy([], latency_s=0.2), limits=Limits(timeout_s=1.0))
+    rollout = play_idle(env, ScriptedPolicy([], latency_s=0.2), limits=Limits(timeout_s=1.0))
     assert rollout.failure_kind is FailureKind.EPISODE_TIMEOUT
     assert rollout.reward.value == 0.25
     assert 0 < rollout.num_turns < 1000
@@ -58,7 +59,7 @@ def test_time_that_ends_with_the_env_is_its_fault_and_no_score(
     hook: str, texts: list[Any], call: str
 ) -> None:
     env, policy = Site(f"hang:{hook}"), TokenPolicy(texts)
-    rollout = play(env, policy, limits=Limits(timeout_s=0.5))
+    rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5))
     assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT)
     assert (rollout.reward.is_valid, rollout.reward.value) == (False, None)
     assert rollout.reason == f"the env hung: its {call} had not ended when 0.5 s were up"
@@ -76,7 +77,7 @@ class Sticky(Site):
 @pytest.mark.parametrize("texts", [["end"], [PolicyError("down")]])
 def test_closing_that_hangs_is_bounded(texts: list[Any]) -> None:
     env, policy = Sticky(), TokenPolicy(texts)
-    rollout = play(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
+    rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
     kind = FailureKind.ENV_TIMEOUT if texts == ["end"] else FailureKind.POLICY_UNAVAILABLE
     assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
     check_closed(env, policy)
@@ -84,7 +85,7 @@ def test_closing_that_hangs_is_bounded(texts: list[Any]) -> None:
 
 def test_an_env_that_hangs_and_then_hangs_in_closing_too_is_left_to_itself() -> None:
     env, policy = Sticky("hang:setup"), TokenPolicy()
-    rollout = play(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
+    rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
     assert rollout.failure_kind is FailureKind.ENV_TIMEOUT
     assert rollout.reason == (
         "the env hung: its reset took no notice of the end of the episode's 0.5 s and was left to"
@@ -121,7 +122,7 @@ def test_an_env_that_swallows_its_cancellation_is_closed_and_left_to_itself() ->
             await asyncio.sleep(0.01)
         return rollout
 
-    rollout = asyncio.run(go())
+    rollout = run_idle(go())
     assert (rollout.failure_kind, rollout.messages) == (FailureKind.ENV_TIMEOUT, [])
     assert policy.contexts == []  # what came to its senses too late plays on with nobody
     check_closed(env, policy)
@@ -145,7 +146,7 @@ def test_an_env_whose_close_swallows_its_cancellation_is_its_fault() -> None:
             await asyncio.sleep(0.01)
         return rollout
 
-    rollout = asyncio.run(go())
+    rollout = run_idle(go())
     assert rollout.failure_kind is FailureKind.ENV_TIMEOUT
     assert rollout.reason.startswith("the env hung: its close took no notice of the end")
 
@@ -175,7 +176,7 @@ def test_a_policy_that_swallows_its_cancellation_is_its_fault() -> None:
             await asyncio.sleep(0.01)
         return rollout
 
-    rollout = asyncio.run(go())
+    rollout = run_idle(go())
     assert (rollout.failure_kind, rollout.num_turns) == (FailureKind.POLICY_TIMEOUT, 0)
     check_closed(env, policy)
 
@@ -200,7 +201,7 @@ def test_an_env_whose_thread_blocks_is_given_up(hook: str) -> None:
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
         return await run_rollout(env, policy, seed=0, limits=Limits(timeout_s=0.5))
 
-    rollout = asyncio.run(go())
+    rollout = run_idle(go())
     assert not is_released.is_set()
     is_released.set()
     assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT)
@@ -221,5 +222,5 @@ def test_an_env_that_blocks_the_event_loop_over_its_time_held_the_clock() -> Non
 
 
 def test_a_timeout_error_of_the_policys_own_is_its_bug() -> None:
-    rollout = play(Site(), TokenPolicy([TimeoutError("own")]), limits=Limits(timeout_s=5))
+    rollout = play_idle(Site(), TokenPolicy([TimeoutError("own")]), limits=Limits(timeout_s=5))
     assert rollout.failure_kind is FailureKind.POLICY_BUG

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from idle_loop import run_idle
+from waiting import wait_until_async
 
 import katgym
 from katgym.environment.env import Env
@@ -124,7 +126,7 @@ class WatcherSession(Session):
 
 
 def play(env: Env, policies: Mapping[str, Policy | str], **options: Any) -> dict[str, Rollout]:
-    return asyncio.run(run_match(env, policies, **{"seed": 0, **options}))
+    return run_idle(run_match(env, policies, **{"seed": 0, **options}))
 
 
 def pair(first: Sequence[Any], second: Sequence[Any]) -> dict[str, Watcher]:
@@ -278,7 +280,8 @@ def test_cancellation_closes_sessions_and_env_once() -> None:
 
     async def go() -> None:
         task = asyncio.create_task(run_match(env, policies, seed=0))
-        await asyncio.sleep(0.03)
+        seen = policies["first"].seen
+        await wait_until_async(lambda: len(seen) == 2, "the first seat to hang")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -81,6 +81,7 @@ def run(python: Path, *paths: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_an_installed_plugin_is_listed_checked_and_played(python: Path) -> None:
     found = run(python)
     assert Path(found.pop("where")).is_relative_to(python.parents[1])
@@ -88,6 +89,7 @@ def test_an_installed_plugin_is_listed_checked_and_played(python: Path) -> None:
     assert found == PLAYED
 
 
+@pytest.mark.slow
 def test_broken_neighbours_are_refused_and_the_plugin_plays_on(
     python: Path, plugin_tree: Any
 ) -> None:

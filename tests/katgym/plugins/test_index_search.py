@@ -82,6 +82,7 @@ def test_an_index_that_answers_something_else_is_an_error(
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_asks_pips_index(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.slow
 def test_a_hook_may_look_at_the_registry_while_it_is_loading(plugin_tree: Any) -> None:
     plugin_tree.add_plugin("alpha")
     source = """

@@ -5,11 +5,11 @@ Not here: the real language model (`test_smollm2.py`).
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 
 from byte_tokenizer import QWEN_TOKENS, byte_tokenizer
 from random_qwen import random_qwen
+from waiting import wait_until_async
 
 from katgym.policies.token_policy import Generated, TokenPolicy
 
@@ -122,16 +123,41 @@ def given_answers() -> type[GivenAnswers]:
     return GivenAnswers
 
 
+@contextlib.asynccontextmanager
+async def _held_after(policy: Any, num_tokens: int) -> AsyncIterator[None]:
+    engine, is_held, goes_on = policy.engine, threading.Event(), threading.Event()
+
+    def play_round() -> None:
+        if engine.batch.num_decoded >= num_tokens:
+            is_held.set()
+            goes_on.wait()
+        type(engine)._round(engine)
+
+    engine._round = play_round
+    try:
+        await wait_until_async(is_held.is_set, f"{num_tokens} tokens")
+        yield
+    finally:
+        goes_on.set()
+
+
+@pytest.fixture
+def held_after() -> Callable[..., contextlib.AbstractAsyncContextManager[None]]:
+    """Stop an `HfPolicy` between two tokens, once it has decoded so many, while a block runs."""
+    return _held_after
+
+
 class FakeServer:
     """A real HTTP server on localhost; `script` holds one answer per request, the last repeats.
 
     An answer is (status, body) or (status, body, headers); a body that is no str is sent as
-    JSON. A number before it is how many seconds to wait.
+    JSON. "hang" is none, until the server is closed.
     """
 
     def __init__(self) -> None:
         self.script: list[Any] = []
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self._is_over = threading.Event()
         fake = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -146,9 +172,9 @@ class FakeServer:
                 fake.requests.append((self.path, body, dict(self.headers.items())))
                 step = fake.script.pop(0) if len(fake.script) > 1 else fake.script[0]
                 step = step(body) if callable(step) else step
-                if isinstance(step[0], float):
-                    time.sleep(step[0])
-                    step = step[1:]
+                if step == "hang":
+                    fake._is_over.wait()
+                    return
                 status, content, *headers = step
                 data = (content if isinstance(content, str) else json.dumps(content)).encode()
                 try:
@@ -173,6 +199,7 @@ class FakeServer:
         self._thread.start()
 
     def close(self) -> None:
+        self._is_over.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import torch
+from waiting import wait_until_async
 
 from katgym.errors import PolicyError, UnknownNameError, UsageError
 from katgym.policies.base import Sampling
@@ -142,7 +143,7 @@ def test_a_cancelled_caller_frees_its_row(make_policy):
         long = asyncio.create_task(generate(policy, PROMPTS[0], max_tokens=100_000))
         queued = asyncio.create_task(generate(policy, PROMPTS[1], max_tokens=3))
         dropped = asyncio.create_task(generate(policy, PROMPTS[2], max_tokens=3))
-        await asyncio.sleep(0.1)
+        await wait_until_async(lambda: policy.engine.batch.num_decoded, "the first token")
         long.cancel()
         dropped.cancel()
         result = await queued
@@ -186,7 +187,7 @@ def test_close_fails_what_is_running_and_may_be_called_twice(make_policy):
 
     async def run():
         task = asyncio.create_task(generate(policy, PROMPTS[0], max_tokens=100_000))
-        await asyncio.sleep(0.05)
+        await wait_until_async(lambda: policy.engine.batch.num_decoded, "the first token")
         await policy.aclose()
         await policy.aclose()
         return await asyncio.gather(task, generate(policy, [1]), return_exceptions=True)
@@ -196,15 +197,18 @@ def test_close_fails_what_is_running_and_may_be_called_twice(make_policy):
     assert str(late) == "the policy is closed"
 
 
-def test_update_waits_for_running_requests_and_stamps_later_ones(make_policy, model):
+def test_update_waits_for_running_requests_and_stamps_later_ones(make_policy, model, held_after):
     policy = make_policy()
     weight = model.lm_head.weight
     saved = weight.detach().clone()
 
     async def run():
         first = asyncio.create_task(generate(policy, PROMPTS[1], max_tokens=30))
-        await asyncio.sleep(0.02)
-        await policy.update_weights(lambda: weight.data.mul_(0.5), policy_version=4)
+        async with held_after(policy, 10):
+            halve = policy.update_weights(lambda: weight.data.mul_(0.5), policy_version=4)
+            update = asyncio.create_task(halve)
+            await wait_until_async(lambda: policy.engine._updates, "the update")
+        await update
         return await first, await generate(policy, PROMPTS[1], max_tokens=30)
 
     try:

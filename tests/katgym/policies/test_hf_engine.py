@@ -115,13 +115,13 @@ def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):
 
 
 def test_requests_that_come_together_begin_with_one_prefill(model, monkeypatch):
-    monkeypatch.setattr(hf_engine, "_GAP_S", 0.3)  # of a machine that may be busy
+    monkeypatch.setattr(hf_engine, "_GAP_S", 300.0)  # the eighth, which fills a batch, ends it
 
     async def go():
         requests = [make_request(n, 5) for n in range(1, 9)]
         await asyncio.gather(*(engine.generate(request) for request in requests))
 
-    engine = BatchEngine(model)
+    engine = BatchEngine(model, HfEngineConfig(max_batch_size=8))
     shapes = []
     hook = model.register_forward_hook(
         lambda _, args, given, out: shapes.append(tuple(given["input_ids"].shape)),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 import torch
 from plain_rollout import plain_rollout
+from waiting import wait_until_async
 
 from katgym.environment.messages import user
 from katgym.play.rollout import Turn
@@ -43,12 +43,11 @@ def generate(policy, prompt, *, seed=0, max_tokens=20, session_id="s"):
     )
 
 
-async def wait_for_tokens(policy, num_tokens):
-    """Wait until so many tokens were decoded, all rows together."""
-    deadline = time.monotonic() + 60
-    while policy.engine.batch.num_decoded < num_tokens:
-        assert time.monotonic() < deadline, policy.engine.batch.num_decoded
-        await asyncio.sleep(0.001)
+async def begin_updates(policy, *updates):
+    """Ask for updates, while the policy is held; return what is to be awaited when it goes on."""
+    asked = asyncio.gather(*(policy.update_weights(fn, **options) for fn, options in updates))
+    await wait_until_async(lambda: len(policy.engine._updates) == len(updates), "the updates")
+    return asked
 
 
 def full_logprobs(model, prompt, generated):
@@ -58,7 +57,9 @@ def full_logprobs(model, prompt, generated):
     return logprobs.gather(1, torch.tensor(generated.token_ids)[:, None])[:, 0]
 
 
-def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, model, head):
+def test_an_immediate_update_splits_running_requests_into_exact_spans(
+    policy, model, head, held_after
+):
     prompts = [PROMPT, PROMPT, PROMPT[:17], PROMPT[5:], PROMPT]
 
     async def run():
@@ -66,10 +67,10 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, mo
             asyncio.create_task(generate(policy, p, seed=i, session_id=str(i), max_tokens=300))
             for i, p in enumerate(prompts)
         ]
-        await wait_for_tokens(policy, 200)
-        await policy.update_weights(
-            lambda: head.data.mul_(0.5), policy_version=7, is_immediate=True
-        )
+        async with held_after(policy, 200):
+            change = (lambda: head.data.mul_(0.5), {"policy_version": 7, "is_immediate": True})
+            updates = await begin_updates(policy, change)
+        await updates
         return await asyncio.gather(*tasks)
 
     old = head.detach().clone()
@@ -90,7 +91,9 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(policy, mo
             assert (found - recorded)[other].abs().max() > 1e-2
 
 
-def test_a_turns_record_tells_the_token_before_which_the_weights_changed(policy, context, tmp_path):
+def test_a_turns_record_tells_the_token_before_which_the_weights_changed(
+    policy, context, tmp_path, held_after
+):
     """From the engine through a session's turn and the store, back to what a learner reads."""
     sampled_before = []
 
@@ -100,8 +103,10 @@ def test_a_turns_record_tells_the_token_before_which_the_weights_changed(policy,
     async def run():
         session = policy.start(context(seed=1))
         asked = asyncio.create_task(session.complete([user("hi")], max_tokens=300))
-        await wait_for_tokens(policy, 10)
-        await policy.update_weights(change, policy_version=3, is_immediate=True)
+        async with held_after(policy, 10):
+            now = {"policy_version": 3, "is_immediate": True}
+            updates = await begin_updates(policy, (change, now))
+        await updates
         return await asked
 
     completion = asyncio.run(run())
@@ -132,12 +137,15 @@ def rollout_of(completion):
     return plain_rollout(turns=[turn])
 
 
-def test_an_immediate_update_without_a_change_changes_no_token(policy):
+@pytest.mark.slow
+def test_an_immediate_update_without_a_change_changes_no_token(policy, held_after):
     async def run(is_updated):
         task = asyncio.create_task(generate(policy, PROMPT, seed=3, max_tokens=200))
         if is_updated:
-            await wait_for_tokens(policy, policy.engine.batch.num_decoded + 20)
-            await policy.update_weights(lambda: None, policy_version=0, is_immediate=True)
+            async with held_after(policy, policy.engine.batch.num_decoded + 20):
+                now = {"policy_version": 0, "is_immediate": True}
+                updates = await begin_updates(policy, (lambda: None, now))
+            await updates
         return await task
 
     plain, updated = asyncio.run(run(False)), asyncio.run(run(True))
@@ -145,60 +153,61 @@ def test_an_immediate_update_without_a_change_changes_no_token(policy):
     assert updated.version_spans == one_span(0, 200)  # the weights are called the same
 
 
-def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(policy, head):
+def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(
+    policy, head, held_after
+):
     async def run():
         running = asyncio.create_task(generate(policy, PROMPT, max_tokens=300))
-        await wait_for_tokens(policy, 10)
         versions = []
-        updates = [
-            asyncio.create_task(
-                policy.update_weights(
-                    lambda v=version: versions.append((v, running.done())),
-                    policy_version=version,
-                    is_immediate=is_immediate,
-                )
+        changes = [
+            (
+                lambda v=version: versions.append((v, len(policy.engine._paused))),
+                {"policy_version": version, "is_immediate": is_immediate},
             )
             for version, is_immediate in ((1, True), (2, True), (3, False), (4, True))
         ]
-        await asyncio.sleep(0)
-        later = asyncio.create_task(generate(policy, PROMPT, session_id="later"))
-        await asyncio.gather(*updates)
+        async with held_after(policy, 10):
+            updates = await begin_updates(policy, *changes)
+            later = asyncio.create_task(generate(policy, PROMPT, session_id="later"))
+            await wait_until_async(lambda: policy.engine._waiting, "the later request")
+        await updates
         return versions, await running, await later
 
     versions, running, later = asyncio.run(run())
-    assert [version for version, _ in versions] == [1, 2, 3, 4]
-    assert [span.version for span in running.version_spans][:1] == [0]
-    assert {span.version for span in running.version_spans} <= {0, 1, 2}
-    assert running.version_spans[-1].version == 2
+    assert versions == [(1, 1), (2, 1), (3, 0), (4, 0)]  # and how many requests were set aside
+    assert [span.version for span in running.version_spans] == [0, 2]
     assert running.version_spans[-1].end == 300
     assert later.version_spans == one_span(4, 20)
 
 
-def test_weights_that_sampled_nothing_have_no_span(policy):
+def test_weights_that_sampled_nothing_have_no_span(policy, held_after):
     async def run():
         task = asyncio.create_task(generate(policy, PROMPT, max_tokens=200))
-        await wait_for_tokens(policy, 10)
-        await asyncio.gather(
-            *(
-                policy.update_weights(lambda: None, policy_version=v, is_immediate=True)
-                for v in (5, 6)
-            )
-        )
+        changes = [
+            (lambda: None, {"policy_version": version, "is_immediate": True}) for version in (5, 6)
+        ]
+        async with held_after(policy, 10):
+            updates = await begin_updates(policy, *changes)
+        await updates
         return await task
 
     result = asyncio.run(run())
     covered = [token for span in result.version_spans for token in range(span.start, span.end)]
     assert covered == list(range(200))
-    assert {span.version for span in result.version_spans} <= {0, 5, 6}
+    assert [span.version for span in result.version_spans] == [0, 6]
     assert all(span.start < span.end for span in result.version_spans)
 
 
-def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(policy, model):
+def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(
+    policy, model, held_after
+):
     async def run():
         task = asyncio.create_task(generate(policy, PROMPT, max_tokens=100))
-        await wait_for_tokens(policy, 10)
+        async with held_after(policy, 10):
+            now = {"policy_version": 1, "is_immediate": True}
+            updates = await begin_updates(policy, (lambda: 1 // 0, now))
         with pytest.raises(ZeroDivisionError):
-            await policy.update_weights(lambda: 1 // 0, policy_version=1, is_immediate=True)
+            await updates
         return await task
 
     result = asyncio.run(run())
@@ -207,19 +216,18 @@ def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(policy
     assert (found - torch.tensor(result.policy_logprobs)).abs().max() <= 1e-4
 
 
-def test_a_request_cancelled_around_an_immediate_update_is_dropped(policy):
+def test_a_request_cancelled_around_an_immediate_update_is_dropped(policy, held_after):
     async def run():
         tasks = [
             asyncio.create_task(generate(policy, PROMPT, session_id=str(i), max_tokens=100_000))
             for i in range(3)
         ]
-        await wait_for_tokens(policy, 10)
-        update = asyncio.create_task(
-            policy.update_weights(lambda: None, policy_version=1, is_immediate=True)
-        )
-        for task in tasks:
-            task.cancel()
-        await update
+        async with held_after(policy, 10):
+            now = {"policy_version": 1, "is_immediate": True}
+            updates = await begin_updates(policy, (lambda: None, now))
+            for task in tasks:
+                task.cancel()
+        await updates
         await asyncio.gather(*tasks, return_exceptions=True)
         return await generate(policy, PROMPT, max_tokens=3)
 

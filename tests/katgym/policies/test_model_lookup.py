@@ -71,7 +71,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def check(tmp_path: Path, *names: str) -> list[str]:
     """Return a line for each name, and what was loaded, from a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *names], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", CHILD, *names], capture_output=True, text=True, timeout=300,
         cwd=tmp_path, env={**os.environ, "HF_HOME": str(tmp_path / "home")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

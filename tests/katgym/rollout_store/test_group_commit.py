@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 
 import pytest
+from waiting import wait_until_async
 
 from katgym import Turn
 from katgym.errors import UsageError
@@ -56,7 +57,7 @@ def test_what_gathers_is_committed_together(store):
                 asyncio.ensure_future(writer.append("s", [turn(f"c{i}")], first=i))
                 for i in range(100)
             ]
-            await asyncio.sleep(0.1)
+            await wait_until_async(lambda: writer.busy_s, "the first group's transaction")
             assert not any(one.done() for one in gathered)
         await asyncio.gather(*gathered)
 
@@ -73,7 +74,7 @@ def test_a_faulty_write_takes_no_other_with_it(store):
         await writer.create_session(SessionRecord(session_id="s"))
         with locked(store):
             first = asyncio.ensure_future(writer.append("s", [turn("a")]))
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: writer.busy_s, "the first one's transaction")
             others = [
                 writer.append("nobody", [turn("x")], on_commit=lambda: taken_up.append("x")),
                 writer.append("s", [turn("b")], first=1, on_commit=lambda: taken_up.append("b")),
@@ -82,7 +83,7 @@ def test_a_faulty_write_takes_no_other_with_it(store):
                 writer.update_session("s", status=SessionStatus.FINISHED),
             ]
             gathering = asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: writer.num_waiting == 5, "the others to gather")
         await first
         return await gathering
 
@@ -103,7 +104,7 @@ def test_a_cancelled_write_is_committed_before_its_caller_ends(store):
             task = asyncio.ensure_future(
                 writer.append("s", [turn("a")], on_commit=lambda: taken_up.append("a"))
             )
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: writer.busy_s, "its transaction")
             task.cancel()
             await asyncio.sleep(0.05)
             assert not task.done()

@@ -154,6 +154,7 @@ def steps_of(ops: dict[str, int]) -> st.SearchStrategy[list[tuple[str, int]]]:
 STEPS = st.one_of(steps_of(OPS), steps_of(OPS | COPIES))
 
 
+@pytest.mark.slow
 @given(steps=STEPS)
 @settings(max_examples=12, suppress_health_check=list(HealthCheck))
 def test_whatever_happens_every_complete_group_is_yielded_once(
@@ -222,16 +223,20 @@ def test_of_a_store_full_of_groups_what_was_taken_first_is_not_told(store: Rollo
     assert names(again, 1000) == [f"g{n}" for n in range(30, 100)]
 
 
-def test_a_session_that_nobody_ends_is_looked_at_when_it_is_overdue(store: RolloutStore) -> None:
-    open_ = {"status": SessionStatus.OPEN, "group_id": "g"}
-    add(store, "a", deadline_s=time.time() - GRADING_S + 0.3, **open_)
+def test_a_session_that_nobody_ends_is_looked_at_when_it_is_overdue(
+    store: RolloutStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = 1e9
+    monkeypatch.setattr(time, "time", lambda: clock_s)
+    open_ = {"status": SessionStatus.OPEN, "deadline_s": clock_s - GRADING_S + 0.3}
+    add(store, "a", group_id="g", **open_)
     add(store, "b", group_id="g", reward=1.0)
-    add(store, "h", metadata=HELD_OUT, **{**open_, "deadline_s": time.time() - GRADING_S + 0.3})
+    add(store, "h", group_id="g", metadata=HELD_OUT, **open_)
     cursor = GroupCursor(store, group_size=2)
     assert (names(cursor), cursor.held_out()) == ([], [])
     assert [(g.group_id, g.open_sessions) for g in cursor.incomplete()] == [("g", ["a"])]
     state = cursor.state_dict()
-    time.sleep(0.4)
+    clock_s += 0.4
     assert names(cursor) == ["g"]
     assert [rollout.episode_id for rollout in cursor.held_out()] == ["h"]
     again = GroupCursor(store, group_size=2)

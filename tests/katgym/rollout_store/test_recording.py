@@ -139,6 +139,7 @@ def test_a_played_rollout_comes_back_as_it_was(store: RolloutStore, end: str) ->
         store.seal()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(rollout=rollouts_of_loop())
 def test_any_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
@@ -148,6 +149,7 @@ def test_any_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
         assert Rollout.from_json(plain_json(rollout)).to_json() == plain_json(rollout)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(rollout=rollouts_of_loop())
 def test_any_rollout_comes_back_out_of_both_kinds_of_files(rollout: Rollout) -> None:

@@ -31,7 +31,7 @@ def start(*args: object) -> subprocess.Popen[bytes]:
 def test_no_write_of_several_processes_is_lost(tmp_path: Path) -> None:
     processes = [start("append", tmp_path, name, 150) for name in ("a", "b", "c")]
     for process in processes:
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=300)
         assert process.returncode == 0
         assert out.split() == [b"%d" % index for index in range(150)]
     with RolloutStore.open(tmp_path) as store:
@@ -54,7 +54,7 @@ def test_a_kill_in_the_middle_loses_nothing_that_returned(tmp_path: Path) -> Non
     killed.stdout.close()
     assert killed.wait() == -signal.SIGKILL
     told = int(rest[-1] if rest else last)
-    assert other.communicate(timeout=120)[0].split()[-1] == b"299"
+    assert other.communicate(timeout=300)[0].split()[-1] == b"299"
     with RolloutStore.open(tmp_path) as store:
         found = [t.tokens.prompt_ids[0] for t in store.turns("dies") if t.tokens]
         assert found[: told + 1] == list(range(told + 1))
@@ -80,7 +80,7 @@ def test_a_kill_while_sealing_loses_and_doubles_nothing(tmp_path: Path, step: st
         add(store, "open", status=SessionStatus.OPEN)
         before = {s.record.session_id: s for s in store.each()}
     process = start("seal", tmp_path, step)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     with RolloutStore.open(tmp_path) as store:
         after = {s.record.session_id: s for s in store.each()}
@@ -102,7 +102,7 @@ def test_a_kill_while_dropping_brings_nothing_back(tmp_path: Path) -> None:
         add(store, "old")
         store.seal()
     process = start("collect", tmp_path, "dropped")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert len(list((tmp_path / "finished").glob("*.parquet"))) == 2
     with RolloutStore.open(tmp_path) as store:

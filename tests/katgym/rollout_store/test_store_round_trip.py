@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_rollouts_of_loop import version_spans
@@ -71,6 +72,7 @@ def bits(turns: Sequence[Turn]) -> list[bytes]:
     return [struct.pack(f"<{len(found)}d", *found) for found in logprobs]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(drawn=sessions(), metadata=JSON, reward=st.none() | st.floats(-10, 10))
 @example(drawn=[], metadata={}, reward=None)

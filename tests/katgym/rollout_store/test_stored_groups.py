@@ -139,9 +139,9 @@ def test_a_session_counts_as_ended_some_time_after_its_deadline(store: RolloutSt
     add(store, "a", group_id="g", reward=1.0, ended_s=5.0)
     now_s = time.time()
     late = {"status": SessionStatus.OPEN, "reward": 1.0}
-    add(store, "b", group_id="g", deadline_s=now_s - GRADING_S + 60, **late)
+    add(store, "b", group_id="g", deadline_s=now_s - GRADING_S + 3600, **late)
     assert found(store, group_size=2) == []
-    add(store, "c", group_id="g", deadline_s=now_s - GRADING_S - 60, **late)
+    add(store, "c", group_id="g", deadline_s=now_s - GRADING_S - 3600, **late)
     ((_, group),) = stored_groups(store, group_size=2)
     assert group.rewards == [1.0]  # nobody ended it: its reward does not count
     assert [r.failure_kind for r in group.rollouts] == [None, FailureKind.CANCELLED]

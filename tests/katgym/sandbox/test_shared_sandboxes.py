@@ -86,7 +86,7 @@ def test_closing_while_sandboxes_are_being_made_leaves_nothing_open() -> None:
         time.sleep(delay_s)
         close_shared_backends()
         for maker in makers:
-            maker.join(20)
+            maker.join(300)
             assert not maker.is_alive()
         with pytest.raises(SandboxError, match="were closed"):
             asyncio.run(shared.enforcement())

@@ -34,8 +34,10 @@ def test_work_of_several_event_loops_runs_on_one_thread() -> None:
 def test_work_that_the_end_comes_before_raises_and_its_own_end_is_waited_for() -> None:
     thread = LoopThread("the server", closed=GoneError)
     worker, ended = thread.wait(find_thread()), []
+    has_begun = threading.Event()
 
     async def hold() -> None:
+        has_begun.set()
         try:
             await asyncio.sleep(3600)
         finally:
@@ -44,7 +46,7 @@ def test_work_that_the_end_comes_before_raises_and_its_own_end_is_waited_for() -
 
     async def stop_meanwhile() -> None:
         held = asyncio.create_task(thread.run(hold()))
-        await thread.run(asyncio.sleep(0.01))
+        await asyncio.to_thread(has_begun.wait)
         await asyncio.to_thread(thread.stop)
         assert ended == [True]
         await held

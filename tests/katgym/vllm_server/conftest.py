@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import HANG_S, wait_until
 
 from katgym.vllm_server import VllmServerConfig
 
@@ -31,7 +32,7 @@ def make_config(fake_python: Path, tmp_path: Path) -> Callable[..., VllmServerCo
     """Settings of a fake server that does what its model is called."""
 
     def make(model: str, **options: object) -> VllmServerConfig:
-        settings = {"start_timeout_s": 120.0, "stop_timeout_s": 1.0, "device": "cpu"}
+        settings = {"start_timeout_s": 300.0, "stop_timeout_s": 1.0, "device": "cpu"}
         settings |= {"log_file": tmp_path / "server.log", **options}
         return VllmServerConfig(model=model, python=str(fake_python), **settings)  # type: ignore[arg-type]  # of any field
 
@@ -43,16 +44,16 @@ def pids(log: Path, *, num_started: int = 1) -> list[int]:
 
     num_started: which of the servers that wrote to the log, one after the other.
     """
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = re.findall(r"^pids: (.+)$", log.read_text() if log.exists() else "", re.MULTILINE)
-        if len(found) >= num_started:
-            return [int(pid) for pid in found[num_started - 1].split()]
-        time.sleep(0.05)
-    raise AssertionError(f"no pids in {log}: {log.read_text() if log.exists() else 'no log'}")
+
+    def found() -> list[str]:
+        told = log.read_text() if log.exists() else ""
+        return re.findall(r"^pids: (.+)\n", told, re.MULTILINE)[num_started - 1 : num_started]
+
+    (line,) = wait_until(found, f"pids in {log}")
+    return [int(pid) for pid in line.split()]
 
 
-def left(processes: list[int], *, within_s: float = 10.0) -> list[int]:
+def left(processes: list[int], *, within_s: float = HANG_S) -> list[int]:
     """Return which processes still run after a time; waits no longer than it must."""
     deadline = time.monotonic() + within_s
     while True:

@@ -1,8 +1,8 @@
 """Stands in for `python -m vllm...` where a test needs a process: a real server, without a model.
 
 What it does is the model's name: `healthy`, `stubborn` (ignores TERM, and so does its child, which
-has a session of its own), `slow` (never healthy), `crash` (is healthy, then ends), or the text of
-the error it fails with.
+has a session of its own), `slow` (never healthy), or the text of the error it fails with. Asked for
+`/crash` it ends.
 """
 
 import http.server
@@ -11,11 +11,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
-CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+CHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -23,6 +22,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-length", "0")
         self.end_headers()
+        if self.path == "/crash":
+            print("RuntimeError: the engine died", flush=True)
+            os._exit(3)
 
     def log_message(self, *args):
         pass
@@ -33,16 +35,14 @@ def main(arguments):
     model, port = Path(options["--model"]).name, int(options["--port"])
     print("arguments:", *arguments, flush=True)
     print("dev mode:", os.environ.get("VLLM_SERVER_DEV_MODE"), flush=True)
-    if model not in ("healthy", "stubborn", "slow", "crash"):
+    if model not in ("healthy", "stubborn", "slow"):
         raise SystemExit(model)
     if model == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", CHILD], start_new_session=model == "stubborn")
     print("pids:", os.getppid(), os.getpid(), child.pid, flush=True)
     if model == "slow":
-        time.sleep(600)
-    if model == "crash":
-        threading.Timer(1.0, lambda: (print("RuntimeError: the engine died"), os._exit(3))).start()
+        time.sleep(3600)
     http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 

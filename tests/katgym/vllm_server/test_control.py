@@ -103,7 +103,7 @@ def test_each_call_is_what_vllm_expects(told):
         await control.set_weight_version("8")
         await control.load_lora("a", Path("/adapters/a"))
         await control.unload_lora("a")
-        await control.reload_weights(Path("/weights"), timeout_s=5.0)
+        await control.reload_weights(Path("/weights"), timeout_s=300.0)
         return [
             await control.reset_prefix_cache(),
             await control.weight_version(),
@@ -117,7 +117,7 @@ def test_each_call_is_what_vllm_expects(told):
         ("/v1/unload_lora_adapter", {"lora_name": "a"}),
         (
             "/collective_rpc",
-            {"method": "reload_weights", "kwargs": {"weights_path": "/weights"}, "timeout": 5.0},
+            {"method": "reload_weights", "kwargs": {"weights_path": "/weights"}, "timeout": 300.0},
         ),
     ]
     assert [path for path, body in told.calls if not body][:2] == [

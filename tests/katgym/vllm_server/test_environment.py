@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.errors import InfrastructureError, UsageError
@@ -25,6 +26,7 @@ echo "$@" >> "{calls}"
 if [ -e "{calls}.fail" ] && [ "$2" = pip ]; then echo "no network" >&2; exit 1; fi
 if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "{python}" "$3/bin/python"; fi
 if [ "$2" = venv ]; then sleep 0.3; fi
+if [ -e "{calls}.hang" ]; then sleep 3600; fi
 case "$2" in *requires*) echo "aiohttp>=3" ;; esac
 """
 
@@ -121,11 +123,13 @@ def test_a_killed_maker_holds_up_nobody(fake, cache):
     )
     environ = {**os.environ, "KATGYM_CACHE": str(cache)}
     command = [sys.executable, "-c", code, python]
+    hanging = calls.with_name("calls.hang")
+    hanging.touch()
     maker = subprocess.Popen(command, env=environ, start_new_session=True)
-    while not calls.exists():
-        assert maker.poll() is None
+    wait_until(calls.exists, "the maker's first step")
     os.killpg(maker.pid, signal.SIGKILL)  # its child is not to write on
-    maker.wait()
+    assert maker.wait() == -signal.SIGKILL
+    hanging.unlink()
     assert install(Device.CPU, python=python).exists()
 
 

@@ -9,8 +9,11 @@ import socket
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
+from waiting import wait_until_async
 
 from katgym.errors import InfrastructureError, UsageError
 from katgym.vllm_server import ServerError, VllmServer
@@ -60,9 +63,10 @@ def test_a_restart_keeps_the_port(make_config, pids_of, left_of):
 
 
 def test_a_server_that_ends_by_itself_is_noticed(make_config, pids_of, left_of):
-    with VllmServer(make_config("crash")) as server:
+    with VllmServer(make_config("healthy")) as server:
         processes = pids_of(server.log_file)
-        assert server.wait(timeout_s=120) == 3
+        httpx.get(f"{server.url}/crash", timeout=300)
+        assert server.wait(timeout_s=300) == 3
         with pytest.raises(ServerError, match=r"(?s)exit code 3.*RuntimeError: the engine died"):
             server.check()
     assert left_of(processes) == []
@@ -73,9 +77,10 @@ def test_a_temporary_log_is_kept_for_a_server_that_ended_by_itself(make_config):
         log = server.log_file
         assert log.exists()
     assert not log.exists()
-    with VllmServer(make_config("crash", log_file=None)) as server:
+    with VllmServer(make_config("healthy", log_file=None)) as server:
         log = server.log_file
-        server.wait(timeout_s=120)
+        httpx.get(f"{server.url}/crash", timeout=300)
+        assert server.wait(timeout_s=300) == 3
     assert "the engine died" in log.read_text()
     log.unlink()
 
@@ -105,10 +110,14 @@ def test_a_server_that_does_not_start_says_why_and_what_to_do(make_config, said,
 
 
 def test_a_server_that_is_never_ready_is_ended(make_config, pids_of, left_of):
-    server = VllmServer(make_config("slow", start_timeout_s=1.5))
-    with pytest.raises(ServerError, match=r"was not healthy after 1\.5 s"):
-        server.start()
-    assert left_of(pids_of(server.log_file)) == []
+    server = VllmServer(make_config("slow"))
+    with ThreadPoolExecutor() as pool:
+        starting = pool.submit(server.start)
+        processes = pids_of(server.log_file)
+        object.__setattr__(server.config, "start_timeout_s", 0.5)
+        with pytest.raises(ServerError, match=r"was not healthy after 0\.5 s"):
+            starting.result()
+    assert left_of(processes) == []
 
 
 def test_a_cancelled_start_leaves_nothing(make_config, pids_of, left_of):
@@ -120,8 +129,7 @@ def test_a_cancelled_start_leaves_nothing(make_config, pids_of, left_of):
 
     async def run():
         task = asyncio.create_task(enter())
-        while not server.is_alive:
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: server.is_alive, "the server's process")
         processes = await asyncio.to_thread(pids_of, server.log_file)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -180,7 +188,7 @@ OWNER = """
     )
     with VllmServer(config):
         print("serving", flush=True)
-        time.sleep(600)
+        time.sleep(3600)
 """
 
 

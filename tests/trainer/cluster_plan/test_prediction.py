@@ -200,6 +200,7 @@ def test_a_file_with_stages_is_refused(config: Path, capsys: pytest.CaptureFixtu
     assert "has stages" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_of_ray_vllm_or_transformers_is_imported(config: Path) -> None:
     code = (
         "import sys; from katgym.cli.main import main;"

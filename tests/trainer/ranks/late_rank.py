@@ -1,4 +1,4 @@
-"""A rank that joins after RANK times so many seconds, though ranks answer each other in four."""
+"""A rank that joins after RANK times so many seconds, though ranks answer each other in 30."""
 
 import os
 import sys
@@ -7,5 +7,5 @@ import time
 from katgym_trainer.ranks.ranks import Ranks
 
 time.sleep(float(sys.argv[1]) * int(os.environ["RANK"]))
-with Ranks.join(timeout_s=4) as ranks:
+with Ranks.join(timeout_s=30) as ranks:
     print(ranks.gather(ranks.number))

@@ -419,7 +419,7 @@ def main() -> None:
     torch.set_num_threads(1)
     wanted = sys.argv[2:]
     found: dict[str, Any] = {}
-    with Ranks.join(timeout_s=60) as ranks:
+    with Ranks.join(timeout_s=600) as ranks:
         for name, run in cases(ranks, Path(sys.argv[1])):
             if wanted and not any(each in name for each in wanted):
                 continue

@@ -7,13 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from waiting import wait_until
 
 TIMES = ("time/", "rate/", "memory/", "rollout/model_share")
 ON_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -32,18 +32,30 @@ def start(
 
 def start_each(num_ranks: int, script: str, *told: str) -> list[subprocess.Popen[str]]:
     """Start the ranks of a run as torchrun does, without one that ends all when one ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(num_ranks)}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), *told],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(num_ranks)
-    ]  # fmt: skip
+    place = {"PYTHONPATH": os.pathsep.join(sys.path), "WORLD_SIZE": str(num_ranks)}
+    with held_port() as port:
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.getsockname()[1])}
+        return [
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name(script)), *told],
+                env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                pass_fds=(port.fileno(),),
+            )
+            for rank in range(num_ranks)
+        ]  # fmt: skip
+
+
+def held_port() -> socket.socket:
+    """Return a socket that keeps a port free for who asks for it by its number.
+
+    Nobody is given the port who asks for any, as long as the socket is open here or in a process
+    that has inherited it; ranks can listen there, as this one does not.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("", 0))
+    return held
 
 
 def rank_pids(torchrun: int) -> dict[str, int]:
@@ -57,15 +69,17 @@ def rank_pids(torchrun: int) -> dict[str, int]:
 
 def wait_for_checkpoints(run: subprocess.Popen[str], out: Path, num: int = 2) -> None:
     """Return once a run has written so many."""
-    until = time.monotonic() + 120
-    while len(list((out / "checkpoints").glob("step-*"))) < num:
+
+    def has_them() -> bool:
         assert run.poll() is None, run.communicate()[1]
-        assert time.monotonic() < until
-        time.sleep(0.1)
+        return len(list((out / "checkpoints").glob("step-*"))) >= num
+
+    wait_until(has_them, "checkpoints")
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -58,7 +58,7 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(config: Path, tmp_pat
     other.kill()
     other.communicate()
     run.terminate()
-    _, told = run.communicate(timeout=90)
+    _, told = run.communicate(timeout=600)
     assert run.returncode != 0
     assert "rank 0 of 2: rank 1 died or does not answer within 1800 s" in " ".join(told.split())
 
@@ -67,7 +67,7 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(config: Path, tmp_pat
         if path.name != "step-000002":
             shutil.rmtree(path)
     run = start(2, "rl", config, out, "--steps", "4", "--json", script=SCRIPT)
-    printed, told = run.communicate(timeout=120)
+    printed, told = run.communicate(timeout=600)
     assert run.returncode == 0, told
     assert [json.loads(printed)[name] for name in ("resumed_from", "step")] == [2, 4]
     shutil.rmtree(out / "model")
@@ -85,11 +85,11 @@ def test_steps_after_a_killed_rank_are_bit_for_bit_those_of_an_undisturbed_run(
     wait_for_checkpoints(run, out, 1)
     other.kill()
     other.communicate()
-    run.communicate(timeout=90)
+    run.communicate(timeout=600)
     num_steps = str(len(metrics(out)) + 3)  # of which two at least are sampled anew
     for folder in (out, undisturbed):
         for rank in start_each(2, SCRIPT, *told, str(folder), "--steps", num_steps):
-            _, said = rank.communicate(timeout=120)
+            _, said = rank.communicate(timeout=600)
             assert rank.returncode == 0, said
     assert_equal(out, undisturbed)
 
@@ -102,7 +102,7 @@ def test_servers_get_the_weights_of_all_ranks(train: str, config: Path, tmp_path
         text = config_text(tmp_path / "tiny", steps=2, rollouts="max_staleness = 1", train=train)
         config.write_text(text.replace("[policy]\n", policy))
         run = start(2, "rl", config, tmp_path / "run", script=SCRIPT)
-        _, told = run.communicate(timeout=120)
+        _, told = run.communicate(timeout=600)
         assert run.returncode == 0, told
         assert (server.num_updates, server.version) == (4, "2")  # at the start twice
         served = dict(server.model.named_parameters())
@@ -116,16 +116,19 @@ def test_servers_get_the_weights_of_all_ranks(train: str, config: Path, tmp_path
 def test_held_out_tasks_and_ctrl_c_are_the_first_ranks(config: Path, tmp_path: Path) -> None:
     out, evaluate = tmp_path / "run", "[evaluate]\nevery_steps = 2\nnum_tasks = 2"
     config.write_text(config_text(tmp_path / "tiny", steps=5000, more=evaluate))
-    run = start(2, "rl", config, out, script=SCRIPT)
+    # Not by torchrun, which kills who has not ended half a minute after its signal.
+    run, other = start_each(2, SCRIPT, "train", "rl", str(config), "--out", str(out))
     wait_for_checkpoints(run, out)
-    run.send_signal(signal.SIGINT)
-    _, told = run.communicate(timeout=90)
-    assert run.returncode != 0, told
+    for rank in (run, other):
+        rank.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=600)
+    other.communicate(timeout=600)
+    assert run.returncode == other.returncode == 130, told
     num = len(metrics(out))
     assert f"stopped after step {num}; go on with" in " ".join(told.split())
     assert (out / "checkpoints" / f"step-{num:06d}").exists()
     run = start(2, "rl", config, out, "--steps", str(num + 1), script=SCRIPT)
-    _, told = run.communicate(timeout=90)
+    _, told = run.communicate(timeout=600)
     assert run.returncode == 0, told
     best = json.loads((out / "best.json").read_text())["models"][-1]
     kept = out / "best" / f"step-{best['step']:06d}"
@@ -133,16 +136,16 @@ def test_held_out_tasks_and_ctrl_c_are_the_first_ranks(config: Path, tmp_path: P
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.slow  # 45 s: torchrun waits half a minute before it kills what does not end
+@pytest.mark.slow  # 110 s: a minute until it counts as hung, and torchrun waits for half of one
 def test_a_rank_that_hangs_ends_the_run_and_is_named(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    config.write_text(config.read_text() + "\n[trainer.ranks]\ntimeout_s = 8\n")
+    config.write_text(config.read_text() + "\n[trainer.ranks]\ntimeout_s = 60\n")
     run = start(3, "rl", config, out, "--set", "train.num_steps=100000", script=SCRIPT)
     wait_for_checkpoints(run, out, 1)
     pids = rank_pids(run.pid)
     os.kill(pids["1"], signal.SIGSTOP)
-    _, told = run.communicate(timeout=100)
+    _, told = run.communicate(timeout=600)
     assert run.returncode != 0
-    words = "of 3: rank 1 died or does not answer within 8 s"  # said by both, unless one is slow
+    words = "of 3: rank 1 died or does not answer within 60 s"  # said by both, unless one is slow
     assert words in " ".join(told.split()), told
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,14 @@ from typing import Any, cast
 
 import pytest
 from byte_tokenizer import byte_tokenizer
-from started_ranks import ON_RANKS, assert_close, metrics, rank_pids, start, wait_for_checkpoints
+from started_ranks import (
+    ON_RANKS,
+    assert_close,
+    metrics,
+    start,
+    start_each,
+    wait_for_checkpoints,
+)
 from tiny_qwen import tiny_qwen
 
 from katgym.cli.main import main
@@ -77,10 +82,13 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(tmp_path: Path) -> No
 
     # A rank is killed in mid run: the other says so and ends.
     out = tmp_path / "two"
-    run = start(2, "sft", config, out, "--set", "train.num_steps=100000")
+    more = ("--set", "train.num_steps=100000", "--set", "checkpoint.max_checkpoints=99999")
+    command = ("train", "sft", str(config), "--out", str(out))
+    run, other = start_each(2, "rl_process.py", *command, *more)
     wait_for_checkpoints(run, out)
-    os.kill(rank_pids(run.pid)["1"], signal.SIGKILL)
-    _, told = run.communicate(timeout=90)
+    other.kill()
+    other.communicate()
+    _, told = run.communicate(timeout=600)
     assert run.returncode != 0
     told = " ".join(told.split())
     assert "rank 0 of 2: rank 1 died or does not answer within 1800 s" in told
@@ -91,7 +99,7 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(tmp_path: Path) -> No
         if path.name != "step-000002":
             shutil.rmtree(path)
     run = start(2, "sft", config, out, "--steps", "4", "--json")
-    printed, told = run.communicate(timeout=200)
+    printed, told = run.communicate(timeout=600)
     assert run.returncode == 0, told
     result = json.loads(printed)  # of the first rank alone
     assert (result["resumed_from"], result["step"]) == (2, 4)
@@ -102,7 +110,7 @@ def test_a_run_on_ranks_is_that_of_one_process_and_goes_on(tmp_path: Path) -> No
     assert main(["train", "sft", str(config), "--out", str(out)]) == 0
     assert_close(out, tmp_path / "one", names=NAMES, limit=1e-4)
     run = start(4, "sft", config, tmp_path / "four")
-    _, told = run.communicate(timeout=300)
+    _, told = run.communicate(timeout=600)
     assert run.returncode == 0, told
     assert_close(tmp_path / "four", tmp_path / "one", names=NAMES, limit=1e-4)
     assert metrics(tmp_path / "four")[-1]["train/rank_balance"] < 2

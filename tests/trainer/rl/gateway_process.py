@@ -14,7 +14,7 @@ from pathlib import Path
 
 KEY = "owner-key"
 ENVIRONMENT = {"KATGYM_GATEWAY_KEY": KEY, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-_DEADLINE_S = 120.0
+_DEADLINE_S = 300.0
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ Not here: deltas themselves (`tests/katgym/vllm_server/test_weight_delta.py`); a
 from __future__ import annotations
 
 import asyncio
+import functools
 import http.client
 import os
 import signal
@@ -28,6 +29,8 @@ from katgym.vllm_server.weight_receiver import WeightReceiver
 from katgym_trainer.config.server_config import ServerConfig
 from katgym_trainer.weight_sync.delta_sync import DeltaSync, delta_file
 from katgym_trainer.weight_sync.probe import WeightSyncError
+
+get, put, post = (functools.partial(ask, timeout=300) for ask in (httpx.get, httpx.put, httpx.post))
 
 
 @pytest.fixture
@@ -136,7 +139,7 @@ def test_what_is_wrong_is_told(place, tmp_path):
     with pytest.raises(WeightSyncError, match="answered 401: the key is another one"):
         push(place, 1)
     odd = {"authorization": "Bearer gehe\u00efm".encode("latin-1")}
-    assert httpx.get(receiver.url + "/weights", headers=odd).status_code == 401
+    assert get(receiver.url + "/weights", headers=odd).status_code == 401
     receiver.key = ""
     for length in ("-1", "many"):
         client = http.client.HTTPConnection(receiver.url.removeprefix("http://"))
@@ -145,13 +148,13 @@ def test_what_is_wrong_is_told(place, tmp_path):
         assert (told.status, b"how many bytes" in told.read()) == (411, True)
         client.close()
     elsewhere = {"files": {"/etc/hostname": "0" * 64}}
-    told = httpx.post(receiver.url + "/weights/v1", json=elsewhere)
+    told = post(receiver.url + "/weights/v1", json=elsewhere)
     assert (told.status_code, "not the name of a file" in told.text) == (400, True)
     for path, status in (("/weights/v1/..%2fx", 404), ("/weights/v1/../x", 404), ("/x", 404)):
-        assert httpx.put(receiver.url + path, content=b"x").status_code == status
-    told = httpx.post(receiver.url + "/weights/v1", json={"files": {"a.safetensors": "0" * 64}})
+        assert put(receiver.url + path, content=b"x").status_code == status
+    told = post(receiver.url + "/weights/v1", json={"files": {"a.safetensors": "0" * 64}})
     assert (told.status_code, "send the whole file" in told.text) == (409, True)
-    assert httpx.post(receiver.url + "/weights/v1", content=b"[").status_code == 400
+    assert post(receiver.url + "/weights/v1", content=b"[").status_code == 400
     gone = DeltaSync([server.url], "tiny", receivers=["http://127.0.0.1:9"], folder=folder)
 
     async def send():
@@ -185,14 +188,14 @@ def test_the_command_receives_until_it_is_stopped(tmp_path, capsys):
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         content = b"0123"
-        assert httpx.put(f"{url}/weights/v1/a.json", content=content).status_code == 200
+        assert put(f"{url}/weights/v1/a.json", content=content).status_code == 200
         (tmp_path / "a").write_bytes(content)
         files = {"a.json": sha256_of(tmp_path / "a")}
-        told = httpx.post(f"{url}/weights/v1", json={"files": files}).json()
+        told = post(f"{url}/weights/v1", json={"files": files}).json()
         assert (Path(told["folder"]) / "a.json").read_bytes() == content
-        assert httpx.get(f"{url}/weights").json()["files"] == files
+        assert get(f"{url}/weights").json()["files"] == files
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.communicate()

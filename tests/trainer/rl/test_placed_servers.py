@@ -22,6 +22,7 @@ import pytest
 from hf_server import HfServer
 from hf_server_process import python_for
 from rl_play import save_model
+from waiting import wait_until_async
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import InfrastructureError, UsageError
@@ -118,9 +119,7 @@ def server_pids(url: str) -> list[int]:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not is_so():
-            await asyncio.sleep(0.05)
+    await wait_until_async(is_so, "what servers and nodes do", limit_s=900)
 
 
 def check_journal(path: Path) -> None:
@@ -159,7 +158,7 @@ def test_servers_that_die_with_process_or_node_come_back_elsewhere_with_the_newe
             assert {urlsplit(url).hostname for url in urls} == addresses
             for url in urls:
                 for route in ("/pause", "/sleep", "/collective_rpc", "/update_weight_version"):
-                    assert httpx.post(f"{url}{route}", json={}).status_code == 401
+                    assert httpx.post(f"{url}{route}", json={}, timeout=300).status_code == 401
             assert first[0].token not in str(first) and first[2].token == ""
             assert [await ask(pool, name) for name in "abc"] == [4, 4, 4]
             assert (await step())["sync/difference"] < 1e-4
@@ -187,7 +186,7 @@ def test_servers_that_die_with_process_or_node_come_back_elsewhere_with_the_newe
             assert {state.version for state in pool.states()} == {3}
             assert [await ask(pool, name) for name in "defghi"] == [4] * 6
             last = [state.url for state in pool.states()[:2]]
-        assert [server_pids(url) for url in (*urls, *last)] == [[]] * 4
+        await until(lambda: not any(server_pids(url) for url in (*urls, *last)))
 
     with HfServer(model) as there:
         asyncio.run(go(there))
@@ -217,7 +216,7 @@ def test_why_a_server_does_not_start_is_told_with_its_node(nodes: Nodes, tmp_pat
     python.chmod(0o755)
 
     async def start(model: str, file: Path | None) -> None:
-        placement = Placement(name="it", gpus=1, shared_file=file, patience_s=60.0)
+        placement = Placement(name="it", gpus=1, shared_file=file, patience_s=600.0)
         config = VllmServerConfig(model=model, python=str(python))
         async with RayServer(config, token="s3cret", placement=placement):
             pass

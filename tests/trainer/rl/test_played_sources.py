@@ -73,6 +73,7 @@ def test_what_cannot_be_collected_is_told() -> None:
         DataConfig()
 
 
+@pytest.mark.slow
 def test_a_model_is_fine_tuned_on_the_best_it_played(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

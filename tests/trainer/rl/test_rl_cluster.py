@@ -11,19 +11,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from held_run import hold, let_go
 from hf_server import HfServer
 from hf_server_process import python_for
 from rl_play import config_text, save_model
+from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.rollout_store import RolloutStore
 
+LIMIT_S = 900.0
+"""Of a run: it starts Ray and several Pythons with torch."""
 HOOKS = """
 import pluggy
 
@@ -99,7 +102,16 @@ def servers(model: Path) -> list[int]:
 
 def lines(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def wait_for_steps(run: Path, num: int, process: subprocess.Popen[str]) -> None:
+    def are_there() -> bool:
+        assert process.poll() is None, process.communicate()
+        return len(lines(run)) >= num
+
+    wait_until(are_there, f"{num} steps", limit_s=LIMIT_S)
 
 
 def check_kept(run: Path, *, steps: int) -> None:
@@ -123,7 +135,7 @@ def test_workers_play_what_is_trained_on_with_the_newest_weights(
         config = write(tmp_path, model, server.url, steps=3, staleness=staleness)
         config.write_text(config.read_text() + evaluate)
         process = start(config)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, output
     assert "placing rollout workers" in output
     found = lines(tmp_path / "run")
@@ -131,7 +143,7 @@ def test_workers_play_what_is_trained_on_with_the_newest_weights(
     assert max(line["rollout/max_staleness"] for line in found) <= staleness
     assert all(line["rollout/num_invalid"] == 0 for line in found)
     check_kept(tmp_path / "run", steps=3)
-    assert workers(tmp_path) == []
+    wait_until(lambda: not workers(tmp_path), "the workers' end")
     told = json.loads((tmp_path / "run/cluster.json").read_text())
     # With staleness groups of a step that does not come are given up at the end.
     assert sum(worker["num_calls"] for worker in told["workers"]) >= 12 + 2 * 5
@@ -153,27 +165,24 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
     run = tmp_path / "run"
     with HfServer(model) as server:
         config = write(tmp_path, model, server.url, steps=5, staleness=1)
+        config.write_text(config.read_text() + hold(tmp_path, 1, 2, 3))
         process = start(config)
-        # 1. Workers are killed while the run goes on.
+        # 1. Workers are killed in the middle of the run, one after another.
         killed: set[int] = set()
-        deadline = time.monotonic() + 240
-        while len(killed) < 2 or not lines(run):
-            assert process.poll() is None and time.monotonic() < deadline
-            for pid in set(workers(tmp_path)) - killed:
-                if len(killed) < 2 and lines(run):
-                    with contextlib.suppress(ProcessLookupError):  # it may just have ended
-                        os.kill(pid, signal.SIGKILL)
-                        killed.add(pid)
-                    break
-            time.sleep(0.5)
+        for step in (1, 2):
+            wait_for_steps(run, step, process)
+            others = wait_until(lambda: set(workers(tmp_path)) - killed, "another worker")
+            pid = min(others)
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+            let_go(tmp_path, step)
         # 2. The run is killed, and goes on where it was.
-        while len(lines(run)) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for_steps(run, 3, process)
         process.kill()
         process.communicate()
+        let_go(tmp_path, 3)
         process = start(config)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, output
     assert [line["step"] for line in lines(run)] == list(range(1, 6))
     check_kept(run, steps=5)
@@ -192,17 +201,16 @@ def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
     text = text.replace(
         "[rollouts]", "[[policy.servers]]\n[[policy.servers]]\ngpus = 0\n\n[rollouts]"
     )
-    config.write_text(text.replace("rollout_workers = 2", "rollout_workers = 1"))
+    text = text.replace("rollout_workers = 2", "rollout_workers = 1")
+    config.write_text(text + hold(tmp_path, 1))
     process = start(config)
-    deadline = time.monotonic() + 240
-    while not lines(run):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for_steps(run, 1, process)
     killed = servers(model)
     for pid in killed:
         with contextlib.suppress(ProcessLookupError):  # it ends with the one before it
             os.kill(pid, signal.SIGKILL)
-    output, _ = process.communicate(timeout=240)
+    let_go(tmp_path, 1)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     assert len(killed) == 2
     assert lines(run)[-1]["sync/num_restarts"] == 2
@@ -225,13 +233,13 @@ def test_a_run_without_workers_plays_on_servers_that_ray_has_placed(
     text = text.replace("[rollouts]", "[[policy.servers]]\ngpus = 0\n\n[rollouts]")
     config.write_text(text.replace("rollout_workers = 2", "rollout_workers = 0"))
     process = start(config)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     assert "placing" not in output
     check_kept(tmp_path / "run", steps=1)
     told = json.loads((tmp_path / "run/cluster.json").read_text())
     assert told["workers"] == [] and "(node " in told["servers"][0]["place"]
-    assert servers(model) == []
+    wait_until(lambda: not servers(model), "the servers' end")
 
 
 @pytest.mark.slow
@@ -244,7 +252,7 @@ def test_without_a_cluster_nothing_of_ray_is_imported(model: Path, tmp_path: Pat
     with HfServer(model) as server:
         write(tmp_path, model, server.url, steps=1, staleness=0, cluster="")
         process = start(tmp_path / "rl.toml", module="driver")
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
 
 
@@ -266,11 +274,11 @@ def test_a_server_on_the_trainers_devices_sleeps_while_a_gang_of_ranks_trains(
     text = config.read_text().replace('uri = "vllm:#tiny"\n', f'uri = "vllm"\n{tags}')
     config.write_text(text + GANG)
     process = start(config)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     found = lines(tmp_path / "run")
     assert [line["time/asleep_s"] > 0 for line in found] == [True, True]
     assert all(line["sync/difference"] <= 1e-4 for line in found)
     assert all(line["rollout/num_invalid"] == 0 for line in found)
     check_kept(tmp_path / "run", steps=2)
-    assert servers(model) == []
+    wait_until(lambda: not servers(model), "the servers' end")

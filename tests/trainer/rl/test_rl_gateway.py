@@ -7,12 +7,12 @@ The model server is `hf_server.py`. Not here: a real vLLM (`test_rl_gateway_vllm
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +20,16 @@ from typing import Any
 
 import pytest
 from gateway_process import ENVIRONMENT, KEY, gateway_of, started
+from held_run import hold, let_go
 from hf_server import HfServer
 from rl_play import save_model
+from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.gateway import GatewayClient
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.store_folders import store_folders
+from katgym_trainer.rollouts.store_cursors import StoreCursors, find_stores
 
 AGENTS = Path(__file__).parent / "agents" / "play_digits.py"
 CONFIG = """
@@ -147,22 +150,23 @@ def test_agents_play_with_each_steps_weights_and_versions_are_counted(place: Pla
 def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> None:
     pytest.importorskip("openai", reason="needs the package 'openai'")
     command = [sys.executable, "-m", "katgym", *place.command(steps=6)]
-    environment = {**os.environ, **ENVIRONMENT}
+    config = place.folder / "rl.toml"
+    config.write_text(config.read_text() + hold(place.folder, 3))
+    path = os.pathsep.join([str(place.folder), ENVIRONMENT["PYTHONPATH"]])
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path}
     with place.agents():
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 240
-        while len(place.metrics()) < 3:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: len(place.metrics()) == 3 or process.poll() is not None, "three steps")
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+        let_go(place.folder, 3)
         rewards = {line["step"]: line["rollout/reward"] for line in place.metrics()}
         version = place.told("status")["version"]
-        # Of a step after the last checkpoint, of the next, or on its way still.
-        assert version in (2, 3, 4)
+        # Of the last checkpoint, or of the step after that, which may be on its way still.
+        assert version in (2, 3)
         again = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
     assert again.returncode == 0, again.stderr
     lines = place.metrics()
@@ -192,7 +196,9 @@ def test_several_servers_shards_and_gateways_train_one_model(place: Place, tmp_p
         text = text.replace("[rollouts]", f"{servers}[rollouts]")
         command = ["train", "rl", str(config), "--out", str(place.run)]
         here = started([sys.executable, str(AGENTS), "3", "2"], KATGYM_GATEWAY_URL=url)
+        stores = [find_stores(str(folder)) for folder in (sharded, place.store)]
         with place.agents(), here:
+            wait_until(lambda: all(map(num_groups, stores)), "a group in each")
             config.write_text(text)
             assert main(command) == 0
             config.write_text(text.replace("num_steps = 3", "num_steps = 5"))
@@ -217,6 +223,12 @@ def test_several_servers_shards_and_gateways_train_one_model(place: Place, tmp_p
     assert sum(read) == len(trained) and min(read[0] + read[1], read[2]) > 0
 
 
+def num_groups(stores: list[Path]) -> int:
+    """Return how many groups are complete."""
+    with contextlib.closing(StoreCursors(stores, group_size=3)) as cursors:
+        return len(list(cursors.groups()))
+
+
 def failed(place: Place, capsys: pytest.CaptureFixture[str], code: int, **told: str) -> str:
     """Run the command, and return what it says."""
     capsys.readouterr()
@@ -224,6 +236,7 @@ def failed(place: Place, capsys: pytest.CaptureFixture[str], code: int, **told: 
     return " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_not_there_is_told_with_what_to_start(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +256,7 @@ def test_a_wrong_key_is_told(
     assert "does not know this key: set KATGYM_GATEWAY_KEY" in text
 
 
+@pytest.mark.slow
 def test_a_gateway_of_another_run_is_refused(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +267,7 @@ def test_a_gateway_of_another_run_is_refused(
     assert place.told("status")["is_paused"] is False
 
 
+@pytest.mark.slow
 def test_a_gateway_in_front_of_a_server_without_weights_is_refused(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,7 +119,7 @@ def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run
     run.until(lambda: run.num_requests(1, sampled) >= num_sampled + NUM_ROLLOUTS)
 
     run.process.send_signal(signal.SIGINT)
-    _, err = run.process.communicate(timeout=400)
+    _, err = run.process.communicate(timeout=600)
     assert run.process.returncode == 128 + signal.SIGINT, err
     lines = run.metrics()
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))

@@ -100,8 +100,8 @@ def test_a_server_that_dies_is_started_again_with_the_weights_it_had(
         assert len(servers) > 1
         url = (run / "train.log").read_text().split("vLLM serves 'trained' at ")[1].split()[0]
         for route in ("/pause", "/sleep", "/collective_rpc", "/v1/completions"):
-            assert httpx.post(f"{url}{route}", json={}).status_code == 401
-        assert httpx.get(f"{url}/health").status_code == 200
+            assert httpx.post(f"{url}{route}", json={}, timeout=300).status_code == 401
+        assert httpx.get(f"{url}/health", timeout=300).status_code == 200
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
         _, err = process.communicate(timeout=600)

@@ -12,8 +12,7 @@ import copy
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from hf_server import HfServer
 from hf_server_process import python_for
 from peft import PeftModel
 from rl_play import config_text, register_env, save_model
+from waiting import HANG_S, wait_until, wait_until_async
 
 from katgym.cli.main import main
 from katgym.policies.base import Sampling
@@ -66,16 +66,22 @@ def section(server: HfServer, tags: str) -> str:
     return f'[[policy.servers]]\nurl = "{server.url}#tiny"\ntags = {tags}\n'
 
 
+def lines_at(metrics: Path, step: int) -> int:
+    """Return how many lines a run has as soon as it has a step's."""
+    if step:
+        wait_until(lambda: metrics.read_text().count("\n") >= step, f"the line of step {step}")
+    return metrics.read_text().count("\n")
+
+
 @pytest.mark.slow
 def test_a_step_trains_while_weights_are_on_their_way(model: Path, tmp_path: Path) -> None:
     class SlowServer(HfServer):
-        """Takes long to read weights, and looks whether a run has steps meanwhile."""
+        """Reads weights once their step has its line."""
 
         def _reload(self, body: Any) -> dict[str, Any]:
-            lines = tmp_path / "run/metrics.jsonl"
-            time.sleep(0.7)
             path = Path(body["kwargs"]["weights_path"])
-            noted.append((path.name, len(lines.read_text().splitlines()), path.exists()))
+            num_lines = lines_at(tmp_path / "run/metrics.jsonl", int(path.name[1:]))
+            noted.append((path.name, num_lines, path.exists()))
             return super()._reload(body)
 
     noted: list[tuple[str, int, bool]] = []
@@ -88,7 +94,7 @@ def test_a_step_trains_while_weights_are_on_their_way(model: Path, tmp_path: Pat
 
 
 class LoraServer(HfServer):
-    """Has adapters, each a model of its own; they take long to load."""
+    """Has adapters, each a model of its own; it loads them once their step has its line."""
 
     def __init__(self, folder: Path, metrics: Path) -> None:
         super().__init__(folder)
@@ -100,9 +106,8 @@ class LoraServer(HfServer):
 
     def reply(self, path: str, body: Any, query: str = "") -> Any:
         if path == "/v1/load_lora_adapter":
-            time.sleep(0.7)
-            num_steps = len(self._metrics.read_text().splitlines())
-            self.noted.append((body["lora_name"].split("-")[0], num_steps))
+            name = body["lora_name"].split("-")[0]
+            self.noted.append((name, lines_at(self._metrics, int(name.split("@v")[1]))))
             base = copy.deepcopy(self.model)
             self.loaded[body["lora_name"]] = PeftModel.from_pretrained(base, body["lora_path"])
             card = {"id": body["lora_name"], "root": body["lora_path"], "parent": "base"}
@@ -251,12 +256,6 @@ class Pool:
         return await self.pool.push(self.trainer.num_steps)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(240):
-        while not is_so():
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_on(
     model: Path, tmp_path: Path
@@ -271,7 +270,7 @@ def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_
                 own.trainer.step_rows([])
             metrics = await own.pool.push(1)
             assert metrics["sync/difference"] < 1e-4
-            await until(lambda: own.url(0) != first)
+            await wait_until_async(lambda: own.url(0) != first, "another server")
             metrics = await own.step()
             assert (metrics["sync/num_restarts"], own.trainer.num_steps) == (1, 2)
             assert metrics["time/asleep_s"] > 0
@@ -282,8 +281,21 @@ def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_
     asyncio.run(go())
 
 
+class HaltingServer(HfServer):
+    """Stands still when it has sampled so many tokens, until it is put to sleep."""
+
+    num_left = 0
+
+    def model_of(self, name: str) -> Any:
+        self.num_left -= 1
+        if self.num_left == 0:
+            self._is_running.clear()
+        return super().model_of(name)
+
+
+@pytest.mark.slow
 def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_path: Path) -> None:
-    async def go(first: HfServer, second: HfServer) -> None:
+    async def go(first: HaltingServer, second: HfServer) -> None:
         servers = (
             ServerConfig(tags=SHARED, url=f"{first.url}#tiny"),
             ServerConfig(url=f"{second.url}#tiny"),
@@ -296,6 +308,7 @@ def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_pa
         with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
             pool = await ServerPool(trainer, config, folder=tmp_path).start()
             try:
+                first.num_left = 100
                 asking = [
                     asyncio.create_task(
                         pool.policy.generate(
@@ -305,7 +318,7 @@ def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_pa
                     )
                     for name in "ab"
                 ]  # fmt: skip
-                await asyncio.sleep(0.3)
+                await wait_until_async(lambda: not first._is_running.is_set(), "its standing still")
                 async with pool.training():
                     both = await asyncio.gather(*asking)  # also what the first had
                     assert second.num_sampled == 2
@@ -320,7 +333,7 @@ def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_pa
         assert len(one.token_ids) == len(one.policy_logprobs) == 300
         assert list(one.policy_logprobs) == pytest.approx(list(other.policy_logprobs), abs=1e-4)
 
-    with HfServer(model) as first, HfServer(model) as second:
+    with HaltingServer(model) as first, HfServer(model) as second:
         asyncio.run(go(first, second))
 
 
@@ -378,7 +391,7 @@ def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
             fail.touch()
             async with own.pool.training():  # it gets no weights meanwhile
                 own.kill(0)
-                await until(lambda: own.started(0) != first)
+                await wait_until_async(lambda: own.started(0) != first, "another server")
                 own.kill(0)
             metrics = await own.pool.push(own.trainer.num_steps)
             assert metrics["sync/num_restarts"] == 3  # one did not start
@@ -400,7 +413,7 @@ def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Pat
                 waiting = asyncio.create_task(own.ask("a"))
                 own.kill(0)
             with pytest.raises(IsADirectoryError):
-                await asyncio.wait_for(waiting, 240)
+                await asyncio.wait_for(waiting, HANG_S)
             with pytest.raises(IsADirectoryError):
                 await own.ask("b")
             with pytest.raises(IsADirectoryError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,6 +16,7 @@ from gateway_process import KEY, gateway_of
 from hf_server import HfServer
 from made_rollouts import record, rollout_of, turn
 from rl_play import ENV_ID, register_env, save_model
+from waiting import HANG_S
 
 from katgym import VersionSpan
 from katgym.cli.main import main
@@ -71,7 +72,7 @@ def stream_of(
 
 
 def played(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 120))
+    asyncio.run(asyncio.wait_for(work(), HANG_S))
 
 
 def names(taken: object) -> list[str]:
@@ -86,12 +87,16 @@ def test_complete_groups_are_taken_once_in_the_order_of_their_end(tmp_path: Path
     async def play() -> None:
         async with stream_of(tmp_path) as stream:
             assert names(await stream.take()) == ["a", "b"]
-            adding = threading.Timer(0.3, put, (tmp_path, "d"))
-            adding.start()
-            taken = await stream.take()  # waits for the second
+            looks = itertools.count(1)
+
+            def put_d() -> bool:
+                if next(looks) == 2:  # c was there at the first
+                    put(tmp_path, "d")
+                return False
+
+            taken = await stream.take(put_d)  # waits for the second
             assert names(taken) == ["c", "d"]
-            assert taken.wait_s >= 0.2
-            adding.join()
+            assert taken.wait_s >= 0.9  # it rested between looks
             state = json.loads(json.dumps(stream.state_dict()))
         put(tmp_path, "e")
         put(tmp_path, "f")
@@ -121,6 +126,7 @@ def test_groups_of_weights_that_are_too_old_are_left_out_and_counted(tmp_path: P
     played(play)
 
 
+@pytest.mark.slow
 def test_a_killed_run_that_leaves_a_group_out_again_has_it_replaced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,11 +162,11 @@ def test_a_killed_run_that_leaves_a_group_out_again_has_it_replaced_once(
 
 def test_a_stop_ends_the_wait_and_leaves_what_was_found_to_the_next_process(tmp_path: Path) -> None:
     put(tmp_path, "a")
-    began = time.perf_counter()
+    asked = itertools.count()
 
     async def play() -> None:
         async with stream_of(tmp_path) as stream:
-            taken = await stream.take(lambda: time.perf_counter() - began > 0.2)
+            taken = await stream.take(lambda: next(asked) == 1)
             assert list(taken.groups) == []
             state = stream.state_dict()
             assert state["num_taken"] == 0
@@ -326,10 +332,9 @@ def test_what_is_waited_for_is_told(
 
     played(lambda: play("1 of 2 are there; left out so far: 1 sandbox_error; no other has begun"))
     put(tmp_path, "half", num=1)
-    begin(tmp_path, "s", "half", created_s=time.time() - 100)
-    played(
-        lambda: play("1 groups are not complete: 'half' has 1 of 2 sessions ended, 's' is open (10")
-    )
+    begin(tmp_path, "s", "half", created_s=time.time() - 100_000)
+    told = "1 groups are not complete: 'half' has 1 of 2 sessions ended, 's' is open (100"
+    played(lambda: play(told))
 
 
 def test_a_session_that_nobody_ended_is_no_group_s_hindrance(tmp_path: Path) -> None:

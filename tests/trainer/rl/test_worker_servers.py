@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hf_server import HfServer
 from rl_play import save_model
+from waiting import HANG_S, wait_until_async
 
 from katgym.play.workers.player_pool import WorkerLostError
 from katgym.policies.base import Sampling
@@ -55,8 +56,7 @@ def test_an_adapter_and_its_version_are_told_together(model: Path) -> None:
             try:
                 server._is_running.clear()
                 asking = asyncio.create_task(ask(policy, "a"))
-                while not server.asked:
-                    await asyncio.sleep(0.01)
+                await wait_until_async(lambda: server.asked, "the server's being asked")
                 await policy.take_note([replace(first, model="mine@v5-0", version=5)])
                 server._is_running.set()
                 assert (await asking, await ask(policy, "b")) == (4, 5)
@@ -64,7 +64,7 @@ def test_an_adapter_and_its_version_are_told_together(model: Path) -> None:
             finally:
                 await policy.aclose()
 
-        asyncio.run(asyncio.wait_for(play(), 60))
+        asyncio.run(asyncio.wait_for(play(), HANG_S))
 
 
 def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
@@ -79,14 +79,16 @@ def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
                 asleep = replace(first, is_open=False)
                 await policy.take_note([asleep, policy._told[1].state])
                 asking = asyncio.create_task(ask(policy, "a"))
-                await asyncio.sleep(0.1)
+                for _ in range(50):  # it has come to where it waits
+                    await asyncio.sleep(0)
                 assert not asking.done()
                 await policy.take_note([replace(first, version=4), policy._told[1].state])
                 assert await asking == 4
                 # 2. It dies while it is asked: the other one, which has come up, is asked instead.
                 one._is_running.clear()
+                num_asked = len(one.asked)
                 asking = asyncio.create_task(ask(policy, "a"))
-                await asyncio.sleep(0.1)
+                await wait_until_async(lambda: len(one.asked) > num_asked, "its being asked")
                 down = replace(first, is_up=False, is_open=False)
                 await policy.take_note([down, state_of(two, model, version=5)])
                 assert await asking == 5
@@ -102,7 +104,7 @@ def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
             finally:
                 await policy.aclose()
 
-        asyncio.run(asyncio.wait_for(play(), 60))
+        asyncio.run(asyncio.wait_for(play(), HANG_S))
         assert (one.num_sampled, two.num_sampled) >= (2, 2)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 sys.path += sys.argv[1].split(":")  # katgym and what it needs, behind the agent's own packages
 
@@ -23,10 +24,19 @@ from katgym_envs.swe.agents.mini_swe_agent import SandboxEnvironment
 COMMANDS = [
     "cat shout.py && python3 -c 'import shout; print(shout.shout(\"a\"))'",
     "sed -i 's/lower/upper/' shout.py",
-    "cd / && sleep 60",
+    "cd / && sleep 3600",
     "pwd; cat /proc/1/environ; id -u",
     "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && cat shout.py",
 ]
+
+
+class Impatient(SandboxEnvironment):
+    """Gives what sleeps a second, and what has to end all it needs."""
+
+    def execute(self, action: Any, cwd: str = "", *, timeout: float | None = None) -> Any:
+        """Run a command."""
+        limit_s = 1.0 if "sleep" in action["command"] else timeout
+        return super().execute(action, cwd, timeout=limit_s)
 
 
 def main() -> None:
@@ -37,7 +47,7 @@ def main() -> None:
         outputs = [make_output("", [{"command": command}]) for command in COMMANDS]
         agent = DefaultAgent(
             DeterministicModel(outputs=outputs),
-            SandboxEnvironment(sandbox, timeout_s=1.0),
+            Impatient(sandbox, timeout_s=300.0),
             system_template="You repair code. You are in {{cwd}}.",
             instance_template="{{task}}",
             cost_limit=0,

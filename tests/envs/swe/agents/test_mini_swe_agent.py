@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[4]
 def test_the_agent_runs_unchanged_and_what_it_did_is_the_diff() -> None:
     python = ensure_venv(("mini-swe-agent==2.4.6",))
     path = ":".join([str(ROOT), str(ROOT / "envs"), str(Path(numpy.__file__).parents[1])])
-    done = subprocess.run([python, SCRIPT, path], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([python, SCRIPT, path], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["prompt"]["content"] == "You repair code. You are in /workspace."
@@ -29,5 +29,5 @@ def test_the_agent_runs_unchanged_and_what_it_did_is_the_diff() -> None:
     task, first, _, timeout, inside = told["seen"]
     assert task == "shout() whispers"
     assert "return text.lower()" in first and "\na\n" in first
-    assert "-1" in timeout and "stopped after 1" in timeout
+    assert "-1" in timeout and "stopped after " in timeout
     assert "/workspace" in inside and "1000" in inside and "Permission denied" in inside

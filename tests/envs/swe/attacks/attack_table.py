@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3] / "shared")]
 
 from attacks import toy_repository as toy
 from attacks.attack import Attack
@@ -35,7 +35,7 @@ async def collect(attacks: Iterable[Attack]) -> list[Row]:
     rows: list[Row] = []
     sandboxes = backend("local")
     try:
-        task = await toy.studied_task(sandboxes, timeout_s=5.0)
+        task = await toy.studied_task(sandboxes)
         for attack in attacks:
             by_exit, by_log = await plain_verdicts(attack, task, sandboxes)
             report = await grade_attack(attack, task, sandboxes)

@@ -7,6 +7,7 @@ a fresh sandbox. Not here: ours.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from katgym.sandbox import Sandbox, SandboxBackend, WorkspaceDiff
 from katgym.sandbox.base import SandboxFileError
@@ -17,11 +18,9 @@ from . import toy_repository as toy
 from .attack import Attack
 from .attack_run import LIMITS
 
-TIMEOUT_S = 5.0
-
 
 async def plain_verdicts(
-    attack: Attack, task: GradedTask, backend: SandboxBackend
+    attack: Attack, task: GradedTask, backend: SandboxBackend, *, timeout_s: float = 5.0
 ) -> tuple[bool, bool]:
     """Return whether the exit code, and whether the log, would have it resolved."""
     spec = test_spec(task.workspace, task.env, limits=LIMITS, is_warm=False)
@@ -33,8 +32,9 @@ async def plain_verdicts(
         except SandboxFileError:  # the disk is full of the patch, or a name is too long
             return False, False
         result = await sandbox.exec(
-            f"timeout {TIMEOUT_S:g} python -m pytest -rA {toy.TEST_PATH}",
+            f"timeout {timeout_s:g} python -m pytest -rA {toy.TEST_PATH}",
             env={"PYTHONPATH": "."},
+            limits=replace(LIMITS, wall_s=timeout_s + 120),
         )
     return result.exit_code == 0, _is_resolved_by_log(result.text())
 

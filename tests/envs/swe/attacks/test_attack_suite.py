@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import HANG_S
 
 from attacks import toy_repository as toy
 from attacks.attack import Attack
@@ -43,11 +44,11 @@ class Aftermath:
     left: list[str]
 
 
-def put_through(attacks: Iterable[Attack], timeout_s: float) -> Aftermath:
+def put_through(attacks: Iterable[Attack]) -> Aftermath:
     async def go() -> dict[str, GradeReport]:
         sandboxes = backend("local")
         try:
-            task = await toy.studied_task(sandboxes, timeout_s=timeout_s)
+            task = await toy.studied_task(sandboxes)
             return {a.name: await grade_attack(a, task, sandboxes, _coins(a)) for a in attacks}
         finally:
             await sandboxes.aclose()
@@ -80,9 +81,8 @@ def traces() -> set[str]:
     return found
 
 
-def check(attacks: list[Attack], *, timeout_s: float = 5.0) -> None:
-    """timeout_s: what some attacks let pass; others need it on a slow machine alone."""
-    aftermath = put_through(attacks, timeout_s)
+def check(attacks: list[Attack]) -> None:
+    aftermath = put_through(attacks)
     wrong = {
         a.name: f"{aftermath.reports[a.name].outcome}: {aftermath.reports[a.name].reason}"
         for a in attacks
@@ -102,7 +102,7 @@ def test_attacks_of_every_family_are_not_resolved():
 
 @pytest.mark.slow
 def test_honest_patches_are_resolved():
-    check(honest(), timeout_s=60.0)
+    check(honest())
 
 
 @pytest.mark.slow
@@ -126,10 +126,13 @@ def test_plain_graders_tell_honest_from_untouched_and_fall_for_an_attack():
     async def go() -> list[tuple[bool, bool]]:
         sandboxes = backend("local")
         try:
-            task = await toy.studied_task(sandboxes, timeout_s=5.0)
+            task = await toy.studied_task(sandboxes)
             by_name = {a.name: a for a in [*ATTACKS, *honest()]}
             names = ("gold", "comments-only", "always-equal-str", "exit-on-import")
-            return [await plain_verdicts(by_name[name], task, sandboxes) for name in names]
+            return [
+                await plain_verdicts(by_name[name], task, sandboxes, timeout_s=HANG_S)
+                for name in names
+            ]
         finally:
             await sandboxes.aclose()
 
@@ -152,7 +155,7 @@ def test_a_coin_a_test_wins_no_more_often_than_the_bound():
     async def go() -> list[Outcome]:
         sandboxes = backend("local")
         try:
-            task = await toy.studied_task(sandboxes, timeout_s=5.0)
+            task = await toy.studied_task(sandboxes)
             return [(await grade_attack(coin, task, sandboxes)).outcome for _ in range(60)]
         finally:
             await sandboxes.aclose()
@@ -167,7 +170,7 @@ def test_the_command_line_shows_chosen_attacks():
         [sys.executable, str(script), "--only", "comments-only"],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["comments-only", "False", "False", "failed"]

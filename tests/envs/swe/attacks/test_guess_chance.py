@@ -28,6 +28,7 @@ def test_beliefs_about_words_seldom_win(studied):
     assert {name for name, chance in passing.items() if chance >= BOUND} == set()
 
 
+@pytest.mark.slow
 def test_beliefs_about_numbers_and_lists_seldom_win(studied):
     found = guess_chance.shop_chances(studied[1], NUM_SCHEDULES)
     assert len(found) >= 8 and None not in found.values()

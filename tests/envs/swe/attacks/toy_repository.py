@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import replace
 
 from katgym.sandbox import SandboxBackend, layer_store
 from katgym.sandbox.venvs import ensure_venv
@@ -141,11 +140,11 @@ async def study(backend: SandboxBackend) -> HiddenTests:
     return await study_canaries(toy_task(hidden_tests()), gold, backend)
 
 
-async def studied_task(backend: SandboxBackend, *, timeout_s: float = 20.0) -> GradedTask:
+async def studied_task(backend: SandboxBackend) -> GradedTask:
     """Return the whole task; its canaries are studied once a process."""
     if not _studied:
         _studied.append(await study(backend))
-    return toy_task(replace(_studied[0], timeout_s=timeout_s))
+    return toy_task(_studied[0])
 
 
 _studied: list[HiddenTests] = []
@@ -164,7 +163,7 @@ def hidden_tests() -> HiddenTests:
             TestFunction(path=TEST_PATH, qualname=name)
             for name in re.findall(r"^def (test_\w+)", HIDDEN_TESTS, re.MULTILINE)
         ),
-        timeout_s=20.0,
+        timeout_s=300.0,
     )
 
 

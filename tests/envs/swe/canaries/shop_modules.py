@@ -161,7 +161,7 @@ def run_modules(folder: Path, modules: Mapping[str, bytes]) -> dict[str, dict[st
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".",
                "-p", "no:cacheprovider", "--tb=no", "--assert=plain", "--junitxml=junit.xml",
                *(f"{name}.py" for name in modules)]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     outcomes: dict[str, dict[str, list[str]]] = {name: {} for name in modules}
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):

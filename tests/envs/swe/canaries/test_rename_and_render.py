@@ -129,6 +129,7 @@ def test_canary_below_random_names_is_the_same_change(path: str) -> None:
         assert len(different) <= 2
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_any_canaries_apart_are_put_in_together_in_any_order(data: st.DataObject) -> None:

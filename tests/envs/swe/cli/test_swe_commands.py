@@ -101,12 +101,14 @@ def test_a_patch_is_graded_from_a_file_a_folder_and_standard_input(
     assert "is there already" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_grading_prints_what_a_person_needs(capsys: Capture) -> None:
     assert swe("grade", "--task", f"toy#{TASK}", "--patch", "gold") == 0
     text = capsys.readouterr().out
     assert f"{TASK}: resolved" in text and "to fix" in text and "canaries" in text
 
 
+@pytest.mark.slow
 def test_a_run_exports_its_patches(tmp_path: Path, capsys: Capture) -> None:
     run = tmp_path / "run"
     command = ["eval", "katgym/SWE-v0?tasks=toy", "--policy", "oracle", "--tasks", "2"]
@@ -132,6 +134,7 @@ def test_a_run_exports_its_patches(tmp_path: Path, capsys: Capture) -> None:
     assert "no attempt 3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_the_factory_its_subcommands_name_what_to_install() -> None:
     environment = {**os.environ, "KATGYM_PLUGINS": "katgym.swe"}
     command = [sys.executable, "-m", "katgym.cli.main", "swe"]

@@ -12,6 +12,7 @@ from attacks import toy_repository as toy
 from attacks.attack_run import patch_of
 from attacks.catalogue import ATTACKS
 from faulty_backend import BreakingBackend, FaultyBackend
+from waiting import wait_until_async
 
 from katgym.sandbox import (
     SandboxBackend,
@@ -50,6 +51,7 @@ def graded(patch: str | bytes | WorkspaceDiff, **changes: object) -> GradeReport
     return report
 
 
+@pytest.mark.slow
 def test_gold_is_resolved_with_everything_told():
     report = graded(patch_of(GOLD))
     assert report.outcome is Outcome.RESOLVED
@@ -65,6 +67,7 @@ def test_an_empty_patch_is_patch_empty_and_starts_nothing():
     assert (report.outcome, report.num_rounds) == (Outcome.PATCH_EMPTY, 0)
 
 
+@pytest.mark.slow
 def test_half_a_fix_is_partial():
     half = toy.SOURCE.replace(toy.BUG, '    if word == "city":\n        return "cities"\n')
     report = graded(patch_of({toy.SOURCE_PATH: half.encode()}))
@@ -104,6 +107,7 @@ def test_an_imported_task_may_be_graded_without_canaries_and_says_so():
     assert any("proves nothing" in text for text in report.suspicions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_faults", "outcome"), [(1, Outcome.RESOLVED), (99, Outcome.INFRA_ERROR)]
 )
@@ -120,6 +124,7 @@ def test_a_fault_of_the_sandboxes_is_tried_once_more(num_faults, outcome):
         assert report.fail_to_pass_fraction == 0.0
 
 
+@pytest.mark.slow
 def test_a_patch_that_breaks_its_sandboxes_is_failed():
     """What gold does not break is the patch's doing; else a policy could void what it fails."""
 
@@ -134,6 +139,7 @@ def test_a_patch_that_breaks_its_sandboxes_is_failed():
     assert report.reason.startswith("its code breaks the sandbox, gold does not: SandboxError")
 
 
+@pytest.mark.slow
 def test_sandboxes_that_gold_breaks_too_are_an_infrastructure_fault():
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> GradeReport:
         return await grade(task, patch_of(GOLD), backend=BreakingBackend(sandboxes, b""))
@@ -155,37 +161,37 @@ def test_an_interpreter_that_is_not_there_is_an_infrastructure_fault():
 
 
 def test_cancelling_leaves_nothing_running():
-    sleeper = (
-        toy.SOURCE
-        + "\nimport subprocess, time\nsubprocess.Popen(['sleep', '61.5'])\ntime.sleep(60)\n"
-    )
+    sleeper = toy.SOURCE + f"\nimport subprocess\nsubprocess.run(['sleep', '{SLEEP}'])\n"
 
-    async def work(sandboxes: SandboxBackend, task: GradedTask) -> tuple[bool, float]:
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> bool:
         running = asyncio.create_task(
             grade(task, patch_of({toy.SOURCE_PATH: sleeper.encode()}), backend=sandboxes)
         )
-        async with asyncio.timeout(20):
-            while not sleeping():
-                await asyncio.sleep(0.02)
+        await wait_until_async(sleeping, "the sleeper")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        return sleeping(), 0.0
+        return sleeping()
 
-    assert with_backend(work) == (False, 0.0)
+    assert with_backend(work) is False
+
+
+SLEEP = f"3600.{os.getpid()}"
+"""What nobody else on this machine sleeps for."""
 
 
 def sleeping() -> bool:
     """Return whether the sleeper's child lives anywhere on this machine."""
     for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
         try:
-            if b"sleep\x0061.5" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if f"sleep\0{SLEEP}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return True
         except OSError:
             continue
     return False
 
 
+@pytest.mark.slow
 def test_several_gradings_at_a_time_do_not_disturb_each_other():
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[Outcome]:
         patches = [patch_of(GOLD), patch_of({"README.md": b"x\n"})] * 3
@@ -200,6 +206,7 @@ def turned(hidden: HiddenTests) -> tuple[ValidCanary, ...]:
     return tuple(replace(c, spec={**c.spec, "kind": "operator"}) for c in hidden.canaries)
 
 
+@pytest.mark.slow
 def test_a_task_whose_canaries_can_be_told_is_no_verdict_unless_it_was_imported() -> None:
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[GradeReport]:
         told = replace(task, hidden=replace(task.hidden, canaries=turned(task.hidden)))
@@ -254,6 +261,7 @@ def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
     assert first == second + 1
 
 
+@pytest.mark.slow
 def test_no_blind_round_follows_one_that_shows_expected_values() -> None:
     """A fault in the second round that shows them: what the first try's blind round told stands."""
 

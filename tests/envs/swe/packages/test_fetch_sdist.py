@@ -56,6 +56,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [None, "own_backend"])
 def test_sdist_is_fetched_and_nothing_of_it_run(
     tmp_path: Path, index: Path, backend: str | None
@@ -83,6 +84,7 @@ def test_wrong_sha256_is_refused_and_not_kept(tmp_path: Path, index: Path) -> No
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []
 
 
+@pytest.mark.slow
 def test_spoilt_cache_is_fetched_again(
     tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +98,7 @@ def test_spoilt_cache_is_fetched_again(
     assert "has another sha256" in caplog.text
 
 
+@pytest.mark.slow
 def test_failures_of_the_index_are_told_apart(tmp_path: Path, index: Path) -> None:
     add_sdist(index, "lilac", "1.2")
     with pytest.raises(

@@ -109,6 +109,7 @@ def test_table_holds_packages_for_every_split() -> None:
     assert len({package.sha256 for package in list_packages().values()}) == len(splits)
 
 
+@pytest.mark.slow
 def test_tests_of_the_toy_repository_pass(tmp_path: Path) -> None:
     tree = open_toy()
     for path, content in tree.files.items():
@@ -116,7 +117,7 @@ def test_tests_of_the_toy_repository_pass(tmp_path: Path) -> None:
         (tmp_path / path).write_bytes(content)
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".",
                "-p", "no:cacheprovider", *tree.test_modules]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     assert len(tree.product) == 5
     assert len(tree.test_modules) == 4
@@ -128,5 +129,5 @@ def test_readme_of_the_toy_repository_is_right(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(tree.files[path])
     command = [sys.executable, "-m", "doctest", "README.md"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
+from waiting import HANG_S
 
 from katgym.errors import UsageError
 from katgym.sandbox import layer_store
@@ -82,7 +83,7 @@ def run(given: Mapping[str, bytes], *, is_warm: bool = True, **plan: object) -> 
             )
             spec = make_spec(workspace, EnvironmentRecipe(), is_warm=is_warm)
             async with await sandboxes.create(spec) as sandbox:
-                fields = {"files": tuple(given), "put": given, "timeout_s": 10.0, **plan}
+                fields = {"files": tuple(given), "put": given, "timeout_s": HANG_S, **plan}
                 return await run_tests(sandbox, TestPlan(**fields))  # type: ignore[arg-type]
         finally:
             await sandboxes.aclose()
@@ -182,6 +183,7 @@ class TestUnit(unittest.TestCase):
 """
 
 
+@pytest.mark.slow
 def test_a_detailed_run_tells_what_was_compared():
     files = {"test_c.py": COMPARING, "checks.py": CHECKS}
     done = run(files, files=("test_c.py",), is_detailed=True)
@@ -244,10 +246,16 @@ def test_a_module_that_cannot_be_imported_is_named():
     assert not done.all_passed
 
 
-def test_a_timeout_is_a_result():
-    done = run({"test_t.py": b"import time\ndef test_t(): time.sleep(60)\n"}, timeout_s=1.0)
+@pytest.mark.parametrize(
+    ("waiting", "limits"), [("time.sleep(3600)", {"timeout_s": 2.0}), ("pass", {"cpu_s": 2.0})]
+)
+def test_a_timeout_is_a_result(waiting, limits):
+    test = f"import time\ndef test_t():\n    while True: {waiting}\n"
+    done = run({"test_t.py": test.encode()}, **limits)
     assert done.is_timed_out and not done.is_finished
-    assert done.statuses() == {"test_t.py::test_t": TestStatus.MISSING}
+    if "cpu_s" in limits:  # the wall limit may be met before a test is collected
+        assert done.statuses() == {"test_t.py::test_t": TestStatus.MISSING}
+    assert done.execution.limit_hit == {"timeout_s": "wall_s"}.get(*limits, "cpu_s")
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
@@ -284,3 +292,5 @@ def test_a_plan_is_checked():
         TestPlan(files=())
     with pytest.raises(UsageError, match="timeout_s is > 0, got 0"):
         TestPlan(files=("t.py",), timeout_s=0)
+    with pytest.raises(UsageError, match="cpu_s is > 0 or None, got 0"):
+        TestPlan(files=("t.py",), cpu_s=0)

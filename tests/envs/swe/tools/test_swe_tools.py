@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -110,9 +111,8 @@ def test_bash_survives_commands_that_end_the_shell_or_its_directory() -> None:
 
 def test_bash_stops_in_time_and_shows_both_ends_of_long_output() -> None:
     async def check(tools: Tools) -> None:
-        assert "[stopped after 1 s (wall_s)]" in await tools(
-            "bash", command="echo begun; sleep 30", timeout_s=1
-        )
+        told = await tools("bash", command="echo begun; sleep 3600", timeout_s=1)
+        assert re.search(r"\[stopped after \d+ s \(wall_s\)\]", told)
         told = await tools("bash", command="seq 100000")
         assert told.startswith("1\n2\n") and told.endswith("100000\n[exit code 0]")
         assert "left out]" in told and len(told) < 17_000

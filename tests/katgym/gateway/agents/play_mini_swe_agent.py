@@ -43,7 +43,7 @@ def main() -> None:
     with BlockingSandbox("local", spec) as sandbox:
         agent = DefaultAgent(
             LitellmModel(**model),
-            SandboxEnvironment(sandbox, timeout_s=30.0),
+            SandboxEnvironment(sandbox, timeout_s=300.0),
             **{name: config["agent"][name] for name in own},
             cost_limit=0,
         )

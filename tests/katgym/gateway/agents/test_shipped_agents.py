@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
-from ..served_gateway import wait_until
 from .agents_table import tell
 from .shipped_agents import AGENTS, ShippedAgent
 from .zoo import (
@@ -198,7 +198,7 @@ def test_a_long_prompt_is_recorded_whole_though_the_server_failed_once(zoo: Zoo)
     work = zoo.home / "long"
     try:
         with zoo.agent.start(zoo.url("long"), zoo.home, work, words) as process:
-            wait_until(lambda: _failed(zoo, "long"), seconds=120)
+            wait_until(lambda: _failed(zoo, "long"), "a failed call")
             zoo.play([zoo.agent.finish("read it")])
             zoo.server.fault = ""
             run = zoo.wait(process, "long")
@@ -219,10 +219,10 @@ def test_an_agent_that_is_stopped_leaves_a_session_that_goes_on(zoo: Zoo) -> Non
         with zoo.agent.start(
             zoo.url("stopped"), zoo.home, zoo.home / "stopped", "say it"
         ) as process:
-            wait_until(lambda: len(zoo.server.requests) > num_before, seconds=120)
+            wait_until(lambda: len(zoo.server.requests) > num_before, "a call")
             os.killpg(process.pid, signal.SIGINT)
             try:
-                process.wait(30)
+                process.wait(300)
             except Exception:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise

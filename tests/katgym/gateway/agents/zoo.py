@@ -82,7 +82,7 @@ class Zoo:
     def wait(self, process: subprocess.Popen[str], session: str, num_before: int = 0) -> Run:
         """Return what a process has said when it has ended."""
         try:
-            process.wait(timeout=180)
+            process.wait(timeout=1800)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise

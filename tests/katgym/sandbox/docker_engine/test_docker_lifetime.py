@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import signal
 import subprocess
 import sys
-import time
 
 import docker
 import pytest
 from docker_play import containers, run
+from waiting import wait_until, wait_until_async
 
 from katgym.sandbox import SandboxError, SandboxSpec
 from katgym.sandbox.docker_engine import labels
@@ -22,36 +24,35 @@ def test_killing_does_not_wait_and_leaves_nothing(docker_image):
     async def work(backend):
         spec = SandboxSpec(image=docker_image, labels={"test": "kill"})
         box = await backend.create(spec)
-        command = asyncio.create_task(box.exec("trap '' TERM; while :; do sleep 1; done"))
-        await asyncio.sleep(0.2)
-        started = time.perf_counter()
+        stubborn = "trap '' TERM; touch /tmp/up; while :; do sleep 1; done"
+        command = asyncio.create_task(box.exec(stubborn))
+        while (await box.exec("test -e /tmp/up")).exit_code:
+            await asyncio.sleep(0.02)
+        client = docker.from_env()
+        events = client.events(decode=True, filters={"container": box.id, "type": "container"})
         await box.kill()
-        took = time.perf_counter() - started
         await box.kill()
+        told = list(itertools.takewhile(lambda event: event["Action"] != "destroy", events))
+        client.close()
+        signals = [e["Actor"]["Attributes"]["signal"] for e in told if e["Action"] == "kill"]
         with pytest.raises(SandboxError, match="was ended"):
             await command
         with pytest.raises(SandboxError, match="was killed"):
             await box.exec(["true"])
-        return took, containers(label="test=kill")
+        return signals, containers(label="test=kill")
 
-    took, left = run(work)
-    assert took < 9  # an orderly stop waits ten seconds
-    assert left == []
+    # An orderly stop sends SIGTERM first and waits ten seconds.
+    assert run(work) == (["9"], [])
 
 
 def test_sandbox_ends_itself_after_its_time(docker_image):
     async def work(backend):
         spec = SandboxSpec(image=docker_image, ttl_s=0.5, labels={"test": "ttl"})
-        box = await backend.create(spec)
         with pytest.raises(SandboxError):
-            await box.exec("sleep 60")
-        for _ in range(100):
-            if not containers(label="test=ttl"):
-                return True
-            await asyncio.sleep(0.05)
-        return False
+            await (await backend.create(spec)).exec("sleep 3600")
+        await wait_until_async(lambda: not containers(label="test=ttl"), "the container to go")
 
-    assert run(work)
+    run(work)
 
 
 def test_cancelled_creation_leaves_nothing(docker_image):
@@ -62,8 +63,8 @@ def test_cancelled_creation_leaves_nothing(docker_image):
             creating = asyncio.create_task(backend.create(spec))
             await asyncio.sleep(delay)
             creating.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await creating
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await creating).kill()  # it was made before
         return containers(label="test=cancel"), backend.live
 
     assert run(work) == ([], {})
@@ -78,7 +79,7 @@ async def main():
     backend = DockerBackend()
     await backend.create(SandboxSpec(image=sys.argv[1], labels={"test": "orphan"}))
     print("ready", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(3600)
 asyncio.run(main())
 """
     child = subprocess.Popen([sys.executable, "-c", code, docker_image], stdout=subprocess.PIPE)
@@ -88,10 +89,8 @@ asyncio.run(main())
     child.send_signal(signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    until = time.monotonic() + 60
-    while containers(label="test=orphan") and time.monotonic() < until:
-        time.sleep(0.05)
-    assert containers(label="test=orphan") == []  # the supervisor saw the end of its stdin
+    # The supervisor sees the end of its stdin.
+    wait_until(lambda: not containers(label="test=orphan"), "the container to go")
 
     client = docker.from_env()
     try:
@@ -104,7 +103,7 @@ asyncio.run(main())
         async def work(backend):
             return await backend.gc()
 
-        assert run(work) == 1
+        run(work)  # how many it removes is not asked: another process may sweep up as well
         assert containers(label="test=orphan") == []
         assert len(containers(label="test=orphan-mine")) == 1
         client.api.remove_container(kept["Id"])

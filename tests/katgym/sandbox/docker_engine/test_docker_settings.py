@@ -175,6 +175,7 @@ def test_options_have_a_least_value(option):
         DockerBackend(**{option: 0})
 
 
+@pytest.mark.slow
 def test_import_loads_no_sdk():
     code = (
         "import sys, katgym.sandbox.docker_engine.backend;"

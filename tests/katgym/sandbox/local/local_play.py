@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+from waiting import wait_until
 
 from katgym.sandbox import (
     ExecResult,
@@ -18,7 +19,7 @@ from katgym.sandbox.local.backend import LocalBackend
 from katgym.sandbox.local.local_link import LocalLink
 
 SMALL = SandboxLimits(
-    wall_s=20, memory_bytes=128 << 20, max_processes=40, disk_bytes=8 << 20, max_files=200
+    wall_s=300, memory_bytes=128 << 20, max_processes=40, disk_bytes=8 << 20, max_files=200
 )
 
 
@@ -52,15 +53,13 @@ def shown(command: str) -> str:
     return (result.stdout + result.stderr).decode()
 
 
+def wait_until_alone(sandbox: Sandbox) -> None:
+    """Wait until only the supervisor is left: a guardian that has reported takes a moment."""
+    wait_until(lambda: num_processes(sandbox) == 1, "the supervisor to be alone")
+
+
 def num_processes(sandbox: Sandbox) -> int:
-    """Return how many live in it; a guardian that has reported takes a moment to be gone."""
-    deadline = time.monotonic() + 30
-    while (found := _count_processes(sandbox)) > 1 and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return found
-
-
-def _count_processes(sandbox: Sandbox) -> int:
+    """Return how many live in it."""
     assert isinstance(sandbox.link, LocalLink)
     own = os.readlink(f"/proc/{sandbox.link.pid}/ns/ipc")
     found = 0

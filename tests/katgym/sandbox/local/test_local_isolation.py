@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
-from local_play import in_sandbox, num_processes, run_command, shown
+from local_play import in_sandbox, run_command, shown, wait_until_alone
 
 from katgym.sandbox import (
     Sandbox,
@@ -67,10 +66,11 @@ def test_two_sandboxes_share_no_process_no_file_and_no_abstract_socket() -> None
         other = await one.backend.create(one.spec)
         listen = (
             "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0meet'); s.listen();"
-            " open('/tmp/up', 'w'); time.sleep(3)"
+            " open('/tmp/up', 'w'); time.sleep(3600)"
         )
         running = asyncio.create_task(one.exec(["python3", "-c", listen]))
         while (await one.exec("test -e /tmp/up")).exit_code:
+            assert not running.done()
             await asyncio.sleep(0.02)
         call = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0meet')"
         assert (await one.exec(["python3", "-c", call])).exit_code == 0
@@ -91,12 +91,12 @@ def test_two_sandboxes_share_no_process_no_file_and_no_abstract_socket() -> None
 )
 def test_what_a_command_left_running_ends_with_it(command: str) -> None:
     async def play(sandbox: Sandbox) -> None:
-        began = time.monotonic()
-        assert (await sandbox.exec(command)).stdout == b"started\n"
-        assert time.monotonic() - began < 60
+        result = await sandbox.exec(command)
+        # Who waits for what is left behind ends at the wall limit.
+        assert (result.stdout, result.exit_code, result.limit_hit) == (b"started\n", 0, None)
         inside = await sandbox.exec("pgrep -c sleep")
         assert inside.stdout == b"0\n"
-        assert num_processes(sandbox) == 1  # the supervisor
+        wait_until_alone(sandbox)
 
     in_sandbox(play)
 
@@ -106,7 +106,7 @@ def test_a_fork_bomb_is_bounded_and_gone_in_no_time() -> None:
         bomb = "bomb() { bomb | bomb & }; bomb; sleep 0.3; echo survived"
         result = await sandbox.exec(bomb, limits=SandboxLimits(wall_s=1))
         assert result.limit_hit in (None, "wall_s")
-        assert num_processes(sandbox) == 1
+        wait_until_alone(sandbox)
         assert (await sandbox.exec("echo fine")).stdout == b"fine\n"
 
     in_sandbox(play)
@@ -128,7 +128,6 @@ def test_limits_end_a_command_and_say_which(
     assert (result.exit_code, result.signal, result.limit_hit) == (None, 9, hit)
     assert result.is_timed_out == (hit != "memory_bytes")
     assert result.is_out_of_memory == (hit == "memory_bytes")
-    assert result.wall_s < 60
 
 
 def test_disk_inodes_and_shared_memory_are_bounded() -> None:

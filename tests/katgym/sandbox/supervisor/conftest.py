@@ -45,7 +45,7 @@ class Supervised:
     ) -> tuple[dict[str, Any], bytes]:
         """Run a command with generous limits; a text is one of bash."""
         command = ["/bin/bash", "-c", argv] if isinstance(argv, str) else argv
-        limits = {"wall_s": 20, "output_bytes": 1 << 20, "rlimits": {}, **fields.pop("limits", {})}
+        limits = {"wall_s": 300, "output_bytes": 1 << 20, "rlimits": {}, **fields.pop("limits", {})}
         env = {"PATH": "/usr/bin:/bin"}
         request = {"argv": command, "env": env, "limits": limits, **fields}
         return await self.channel.request(op, request, stdin, max_reply_bytes=4 << 20)
@@ -69,7 +69,7 @@ async def start(folder: Path) -> AsyncIterator[Supervised]:
         yield Supervised(channel, process, work, tmp)
     finally:
         channel.close()
-        await asyncio.to_thread(process.wait, 20)
+        await asyncio.to_thread(process.wait, 300)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pathlib import Path
 from katgym.system.locks.folder_lease import FolderLease
 lease = FolderLease.take(Path(sys.argv[1]), what="gateway", url="http://here:1")
 print("held", flush=True)
-time.sleep(600)
+time.sleep(3600)
 """
 
 
@@ -60,7 +60,7 @@ def test_one_process_cannot_take_it_twice_either(tmp_path):
 @pytest.mark.parametrize(
     ("holder", "age_s", "is_free"),
     [
-        ({"host": "elsewhere", "boot": "b"}, 0, False),
+        ({"host": "elsewhere", "boot": "b"}, -3600, False),  # an hour to come to look at it
         ({"host": "elsewhere", "boot": "b"}, STALE_S + 1, True),
         ({"host": "elsewhere", "boot": "b", "is_over": True}, 0, True),
         ({"host": "elsewhere", "boot": boot_id()}, 0, True),  # another container of this machine
@@ -82,8 +82,9 @@ def test_a_beat_is_a_sign_of_life(tmp_path):
     lease = take(tmp_path)
     path = tmp_path / "gateway.lease"
     os.utime(path, (1e9, 1e9))
+    before_s = time.time()
     lease.beat()
-    assert abs(path.stat().st_mtime - time.time()) < 60
+    assert before_s - 1 <= path.stat().st_mtime <= time.time() + 1  # files have a clock of ticks
     lease.release()
     lease.beat()
 
@@ -97,10 +98,10 @@ def test_a_damaged_lease_is_a_free_one(tmp_path, content):
 def test_a_clock_goes_on_over_a_jump_and_a_restart(tmp_path, monkeypatch):
     first = take(tmp_path)
     true_s = time.time
-    assert abs(first.clock.now_s() - true_s()) < 60
+    assert abs(first.clock.now_s() - true_s()) < 1800
     first.release()
     monkeypatch.setattr(time, "time", lambda: true_s() + 3600)
     second = take(tmp_path)
-    assert abs(second.clock.now_s() - true_s()) < 60
-    assert abs(SteadyClock().now_s() - true_s() - 3600) < 60
+    assert abs(second.clock.now_s() - true_s()) < 1800
+    assert abs(SteadyClock().now_s() - true_s() - 3600) < 1800
     second.release()

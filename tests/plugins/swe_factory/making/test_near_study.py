@@ -57,6 +57,7 @@ def play(work: Callable[[PackageLab, PackageStudy], Awaitable[None]]) -> None:
     in_lab("doubling", PRODUCT, {PATH: TESTS}, work)
 
 
+@pytest.mark.slow
 def test_near_canaries_fail_where_the_test_does_and_beside_all_others() -> None:
     async def work(lab: PackageLab, study: PackageStudy) -> None:
         base = await lab.run(files=(PATH,), put={"doubling.py": BUGGY.encode()}, is_detailed=True)

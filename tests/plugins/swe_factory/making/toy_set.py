@@ -17,4 +17,4 @@ def make_toy_set(folder: Path, tasks: int, *more: str) -> subprocess.CompletedPr
 
 def run_make(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a command line and return what it said."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=3600)

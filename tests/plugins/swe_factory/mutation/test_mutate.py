@@ -66,6 +66,7 @@ def is_valid(source: bytes) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(LINES, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_every_site_gives_valid_code_that_differs(
@@ -111,6 +112,7 @@ def test_spec_survives_json() -> None:
             assert mutate(SOURCE, again) == mutate(SOURCE, spec)
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_sites_and_bytes() -> None:
     program = (
         "import hashlib, sys\n"

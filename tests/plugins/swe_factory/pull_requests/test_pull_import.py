@@ -58,6 +58,7 @@ def test_size():
     return made, run(made)
 
 
+@pytest.mark.slow
 def test_pulls_become_tasks_and_the_others_are_listed_with_the_reason(
     imported: tuple[PullRepository, Result],
 ) -> None:
@@ -92,6 +93,7 @@ def test_rows_for_rollouts_tell_neither_fix_nor_tests(
     assert (made.folder / "out/hidden").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [TASK, "acme__wordkit-4"])
 def test_gold_is_resolved_and_a_patch_that_fixes_nothing_is_not(
     imported: tuple[PullRepository, Result], task: str

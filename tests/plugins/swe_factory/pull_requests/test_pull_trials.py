@@ -17,6 +17,7 @@ from pull_repository import (
     PullRepository,
     one_pull,
 )
+from waiting import HANG_S
 
 from katgym.errors import InfrastructureError, UsageError
 from katgym.sandbox.backends import backend
@@ -105,9 +106,10 @@ def test_tests_to_fix_get_canaries_near_what_the_old_code_computes(tmp_path: Pat
         ),
         ({**FIX, "tests/test_words.py": "import nowhere\n"}, "gold_broken: "),
         ({**FIX, "tests/test_words.py": "import os\nos._exit(3)\n"}, "gold_broken: "),
-        (
-            with_tests("\n\ndef test_wait():\n    import time\n\n    time.sleep(60)\n"),
+        pytest.param(
+            with_tests("\n\ndef test_wait():\n    import time\n\n    time.sleep(3600)\n"),
             "timeout: its tests take too long with gold",
+            marks=pytest.mark.slow,  # there is time for a run to start
         ),
         pytest.param(
             {**FIX, "tests/test_words.py": PLURAL_TESTS.replace("test_consonant", "test_citys")
@@ -119,7 +121,8 @@ def test_tests_to_fix_get_canaries_near_what_the_old_code_computes(tmp_path: Pat
 )  # fmt: skip
 def test_a_trial_refuses_with_the_reason(tmp_path: Path, files: Files, told: str | None) -> None:
     made = one_pull(tmp_path, files)
-    result = run(made, trial=TrialConfig(timeout_s=3.0))
+    is_late = told is not None and told.startswith("timeout")
+    result = run(made, trial=TrialConfig(timeout_s=15.0 if is_late else HANG_S))
     if told is None:
         assert result.tasks == (TASK,)
     else:
@@ -201,6 +204,7 @@ def test_notices_no_wrong_fix():
     assert graded(out, TASK, row.patch) is Outcome.RESOLVED
 
 
+@pytest.mark.slow
 def test_generated_tests_that_notice_no_wrong_fix_make_no_task(tmp_path: Path) -> None:
     module = b"""\
 import wordkit

@@ -8,13 +8,17 @@ Not here: checks made of them (`check.py`, `checks/`).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 
 from katgym.sandbox.base import AGENT, ExecResult
 from katgym.sandbox.limits import SandboxLimits
 from katgym.sandbox.sandbox import Sandbox
 
+HANG_S = 120.0
+"""Wall seconds after which what takes a moment is said to hang, however busy the machine is."""
 _ENDS = frozenset({"ok", "exit_code", "signal"})
 
 
@@ -89,13 +93,23 @@ async def content(sandbox: Sandbox, path: str, wanted: bytes, what: str = "") ->
     equal(await sandbox.read(path), wanted, what or f"read({path!r})")
 
 
+@contextlib.asynccontextmanager
+async def no_hang(what: str) -> AsyncIterator[None]:
+    """Raise if what is done within has not ended after `HANG_S`."""
+    try:
+        async with asyncio.timeout(HANG_S):
+            yield
+    except TimeoutError:
+        that(False, f"{what} has not ended after {HANG_S:.0f} s")
+
+
 async def until(sandbox: Sandbox, condition: str) -> None:
-    """Wait until a shell test holds inside; raise after 10 s."""
-    deadline = time.monotonic() + 10.0
+    """Wait until a shell test holds inside; raise after `HANG_S`."""
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         if (await sandbox.exec(f"test {condition}")).ok:
             return
-    raise ConformanceError(f"`test {condition}` did not become true within 10 s")
+    raise ConformanceError(f"`test {condition}` did not become true within {HANG_S:.0f} s")
 
 
 def _short(value: object) -> str:

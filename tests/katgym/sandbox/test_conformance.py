@@ -23,7 +23,14 @@ from katgym.sandbox import (
     shared_backend,
 )
 from katgym.sandbox.changes import ChangeKind
-from katgym.sandbox.conformance import CHECKS, ConformanceCheck, run_check, run_conformance, select
+from katgym.sandbox.conformance import (
+    CHECKS,
+    ConformanceCheck,
+    expect,
+    run_check,
+    run_conformance,
+    select,
+)
 from katgym.sandbox.local.backend import LocalBackend
 
 
@@ -141,7 +148,9 @@ class LivesOn(Sandbox):
         (LivesOn, "lifecycle.kill_ends_everything"),
     ],
 )
-def test_a_fault_is_found(fault: type[Sandbox], name: str) -> None:
+def test_a_fault_is_found(fault: type[Sandbox], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expect, "HANG_S", 3.0)  # some faults are that something never ends
+
     class FaultyBackend(LocalBackend):
         async def create(self, spec: SandboxSpec) -> Any:
             made = await super().create(spec)

@@ -156,14 +156,14 @@ async def other_users(sandbox: Sandbox) -> None:
 @sandbox_check()
 async def commands_at_the_same_time(sandbox: Sandbox) -> None:
     """Eight commands at the same time do not wait for each other, nor mix what they say."""
-    began = time.monotonic()
-    results = await asyncio.gather(
-        *(sandbox.exec(f"sleep 0.5; echo {n}; exit {n}", stdin=b"x") for n in range(8))
-    )
-    wall_s = time.monotonic() - began
+    # Each ends when all have begun.
+    meet = "touch at-{n}; while [ $(ls | wc -l) -lt 8 ]; do sleep 0.02; done; echo {n}; exit {n}"
+    async with expect.no_hang("one of eight commands waits for another's end"):
+        results = await asyncio.gather(
+            *(sandbox.exec(meet.format(n=n), stdin=b"x") for n in range(8))
+        )
     found = [(r.exit_code, r.stdout) for r in results]
     expect.equal(found, [(n, f"{n}\n".encode()) for n in range(8)], "what eight commands say")
-    expect.that(wall_s < 3, f"eight commands of 0.5 s at the same time took {wall_s:.1f} s")
 
 
 @sandbox_check()
@@ -171,8 +171,12 @@ async def times_and_memory(sandbox: Sandbox) -> None:
     """Wall and CPU seconds, and peak memory, are those of the command."""
     spin = "import time; x = bytearray(30 << 20)\nwhile time.process_time() < 0.4: pass"
     busy = await expect.run(sandbox, ["python3", "-c", spin])
+    began = time.monotonic()
     idle = await sandbox.exec(["sleep", "0.4"])
+    most_s = time.monotonic() - began
     expect.that(0.3 < busy.cpu_s < 1.5, f"0.4 s of CPU are told as {busy.cpu_s}")
-    expect.that(busy.wall_s >= 0.4 and 0.4 <= idle.wall_s < 5, f"{busy.wall_s}, {idle.wall_s}")
+    expect.that(
+        busy.wall_s >= 0.4 and 0.4 <= idle.wall_s <= most_s, f"{busy.wall_s}, {idle.wall_s}"
+    )
     expect.that(idle.cpu_s < 0.3, f"sleeping is told as {idle.cpu_s} s of CPU")
     expect.that(busy.peak_memory_bytes > 30 << 20, f"peak of 30 MiB: {busy.peak_memory_bytes}")

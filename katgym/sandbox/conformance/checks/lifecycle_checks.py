@@ -6,7 +6,6 @@ Not here: how their processes end (`process_checks.py`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 
@@ -54,14 +53,13 @@ async def enforcement_is_plain(fixture: Fixture) -> None:
 
 @sandbox_check({"a": b"1"})
 async def kill_ends_everything(sandbox: Sandbox) -> None:
-    """Killing ends a command that runs, takes no time, may be repeated, and is final."""
-    running = asyncio.create_task(sandbox.exec("trap '' TERM; while :; do sleep 1; done"))
-    await asyncio.sleep(0.2)
-    began = time.monotonic()
-    await sandbox.kill()
-    ending = asyncio.wait_for(running, 5)
-    await expect.raises(SandboxError, ending, "a command in a sandbox that is killed")
-    expect.that(time.monotonic() - began < 5, "a kill took seconds")
+    """Killing ends a command that runs, waits for nothing, may be repeated, and is final."""
+    endless = "trap '' TERM; touch /tmp/up; while :; do sleep 1; done"
+    running = asyncio.create_task(sandbox.exec(endless))
+    await expect.until(sandbox, "-e /tmp/up")
+    async with expect.no_hang("a command in a sandbox that is killed"):
+        await sandbox.kill()
+        await expect.raises(SandboxError, running, "a command in a sandbox that is killed")
     await sandbox.kill()
     await asyncio.gather(sandbox.kill(), sandbox.kill())
     await _expect_gone(sandbox, "killed")
@@ -82,13 +80,12 @@ async def kills_at_once(fixture: Fixture) -> None:
 
 @sandbox_check(limits={"max_processes": 60}, needs_limits={"max_processes"}, harms_unisolated=True)
 async def kill_of_a_fork_bomb(sandbox: Sandbox) -> None:
-    """A sandbox in which a fork bomb runs is killed in no time."""
-    running = asyncio.create_task(sandbox.exec("bomb() { bomb | bomb & }; bomb; sleep 9"))
+    """A sandbox in which a fork bomb runs can be killed."""
+    running = asyncio.create_task(sandbox.exec("bomb() { bomb | bomb & }; bomb; sleep 3600"))
     await asyncio.sleep(0.5)
-    began = time.monotonic()
-    await sandbox.kill()
-    expect.that(time.monotonic() - began < 3, f"{time.monotonic() - began:.1f} s")
-    await expect.raises(SandboxError, running, "a fork bomb in a sandbox that is killed")
+    async with expect.no_hang("a fork bomb in a sandbox that is killed"):
+        await sandbox.kill()
+        await expect.raises(SandboxError, running, "a fork bomb in a sandbox that is killed")
 
 
 @check()
@@ -107,9 +104,8 @@ async def leaving_the_context_kills(fixture: Fixture) -> None:
 @sandbox_check(ttl_s=1.5)
 async def time_to_live(sandbox: Sandbox) -> None:
     """A sandbox ends at its `ttl_s`, whatever runs in it."""
-    began = time.monotonic()
-    await expect.raises(SandboxError, sandbox.exec("sleep 30"), "a command past ttl_s")
-    expect.that(0.5 < time.monotonic() - began < 8, f"ended after {time.monotonic() - began:.1f} s")
+    async with expect.no_hang("a command past ttl_s"):
+        await expect.raises(SandboxError, sandbox.exec("sleep 3600"), "a command past ttl_s")
     await _expect_gone(sandbox, "past its ttl_s")
 
 

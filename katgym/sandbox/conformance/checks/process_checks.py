@@ -6,7 +6,6 @@ Not here: how much it may use meanwhile (`limit_checks.py`).
 from __future__ import annotations
 
 import asyncio
-import time
 
 from katgym.sandbox.conformance import expect
 from katgym.sandbox.conformance.check import Fixture, check, sandbox_check
@@ -41,10 +40,8 @@ async def what_is_left_running_ends(fixture: Fixture) -> None:
 
     async def leave(what: str, start: str) -> None:
         async with fixture.sandbox() as sandbox:
-            began = time.monotonic()
-            await expect.run(sandbox, start + _STARTED, stdout=b"started\n")
-            wall_s = time.monotonic() - began
-            expect.that(wall_s < 5, f"{what}: the call took {wall_s:.1f} s")
+            async with expect.no_hang(f"a call beside {what}"):
+                await expect.run(sandbox, start + _STARTED, stdout=b"started\n")
             await expect_no_beat(sandbox, what)
 
     await asyncio.gather(*(leave(what, start) for what, start in _DAEMONS.items()))
@@ -66,17 +63,16 @@ async def a_timeout_ends_the_tree(fixture: Fixture) -> None:
     async def outlast(what: str, start: str) -> None:
         stubborn = f"trap '' TERM HUP INT; {start} {_STARTED}; while :; do sleep 1; done"
         async with fixture.sandbox() as sandbox:
-            result = await expect.run(
+            await expect.run(
                 sandbox,
                 stubborn,
-                limits=SandboxLimits(wall_s=1.5),
+                limits=SandboxLimits(wall_s=4.0),
                 is_timed_out=True,
                 limit_hit="wall_s",
                 signal=9,
                 exit_code=None,
                 stdout=b"started\n",
             )
-            expect.that(result.wall_s < 5, f"a timeout of 1.5 s took {result.wall_s:.1f} s")
             await expect_no_beat(sandbox, what)
 
     await asyncio.gather(*(outlast(what, start) for what, start in _DAEMONS.items()))
@@ -90,15 +86,11 @@ async def a_cancelled_call_ends_the_command(sandbox: Sandbox) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     expect.that(running.cancelled(), "a cancelled call did not raise CancelledError")
-    deadline = time.monotonic() + 3
     size = -1
-    while time.monotonic() < deadline:  # it may take a moment to be ended
-        now = len(await sandbox.read("/tmp/beat"))
-        if now == size:
-            return
-        size = now
-        await asyncio.sleep(0.25)
-    expect.that(False, "a cancelled command is still alive after 3 s")
+    async with expect.no_hang("a cancelled command, which goes on,"):
+        while (now := len(await sandbox.read("/tmp/beat"))) != size:  # it may take a moment
+            size = now
+            await asyncio.sleep(0.25)
 
 
 @sandbox_check()
@@ -127,15 +119,13 @@ async def a_fork_bomb_is_bounded(fixture: Fixture) -> None:
     """A fork bomb, with sessions of its own or without, ends, and the sandbox works after it."""
     bombs = (
         "bomb() { bomb | bomb & }; bomb; sleep 0.5",
-        "echo 'setsid /tmp/bomb & setsid /tmp/bomb & sleep 9' > /tmp/bomb; chmod +x /tmp/bomb;"
+        "echo 'setsid /tmp/bomb & setsid /tmp/bomb & sleep 3600' > /tmp/bomb; chmod +x /tmp/bomb;"
         " sh /tmp/bomb",
     )
     for bomb in bombs:
         async with fixture.sandbox(limits={"max_processes": 40}) as sandbox:
-            began = time.monotonic()
-            await sandbox.exec(bomb, limits=SandboxLimits(wall_s=1.0))
-            wall_s = time.monotonic() - began
-            expect.that(wall_s < 5, "a fork bomb outlived its timeout by seconds")
+            async with expect.no_hang("a fork bomb past its timeout"):
+                await sandbox.exec(bomb, limits=SandboxLimits(wall_s=1.0))
             left = int((await expect.run(sandbox, _NUM_PROCESSES)).stdout)
             expect.that(left < 15, f"{left} processes are left of a fork bomb")
 

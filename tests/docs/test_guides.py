@@ -11,8 +11,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
 PAGES = sorted([*DOCS.rglob("*.md"), README])
 SLOW = {
-    "grading.md", "learner.md", "many-ranks.md", "models.md", "packed-forest.md", "vllm.md",
-    "write-an-environment.md",
+    "add-a-sandbox-backend.md", "grading.md", "learner.md", "many-ranks.md", "models.md",
+    "packed-forest.md", "swe-tasks.md", "vllm.md", "write-an-environment.md",
 }  # fmt: skip
 """Pages whose blocks take more than two seconds together."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)

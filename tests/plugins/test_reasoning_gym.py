@@ -199,7 +199,10 @@ def test_a_scorers_own_fault_is_not_a_wrong_answer() -> None:
         is_right("7", dataset="x", gold="7", score=score)
 
 
-@pytest.mark.parametrize("dataset", ["chain_sum", "tower_of_hanoi", "count_bits"])
+@pytest.mark.parametrize(
+    "dataset",
+    ["chain_sum", pytest.param("tower_of_hanoi", marks=pytest.mark.slow), "count_bits"],
+)
 def test_splits_share_no_task_and_size_changes_none(dataset: str) -> None:
     small, large = (ReasoningGym(dataset=dataset, size=size) for size in (3, 3000))
     assert len(small.tasks("test")) == 3
@@ -218,6 +221,7 @@ def test_a_task_that_upstream_cannot_make_is_drawn_again() -> None:
     assert _draw("maze", Draws())[0] == 3  # type: ignore[arg-type]  # all it needs of a generator
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_episode_in_64_threads() -> None:
     def play(seed: int) -> tuple[str, str]:
         env = ReasoningGym(dataset=SOME[seed % len(SOME)])
@@ -261,6 +265,7 @@ for name in DATASETS:
         assert [a for a, b in zip(outputs[0], other, strict=True) if a != b] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dataset",
     ["leg_counting", "number_sorting", pytest.param("knights_knaves", marks=pytest.mark.slow)],

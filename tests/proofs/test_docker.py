@@ -20,7 +20,7 @@ def test_a_container_runs_a_command_without_root_and_network() -> None:
         backend = DockerBackend()
         try:
             async with await backend.create(SandboxSpec(image=image)) as box:
-                await box.write_file("work.txt", b"42\n")
+                await box.write("work.txt", b"42\n")
                 done = await box.exec("cat work.txt; id -u; ls /sys/class/net")
                 return done.exit_code, done.text()
         finally:

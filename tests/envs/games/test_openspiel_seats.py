@@ -24,7 +24,8 @@ def states(game):
 
 
 @pytest.mark.parametrize(
-    ("game", "num_cards"), [("kuhn_poker", 3), ("leduc_poker", 6), ("liars_dice", 6)]
+    ("game", "num_cards"),
+    [("kuhn_poker", 3), ("leduc_poker", 6), pytest.param("liars_dice", 6, marks=pytest.mark.slow)],
 )
 def test_a_view_does_not_depend_on_the_hidden_card_of_the_other(game, num_cards):
     views = {}

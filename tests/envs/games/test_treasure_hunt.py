@@ -161,7 +161,9 @@ def chest_lists(level, split, count):
     return (shown - shown.mean((0, 1))) / (shown.std((0, 1)) + 1e-9), np.array(treasures)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", [pytest.param(n, marks=[pytest.mark.slow] if n > 6 else []) for n in LEVELS]
+)
 def test_a_trained_guesser_who_sees_the_chest_list_alone_stays_at_chance(level):
     # A softmax regression over the chests. It opened the right one up to twice as often as chance
     # where the list was made around the treasure.

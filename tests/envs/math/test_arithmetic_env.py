@@ -23,7 +23,10 @@ from katgym_envs.math.arithmetic.env import ArithmeticEnv
 from katgym_envs.math.arithmetic.generator import LEVELS, split_of, task_set
 
 
-@pytest.mark.parametrize("level", [None, *LEVELS])
+@pytest.mark.parametrize(
+    "level",
+    [None, *(pytest.param(n, marks=[pytest.mark.slow] if n > 8 else []) for n in LEVELS)],
+)
 def test_gold_answers_are_what_the_calculator_computes(level):
     for split in ArithmeticEnv.splits:
         for task in task_set(split, level)[:10]:

@@ -88,6 +88,7 @@ def test_gold_of_another_problem_of_the_kind_is_rejected(verifier: Verifier) -> 
     assert num_pairs >= 200
 
 
+@pytest.mark.slow
 def test_problem_text_does_not_hold_its_answer(verifier: Verifier) -> None:
     """No formula of a statement is worth the point by itself."""
     for row in ROWS:

@@ -172,7 +172,7 @@ def test_gymnasium_checker_passes_without_a_warning() -> None:
         check_env(EchoEnv(render_mode="ansi"), skip_render_check=True)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_vector_envs_play_echo(is_async: bool) -> None:
     makers = [EchoEnv] * 3
     vector: gymnasium.vector.VectorEnv[Any, Any, Any]

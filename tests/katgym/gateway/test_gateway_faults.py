@@ -346,6 +346,7 @@ class GatewayProcess:
         self.process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_kills", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_no_answer_is_lost_when_the_gateway_is_killed(server, tmp_path, num_kills):
     folder, got, lock = tmp_path / "store", {}, threading.Lock()

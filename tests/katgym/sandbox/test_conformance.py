@@ -149,7 +149,7 @@ class LivesOn(Sandbox):
     ],
 )
 def test_a_fault_is_found(fault: type[Sandbox], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expect, "HANG_S", 3.0)  # some faults are that something never ends
+    monkeypatch.setattr(expect, "HANG_S", 1.0)  # some faults are that something never ends
 
     class FaultyBackend(LocalBackend):
         async def create(self, spec: SandboxSpec) -> Any:

@@ -87,6 +87,7 @@ def wait_for_lines(run: Path, num: int, process: subprocess.Popen[str]) -> None:
     wait_until(are_there, f"{num} steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rollouts", "steps"),
     [("", 14), pytest.param("max_staleness = 1", 28, marks=pytest.mark.slow)],  # on older groups

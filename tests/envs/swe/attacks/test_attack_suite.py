@@ -110,6 +110,7 @@ def test_no_attack_is_resolved():
     check(list(ATTACKS))
 
 
+@pytest.mark.slow
 def test_the_suite_is_what_it_says():
     names = Counter(a.name for a in ATTACKS)
     assert max(names.values()) == 1
@@ -120,6 +121,7 @@ def test_the_suite_is_what_it_says():
     assert min(Counter(a.family for a in ATTACKS).values()) >= 5
 
 
+@pytest.mark.slow
 def test_plain_graders_tell_honest_from_untouched_and_fall_for_an_attack():
     """The comparison is fair: they work, and the attacks work on them."""
 
@@ -139,6 +141,7 @@ def test_plain_graders_tell_honest_from_untouched_and_fall_for_an_attack():
     assert asyncio.run(go()) == [(True, True), (False, False), (True, True), (True, False)]
 
 
+@pytest.mark.slow
 def test_the_table_counts_what_each_grader_resolved():
     attack = ATTACKS[0]
     text = render([(attack, True, False, Outcome.TAMPERED), (attack, True, True, Outcome.FAILED)])

@@ -35,6 +35,7 @@ def test_beliefs_about_numbers_and_lists_seldom_win(studied):
     assert {name for name, chance in found.items() if chance >= BOUND} == set()
 
 
+@pytest.mark.slow
 def test_without_near_canaries_likeness_wins(studied):
     """What near canaries are for, and that this computation sees a forger who wins."""
     found = guess_chance.word_chances(guess_chance.without_near(studied[0]), 500)
@@ -42,6 +43,7 @@ def test_without_near_canaries_likeness_wins(studied):
     assert found["few-edits"] == found["two-edits"] == 1.0
 
 
+@pytest.mark.slow
 def test_near_canaries_are_drawn_of_every_test_to_fix(studied):
     for hidden in studied:
         for node in hidden.fail_to_pass:

@@ -197,7 +197,6 @@ trees = st.dictionaries(names, files, max_size=5)
 
 
 @given(before=trees, after=trees)
-@settings(max_examples=300)
 def test_a_made_diff_applies_to_what_it_was_made_from(
     before: dict[str, FileEntry], after: dict[str, FileEntry]
 ) -> None:

@@ -135,7 +135,6 @@ def test_a_literal_keeps_its_form(source: str, new: object, expected: str | None
     assert changed(source, new) == expected
 
 
-@settings(max_examples=200)
 @given(VALUES, VALUES, VALUES)
 def test_what_is_written_is_read_back(old: object, base: object, new: object) -> None:
     assume(repr(old) != repr(new))

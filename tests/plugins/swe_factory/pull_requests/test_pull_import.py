@@ -83,6 +83,7 @@ def test_pulls_become_tasks_and_the_others_are_listed_with_the_reason(
     assert all("==" in requirement for requirement in row.katgym.env.requirements)
 
 
+@pytest.mark.slow
 def test_rows_for_rollouts_tell_neither_fix_nor_tests(
     imported: tuple[PullRepository, Result],
 ) -> None:
@@ -119,6 +120,7 @@ def test_imported_tasks_are_sound(imported: tuple[PullRepository, Result]) -> No
     assert asyncio.run(check()) == [()]
 
 
+@pytest.mark.slow
 def test_the_same_import_again_tries_nothing(
     imported: tuple[PullRepository, Result],
 ) -> None:
@@ -129,6 +131,7 @@ def test_the_same_import_again_tries_nothing(
     assert (made.folder / "out/tasks.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_filters_may_change_between_runs(imported: tuple[PullRepository, Result]) -> None:
     made, result = imported
     stricter = run(made, num_allowed=0, filters=FilterConfig(min_stars=1000))

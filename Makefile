@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PLUGINS := plugins/katgym-plugin-mcp plugins/katgym-plugin-reasoning-gym \
   plugins/katgym-plugin-swe-factory
 
-.PHONY: help setup plugins-in-venv demo demo-train nightly nightly-tasks test test-all check format docs site bench bench-gpu clean
+.PHONY: help setup demo demo-train nightly nightly-tasks test test-all check format docs site bench bench-gpu clean
 
 help:
 	@echo "make demo      a small language model plays four environments; a leaderboard appears"
@@ -40,8 +40,8 @@ $(SETUP): pyproject.toml constraints.txt $(PLUGINS:=/pyproject.toml)
 
 setup: $(SETUP)
 
-plugins-in-venv: # prints their folders
-	@printf '%s\n' $(PLUGINS)
+print-%: # of a variable: make -s print-PLUGINS
+	@echo $($*)
 
 demo: $(SETUP)
 	$(BIN)/katgym demo --yes

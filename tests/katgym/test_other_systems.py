@@ -85,6 +85,7 @@ def test_the_local_sandbox_says_that_it_needs_linux(
     assert "sandboxd:URL" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_verifier_without_limits_answers_and_is_killed_in_time(
     tmp_path: Path, windows: dict[str, str]
 ) -> None:

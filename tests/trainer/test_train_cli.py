@@ -247,6 +247,7 @@ def test_mistakes_in_the_file_are_named_and_can_be_mended(
     assert main(command) == 0
 
 
+@pytest.mark.slow
 def test_settings_take_the_place_of_the_files_and_are_kept(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ learning_rate = 1e-2
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "num_sampled"), [("sft", 4), ("rft", 0)])
 def test_collect_then_train(tmp_path: Path, kind: str, num_sampled: int) -> None:
     """The random model earns nothing, so `rft` has its teacher alone."""

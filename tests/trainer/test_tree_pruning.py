@@ -326,6 +326,7 @@ def test_the_same_seed_draws_the_same() -> None:
     assert draw(0) == draw(0) != draw(20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"mode": "sample", "seed": 1}])
 def test_four_times_the_nodes_are_four_times_the_work(options) -> None:
     rng = np.random.default_rng(0)

@@ -94,6 +94,7 @@ def test_every_puzzle_is_proven():
     prove("chess puzzles", [search.with_name("puzzles.jsonl"), search], check_all)
 
 
+@pytest.mark.slow
 def test_the_generator_repeats_itself():
     first, again = (make_puzzles(3, seed=5, lengths=(1,)) for _ in range(2))
     assert first == again
@@ -216,6 +217,7 @@ def test_illegal_moves_are_counted_and_lose_in_the_end():
 # ---- whole games
 
 
+@pytest.mark.slow
 def test_the_oracle_beats_a_random_opponent_as_white_and_black():
     env = ChessEnv(mode="game")
     colours = set()

@@ -52,6 +52,7 @@ def test_rationals_are_equal_exactly_when_their_values_are(
 small = st.integers(-4, 4)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(small, small, st.sampled_from([2, 3, 5]), small, small, st.sampled_from([2, 3, 8]))
 def test_radicals_are_equal_exactly_when_their_coordinates_are(

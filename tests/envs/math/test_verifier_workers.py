@@ -198,6 +198,7 @@ def test_no_worker_outlives_its_parent(ending: str, tmp_path: Path) -> None:
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of the workers")
 
 
+@pytest.mark.slow
 def test_32_threads_get_their_own_verdicts() -> None:
     with Verifier(num_workers=2, timeout_s=10) as verifier, ThreadPoolExecutor(32) as threads:
 

@@ -194,6 +194,7 @@ def broken_patch() -> str:
     return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1,2 @@\n {first}\n+raise RuntimeError\n"
 
 
+@pytest.mark.slow
 def test_a_patch_that_breaks_visible_tests_is_taken_back_and_tried_again() -> None:
     gold = open_source("toy").load_hidden(first_task()).gold_patch
     actions: list[Action] = [f"```diff\n{broken_patch()}```", "hm", f"```diff\n{gold}```"]

@@ -101,6 +101,7 @@ def test_the_tasks_are_those_of_an_evaluation(tmp_path: Path) -> None:
     assert {(r.task_id, r.attempt, r.seed) for r in found} == played
 
 
+@pytest.mark.slow
 def test_the_same_command_again_plays_nothing_and_another_plays_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
         assert store.problems() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
@@ -164,6 +166,7 @@ def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -
         assert store.num_sessions() == len(attempts(store)) == 60
 
 
+@pytest.mark.slow
 def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> None:
     processes = [start(tmp_path, "--seed", seed) for seed in (0, 1)]
     with RolloutStore.open(tmp_path / "store") as store:
@@ -178,6 +181,7 @@ def test_collectors_and_others_write_to_one_store_at_once(tmp_path: Path) -> Non
         assert [len(group.rollouts) for _, group in stored_groups(store)] == [4] * 30
 
 
+@pytest.mark.slow
 def test_the_same_command_twice_at_once_makes_no_group_larger(tmp_path: Path) -> None:
     for process in [start(tmp_path) for _ in range(2)]:
         _, errors = process.communicate(timeout=300)

@@ -113,6 +113,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(runs: Path) -> None:
     assert (code, err) == (1, "error: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_no_program_is_needed_to_play(runs: Path) -> None:
     """Neither git nor a compiler is on the path, and the home cannot be written to."""
     code, _, err = _run(*PLAY, "--out", "bare", folder=runs, PATH="/nowhere", HOME=NOWHERE)

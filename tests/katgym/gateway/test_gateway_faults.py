@@ -249,6 +249,7 @@ def test_a_server_without_token_ids_is_told(tmp_path):
         assert failed.kind == "no_token_ids"
 
 
+@pytest.mark.slow
 def test_calls_go_to_a_server_that_lives(tmp_path):
     with (
         reserved_port() as port,

@@ -103,6 +103,7 @@ def test_a_server_replaced_behind_its_url_is_refused(tmp_path, kind, num_servers
                 wait_until_healthy(gateway)
 
 
+@pytest.mark.slow
 def test_a_server_replaced_between_two_calls_is_refused(tmp_path):
     with (
         reserved_port() as port,
@@ -120,6 +121,7 @@ def test_a_server_replaced_between_two_calls_is_refused(tmp_path):
             assert other.num_calls == 0
 
 
+@pytest.mark.slow
 def test_new_weights_of_a_version_are_no_difference(tmp_path):
     first, second = told_servers(2)
     with first, second, running(tmp_path / "s", first.url, second.url) as gateway:

@@ -135,6 +135,7 @@ def test_options_of_pip_are_no_requirements(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_installed_here_is_copied_without_a_network(tmp_path: Path) -> None:
     version = metadata.version("pytest")
     os.environ["PIP_NO_INDEX"] = "1"

@@ -246,6 +246,7 @@ def test_a_module_that_cannot_be_imported_is_named():
     assert not done.all_passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("waiting", "limits"), [("time.sleep(3600)", {"timeout_s": 2.0}), ("pass", {"cpu_s": 2.0})]
 )

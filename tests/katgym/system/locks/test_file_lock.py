@@ -43,6 +43,7 @@ def _start(code: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", BARRED], ids=["unix", "windows"])
 def test_one_process_has_the_lock_until_it_ends(before: str, tmp_path: Path) -> None:
     path = tmp_path / "lock"

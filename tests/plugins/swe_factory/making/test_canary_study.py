@@ -52,6 +52,7 @@ def test_a_canary_that_passes_beside_another_test_is_unsteady() -> None:
     play(work)
 
 
+@pytest.mark.slow
 def test_canaries_are_those_of_the_failure_whatever_else_was_studied() -> None:
     node = f"{PATH}::test_strict"
     line = TESTS.splitlines().index("    assert double(5) == 10") + 1

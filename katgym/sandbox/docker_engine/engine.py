@@ -161,6 +161,8 @@ class Engine:
             # A descriptor of our own: the SDK's may be closed with the response it belongs to.
             sock = raw.dup()
             attached._response.close()
+            attached.close()
+            raw.close()
             try:
                 self._api.start(made["Id"])
             except BaseException:

@@ -203,17 +203,27 @@ class LauncherClient:
         if self._requests is not None:
             self._requests.close()  # it ends at the end of the stream
             self._requests = None
-        if self._process is not None:
-            if self.workspace != "plain":  # nothing below it can outlive it
-                self._process.kill()
-            # Without a thread: at the interpreter's exit there are no more of them.
-            deadline = time.monotonic() + _END_TIMEOUT_S
-            while self._process.poll() is None:
+        try:
+            if self._process is not None:
+                await self._end(self._process)
+        finally:
+            if self.state:
+                shutil.rmtree(self.state, ignore_errors=True)  # `gc` tries again
+
+    async def _end(self, process: subprocess.Popen[bytes]) -> None:
+        if self.workspace != "plain":  # nothing below it can outlive it
+            process.kill()
+        # Without a thread: at the interpreter's exit there are no more of them.
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        try:
+            while process.poll() is None:
                 if time.monotonic() > deadline:
-                    self._process.kill()
+                    process.kill()
                 await asyncio.sleep(0.001)
-        if self.state:
-            shutil.rmtree(self.state, ignore_errors=True)  # `gc` tries again
+        except asyncio.CancelledError:  # nobody would wait for it any more
+            process.kill()
+            process.wait()
+            raise
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:

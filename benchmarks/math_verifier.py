@@ -12,7 +12,7 @@ math-verify beside the verifier, pair by pair in turn.
 A pair of `math_verifier_disputed.jsonl`, whose label a careful reader may doubt for the reason that
 stands beside it, counts in all columns but those named `undisputed`.
 
-Not here: which answers are right (`tests/envs/math/verifier_kinds.py` has pairs of our own).
+Not here: which answers are right (`tests/envs/math/verifier_cases.txt` has pairs of our own).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from nightly import IS_NIGHT
 
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,7 +33,7 @@ settings.register_profile(
     "katgym",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=200 if "KATGYM_NIGHTLY" in os.environ else 25,
+    max_examples=200 if IS_NIGHT else 25,
 )
 settings.load_profile("katgym")
 

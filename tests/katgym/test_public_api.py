@@ -6,7 +6,7 @@ A change here is a change for users: it belongs in the CHANGELOG.
 import argparse
 
 import katgym
-from katgym import rollout_store
+from katgym import rollout_store, testing
 from katgym.cli.main import COMMANDS, build_parser
 
 NAMES = """
@@ -76,6 +76,7 @@ def test_the_public_names_are_the_written_ones():
     assert all(hasattr(katgym, name) for name in katgym.__all__)
     assert sorted(rollout_store.__all__) == sorted(ROLLOUT_STORE.split())
     assert all(hasattr(rollout_store, name) for name in rollout_store.__all__)
+    assert testing.__all__ == ["EchoEnv", "ScriptedPolicy"]
 
 
 def test_the_commands_and_their_options_are_the_written_ones():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 
 import pytest
+from idle_loop import run_idle
 
-from katgym import testing
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import assistant, user
 from katgym.errors import PolicyError
@@ -22,20 +21,12 @@ def play(policy: ScriptedPolicy) -> Rollout:
     return asyncio.run(run_rollout(EchoEnv(), policy, seed=0))
 
 
-def test_public_names() -> None:
-    assert testing.__all__ == ["EchoEnv", "ScriptedPolicy"]
-
-
-def test_scripted_policy_plays_its_actions_then_empty_messages() -> None:
-    rollout = play(ScriptedPolicy(["a", assistant("", [("note", {"text": "x"})])]))
-    said = [m for m in rollout.messages if m["role"] == "assistant"]
-    assert [m["content"] for m in said] == ["a", "", "", ""]
-    assert [t.finish_reason for t in rollout.turns] == ["stop", "tool_calls", "stop", "stop"]
-
-
-def test_scripted_policy_starts_over_in_every_episode() -> None:
-    policy = ScriptedPolicy(["a", "b"], name="mine")
+def test_scripted_policy_plays_its_actions_then_empty_messages_anew_in_every_episode() -> None:
+    policy = ScriptedPolicy(["a", assistant("", [("note", {"text": "x"})])], name="mine")
     one, two = play(policy), play(policy)
+    said = [m for m in one.messages if m["role"] == "assistant"]
+    assert [m["content"] for m in said] == ["a", "", "", ""]
+    assert [t.finish_reason for t in one.turns] == ["stop", "tool_calls", "stop", "stop"]
     assert list(one.messages) == list(two.messages)
     assert one.policy == "mine"
     assert policy.describe() == {"name": "mine"}
@@ -48,10 +39,13 @@ def test_scripted_policy_raises_its_exceptions_in_turn() -> None:
 
 
 def test_scripted_policy_waits_its_latency() -> None:
-    session = ScriptedPolicy(["a"], latency_s=0.03).start(EpisodeContext(env=EchoEnv()))
-    began = time.perf_counter()
-    asyncio.run(session.complete([], max_tokens=1))
-    assert time.perf_counter() - began >= 0.029
+    session = ScriptedPolicy(["a"], latency_s=30).start(EpisodeContext(env=EchoEnv()))
+
+    async def wait() -> float:
+        await session.complete([], max_tokens=1)
+        return asyncio.get_running_loop().time()
+
+    assert run_idle(wait()) == pytest.approx(30)
 
 
 def test_echo_env_echoes_until_it_hears_the_word() -> None:
@@ -60,15 +54,14 @@ def test_echo_env_echoes_until_it_hears_the_word() -> None:
     assert observation == [user(f"Say {env.task.answer!r}.")]
     assert env.step("hello")[0] == [user("hello")]
     assert env.step(f" {env.task.answer}\n")[1:3] == (1.0, True)
-
-
-def test_echo_envs_oracle_wins_and_silence_does_not() -> None:
     for seed in range(5):
-        env = EchoEnv()
         env.reset(seed=seed)
         assert env.step(env.oracle_action())[1] == 1.0
         env.reset(seed=seed)
         assert [env.step("")[1] for _ in range(4)] == [0.0] * 4
+    for split in ("train", "validation", "test"):
+        tasks = env.tasks(split)
+        assert (len(tasks), tasks[0].task_id) == (1000, f"{split}-000000")
 
 
 def test_echo_envs_tools() -> None:
@@ -90,10 +83,3 @@ def test_random_play_of_echo_env_never_breaks() -> None:
             _, reward, terminated, truncated, _ = env.step(env.random_action(rng))
             is_over = terminated or truncated
         assert reward == 0.0
-
-
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_echo_env_has_a_thousand_tasks_a_split(split: str) -> None:
-    tasks = EchoEnv().tasks(split)
-    assert len(tasks) == 1000
-    assert tasks[0].task_id == f"{split}-000000"

@@ -46,31 +46,31 @@ GROUPINGS = {
 }
 
 
-@pytest.mark.parametrize("name", GROUPINGS)
 @given(end=ends())
-def test_calls_compute_each_visible_pair_once(name: str, end: list[int]) -> None:
+def test_calls_compute_each_visible_pair_once(end: list[int]) -> None:
     plan = TreePlan.build(end)
-    calls = flash_calls(plan, GROUPINGS[name])
-    found = [pair for call in calls for pair in pairs_of(call)]
-    assert sorted(found) == sorted(visible_pairs(end))
-    begun: set[int] = set()
-    for call in calls:
-        tokens = {token for pair in pairs_of(call) for token in pair}
-        assert not tokens & begun if call.is_causal else tokens <= begun
-        begun |= tokens
-    assert sum(r.num_pairs for r in rectangles(plan)) == len(found)
+    wanted = sorted(visible_pairs(end))
+    assert sum(r.num_pairs for r in rectangles(plan)) == len(wanted)
+    for name, grouping in GROUPINGS.items():
+        computed = [(call, pairs_of(call)) for call in flash_calls(plan, grouping)]
+        assert sorted(pair for _, pairs in computed for pair in pairs) == wanted, name
+        begun: set[int] = set()
+        for call, pairs in computed:
+            tokens = {token for pair in pairs for token in pair}
+            assert not tokens & begun if call.is_causal else tokens <= begun, name
+            begun |= tokens
 
 
-@pytest.mark.parametrize("name", AWKWARD)
-def test_groups_are_as_many_as_forks_lie_above_one_another(name: str) -> None:
-    end = AWKWARD[name]
-    plan = TreePlan.build(end)
-    forks = [(r.k0, r.q1) for r in rectangles(plan) if not r.is_causal]
-    nested = [sum(start <= other < stop for start, stop in forks) for other, _ in forks]
-    calls = flash_calls(plan, by_level)
-    assert len(calls) == 1 + max(nested, default=0)
-    assert calls[0].is_causal and calls[0].queries == slice(0, len(end))
-    assert not any(call.is_causal for call in calls[1:])
+def test_groups_are_as_many_as_forks_lie_above_one_another(subtests: pytest.Subtests) -> None:
+    for name, end in AWKWARD.items():
+        with subtests.test(name):
+            plan = TreePlan.build(end)
+            forks = [(r.k0, r.q1) for r in rectangles(plan) if not r.is_causal]
+            nested = [sum(start <= other < stop for start, stop in forks) for other, _ in forks]
+            calls = flash_calls(plan, by_level)
+            assert len(calls) == 1 + max(nested, default=0)
+            assert calls[0].is_causal and calls[0].queries == slice(0, len(end))
+            assert not any(call.is_causal for call in calls[1:])
 
 
 @given(end=ends())

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from forests import AWKWARD, ends, fork_at, random_end
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import IS_NIGHT
 from torch import Tensor
 
 from katgym_kernels import TreePlan, tree_attention
@@ -40,17 +41,10 @@ SMALL = config(16, 16)
 
 
 def draw(
-    num: int,
-    heads: int,
-    key_heads: int,
-    size: int,
-    *,
-    sinks: bool = False,
-    seed: int = 0,
-    above: int = 0,
+    num: int, heads: int, key_heads: int, size: int, *, sinks: bool = False, above: int = 0
 ) -> list[Tensor]:
     """Return q, k, v, the gradient of the output, and sinks if asked for."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     shapes: list[tuple[int, ...]] = [(heads, num - above, size), (key_heads, num, size)]
     shapes += [shapes[1], shapes[0]] + ([(heads,)] if sinks else [])
     return [torch.randn(*shape, generator=rng).to(DEVICE) for shape in shapes]
@@ -117,25 +111,21 @@ def test_random_forests_with_every_option(
     check(plan, inputs, config(*blocks, 2, extra), softcap=softcap)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "caterpillar" else [])
-        for name in AWKWARD
-        if name != "leaves of one token"
-    ],
-)
-def test_awkward_forests(name: str) -> None:
-    plan = TreePlan.build(AWKWARD[name], device=DEVICE)
-    check(plan, draw(len(plan), 2, 1, 16))
+def test_awkward_forests(subtests: pytest.Subtests) -> None:
+    by_day = {"one row", "forked at token 0", "two trees", "padding"}
+    by_night = AWKWARD.keys() - {"leaves of one token"}
+    for name in sorted(by_night if IS_NIGHT else by_day):
+        with subtests.test(name):
+            plan = TreePlan.build(AWKWARD[name], device=DEVICE)
+            check(plan, draw(len(plan), 2, 1, 16))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [(16, 16), (16, 32), (32, 16)])
-def test_a_fork_at_every_packed_index_of_a_tile(blocks: tuple[int, int]) -> None:
-    for fork in range(2, 70):
-        plan = TreePlan.build(fork_at(fork, 80), device=DEVICE)
-        check(plan, draw(80, 1, 1, 16), config(*blocks))
+def test_a_fork_at_every_packed_index_of_a_tile() -> None:
+    for blocks in ((16, 16), (16, 32), (32, 16)):
+        for fork in range(2, 70):
+            plan = TreePlan.build(fork_at(fork, 80), device=DEVICE)
+            check(plan, draw(80, 1, 1, 16), config(*blocks))
 
 
 @pytest.mark.slow
@@ -153,13 +143,14 @@ def test_a_deep_caterpillar_and_a_thousand_leaves() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", HEAD_SIZES)
-def test_head_sizes_through_the_public_function(size: int) -> None:
-    plan = TreePlan.build(random_end(random.Random(size), 70), device=DEVICE)
-    q, k, v, *_ = draw(70, 2, 1, size)
-    wanted = tree_attention(q, k, v, plan, backend="reference")
-    found = tree_attention(q, k, v, plan, backend="triton")
-    assert float((found - wanted).norm() / wanted.norm()) <= 2e-6
+def test_head_sizes_through_the_public_function(subtests: pytest.Subtests) -> None:
+    for size in HEAD_SIZES:
+        with subtests.test(size=size):
+            plan = TreePlan.build(random_end(random.Random(size), 70), device=DEVICE)
+            q, k, v, *_ = draw(70, 2, 1, size)
+            wanted = tree_attention(q, k, v, plan, backend="reference")
+            found = tree_attention(q, k, v, plan, backend="triton")
+            assert float((found - wanted).norm() / wanted.norm()) <= 2e-6
 
 
 def test_half_precision_is_as_good_as_eager() -> None:
@@ -261,7 +252,6 @@ def float32_tiles(end: list[int], window: int | None = None, key_heads: int = 8)
     tiles=st.integers(1, 5),
     extra=st.integers(1, 40),
 )
-@settings(max_examples=40)
 def test_parts_are_as_many_as_key_tiles_and_a_constant(
     end: list[int], window: int | None, tiles: int, extra: int
 ) -> None:
@@ -275,12 +265,12 @@ def test_parts_are_as_many_as_key_tiles_and_a_constant(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num", [131_072, 262_144])
-def test_the_memory_of_the_backward_grows_with_the_tokens_not_with_the_pairs(num: int) -> None:
-    fan = [num] * (num // 2) + [num // 2 + i - i % 1024 + 1024 for i in range(num // 2)]
-    for end, window in (([num] * num, None), (fan, None), ([num] * num, 4096)):
-        parts, tiles = float32_tiles(end, window)
-        assert tiles <= parts < tiles + 1024  # 128 MiB of dK and dV, whatever the forest
+def test_the_memory_of_the_backward_grows_with_the_tokens_not_with_the_pairs() -> None:
+    for num in (131_072, 262_144):
+        fan = [num] * (num // 2) + [num // 2 + i - i % 1024 + 1024 for i in range(num // 2)]
+        for end, window in (([num] * num, None), (fan, None), ([num] * num, 4096)):
+            parts, tiles = float32_tiles(end, window)
+            assert tiles <= parts < tiles + 1024  # 128 MiB of dK and dV, whatever the forest
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="of the CPU's virtual memory")

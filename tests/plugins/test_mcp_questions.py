@@ -77,19 +77,16 @@ def test_a_solution_with_a_tool_that_is_not_there_names_the_nearest(tmp_path: Pa
     env.close()
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ('{"question": "?"}', "line 2 is no question: .*`answer`"),
-        ('{"question": "?", "answer": 1, "anwser": 2}', "line 2 is no question: .*`anwser`"),
-        ("2 and 3", "line 2 is no question"),
-        ('{"question": "?", "answer": "\\ud800"}', "line 2 is no question"),
-    ],
-)
-def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str, text: str) -> None:
-    path = write_questions(tmp_path, {"question": "?", "answer": 1}, line)
-    with pytest.raises(katgym.UsageError, match=text):
-        Questions(server=SERVER, questions=path)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for line, text in {
+        '{"question": "?"}': "line 2 is no question: .*`answer`",
+        '{"question": "?", "answer": 1, "anwser": 2}': "line 2 is no question: .*`anwser`",
+        "2 and 3": "line 2 is no question",
+        '{"question": "?", "answer": "\\ud800"}': "line 2 is no question",
+    }.items():
+        path = write_questions(tmp_path, {"question": "?", "answer": 1}, line)
+        with subtests.test(line), pytest.raises(katgym.UsageError, match=text):
+            Questions(server=SERVER, questions=path)
 
 
 def test_what_is_missing_is_told_when_the_env_is_made(tmp_path: Path) -> None:
@@ -105,32 +102,29 @@ def test_what_is_missing_is_told_when_the_env_is_made(tmp_path: Path) -> None:
         Questions(files=str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(
-    ("response", "gold", "expected"),
-    [
-        ("Paris", "paris", True),
-        ("So: <answer> New\n York. </answer>", "new york", True),
-        ("It is Paris", "Paris", False),
-        ("<answer>Paris</answer> <answer>Rome</answer>", "Paris", False),
-        ("<answer>Paris</answer> yes, <ANSWER>paris</ANSWER>", "Paris", True),
-        ("<answer>Paris", "Paris", False),
-        ("1,234.50", "1234.5", True),
-        ("1.0000001e3", "1000", True),
-        ("1001", "1000", False),
-        ("12,34", "1234", False),
-        ("0.0000001", "0", False),
-        ("-0", "0", True),
-        ("nan", "1", False),
-        ("1e999", "2e999", False),
-        ("7 or 8", "7", False),
-        ("", "", False),
-        (".", "0", False),
-    ],
-)
-def test_an_answer_is_right_as_text_or_as_a_number(
-    response: str, gold: str, expected: bool
-) -> None:
-    assert is_right(response, gold) == expected
+VERDICTS = {
+    ("Paris", "paris"): True,
+    ("So: <answer> New\n York. </answer>", "new york"): True,
+    ("It is Paris", "Paris"): False,
+    ("<answer>Paris</answer> <answer>Rome</answer>", "Paris"): False,
+    ("<answer>Paris</answer> yes, <ANSWER>paris</ANSWER>", "Paris"): True,
+    ("<answer>Paris", "Paris"): False,
+    ("1,234.50", "1234.5"): True,
+    ("1.0000001e3", "1000"): True,
+    ("1001", "1000"): False,
+    ("12,34", "1234"): False,
+    ("0.0000001", "0"): False,
+    ("-0", "0"): True,
+    ("nan", "1"): False,
+    ("1e999", "2e999"): False,
+    ("7 or 8", "7"): False,
+    ("", ""): False,
+    (".", "0"): False,
+}
+
+
+def test_an_answer_is_right_as_text_or_as_a_number() -> None:
+    assert {pair: is_right(*pair) for pair in VERDICTS} == VERDICTS
 
 
 def test_reading_a_response_of_open_tags_comes_to_an_end() -> None:

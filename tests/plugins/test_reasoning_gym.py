@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nightly import some_of
 
 import katgym
 from katgym.certificate.certify import CONTRACT, check_env
@@ -32,21 +33,19 @@ from katgym_plugin_reasoning_gym.datasets import (  # noqa: E402 - the path is s
 from katgym_plugin_reasoning_gym.env import ReasoningGym, _draw  # noqa: E402 - the path is set above
 from katgym_plugin_reasoning_gym.grading import final_answer, is_right  # noqa: E402 - as above
 
-SOME = (
+DAILY = (
     "leg_counting",
     "chain_sum",
     "complex_arithmetic",
     "countdown",
     "fraction_simplification",
-    "game_of_life_halting",
     "graph_color",
-    "gsm_symbolic",
-    "kakurasu",
     "knights_knaves",
     "simple_integration",
     "survo",
     "time_intervals",
 )
+"""Each is graded in a way of its own; all others are at night."""
 NUM_TASKS = 4
 
 
@@ -95,13 +94,14 @@ def check_dataset(dataset: str) -> None:
             assert pay(env, index, hedge) == 0.0, (dataset, gold, hedge)
 
 
-@pytest.mark.parametrize("dataset", SOME)
-def test_gold_is_paid_and_nothing_else(dataset: str) -> None:
-    check_dataset(dataset)
+def test_gold_is_paid_and_nothing_else(subtests: pytest.Subtests) -> None:
+    for dataset in DAILY:
+        with subtests.test(dataset):
+            check_dataset(dataset)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", [d for d in DATASETS if d not in SOME])
+@pytest.mark.parametrize("dataset", [d for d in DATASETS if d not in DAILY])
 def test_gold_is_paid_and_nothing_else_in_the_other_datasets(dataset: str) -> None:
     check_dataset(dataset)
 
@@ -117,27 +117,27 @@ def test_every_upstream_dataset_is_an_env_or_excluded_with_a_reason() -> None:
     assert env_name("leg_counting") == "LegCounting"
 
 
-@pytest.mark.parametrize(
-    ("dataset", "code"),
-    [
-        ("string_insertion", "['A', open({path!r}, 'w').write('x')]"),
-        ("spiral_matrix", "[open({path!r}, 'w').write('x')]"),
-        ("binary_matrix", "[[open({path!r}, 'w').write('x')]]"),
-        ("n_queens", "[[open({path!r}, 'w').write('x')]]"),
-        ("simple_integration", "open({path!r}, 'w').write('x')"),
-        ("countdown", "open({path!r}, 'w').write('x')"),
-    ],
-)
-def test_code_in_an_answer_is_not_run(tmp_path: Path, dataset: str, code: str) -> None:
+CODE = {
+    "string_insertion": "['A', open({path!r}, 'w').write('x')]",
+    "spiral_matrix": "[open({path!r}, 'w').write('x')]",
+    "binary_matrix": "[[open({path!r}, 'w').write('x')]]",
+    "n_queens": "[[open({path!r}, 'w').write('x')]]",
+    "simple_integration": "open({path!r}, 'w').write('x')",
+    "countdown": "open({path!r}, 'w').write('x')",
+}
+
+
+def test_code_in_an_answer_is_not_run(tmp_path: Path, subtests: pytest.Subtests) -> None:
     path = tmp_path / "written"
-    env = ReasoningGym(dataset=dataset)
-    assert pay(env, 0, f"<answer>{code.format(path=str(path))}</answer>") == 0.0
-    assert not path.exists()
+    for dataset, code in CODE.items():
+        with subtests.test(dataset):
+            env = ReasoningGym(dataset=dataset)
+            assert pay(env, 0, f"<answer>{code.format(path=str(path))}</answer>") == 0.0
+            assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_expressions_that_cheat_or_hang_are_not_parsed() -> None:
+    answers = (
         "9**9**9**9",
         "((9**99)**99)**99",
         "x**999999999",
@@ -146,11 +146,9 @@ def test_code_in_an_answer_is_not_run(tmp_path: Path, dataset: str, code: str) -
         "__import__('os')",
         "factorial(99999)",
         "1" * 10_000 + "!",
-    ],
-)
-def test_expressions_that_cheat_or_hang_are_not_parsed(answer: str) -> None:
-    assert not ANSWER_FORMS["simple_integration"].fullmatch(answer)
-    assert not ANSWER_FORMS["countdown"].fullmatch(answer)
+    )
+    forms = (ANSWER_FORMS["simple_integration"], ANSWER_FORMS["countdown"])
+    assert [a for a in answers if any(form.fullmatch(a) for form in forms)] == []
 
 
 def test_ordinary_polynomials_are_parsed() -> None:
@@ -158,20 +156,17 @@ def test_ordinary_polynomials_are_parsed() -> None:
         assert ANSWER_FORMS["simple_integration"].fullmatch(answer), answer
 
 
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("<answer> 7 </answer>", "7"),
-        ("It is 8. No: <ANSWER>7</ANSWER>", "7"),
-        ("<answer>7</answer> again <answer>7</answer>", "7"),
-        ("<answer>7</answer> or <answer>8</answer>", ""),
-        ("<answer>\n  1 2\n3 4\n</answer>", "  1 2\n3 4"),
-        ("7", "7"),
-        ("", ""),
-    ],
-)
-def test_the_final_answer_is_the_one_between_the_tags(response: str, answer: str) -> None:
-    assert final_answer(response) == answer
+def test_the_final_answer_is_the_one_between_the_tags() -> None:
+    answers = {
+        "<answer> 7 </answer>": "7",
+        "It is 8. No: <ANSWER>7</ANSWER>": "7",
+        "<answer>7</answer> again <answer>7</answer>": "7",
+        "<answer>7</answer> or <answer>8</answer>": "",
+        "<answer>\n  1 2\n3 4\n</answer>": "  1 2\n3 4",
+        "7": "7",
+        "": "",
+    }
+    assert {response: final_answer(response) for response in answers} == answers
 
 
 def test_another_right_answer_is_paid_where_the_scorer_reads_all_of_it() -> None:
@@ -199,16 +194,15 @@ def test_a_scorers_own_fault_is_not_a_wrong_answer() -> None:
         is_right("7", dataset="x", gold="7", score=score)
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    ["chain_sum", pytest.param("tower_of_hanoi", marks=pytest.mark.slow), "count_bits"],
-)
-def test_splits_share_no_task_and_size_changes_none(dataset: str) -> None:
-    small, large = (ReasoningGym(dataset=dataset, size=size) for size in (3, 3000))
-    assert len(small.tasks("test")) == 3
-    assert [t.sha256 for t in small.tasks("test")] == [t.sha256 for t in large.tasks("test")[:3]]
-    prompts = [{t.prompt for t in large.tasks(split)[:1000]} for split in large.splits]
-    assert len(set().union(*prompts)) == sum(map(len, prompts))
+def test_splits_share_no_task_and_size_changes_none(subtests: pytest.Subtests) -> None:
+    for dataset in some_of(["count_bits", "chain_sum", "tower_of_hanoi"], 1):
+        with subtests.test(dataset):
+            small, large = (ReasoningGym(dataset=dataset, size=size) for size in (3, 3000))
+            assert len(small.tasks("test")) == 3
+            firsts = [t.sha256 for t in large.tasks("test")[:3]]
+            assert [t.sha256 for t in small.tasks("test")] == firsts
+            prompts = [{t.prompt for t in large.tasks(split)[:1000]} for split in large.splits]
+            assert len(set().union(*prompts)) == sum(map(len, prompts))
 
 
 def test_a_task_that_upstream_cannot_make_is_drawn_again() -> None:
@@ -224,7 +218,7 @@ def test_a_task_that_upstream_cannot_make_is_drawn_again() -> None:
 @pytest.mark.slow
 def test_a_seed_gives_the_same_episode_in_64_threads() -> None:
     def play(seed: int) -> tuple[str, str]:
-        env = ReasoningGym(dataset=SOME[seed % len(SOME)])
+        env = ReasoningGym(dataset=DAILY[seed % len(DAILY)])
         env.reset(seed=seed)
         return env.task.task_id, env.task.sha256
 
@@ -266,10 +260,7 @@ for name in DATASETS:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "dataset",
-    ["leg_counting", "number_sorting", pytest.param("knights_knaves", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("dataset", ["leg_counting", "number_sorting", "knights_knaves"])
 def test_check_env_passes(dataset: str) -> None:
     report = check_env(ReasoningGym(dataset=dataset), num_tasks=4, checks=CONTRACT)
     report.raise_for_failures()

@@ -26,9 +26,6 @@ def test_a_row_tells_tasks_floors_marks_and_failures() -> None:
         "| `acme/Odd-v0` | 2,000 train | 40% **!** | 10% |  | 50% | 10 | `oracle`: 0.5 of a/b |"
     )
     assert make_certificates.table([]) == ""
-
-
-def test_a_row_tells_how_many_checks_were_skipped() -> None:
     checks = [Check(name="leak_order", status=CheckStatus.SKIPPED, detail="too few tasks")]
     row = make_certificates.table([CheckReport(env_id="acme/Few-v0", checks=checks)])
     assert row.splitlines()[-1] == "| `acme/Few-v0` |  |  |  |  |  |  | passes, 1 skipped |"

@@ -1,4 +1,4 @@
-"""Rows drawn by hypothesis, and what they hold together, counted one prefix after another.
+"""Rows drawn by hypothesis, what they hold together, and the paths of forests, counted slowly.
 
 Not here: what a trie makes of them.
 """
@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from katgym_trainer import ForestStats, Row
+from katgym_trainer import ForestStats, PackedForest, Row
 
 
 @st.composite
 def row_lists(draw: st.DrawFn, max_rows: int = 8, *, is_plain: bool = True) -> list[Row]:
-    """Draw rows over few tokens, so that many prefixes are shared; plain: all of one context."""
+    """Draw rows over few tokens, so that many prefixes are shared; plain: all of one context.
+
+    Log-probs and advantages are each row's own.
+    """
     rows = []
     for number in range(draw(st.integers(1, max_rows))):
         tokens = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
@@ -22,8 +25,9 @@ def row_lists(draw: st.DrawFn, max_rows: int = 8, *, is_plain: bool = True) -> l
         names = st.sampled_from([None, "one", "two"])
         rollout, group = draw(names), draw(names)
         context = None if is_plain else draw(names)
-        row = Row(tokens, mask, advantages=number, rollout=rollout, group=group, context=context)
-        rows.append(row)
+        logprobs = [-0.01 * (number + 1) * t for t in range(len(tokens))]
+        row = Row(tokens, mask, logprobs, advantages=number + 0.5, weight=1 + number)
+        rows.append(row.replace(rollout=rollout, group=group, context=context))
     return rows
 
 
@@ -49,3 +53,9 @@ def counted(rows: Sequence[Row]) -> ForestStats:
         num_trained=len(trained),
         num_edges=len(set(trained)),
     )
+
+
+def paths(forest: PackedForest) -> list[list[int]]:
+    """Return each packed token's ancestors and itself, by the rule of visibility alone."""
+    end = forest.end.tolist()
+    return [[j for j in range(i + 1) if i < end[j]] for i in range(len(end))]

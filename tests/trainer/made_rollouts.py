@@ -36,18 +36,15 @@ def record(
     **more: Any,
 ) -> TokenRecord:
     """Return the tokens of a turn; token x was sampled with log-prob -x / 10, by one version."""
-    logprobs = [-token / 10 for token in completion]
+    told = {
+        "policy_logprobs": [-token / 10 for token in completion],
+        "version_spans": one_span(version, len(completion)),
+        **more,
+    }
     return TokenRecord(
-        **{
-            "parent": parent,
-            "num_shared": num_shared,
-            "prompt_ids": list(prompt),
-            "completion_ids": list(completion),
-            "policy_logprobs": logprobs,
-            "version_spans": one_span(version, len(completion)),
-            **more,
-        }
-    )
+        parent=parent, num_shared=num_shared, prompt_ids=list(prompt),
+        completion_ids=list(completion), **told,
+    )  # fmt: skip
 
 
 def turn(
@@ -69,14 +66,10 @@ def turn(
             for i, (name, text) in enumerate(calls)
         ]
     return Turn(
-        messages=[user("go on")],
-        answer=answer,
-        finish_reason=finish_reason,
-        num_completion_tokens=num_completion_tokens,
-        tokens=tokens,
-        tool_results=results,
+        messages=[user("go on")], answer=answer, finish_reason=finish_reason, tokens=tokens,
+        num_completion_tokens=num_completion_tokens, tool_results=results,
         sampling={"constraint": constraint} if constraint else {},
-    )
+    )  # fmt: skip
 
 
 def rollout_of(
@@ -95,14 +88,7 @@ def rollout_of(
         )
     kind = FailureKind.SANDBOX_ERROR
     told = Reward.invalid(kind, "gone") if reward is None else Reward(value=reward)
-    return plain_rollout(
-        **{
-            "episode_id": episode_id,
-            "reward": told,
-            "turns": placed,
-            **more,
-        }
-    )
+    return plain_rollout(**{"episode_id": episode_id, "reward": told, "turns": placed, **more})
 
 
 def short_rollout(episode_id: str, reward: float | None, *completion: int, **more: Any) -> Rollout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -48,15 +49,6 @@ num_tasks = 6
 """
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = byte_tokenizer()
-    tiny_qwen(vocab_size=len(tokenizer), max_position_embeddings=1024).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def test_memory_of_adapters_is_what_the_guide_computes_by_hand() -> None:
     """P 0.6e9, rank 32, forests of 16,384 tokens: docs/guides/train-lora.md, first row."""
     config = TrainerConfig(
@@ -71,25 +63,21 @@ def test_memory_of_adapters_is_what_the_guide_computes_by_hand() -> None:
     assert found["blocks of logits"] == 0.5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_memory_of_weights_and_their_state_is_what_a_trainer_holds(dtype: str) -> None:
-    model = tiny_qwen()
-    trainer = Trainer(model, "sft", args={"dtype": dtype})
-    trainer.rehearse()
-    num = sum(parameter.numel() for parameter in trainer.model.parameters())
-    told = trainer_memory(
-        ModelShape(
-            parameters=num, layers=1, width=1, heads=1, key_heads=1, head_size=1, mlp_width=1,
-            vocabulary=1,
-        ),
-        trainer.config,
-    )  # fmt: skip
-    size = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    masters = sum(master.numel() * 4 for _, master in trainer._masters.named())
-    masters -= num * 4 if dtype == "float32" else 0  # the weights themselves
-    assert told["weights"] == size
-    assert told["gradients, masters, moments"] == (4 + 8) * num + masters
-    trainer.close()
+def test_memory_of_weights_and_their_state_is_what_a_trainer_holds(
+    subtests: pytest.Subtests,
+) -> None:
+    for dtype in ["float32", "bfloat16"]:
+        with subtests.test(dtype=dtype):
+            trainer = Trainer(tiny_qwen(), "sft", args={"dtype": dtype})
+            trainer.rehearse()
+            num = sum(parameter.numel() for parameter in trainer.model.parameters())
+            told = trainer_memory(dataclasses.replace(QWEN3, parameters=num), trainer.config)
+            size = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
+            masters = sum(master.numel() * 4 for _, master in trainer._masters.named())
+            masters -= num * 4 if dtype == "float32" else 0  # the weights themselves
+            assert told["weights"] == size
+            assert told["gradients, masters, moments"] == (4 + 8) * num + masters
+            trainer.close()
 
 
 def test_memory_of_a_policy_here_is_keys_and_values_and_a_copy() -> None:
@@ -106,12 +94,15 @@ def test_memory_of_a_policy_here_is_keys_and_values_and_a_copy() -> None:
 
 
 def test_stages_are_told_and_nothing_is_written(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     file = tmp_path / "stages.toml"
-    file.write_text(f'[model]\npath = "{model}"\n[[stage]]{SFT}[[stage]]{RL}')
+    file.write_text(f'[model]\npath = "{tiny_folder}"\n[[stage]]{SFT}[[stage]]{RL}')
     assert main(["train", "rl", "stages.toml", "--dry-run", "--json"]) == 0
     sft, rl = json.loads(capsys.readouterr().out)
     assert list(tmp_path.iterdir()) == [file]
@@ -133,14 +124,17 @@ def test_stages_are_told_and_nothing_is_written(
 
 
 def test_recorded_rollouts_are_counted_and_shown(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     env = "katgym/Arithmetic-v1?level=1"
     assert main(["eval", env, "--policy", "oracle", "--tasks", "3", "--out", "run"]) == 0
     before = sorted(tmp_path.rglob("*"))
     (tmp_path / "sft.toml").write_text(
-        f'[model]\npath = "{model}"\n[data]\nteachers = ["run"]\n[train]\nnum_steps = 2\n'
+        f'[model]\npath = "{tiny_folder}"\n[data]\nteachers = ["run"]\n[train]\nnum_steps = 2\n'
     )
     capsys.readouterr()
     assert main(["train", "sft", "sft.toml", "--dry-run", "--out", "sft"]) == 0

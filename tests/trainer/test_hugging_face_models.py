@@ -1,17 +1,55 @@
-"""Families of transformers on packed forests: as exact as float32 lets them be, or refused."""
+"""Families of transformers on packed forests: as exact as float32 lets them be, or refused.
+
+Then in bfloat16: a forest is as near to the float32 gradient as every row by itself is.
+At the end why models run tree attention of their own: what stock attention silently makes of a
+forest. If transformers mends one of these, its test here fails, and the way around it can go.
+"""
 
 from __future__ import annotations
 
+import copy
+import itertools
 from typing import Any
 
 import pytest
 import torch
+from nightly import IS_NIGHT, some_of
 from row_by_row import total_loss
 from tiny_families import FAMILIES, gradients, make, row_logprobs, row_outputs, sample_rows
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
 
-from katgym_trainer import LOSSES, Row, forward_backward, loss, pack, trainer_logprobs
+from katgym_kernels import TreePlan
+from katgym_trainer import (
+    LOSSES,
+    PackedForest,
+    Row,
+    TreeContext,
+    forward_backward,
+    loss,
+    pack,
+    trainer_logprobs,
+)
+from katgym_trainer.models.hugging_face import NAME, HuggingFaceModel
+from katgym_trainer.plans.plans_ahead import plans_of
 
 OPTIONS = {"dr_grpo": {"max_completion_tokens": 32}}
+
+
+# By day, one of each kind of attention.
+ALIKE = ["Qwen3", "Gemma2", "MiniCPM3", "Phi", "StableLm", "Mixtral", "GraniteMoe", "HrmText"]
+IN_PARTS = [
+    "Qwen2", "Qwen3Moe", "Nemotron", "Gemma2", "GptOss", "DeepseekV3", "MiMoV2Flash", "Llama4Text",
+    "Falcon",
+]  # fmt: skip
+
+
+def check_logprobs(model: Any, rows: list[Row]) -> None:
+    found = trainer_logprobs(model, pack(rows, max_tokens=50))
+    for place, row in enumerate(rows):
+        exact = row_logprobs(model, row).detach()[torch.tensor(row.loss_mask[1:].tolist())]
+        assert float((found[place] - exact).abs().max()) <= 5e-6
 
 
 def check_exact(
@@ -46,43 +84,39 @@ def check_exact(
         assert off <= 2e-5, parameter
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_families_are_exact(family: str) -> None:
-    model = make(family, attn_implementation="eager")
+def test_families_are_exact(subtests: pytest.Subtests) -> None:
     rows = sample_rows()
-    found = trainer_logprobs(model, pack(rows, max_tokens=50))
-    for place, row in enumerate(rows):
-        exact = row_logprobs(model, row).detach()[torch.tensor(row.loss_mask[1:].tolist())]
-        assert float((found[place] - exact).abs().max()) <= 5e-6
-    for name in ("sft", "grpo"):
-        check_exact(model, rows, name)
-    assert model.config._attn_implementation == "eager"
+    for family in FAMILIES if IS_NIGHT else ALIKE:
+        with subtests.test(family=family):
+            model = make(family, attn_implementation="eager")
+            check_logprobs(model, rows)
+            for name in ("sft", "grpo"):
+                check_exact(model, rows, name)
+            assert model.config._attn_implementation == "eager"
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("sft", "grpo")])
-def test_losses_are_exact(name: str) -> None:
-    rows = sample_rows(1)
-    if name == "dpo":  # pairs, of rows that know a reference
-        rows = [
-            row.replace(
-                advantages=1.0 if i % 2 else -1.0, group=i // 2, ref_logprobs=row.policy_logprobs
-            )
-            for i, row in enumerate(rows)
-        ]
-    check_exact(make("Qwen3"), rows, name, options=OPTIONS.get(name, {}))
+def test_forests_in_parts_are_exact(subtests: pytest.Subtests) -> None:
+    for family in IN_PARTS if IS_NIGHT else IN_PARTS[-5:]:
+        with subtests.test(family=family):
+            model = make(family, attn_implementation="eager")
+            for name in ("sft", "gspo"):
+                check_exact(model, sample_rows(), name, in_parts=11)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("grpo", {"kl_coef": 0.3, "entropy_coef": 0.1}),
-        ("reinforce", {"importance": "sequence", "mismatch_mask": "geometric",
-                       "mismatch_low": 0.5, "mismatch_high": 2.0}),
-        ("ppo", {"ratio_to": "proximal", "importance": "token", "kl_coef": 0.1,
-                 "kl_estimator": "k2", "is_kl_weighted": True}),
-    ],
-)  # fmt: skip
-def test_what_losses_may_add_is_exact(name: str, options: dict[str, Any]) -> None:
+def test_losses_are_exact(subtests: pytest.Subtests) -> None:
+    model, rows = make("Qwen3"), sample_rows(1)
+    pairs = [  # of rows that know a reference
+        row.replace(advantages=i % 2 * 2 - 1.0, group=i // 2, ref_logprobs=row.policy_logprobs)
+        for i, row in enumerate(rows)
+    ]
+    for name in [name for name in LOSSES if name not in ("sft", "grpo")]:
+        with subtests.test(name=name):
+            options = OPTIONS.get(name, {})
+            check_exact(model, pairs if name == "dpo" else rows, name, options=options)
+
+
+def test_what_losses_may_add_is_exact(subtests: pytest.Subtests) -> None:
+    model = make("Llama")
     rows = [
         row.replace(
             ref_logprobs=row.policy_logprobs * 1.1, proximal_logprobs=row.policy_logprobs * 0.95
@@ -90,24 +124,23 @@ def test_what_losses_may_add_is_exact(name: str, options: dict[str, Any]) -> Non
         for row in sample_rows(2)
         if row.policy_logprobs is not None
     ]
-    check_exact(make("Llama"), rows, name, options=options)
-    check_exact(make("Llama"), rows, name, options=options, in_parts=11)
+    for name, options in [
+        ("grpo", {"kl_coef": 0.3, "entropy_coef": 0.1}),
+        ("reinforce", {"importance": "sequence", "mismatch_mask": "geometric",
+                       "mismatch_low": 0.5, "mismatch_high": 2.0}),
+        ("ppo", {"ratio_to": "proximal", "importance": "token", "kl_coef": 0.1,
+                 "kl_estimator": "k2", "is_kl_weighted": True}),
+    ]:  # fmt: skip
+        with subtests.test(name=name, options=options):
+            check_exact(model, rows, name, options=options)
+            check_exact(model, rows, name, options=options, in_parts=11)
 
 
-def test_on_policy_the_ratio_is_one_whatever_the_forests() -> None:
-    model = make("Qwen3")
-    rows = sample_rows(3)
-    own = trainer_logprobs(model, pack(rows, max_tokens=40))
-    rows = [row.replace(policy_logprobs=row.spread(own[i])) for i, row in enumerate(rows)]
-    for forests in (pack(rows, max_tokens=40), pack(rows, max_tokens=1000)):
-        metrics = forward_backward(model, forests, loss("grpo"))
-        assert metrics["ratio"] == pytest.approx(1.0, abs=1e-6) and metrics["clip_fraction"] == 0
-        assert metrics["policy_kl"] == pytest.approx(0.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("backend", ["reference", "sdpa", "cascade"])
-def test_backends_are_exact(backend: str) -> None:
-    check_exact(make("Llama"), sample_rows(2), "grpo", backend=backend)
+def test_backends_are_exact(subtests: pytest.Subtests) -> None:
+    model = make("Llama")
+    for backend in ["reference", "sdpa", "cascade"]:
+        with subtests.test(backend=backend):
+            check_exact(model, sample_rows(2), "grpo", backend=backend)
 
 
 def test_gradient_checkpointing_changes_nothing() -> None:
@@ -115,26 +148,6 @@ def test_gradient_checkpointing_changes_nothing() -> None:
     model.activation_checkpointing_enable()
     check_exact(model, sample_rows(), "grpo")
     check_exact(model, sample_rows(), "grpo", in_parts=11)
-
-
-@pytest.mark.parametrize(
-    "family",
-    [
-        "Qwen2",
-        "Gemma2",
-        "GptOss",
-        "Qwen3Moe",
-        "DeepseekV3",
-        "MiMoV2Flash",
-        "Llama4Text",
-        "Falcon",
-        "Nemotron",
-    ],
-)
-def test_forests_in_parts_are_exact(family: str) -> None:
-    model = make(family, attn_implementation="eager")
-    for name in ("sft", "gspo"):
-        check_exact(model, sample_rows(), name, in_parts=11)
 
 
 # TODO(peft>0.21): drop when peft asks for `is_activation_checkpointing`.
@@ -152,21 +165,18 @@ def test_adapters_are_trained_and_nothing_else() -> None:
     assert all("lora" in name for name in gradients(model))
 
 
-@pytest.mark.parametrize(
-    ("family", "options", "words"),
-    [
+def test_models_that_would_not_be_exact_are_refused(subtests: pytest.Subtests) -> None:
+    for family, options, words in [
         ("Qwen3", {"attention_dropout": 0.1}, "Qwen3ForCausalLM has attention_dropout 0.1; set it"),
         ("SeedOss", {"residual_dropout": 0.1}, "SeedOssForCausalLM has residual_dropout 0.1; set"),
         ("Mixtral", {"router_jitter_noise": 0.1, "num_local_experts": 4}, "jitter_noise 0.1; set"),
         ("Phi", {"resid_pdrop": 0.1}, r"PhiForCausalLM has dropout 0.1 at 'model.layers.0"),
         ("Qwen3Moe", {"output_router_logits": True}, "asks for the router's loss"),
-    ],
-)
-def test_models_that_would_not_be_exact_are_refused(
-    family: str, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        forward_backward(make(family, **options), pack(sample_rows(), max_tokens=60), loss("sft"))
+    ]:
+        with subtests.test(family=family), pytest.raises(ValueError, match=words):
+            forward_backward(
+                make(family, **options), pack(sample_rows(), max_tokens=60), loss("sft")
+            )
 
 
 def test_what_is_no_model_of_transformers_is_refused() -> None:
@@ -181,3 +191,107 @@ def test_the_registered_attention_runs_on_forests_alone() -> None:
     model.set_attn_implementation("katgym_tree")
     with pytest.raises(ValueError, match="runs on packed forests alone"):
         model(input_ids=torch.tensor([[3, 4]]))
+
+
+def joined(parts: dict[str, Tensor]) -> Tensor:
+    return torch.cat([part.float().flatten() for part in parts.values()])
+
+
+EVERY = list(itertools.product(["Qwen3", "Llama", "Gemma2"], ["sft", "grpo", "gspo"]))
+
+
+@pytest.mark.parametrize(("family", "name"), some_of(EVERY, 3))
+def test_a_forest_in_bfloat16_is_as_near_to_float32_as_rows_are(family: str, name: str) -> None:
+    exact = make(family, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in exact.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    half = copy.deepcopy(exact).bfloat16()
+    rows = sample_rows(0) + sample_rows(10)
+    total_loss(name, rows, lambda row: row_outputs(exact, row)).backward()
+    oracle = joined(gradients(exact))
+    total_loss(name, rows, lambda row: row_outputs(half, row)).backward()
+    flat = float((joined(gradients(half)) - oracle).norm())
+    forests = pack(rows, max_tokens=1000)
+    in_parts = [forest.in_parts(11) for forest in forests]
+    for each in (forests, in_parts):
+        forward_backward(half, each, loss(name))
+        found = joined(gradients(half))
+        assert float((found - oracle).norm()) <= 1.25 * flat
+
+
+ROWS = [Row([5, 6, 7, 8, 9, 10], [0] * 5 + [1]), Row([5, 6, 7, 11, 12], [0] * 4 + [1])]
+
+
+def forest() -> PackedForest:
+    (found,) = pack(ROWS, max_tokens=100)
+    assert found.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 3, 4]
+    return found
+
+
+def exact(model: Any) -> Tensor:
+    """Return the logits of every packed token, from each row by itself."""
+    first, second = (
+        model(input_ids=torch.from_numpy(row.token_ids.copy())[None], use_cache=False).logits[0]
+        for row in ROWS
+    )
+    return torch.cat([first, second[3:]]).detach()
+
+
+def logits(model: Any, mask: Tensor | None = None) -> Tensor:
+    """Return those of the packed tokens with depths as positions, as transformers runs them."""
+    found = forest()
+    out = model(
+        input_ids=found.input_ids[None], position_ids=found.position_ids[None],
+        attention_mask=mask, use_cache=False,
+    )  # fmt: skip
+    return out.logits[0].detach()
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).detach().abs().max())
+
+
+def test_stock_attention_reads_positions_of_a_tree_as_packed_sequences() -> None:
+    for attention in ["eager", "sdpa"]:
+        model = make("Qwen3", attn_implementation=attention)
+        wanted = exact(model)
+        assert error(logits(model), wanted) > 1e-3
+        # The second branch sees its ancestors no more; the first row is as it was.
+        assert error(logits(model)[:6], wanted[:6]) < 1e-5
+
+
+def test_a_boolean_mask_is_added_to_scores_by_eager_attention() -> None:
+    mask = TreePlan.build(forest().end).mask_QN()
+    additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    model = make("Qwen3", attn_implementation="eager")
+    wanted = exact(model)
+    assert error(logits(model, mask[None, None]), wanted) > 1e-3
+    assert error(logits(model, additive[None, None]), wanted) < 1e-5
+    model.set_attn_implementation("sdpa")
+    assert error(logits(model, mask[None, None]), wanted) < 1e-5
+
+
+def test_an_attention_without_a_registered_mask_gets_none() -> None:
+    seen = []
+
+    def attention(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **rest: Any) -> Any:
+        seen.append(mask)
+        return v.repeat_interleave(2, 1).transpose(1, 2), None
+
+    AttentionInterface.register("katgym_test_unmasked", attention)
+    model = make("Qwen3")
+    model.set_attn_implementation("katgym_test_unmasked")
+    model(input_ids=torch.tensor([[3, 4, 5]]), use_cache=False)
+    assert seen == [None, None]  # not even a causal one
+
+
+def test_ours_is_registered_twice_and_exact() -> None:
+    assert NAME in AttentionInterface() and NAME in AttentionMaskInterface()
+    model = make("Qwen3", attn_implementation="eager")
+    wanted = exact(model)
+    found, tree_model = forest(), HuggingFaceModel(model)
+    context = TreeContext(plans_of(found, tree_model.device), backend="reference")
+    with tree_model.prepare():
+        hidden_ND = tree_model.hidden(found, context).detach()
+    assert error(hidden_ND @ model.lm_head.weight.T, wanted) < 5e-6

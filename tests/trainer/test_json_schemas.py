@@ -16,6 +16,7 @@ from katgym_trainer.config.json_schema import make_schemas
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "trainer/katgym_trainer/schemas"
 SCHEMAS = make_schemas()
+VALIDATORS = {name: jsonschema.Draft202012Validator(made) for name, made in SCHEMAS.items()}
 
 
 def kind_of(raw: dict[str, Any], path: Path) -> str:
@@ -27,32 +28,31 @@ def kind_of(raw: dict[str, Any], path: Path) -> str:
     return "train-sft.json" if "data" in raw else "train-rl.json"
 
 
-def shown() -> list[Any]:
+def shown() -> list[tuple[Path, str]]:
     """Return every whole TOML file of the examples and the guides."""
     texts = [(path, path.read_text()) for path in (ROOT / "trainer/examples").glob("*.toml")]
     for path in (ROOT / "docs/guides").glob("train*.md"):
         blocks = re.findall(r"^```toml\n(.*?)^```", path.read_text(), flags=re.M | re.S)
         texts += [(path, block) for block in blocks if block.startswith("[model]")]
-    return [
-        pytest.param(path, tomllib.loads(text), id=f"{path.name}-{number}")
-        for number, (path, text) in enumerate(sorted(texts))
-    ]
+    return sorted(texts)
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_the_committed_schema_is_what_the_classes_make(name: str) -> None:
-    committed = json.loads((FOLDER / name).read_text())
-    assert committed == SCHEMAS[name], "write it anew: python docs/make_schemas.py"
-    jsonschema.Draft202012Validator.check_schema(committed)
-
-
-def test_no_other_schema_is_committed() -> None:
+def test_the_committed_schemas_are_what_the_classes_make(subtests: pytest.Subtests) -> None:
     assert {path.name for path in FOLDER.iterdir()} == {*SCHEMAS}
+    for name, made in SCHEMAS.items():
+        with subtests.test(name=name):
+            committed = json.loads((FOLDER / name).read_text())
+            assert committed == made, "write it anew: python docs/make_schemas.py"
+            jsonschema.Draft202012Validator.check_schema(committed)
 
 
-@pytest.mark.parametrize(("path", "raw"), shown())
-def test_what_guides_and_examples_show_is_valid(path: Path, raw: dict[str, Any]) -> None:
-    jsonschema.validate(raw, SCHEMAS[kind_of(raw, path)])
+def test_what_guides_and_examples_show_is_valid(subtests: pytest.Subtests) -> None:
+    texts = shown()
+    assert len(texts) > 9
+    for path, text in texts:
+        with subtests.test(path=path.name, text=text):
+            raw = tomllib.loads(text)
+            VALIDATORS[kind_of(raw, path)].validate(raw)
 
 
 def test_a_key_has_the_fields_type_bounds_default_and_documentation() -> None:
@@ -68,9 +68,8 @@ def test_a_key_has_the_fields_type_bounds_default_and_documentation() -> None:
     assert sections["checkpoint"]["properties"]["every_steps"]["default"] == 10
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
+def test_mistakes_are_refused(subtests: pytest.Subtests) -> None:
+    for name, change in [
         ("train-sft.json", {"modle": {}}),
         ("train-sft.json", {"model": {"pth": "m"}}),
         ("train-sft.json", {"train": {"num_steps": 0}}),
@@ -79,12 +78,11 @@ def test_a_key_has_the_fields_type_bounds_default_and_documentation() -> None:
         ("train-rl.json", {"envs": [{"weight": 1.0}]}),
         ("train-rl.json", {"policy": {"servers": [{"tags": ["trian"]}]}}),
         ("train-rl.json", {"track": [{"mode": "offline"}]}),
-    ],
-)
-def test_mistakes_are_refused(name: str, change: dict[str, Any]) -> None:
-    right = {"model": {"path": "m"}, "track": [{"name": "wandb", "mode": "offline"}]}
-    if name == "train-sft.json":
-        right["data"] = {"rollouts": ["a"]}
-    jsonschema.validate(right, SCHEMAS[name])
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**right, **change}, SCHEMAS[name])
+    ]:
+        with subtests.test(change=change):
+            right = {"model": {"path": "m"}, "track": [{"name": "wandb", "mode": "offline"}]}
+            if name == "train-sft.json":
+                right["data"] = {"rollouts": ["a"]}
+            VALIDATORS[name].validate(right)
+            with pytest.raises(jsonschema.ValidationError):
+                VALIDATORS[name].validate({**right, **change})

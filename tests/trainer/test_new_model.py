@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -85,37 +86,34 @@ def test_tool_calls_come_back_as_they_were_written(tokenizer: Any) -> None:
     assert parsed.content == ""
 
 
-@pytest.mark.parametrize(
-    "messages",
+CONVERSATIONS: list[list[Any]] = [
+    [system("Be kind."), user("Hi.")],
+    [user("Look."), assistant("Well.", [("look", {"at": "é"})]), result("1"), result("2")],
     [
-        [system("Be kind."), user("Hi.")],
-        [user("Look."), assistant("Well.", [("look", {"at": "é"})]), result("1"), result("2")],
-        [
-            system("Be kind."),
-            user("a"),
-            {"role": "assistant", "content": "b", "reasoning_content": "Hm."},
-            user("c"),
-            assistant("", [("look", {}), ("look", {"n": 2})]),
-            result("3"),
-            {"role": "assistant", "content": "4", "reasoning_content": "So.\n"},
-        ],
-        [user("a"), {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nb"}],
-        [user("a"), assistant("b"), system("Halt."), user("c"), assistant("d")],
+        system("Be kind."), user("a"),
+        {"role": "assistant", "content": "b", "reasoning_content": "Hm."}, user("c"),
+        assistant("", [("look", {}), ("look", {"n": 2})]), result("3"),
+        {"role": "assistant", "content": "4", "reasoning_content": "So.\n"},
     ],
-)
-@pytest.mark.parametrize("tools", [None, [TOOL]])
+    [user("a"), {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nb"}],
+    [user("a"), assistant("b"), system("Halt."), user("c"), assistant("d")],
+]  # fmt: skip
+
+
 def test_the_chat_template_says_what_the_renderer_does(
-    tokenizer: Any, messages: list[Any], tools: list[Any] | None
+    tokenizer: Any, subtests: pytest.Subtests
 ) -> None:
     """So that servers, which render by template, give the model what it was trained on."""
     renderer = choose_renderer(tokenizer, model_type="qwen3")
-    plain = for_renderer(messages)
-    is_open = messages[-1]["role"] != "assistant"
-    said = tokenizer.apply_chat_template(
-        plain, tools=tools, tokenize=False, add_generation_prompt=is_open
-    )
-    ids = renderer.render_ids(plain, tools=tools, add_generation_prompt=is_open)
-    assert said == tokenizer.decode(ids)
+    for messages, tools in itertools.product(CONVERSATIONS, [None, [TOOL]]):
+        with subtests.test(messages=messages, has_tools=tools is not None):
+            plain = for_renderer(messages)
+            is_open = messages[-1]["role"] != "assistant"
+            said = tokenizer.apply_chat_template(
+                plain, tools=tools, tokenize=False, add_generation_prompt=is_open
+            )
+            ids = renderer.render_ids(plain, tools=tools, add_generation_prompt=is_open)
+            assert said == tokenizer.decode(ids)
 
 
 def test_digits_are_tokens_and_schemas_are_one_each(tokenizer: Any) -> None:
@@ -126,9 +124,9 @@ def test_digits_are_tokens_and_schemas_are_one_each(tokenizer: Any) -> None:
         assert len(tokenizer.encode(json.dumps(tool.to_openai(), ensure_ascii=False))) == 1
 
 
-@pytest.mark.parametrize("text", ["kitchen table", "Ünïcode 漢字 \x00\t\r\n  x", "", "<think>a"])
-def test_any_text_comes_back(tokenizer: Any, text: str) -> None:
-    assert tokenizer.decode(tokenizer.encode(text)) == text
+def test_any_text_comes_back(tokenizer: Any) -> None:
+    for text in ["kitchen table", "Ünïcode 漢字 \x00\t\r\n  x", "", "<think>a"]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_a_name_has_the_same_tokens_in_prompt_and_call(tokenizer: Any) -> None:
@@ -166,9 +164,8 @@ def test_what_cannot_be_played_or_does_not_fit_is_said(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [
+def test_a_shape_that_is_none_is_refused(subtests: pytest.Subtests) -> None:
+    for option, text in [
         ({"hidden": 0}, "hidden is an int >= 1, got 0"),
         ({"seed": -1}, "seed is an int >= 0, got -1"),
         ({"intermediate": 0}, "intermediate is an int >= 1, or None, got 0"),
@@ -176,11 +173,9 @@ def test_what_cannot_be_played_or_does_not_fit_is_said(tmp_path: Path) -> None:
         ({"head_dim": 7}, "head_dim is an even int, got 7"),
         ({"init_std": 0.0}, "init_std is a number between 0 and 1, got 0.0"),
         ({"rope_theta": 1.0}, "rope_theta is a number > 1, got 1.0"),
-    ],
-)
-def test_a_shape_that_is_none_is_refused(option: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        NewModelConfig(**option)
+    ]:
+        with subtests.test(option=option), pytest.raises(UsageError, match=text):
+            NewModelConfig(**option)
 
 
 def test_merges_are_what_fits(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
-"""Models that are saved for others: what `from_pretrained` gives back is what was trained."""
+"""Models that are saved for others: what `from_pretrained` gives back is what was trained.
+
+At the end: loading and saving show no bars of transformers, and leave its setting as it was.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +15,16 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from nightly import some_of
 from tiny_model import TinyModel
 from tiny_qwen import same, tiny_qwen, weights
 from torch import Tensor
+from transformers.utils import logging as bars
 
 from katgym_trainer import Row
 from katgym_trainer.models.adapters import merge_state
+from katgym_trainer.models.pretrained import load_model, save_model
+from katgym_trainer.models.progress_bars import no_progress_bars
 from katgym_trainer.trainer import Trainer
 
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
@@ -42,8 +50,9 @@ def loaded(path: Path, **more: Any) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(path, **more)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "is_tied"), some_of(itertools.product(["float32", "bfloat16"], [True, False]), 2)
+)
 def test_a_saved_model_is_the_trained_one(dtype: str, is_tied: bool, tmp_path: Path) -> None:
     trainer = trained(tiny_qwen(tie_word_embeddings=is_tied), dtype=dtype)
     trainer.save_pretrained(tmp_path / "model")
@@ -55,8 +64,10 @@ def test_a_saved_model_is_the_trained_one(dtype: str, is_tied: bool, tmp_path: P
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("targets", [None, ["q_proj", "mlp.up_proj"]])
-@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    ("targets", "is_tied"),
+    some_of(itertools.product([None, ["q_proj", "mlp.up_proj"]], [True, False]), 2),
+)
 def test_adapters_alone_are_trained_and_are_merged_into_a_copy(
     targets: list[str] | None, is_tied: bool, tmp_path: Path
 ) -> None:
@@ -138,18 +149,19 @@ def test_adapters_of_other_kinds_are_not_merged(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "mlp"])
-def test_targets_that_are_no_linear_layers_of_the_decoder_are_refused(name: str) -> None:
-    words = rf"lora_targets has '{name}', and '.*{name}' is no linear layer within the decoder"
-    with pytest.raises(ValueError, match=words):
-        Trainer(tiny_qwen(), "sft", args={"lora_rank": 2, "lora_targets": ["q_proj", name]})
-
-
-@pytest.mark.parametrize("targets", [["q_proj", "nope"], ["proj"]])
-def test_targets_that_no_layer_has_are_refused(targets: list[str]) -> None:
-    words = f"lora_targets has {targets[-1]!r}, and no layer's name ends in it"
-    with pytest.raises(ValueError, match=words):
-        Trainer(tiny_qwen(), "sft", args={"lora_rank": 2, "lora_targets": targets})
+def test_targets_that_are_no_linear_layers_of_the_decoder_are_refused(
+    subtests: pytest.Subtests,
+) -> None:
+    no_linear = "is no linear layer within the decoder"
+    for targets, words in [
+        (["q_proj", "lm_head"], rf"has 'lm_head', and '.*lm_head' {no_linear}"),
+        (["q_proj", "embed_tokens"], rf"has 'embed_tokens', and '.*embed_tokens' {no_linear}"),
+        (["q_proj", "mlp"], rf"has 'mlp', and '.*mlp' {no_linear}"),
+        (["q_proj", "nope"], "has 'nope', and no layer's name ends in it"),
+        (["proj"], "has 'proj', and no layer's name ends in it"),
+    ]:
+        with subtests.test(targets=targets), pytest.raises(ValueError, match=words):
+            Trainer(tiny_qwen(), "sft", args={"lora_rank": 2, "lora_targets": targets})
 
 
 def tokenizer() -> Any:
@@ -187,8 +199,37 @@ def test_what_cannot_be_saved_or_loaded_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot load .*full' as a folder: "):
         Trainer(tmp_path / "full", "sft")
     assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    trainer.save_pretrained(tmp_path / "empty")
+    assert same(weights(loaded(tmp_path / "empty")), weights(tiny_qwen()))
 
 
-def test_an_empty_folder_may_be_there(tmp_path: Path) -> None:
-    Trainer(tiny_qwen(), "sft").save_pretrained(tmp_path)
-    assert same(weights(loaded(tmp_path)), weights(tiny_qwen()))
+def test_models_are_saved_and_loaded_without_bars(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model: Any = tiny_qwen()
+    model.save_pretrained(tmp_path / "by_transformers")
+    assert "Writing model shards" in capfd.readouterr().err  # what is to be silenced
+    save_model(model, None, tmp_path / "ours", is_merged=True)
+    load_model(str(tmp_path / "ours"), torch.float32)
+    assert capfd.readouterr().err == ""
+    model.save_pretrained(tmp_path / "again")
+    assert "Writing model shards" in capfd.readouterr().err
+
+
+def test_a_hook_of_the_users_own_is_put_back_also_after_an_error() -> None:
+    calls: list[str] = []
+
+    def hook(factory: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls.append(kwargs["desc"])
+        return bars.EmptyTqdm(*args, **kwargs)
+
+    before = bars.set_tqdm_hook(hook)
+    try:
+        with pytest.raises(KeyError), no_progress_bars():
+            bars.tqdm([1], desc="within")
+            raise KeyError
+        bars.tqdm([1], desc="after")
+    finally:
+        bars.set_tqdm_hook(before)
+    assert calls == ["after"]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_hugging_face_models import check_exact
+from test_hugging_face_models import check_exact, check_logprobs
 from tiny_families import RECURRENT, make, row_logprobs, sample_rows
 
 from katgym_kernels.tree_plan import parents
-from katgym_trainer import Row, forward_backward, loss, pack, trainer_logprobs
+from katgym_trainer import Row, forward_backward, loss, pack
 from katgym_trainer.models.segments import Layout, Segments
 from katgym_trainer.plans.forest_plans import ForestPlans
 
@@ -25,20 +24,19 @@ from katgym_trainer.plans.forest_plans import ForestPlans
 def test_recurrent_families_are_exact_whole_and_in_parts(family: str) -> None:
     model = make(family, attn_implementation="eager")
     rows = sample_rows()
-    found = trainer_logprobs(model, pack(rows, max_tokens=50))
-    for place, row in enumerate(rows):
-        exact = row_logprobs(model, row).detach()[torch.tensor(row.loss_mask[1:].tolist())]
-        assert float((found[place] - exact).abs().max()) <= 5e-6
+    check_logprobs(model, rows)
     check_exact(model, rows, "grpo")
     for size in (11, 2):  # shorter than the convolution's kernel
         check_exact(model, rows, "grpo", in_parts=size)
 
 
-@pytest.mark.parametrize("family", ["Qwen3_5Text", "Mamba2"])
-def test_rows_of_several_chunks_are_exact(family: str) -> None:
-    model, rows = make(family), sample_rows(1, num_prompt=150)
-    check_exact(model, rows, "sft", max_tokens=1000)
-    check_exact(model, rows, "sft", max_tokens=1000, in_parts=70)
+def test_rows_of_several_chunks_are_exact(subtests: pytest.Subtests) -> None:
+    rows = sample_rows(1, num_prompt=150)
+    for family in ["Qwen3_5Text", "Mamba2"]:
+        with subtests.test(family=family):
+            model = make(family)
+            check_exact(model, rows, "sft", max_tokens=1000)
+            check_exact(model, rows, "sft", max_tokens=1000, in_parts=70)
 
 
 @pytest.mark.slow
@@ -87,22 +85,21 @@ def test_states_computed_by_code_of_its_own_are_refused() -> None:
         forward_backward(model, forests, loss("sft"))
 
 
-@pytest.mark.parametrize(
-    ("family", "options", "words"),
-    [
+def test_attention_of_its_own_is_refused(subtests: pytest.Subtests) -> None:
+    for family, options, words in [
         ("Doge", {"keep_window_size": 8}, "DogeAttention makes a mask of its own"),
         ("Bloom", {"n_layer": 2, "n_head": 4}, r"layers \[0, 1\] that ran no tree attention"),
         ("Falcon", {"alibi": True}, "FalconAttention has alibi, a bias by place in the packed"),
-    ],
-)
-def test_attention_of_its_own_is_refused(family: str, options: dict[str, Any], words: str) -> None:
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, pad_token_id=0, attention_dropout=0.0, hidden_dropout=0.0, **options,
-    )  # fmt: skip
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
-    with pytest.raises(ValueError, match=words):
-        forward_backward(model, pack(sample_rows(), max_tokens=60), loss("sft"))
+    ]:
+        with subtests.test(family=family):
+            config = getattr(transformers, f"{family}Config")(
+                vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                num_attention_heads=4, pad_token_id=0, attention_dropout=0.0, hidden_dropout=0.0,
+                **options,
+            )  # fmt: skip
+            model = getattr(transformers, f"{family}ForCausalLM")(config)
+            with pytest.raises(ValueError, match=words):
+                forward_backward(model, pack(sample_rows(), max_tokens=60), loss("sft"))
 
 
 @st.composite
@@ -117,7 +114,6 @@ def forests(draw: st.DrawFn) -> list[int]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(end=forests(), layout=st.sampled_from(list(Layout)), seed=st.integers(0, 99))
 def test_segments_carry_a_sum_along_every_path(end: list[int], layout: Layout, seed: int) -> None:
     """A scan that adds up token numbers, over segments, is what each path adds up to."""
@@ -153,7 +149,6 @@ def test_segments_carry_a_sum_along_every_path(end: list[int], layout: Layout, s
     assert torch.cat(states)[segments.exits].tolist() == [wanted[e] for e in exits.tolist()]
 
 
-@settings(deadline=None, max_examples=40)
 @given(end=forests(), size=st.integers(1, 5))
 def test_windows_are_the_last_ancestors(end: list[int], size: int) -> None:
     plans = ForestPlans(torch.tensor(end), torch.zeros(len(end)), device=torch.device("cpu"))
@@ -170,10 +165,13 @@ def test_windows_are_the_last_ancestors(end: list[int], size: int) -> None:
         assert (token in moved.tolist()) == lies_apart
 
 
-def test_rows_may_be_of_one_token_and_begin_others() -> None:
+def test_rows_may_be_of_one_token_and_begin_others(subtests: pytest.Subtests) -> None:
     rows = [
         Row([7, 8], [0, 1]), Row([7, 8, 9, 10, 11], [0, 0, 0, 1, 1]),
         Row([7, 8, 9, 12], [0, 1, 0, 1]), Row([5, 5], [0, 1]),
     ]  # fmt: skip
-    check_exact(make("Qwen3_5Text"), rows, "sft")
-    check_exact(make("Lfm2"), rows, "sft")
+    for family in ["Qwen3_5Text", "Lfm2", "Jamba", "MiniMax"]:
+        with subtests.test(family=family):
+            model = make(family)
+            check_exact(model, rows, "sft")
+            check_exact(model, rows, "sft", in_parts=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,54 +79,42 @@ def test_a_line_that_a_kill_cut_short_is_left_out_with_one_warning(
         path = write(tmp_path / "rollouts.jsonl", end=end)
         assert [r.episode_id for r in read_rollouts(path)] == ["a", "b"]
         assert list(warnings(caplog)) == [f"left out the last line of {path}, which has no end"]
+    for content in (b"", b"{"):  # no whole line at all
+        path.write_bytes(content)
+        assert list(read_rollouts(path)) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{"])
-def test_a_file_without_a_whole_line_is_empty(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "rollouts.jsonl").write_bytes(content)
-    assert list(read_rollouts(tmp_path / "rollouts.jsonl")) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_a_line_that_is_no_rollout_is_named_after_those_before_it(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for line, words in [
         (b"{]\n", "line 3: not JSON"),
         (b"\n", "line 3: not JSON"),
         (b"[1]\n", "line 3: a row is a JSON object, got list"),
         (b"{}\n", "line 3: not a rollout as this katgym writes them: it has no 'turns'"),
-    ],
-)
-def test_a_line_that_is_no_rollout_is_named_after_those_before_it(
-    tmp_path: Path, line: bytes, words: str
-) -> None:
-    path = write(tmp_path / "rollouts.jsonl", end=line + to_lines([ROLLOUTS[0].to_json()]))
-    found = read_rollouts(path)
-    assert [next(found).episode_id, next(found).episode_id] == ["a", "b"]
-    with pytest.raises(ValueError) as caught:
-        next(found)
-    assert str(caught.value).startswith(f"{str(path)!r} {words}")
+    ]:
+        path = write(tmp_path / "rollouts.jsonl", end=line + to_lines([ROLLOUTS[0].to_json()]))
+        found = read_rollouts(path)
+        with subtests.test(line=line):
+            assert [next(found).episode_id, next(found).episode_id] == ["a", "b"]
+            with pytest.raises(ValueError, match=re.escape(f"{str(path)!r} {words}")):
+                next(found)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
+def test_a_field_that_does_not_fit_is_named(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for field, value, words in [
         ("status", "gone", "Invalid enum value 'gone' - at `$.status`"),
         ("reward", 1.0, "Expected `object`, got `float` - at `$.reward`"),
         ("sampling", {"temprature": 1}, "unknown field 'temprature'. Did you mean 'temperature'?"),
         ("reward", {"value": None, "is_valid": True}, "a valid reward has a finite"),
         ("turns", [{"num_messages": 1}], "unknown field 'num_messages'"),
         ("tokens", {}, "unknown field 'tokens'"),
-    ],
-)
-def test_a_field_that_does_not_fit_is_named(
-    tmp_path: Path, field: str, value: object, words: str
-) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(to_lines([{**ROLLOUTS[0].to_json(), field: value}]))
-    with pytest.raises(ValueError) as caught:
-        list(read_rollouts(path))
-    assert "line 1: not a rollout as this katgym writes them: " in str(caught.value)
-    assert words in str(caught.value)
+    ]:
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(to_lines([{**ROLLOUTS[0].to_json(), field: value}]))
+        words = f"line 1: not a rollout as this katgym writes them: .*{re.escape(words)}"
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            list(read_rollouts(path))
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -157,15 +146,12 @@ def test_trajectories_of_atif_come_back_with_what_they_say(
     assert alone.messages == rollouts[0].messages
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
+def test_what_is_no_trajectory_is_named(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name, text, said in [
         ("a.json", "{}", "no trajectory of ATIF"),
         ("a.json", "{", "Expecting"),
         ("a.jsonl", '{"schema_version": "ATIF-v1.8"}\n', "line 1: not a trajectory of ATIF"),
-    ],
-)
-def test_what_is_no_trajectory_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=said):
-        list(read_rollouts(tmp_path / name))
+    ]:
+        (tmp_path / name).write_text(text)
+        with subtests.test(text=text), pytest.raises(ValueError, match=said):
+            list(read_rollouts(tmp_path / name))

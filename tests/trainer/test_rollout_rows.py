@@ -1,21 +1,25 @@
 """Rollouts become rows: their paths, what masks change, advantages of groups.
 
-Not here: the experts of their tokens (`test_rollout_routes.py`).
+At the end: rows have the experts that ran their tokens, where the policy's server told them.
 """
 
 from __future__ import annotations
 
-import logging
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
+from tiny_families import make
 
 from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind, VersionSpan
 from katgym.environment.failure import RolloutStatus
-from katgym_trainer import RewardShaping, Row, pack
+from katgym.policies.expert_routes import write_routes
+from katgym.rollout_store import RolloutStore, record_rollout
+from katgym_trainer import RewardShaping, Row, Trainer, pack, read_rollouts, supervised_rows
 from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
 from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
 from katgym_trainer.row import Floats
@@ -30,11 +34,14 @@ BRANCHED = rollout_of(
 )
 
 
+def grouped(*rollouts: Rollout) -> RolloutGroup:
+    return RolloutGroup(rollouts=list(rollouts))
+
+
 def test_a_row_for_each_path() -> None:
     first, second = rollout_rows(BRANCHED, advantage=0.5, weight=2.0, group="g")
     assert first.token_ids.tolist() == [1, 2, 3, 4, 5, 6]
     assert first.loss_mask.tolist() == [False, False, True, False, True, True]
-    assert first.policy_logprobs is not None
     assert first.policy_logprobs.tolist() == [0.0, 0.0, -0.3, 0.0, -0.5, -0.6]
     assert second.token_ids.tolist() == [1, 2, 3, 7, 8, 9, 10, 11]
     assert second.loss_mask.tolist() == [False] * 4 + [True, True, False, True]
@@ -50,11 +57,10 @@ def test_what_was_sampled_under_a_constraint_is_context(caplog: pytest.LogCaptur
         rollout_of(held, turn(record(0, 3, [4], [5])), episode_id=name, reward=reward)
         for name, reward in (("a", 0.0), ("b", 1.0))
     ]
-    rows = group_rows([RolloutGroup(rollouts=rollouts)], "dr_grpo")
+    rows = group_rows([grouped(*rollouts)], "dr_grpo")
     for row, advantage in zip(rows, (-0.5, 0.5), strict=True):
         assert row.token_ids.tolist() == [1, 2, 3, 4, 5]
         assert row.loss_mask.tolist() == [False, False, False, False, True]
-        assert row.policy_logprobs is not None
         assert row.policy_logprobs.tolist() == [0.0, 0.0, 0.0, 0.0, -0.5]
         assert row.advantages[-1] == advantage
     assert "2 answers were sampled under a constraint (2 of json_schema)" in caplog.text
@@ -116,7 +122,7 @@ def test_tokens_of_too_old_weights_are_context_alone() -> None:
     assert trained(-1) == trained(0) == [3, 4, 5, 7, 9]
     assert trained(1) == trained(2) == [3, 4, 5, 7]
     assert trained(4) == [5, 7]
-    group = RolloutGroup(rollouts=[rollout])
+    group = grouped(rollout)
     assert group_rows([group], "reinforce", oldest_version=6) == []
 
 
@@ -218,7 +224,6 @@ def test_every_sampled_token_is_trained_once_unless_its_turn_is_masked(
     masks = ErrorMasks(loss=loss, advantage=advantage)
     wanted = {}
     for made, errors in zip(rollout.turns, turn_errors(rollout), strict=True):
-        assert made.tokens is not None
         for token in () if errors & loss else made.tokens.completion_ids:
             wanted[token] = 0.0 if errors & advantage else 2.0
     found = {}
@@ -227,22 +232,17 @@ def test_every_sampled_token_is_trained_once_unless_its_turn_is_masked(
             token = int(row.token_ids[place])
             assert token not in found
             found[token] = float(row.advantages[place])
-            assert row.policy_logprobs is not None
             assert row.policy_logprobs[place] == -token / 10
     assert found == wanted
 
 
 def group_of(*rewards: float | None, start: int = 0, **more: object) -> RolloutGroup:
-    return RolloutGroup(
-        rollouts=[
-            short_rollout(f"e{start + i}", reward, 3 + i, **more)
-            for i, reward in enumerate(rewards)
-        ]
-    )
+    numbered = enumerate(rewards)
+    return grouped(*(short_rollout(f"e{start + i}", r, 3 + i, **more) for i, r in numbered))
 
 
 def joined(*groups: RolloutGroup) -> RolloutGroup:
-    return RolloutGroup(rollouts=[rollout for group in groups for rollout in group.rollouts])
+    return grouped(*(rollout for group in groups for rollout in group.rollouts))
 
 
 def by_token(rows: list[Row]) -> dict[int, float]:
@@ -280,11 +280,9 @@ def test_a_valid_reward_counts_where_nothing_is_trained() -> None:
     masked = rollout_of(
         turn(record(None, 0, [1, 2], [5]), ToolErrorKind.TIMEOUT), reward=0.0, episode_id="d"
     )
-    group = RolloutGroup(rollouts=[good, bad, silent, masked])
-    assert by_token(group_rows([group], "dr_grpo", masks=ErrorMasks(loss=FAILED))) == {
-        3: 0.75,
-        4: -0.25,
-    }
+    groups = [grouped(good, bad, silent, masked)]
+    found = by_token(group_rows(groups, "dr_grpo", masks=ErrorMasks(loss=FAILED)))
+    assert found == {3: 0.75, 4: -0.25}
 
 
 def test_shaping_changes_valid_rewards_before_they_are_compared() -> None:
@@ -294,62 +292,44 @@ def test_shaping_changes_valid_rewards_before_they_are_compared() -> None:
         lengths = [len(rollout.turns[0].tokens.completion_ids) for rollout in rollouts]
         return rewards_G - np.clip((np.array(lengths) - 2) / 2, 0, 1)
 
-    group = RolloutGroup(
-        rollouts=[
-            short_rollout("a", 1.0, 3),
-            short_rollout("b", None, 4, 4, 4, 4),
-            short_rollout("c", 1.0, 5, 5, 5),
-            short_rollout("d", 0.0, 6, 6, 6, 6, 6),
-        ]
+    group = grouped(
+        short_rollout("a", 1.0, 3),
+        short_rollout("b", None, 4, 4, 4, 4),
+        short_rollout("c", 1.0, 5, 5, 5),
+        short_rollout("d", 0.0, 6, 6, 6, 6, 6),
     )  # shaped to 1, 0.5 and -1: mean 1 / 6
     found = by_token(group_rows([group], "dr_grpo", shaping=overlong))
     assert found == pytest.approx({3: 5 / 6, 5: 1 / 3, 6: -7 / 6}, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        ([1.0], r"made \[1.0\] of the rewards of group 1; .* each of its 2 valid rollouts"),
-        ([1.0, float("nan")], r"made \[1.0, nan\] of the rewards of group 1"),
-    ],
-)
-def test_shaping_that_returns_no_rewards_is_refused(made: list[float], words: str) -> None:
+def test_shaping_that_returns_no_rewards_is_refused(subtests: pytest.Subtests) -> None:
     groups = [group_of(None), group_of(1.0, None, 0.0, start=1)]
-    with pytest.raises(ValueError, match=words):
-        group_rows(groups, "grpo", shaping=lambda rollouts, rewards_G: np.array(made))
+    for made, words in [
+        (np.array([1.0]), r"made \[1.0\] of the rewards of group 1; .* each of its 2 valid"),
+        (np.array([1.0, np.nan]), r"made \[1.0, nan\] of the rewards of group 1"),
+    ]:
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            group_rows(groups, "grpo", shaping=lambda rollouts, rewards_G, made=made: made)
 
 
 def test_rollouts_that_were_cut_are_compared_and_not_trained_on() -> None:
-    group = RolloutGroup(
-        rollouts=[
-            short_rollout("a", 1.0, 3),
-            short_rollout("b", 0.0, 4, status=RolloutStatus.TRUNCATED),
-            short_rollout("c", 0.5, 5),
-        ]
-    )
+    cut = short_rollout("b", 0.0, 4, status=RolloutStatus.TRUNCATED)
+    group = grouped(short_rollout("a", 1.0, 3), cut, short_rollout("c", 0.5, 5))
     found = by_token(group_rows([group], "dr_grpo", masks=ErrorMasks(truncated_rollouts=True)))
     assert found == {3: 0.5, 5: 0.0}
 
 
 def test_a_run_s_shaping_takes_the_reward_of_the_cut_and_punishes_length() -> None:
-    group = RolloutGroup(
-        rollouts=[
-            short_rollout("a", 1.0, 3),
-            short_rollout("b", 1.0, 4, status=RolloutStatus.TRUNCATED),
-            rollout_of(
-                turn(record(None, 0, [1, 2], [5] * 4), num_completion_tokens=4),
-                reward=1.0,
-                episode_id="c",
-            ),
-        ]
-    )
+    cut = short_rollout("b", 1.0, 4, status=RolloutStatus.TRUNCATED)
+    long = turn(record(None, 0, [1, 2], [5] * 4), num_completion_tokens=4)
+    group = grouped(short_rollout("a", 1.0, 3), cut, rollout_of(long, reward=1.0, episode_id="c"))
     shaping = RewardShaping(max_tokens=5, buffer_tokens=4, factor=0.4, is_truncated_zero=True)
     assert by_token(group_rows([group], "reinforce", shaping=shaping)) == {3: 1.0, 4: 0.0, 5: 0.7}
     assert by_token(group_rows([group], "reinforce", shaping=RewardShaping())) == {3: 1, 4: 1, 5: 1}
 
 
 def test_versions_and_masks_reach_the_rows() -> None:
-    group = RolloutGroup(rollouts=[BRANCHED])
+    group = grouped(BRANCHED)
     rows = group_rows(
         [group], "reinforce", masks=ErrorMasks(advantage=FAILED), should_split_versions=True
     )
@@ -357,38 +337,90 @@ def test_versions_and_masks_reach_the_rows() -> None:
     assert rows[0].advantages.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("groups", "words"),
-    [
+def test_groups_that_do_not_fit_are_refused(subtests: pytest.Subtests) -> None:
+    for groups, words in [
         ([], "there are no groups to make rows of"),
-        ([group_of(1.0), RolloutGroup(rollouts=[])], "group 1 has no rollouts"),
+        ([group_of(1.0), grouped()], "group 1 has no rollouts"),
         (
             [joined(group_of(1.0), group_of(1.0, start=1, task_id="b"))],
-            "group 0 holds rollouts of different tasks: task_id of rollout 0 is 'train-000001', of"
-            " rollout 1 'b'",
+            "group 0 .*: task_id of rollout 0 is 'train-000001', of rollout 1 'b'",
         ),
+        ([joined(group_of(1.0), group_of(None, start=1, seat="x"))], "0 is 'player', of .* 1 'x'"),
+        ([group_of(1.0), group_of(0.0)], r"rollout 'e0' \(seat 'player'\) occurs twice"),
         (
-            [joined(group_of(1.0), group_of(None, start=1, seat="x"))],
-            "seat of rollout 0 is 'player', of rollout 1 'x'",
+            [group_of(1.0), grouped(rollout_of(turn(None), policy="openai:x"))],
+            "turn 0 of rollout 0 of group 1 has no tokens: policy 'openai:x'",
         ),
-        (
-            [group_of(1.0), group_of(0.0)],
-            r"rollout 'e0' \(seat 'player'\) occurs twice; each counts once",
-        ),
-        (
-            [group_of(1.0), RolloutGroup(rollouts=[rollout_of(turn(None), policy="openai:x")])],
-            "turn 0 of rollout 0 of group 1 has no tokens: policy 'openai:x' records none",
-        ),
-    ],
-)
-def test_groups_that_do_not_fit_are_refused(groups: list[RolloutGroup], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        group_rows(groups, "grpo")
+    ]:
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            group_rows(groups, "grpo")
 
 
-def test_an_invalid_rollout_needs_no_tokens(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_rollout_needs_no_tokens() -> None:
     failed = rollout_of(turn(None), reward=None, episode_id="f")
-    group = RolloutGroup(rollouts=[*group_of(1.0, 0.0).rollouts, failed])
-    with caplog.at_level(logging.WARNING):
-        assert by_token(group_rows([group], "dr_grpo")) == {3: 0.5, 4: -0.5}
-    assert group_rows([RolloutGroup(rollouts=[failed])], "grpo") == []
+    group = grouped(*group_of(1.0, 0.0).rollouts, failed)
+    assert by_token(group_rows([group], "dr_grpo")) == {3: 0.5, 4: -0.5}
+    assert group_rows([grouped(failed)], "grpo") == []
+
+
+def routes_of(num_tokens: int, start: int, add: int) -> bytes:
+    """Return routes of one layer in which each token's expert is its place, plus a number."""
+    places = np.arange(start, start + num_tokens) + add
+    return write_routes(places[:, None, None])
+
+
+def test_rows_have_the_experts_of_the_turns_that_ran_their_tokens() -> None:
+    # Turn 2 forks off turn 1's prompt and tells nothing; turn 3 extends it.
+    told = [
+        turn(record(None, 0, [1, 2], [3], routes=routes_of(2, 0, 10))),
+        turn(record(0, 3, [4], [5, 6], routes=routes_of(3, 2, 20))),
+        turn(record(1, 3, [7], [8, 9])),
+        turn(record(2, 6, [10], [11], routes=routes_of(2, 5, 200))),
+    ]
+    rollout = rollout_of(*told)
+    first, second = group_rows([grouped(rollout)], "grpo")
+    assert first.routes.experts_TLK[:, 0, 0].tolist() == [10, 11, 22, 23, 24, 0]
+    assert first.routes.is_told_T.tolist() == [True] * 5 + [False]
+    # The fork's first token was run by nobody who told; the token before it by turn 1.
+    assert second.routes.is_told_T.tolist() == [True] * 3 + [False] * 2 + [True] * 2 + [False]
+    told_of_second = second.routes.experts_TLK[second.routes.is_told_T, 0, 0]
+    assert told_of_second.tolist() == [10, 11, 22, 205, 206]
+    assert all(row.routes is None for row in rollout_rows(rollout))
+    assert all(row.routes is None for row in supervised_rows([rollout]))
+    untold = rollout_of(turn(record(None, 0, [1, 2], [3])))
+    assert group_rows([grouped(untold)], "grpo")[0].routes is None
+
+
+def test_experts_come_back_from_a_store_and_train(tmp_path: Path) -> None:
+    made = []
+    for name, reward, last in (("a", 1.0, 5), ("b", 0.0, 6)):
+        experts = np.random.default_rng(last).permuted(np.tile(np.arange(4), (4, 2, 1)), axis=2)
+        tokens = record(None, 0, [3, 4, 7], [8, last], routes=write_routes(experts[:, :, :2]))
+        made.append(rollout_of(turn(tokens), reward=reward, episode_id=name))
+    with RolloutStore.open(tmp_path) as store:
+        for rollout in made:
+            metadata = {"group_size": 2}
+            record_rollout(store, rollout, group_id="g", metadata=metadata)
+    trainer = Trainer(make("Mixtral"), "grpo", args={"learning_rate": 1e-3, "max_tokens": 50})
+    metrics = trainer.step([grouped(*read_rollouts(tmp_path))])
+    trainer.close()
+    assert 0 < metrics["train/route_difference"] <= 1
+
+
+def test_experts_come_back_from_json() -> None:
+    routes = write_routes(np.ones((2, 1, 1), dtype=int))
+    for told in (routes, b""):
+        rollout = rollout_of(turn(record(None, 0, [1, 2], [3], routes=told)))
+        data = json.loads(json.dumps(rollout.to_json()))
+        assert ("routes" in data["turns"][0]["tokens"]) == bool(told)
+        tokens = Rollout.from_json(data).turns[0].tokens
+        assert tokens is not None and tokens.routes == told
+
+
+def test_turns_of_different_models_are_refused() -> None:
+    rollout = rollout_of(
+        turn(record(None, 0, [1, 2], [3], routes=write_routes([[[0]], [[1]]]))),
+        turn(record(0, 3, [], [4], routes=write_routes([[[0, 1]]]))),
+    )
+    with pytest.raises(ValueError, match="sampled from different models, of which one is trained"):
+        rollout_rows(rollout, should_replay_routes=True)

@@ -1,16 +1,23 @@
-"""Routers that take given experts, against routers that are written out here."""
+"""Routers that take given experts, against routers that are written out here.
+
+At the end: which families of transformers replay, seen where their experts run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from nightly import IS_NIGHT, some_of
 from row_by_row import total_loss
 from tiny_families import RECURRENT, gradients, make, row_outputs, sample_rows
 from tiny_model import TinyModel
@@ -68,6 +75,16 @@ ROUTERS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
     "DeepseekV2": (scaled, {}),
 }
 DENSE = {"DeepseekV2": [0], "DeepseekV3": [0]}
+CHOSEN = list(ROUTERS) if IS_NIGHT else ["Qwen3Next", "GptOss", "DeepseekV3", "DeepseekV2"]
+"""By day one with each way to weigh."""
+REPLAY = [
+    "afmoe", "axk1", "bailing_hybrid", "cohere2_moe", "deepseek_v2", "deepseek_v3", "dots1",
+    "ernie4_5_moe", "exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "hy_v3", "jamba",
+    "kimi_linear", "kolibri1", "laguna", "mellum", "mimo_v2_flash", "minimax", "minimax_m2",
+    "mixtral", "olmoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
+    "qwen4_exp_text", "solar_open",
+]  # fmt: skip
 
 
 def made(family: str) -> Any:
@@ -103,7 +120,6 @@ def flat_outputs(model: Any, row: Row, family: str) -> tuple[Tensor, Tensor]:
     found = routers(model)
     layers = [n for n in range(NUM_LAYERS) if n not in DENSE.get(family, ())]
     assert len(found) == len(layers)
-    assert row.routes is not None
     for router, layer in zip(found, layers, strict=True):
         given = torch.from_numpy(row.routes.experts_TLK[:, layer].astype(np.int64))
 
@@ -124,7 +140,7 @@ def distance(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return float(torch.cat([(found[n] - g).flatten() for n, g in wanted.items()]).norm()) / whole
 
 
-@pytest.mark.parametrize("family", ROUTERS)
+@pytest.mark.parametrize("family", CHOSEN)
 def test_given_experts_run_as_in_a_forward_with_those_experts(family: str) -> None:
     model = made(family)
     rows = [routed(row, family) for row in sample_rows()]
@@ -157,21 +173,27 @@ def test_layers_that_are_run_again_take_the_given_experts_again(family: str) -> 
     assert distance(gradients(model), wanted) <= 1e-6
 
 
-def own_routes(model: Any, forest: PackedForest) -> Tensor:
-    """Return what the routers of a model chose for a forest's tokens, seen where experts run."""
-    found: dict[int, Tensor] = {}
-    hooks = []
+def watch_experts(model: Any) -> tuple[dict[int, Tensor], dict[int, Any]]:
+    """Return what experts of each layer will be asked for, filled as they run; and the hooks."""
+    seen: dict[int, Tensor] = {}
+    hooks = {}
     for name, module in model.named_modules():
         if type(module).__name__.endswith("Experts"):
             layer = int(re.search(r"\d+", name)[0])  # type: ignore[index]
 
             def see(_: Any, args: Any, kwargs: Any, layer: int = layer) -> None:
                 given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-                found[layer] = next(x for x in given if not x.is_floating_point())
+                seen[layer] = next(x for x in given if not x.is_floating_point())
 
-            hooks.append(module.register_forward_pre_hook(see, with_kwargs=True))
+            hooks[layer] = module.register_forward_pre_hook(see, with_kwargs=True)
+    return seen, hooks
+
+
+def own_routes(model: Any, forest: PackedForest) -> Tensor:
+    """Return what the routers of a model chose for a forest's tokens, seen where experts run."""
+    found, hooks = watch_experts(model)
     trainer_logprobs(model, [forest.without_routes()])
-    for hook in hooks:
+    for hook in hooks.values():
         hook.remove()
     routes = torch.zeros((len(forest.input_ids), NUM_LAYERS, TOP_K), dtype=torch.int16)
     for layer, experts in found.items():
@@ -179,7 +201,7 @@ def own_routes(model: Any, forest: PackedForest) -> Tensor:
     return routes
 
 
-@pytest.mark.parametrize("family", ROUTERS)
+@pytest.mark.parametrize("family", CHOSEN)
 def test_its_own_experts_change_not_a_bit(family: str) -> None:
     model = made(family)
     (forest,) = pack(sample_rows(), max_tokens=400)
@@ -206,7 +228,6 @@ def test_tokens_that_nobody_told_of_take_the_forwards_own_experts() -> None:
     model = made("Mixtral")
     rows = [routed(row, told=0.5) for row in sample_rows()]
     (forest,) = pack(rows, max_tokens=400)
-    assert forest.routes is not None
     own, is_told = own_routes(model, forest), forest.routes[:, :1, :1] >= 0
     assert 0.3 < float(is_told.float().mean()) < 0.7
     # The second layer's own depend on what the first took: settled layer by layer.
@@ -301,44 +322,34 @@ def of_expert_4(experts: Any) -> Any:
     return experts
 
 
-@pytest.mark.parametrize(
-    ("family", "change", "words"),
-    [
+def test_routes_of_another_model_are_refused(subtests: pytest.Subtests) -> None:
+    for family, change, words in [
         ("Mixtral", lambda e: np.concatenate([e, e], 1), "of 4 layers, Mixtral.* has 2 layers"),
         ("Mixtral", of_expert_4, "to expert 4, Mixtral.* has 4 in a layer"),
         ("Mixtral", lambda e: e[:, :, :1], "to 1 experts of a token, Mixtral.* takes 2 in layer 0"),
         ("Mixtral", lambda e: e * 0, "routes of layer 0 that name an expert twice"),
         ("Qwen3", lambda e: e, "of 2 layers, Qwen3ForCausalLM has no experts"),
         ("DeepseekV3", lambda e: e, "routes of layer 0, in which DeepseekV3.* asks no torch.topk"),
-    ],
-)
-def test_routes_of_another_model_are_refused(
-    family: str, change: Callable[[Any], Any], words: str
-) -> None:
-    rows = []
-    for row in sample_rows():
-        routes = routed(row).routes
-        assert routes is not None
-        wrong = RowRoutes(change(routes.experts_TLK.copy()), routes.is_told_T)
-        rows.append(row.replace(routes=wrong))
-    with pytest.raises(ValueError, match=words) as caught:
-        forward_backward(make(family), pack(rows, max_tokens=400), loss("sft"))
-    assert "row.replace(routes=None)" in str(caught.value)
+    ]:
+        with subtests.test(words=words):
+            rows = []
+            for row in sample_rows():
+                routes = routed(row).routes
+                wrong = RowRoutes(change(routes.experts_TLK.copy()), routes.is_told_T)
+                rows.append(row.replace(routes=wrong))
+            with pytest.raises(ValueError, match=words) as caught:
+                forward_backward(make(family), pack(rows, max_tokens=400), loss("sft"))
+            assert "row.replace(routes=None)" in str(caught.value)
 
 
-def test_layers_that_are_compiled_say_that_they_replay_none() -> None:
+def test_compiled_layers_and_models_of_ones_own_say_that_they_replay_none() -> None:
     model = make("Mixtral")
     model.model.layers[0].compile(backend="eager")
     forests = pack([routed(row) for row in sample_rows()], max_tokens=400)
     with pytest.raises(ValueError, match="are compiled, which replay none: leave out should_comp"):
         forward_backward(model, forests, loss("sft"))
-
-
-def test_a_model_of_ones_own_says_that_it_replays_none() -> None:
-    forests = pack([routed(row) for row in sample_rows()], max_tokens=400)
-    model = TinyModel(vocabulary=60)
     with pytest.raises(ValueError, match=r"is a TreeModel that replays none.*row\.replace"):
-        forward_backward(model, forests, loss("sft"))
+        forward_backward(TinyModel(vocabulary=60), forests, loss("sft"))
 
 
 def test_routes_that_are_none_are_refused() -> None:
@@ -357,3 +368,46 @@ def test_routes_that_are_none_are_refused() -> None:
     ]
     with pytest.raises(ValueError, match=r"routes of \[\(1, 2\), \(1, 3\)\] .*different models"):
         pack(two, max_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def families() -> ModuleType:
+    """The script that makes a tiny model of any family."""
+    script = Path(__file__).parents[2] / "trainer/benchmarks/model_families.py"
+    spec = importlib.util.spec_from_file_location("family_makers", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def routed_in(row: Row, layers: list[int]) -> Row:
+    """Return a row with two of four experts for each token, the same after the same tokens."""
+    experts = np.zeros((len(row), 2, 2), dtype=np.uint8)
+    for t in range(len(row)):
+        rng = np.random.default_rng(row.token_ids[: t + 1])
+        for layer in layers:
+            experts[t, layer] = rng.permutation(4)[:2]
+    return row.replace(routes=RowRoutes(experts, np.ones(len(row), dtype=bool)))
+
+
+def test_families_run_the_experts_that_they_are_given(
+    families: ModuleType, subtests: pytest.Subtests
+) -> None:
+    for family in some_of(REPLAY, 5):
+        with subtests.test(family=family):
+            model = families.make(family)
+            seen, hooks = watch_experts(model)
+            rows = [routed_in(row, list(hooks)) for row in families.sample_rows()]
+            (forest,) = pack(rows, max_tokens=4096)
+            assert forward_backward(model, [forest], loss("sft"))["route_difference"] > 0.5
+            assert forest.routes is not None and seen.keys() == hooks.keys()
+            for layer, experts in seen.items():
+                wanted = forest.routes[:, layer].long().sort(-1).values
+                assert torch.equal(experts.sort(-1).values, wanted)
+
+
+def test_families_that_choose_otherwise_are_refused(families: ModuleType) -> None:
+    forests = pack([routed_in(row, [0, 1]) for row in families.sample_rows()], max_tokens=4096)
+    with pytest.raises(ValueError, match=r"PhimoeForCausalLM asks no torch.topk over 4 experts"):
+        forward_backward(families.make("phimoe"), forests, loss("sft"))

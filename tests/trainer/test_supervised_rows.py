@@ -1,15 +1,21 @@
-"""Rollouts to imitate, and pairs of a better and a worse one."""
+"""Rollouts to imitate, and pairs of a better and a worse one.
+
+At the end: what counts as an error of a turn.
+"""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
 
 from katgym import Rollout, ToolErrorKind
 from katgym_trainer import Row, pack
 from katgym_trainer.rollouts.supervised_rows import preference_rows, supervised_rows
-from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError
+from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
 
 FAILED = frozenset({TurnError.FAILED_CALL})
 GOOD, FAIR, BAD = (short_rollout(f"e{i}", r, 3 + i) for i, r in enumerate((1.0, 0.5, 0.0)))
@@ -23,15 +29,13 @@ def last_tokens(rows: list[Row]) -> list[int]:
     return [int(row.token_ids[-1]) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("min_reward", "kept"),
-    [(None, [3, 4, 5]), (0.0, [3, 4, 5]), (0.5, [3, 4]), (0.6, [3]), (2.0, [])],
-)
-def test_valid_rollouts_that_reach_the_reward_are_kept(
-    min_reward: float | None, kept: list[int]
-) -> None:
-    rows = supervised_rows([GOOD, FAIR, BAD, BROKEN], min_reward=min_reward)
-    assert last_tokens(rows) == kept
+def test_valid_rollouts_that_reach_the_reward_are_kept() -> None:
+    wanted = {None: [3, 4, 5], 0.0: [3, 4, 5], 0.5: [3, 4], 0.6: [3], 2.0: []}
+    found = {
+        least: last_tokens(supervised_rows([GOOD, FAIR, BAD, BROKEN], min_reward=least))
+        for least in wanted
+    }
+    assert found == wanted
 
 
 def test_rollouts_that_are_not_kept_need_no_tokens() -> None:
@@ -63,7 +67,7 @@ def test_turns_with_errors_are_context_and_rows_of_nothing_else_are_left_out() -
 
 def test_weights_are_of_policies_or_of_rollouts_and_of_all_their_rows() -> None:
     def found(weights: object) -> list[list[float]]:
-        rows = supervised_rows([GOOD, FORKED], weights=weights)  # type: ignore[arg-type]  # two kinds
+        rows = supervised_rows([GOOD, FORKED], weights=weights)
         return [row.weight.tolist() for row in rows]
 
     assert found(None) == [[1.0] * 3, [1.0] * 2, [1.0] * 3]
@@ -76,34 +80,22 @@ def test_weights_are_of_policies_or_of_rollouts_and_of_all_their_rows() -> None:
     assert found(steps) == [[1.0] * 3, [2.0] * 2, [2.0] * 3]
 
 
-@pytest.mark.parametrize(
-    ("rollouts", "options", "words"),
-    [
+def test_what_does_not_fit_is_refused(subtests: pytest.Subtests) -> None:
+    nan = float("nan")
+    for rollouts, options, words in [
         ([GOOD, GOOD], {}, r"rollout 'e0' \(seat 'player'\) occurs twice; each counts once"),
-        ([GOOD], {"min_reward": float("nan")}, "min_reward is a number or None, got nan"),
-        (
-            [GOOD],
-            {"masks": ErrorMasks(advantage=FAILED)},
-            r"masks.advantage is \['failed_call'\], and supervised rows",
-        ),
-        (
-            [FORKED],
-            {"weights": {"hf:tiny": 1.0, "a": 1.0}},
-            r"weights has none for policy 'oracle'; it has \['a', 'hf:tiny'\]",
-        ),
+        ([GOOD], {"min_reward": nan}, "min_reward is a number or None, got nan"),
+        ([GOOD], {"masks": ErrorMasks(advantage=FAILED)}, r"advantage is \['failed_call'\]"),
+        ([FORKED], {"weights": {"hf:tiny": 1.0, "a": 1.0}}, r"'oracle'; it has \['a', 'hf:tiny'\]"),
         (
             [GOOD],
             {"weights": lambda rollout: -1.0},
-            r"weight of rollout 'e0' \(policy 'hf:tiny'\) is -1.0; allowed is 0 or more",
+            r"'e0' \(policy 'hf:tiny'\) is -1.0; allowed is",
         ),
-        ([GOOD], {"weights": {"hf:tiny": float("nan")}}, "is nan; allowed is 0 or more"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    rollouts: list[Rollout], options: dict[str, object], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        supervised_rows(rollouts, **options)  # type: ignore[arg-type]  # that is what is tested
+        ([GOOD], {"weights": {"hf:tiny": nan}}, "is nan; allowed is 0 or more"),
+    ]:
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            supervised_rows(rollouts, **options)
 
 
 def test_a_pair_is_a_group_of_two_rollouts_with_signs() -> None:
@@ -119,11 +111,8 @@ def test_a_pair_is_a_group_of_two_rollouts_with_signs() -> None:
 
 
 def test_rows_of_a_side_that_name_no_rollout_are_one() -> None:
-    better = [
-        Row([1, 2], [0, 1]),
-        Row([1, 3], [0, 1], [0.0, -0.5], rollout="r"),
-        Row([1, 4], [0, 0]),
-    ]
+    named = Row([1, 3], [0, 1], [0.0, -0.5], rollout="r")
+    better = [Row([1, 2], [0, 1]), named, Row([1, 4], [0, 0])]
     worse = Row([1, 5], [0, 1], weight=0.5, context="image")
     rows = preference_rows(better, worse, pair=3)
     assert last_tokens(rows) == [2, 3, 5]  # 4 is not trained
@@ -133,17 +122,99 @@ def test_rows_of_a_side_that_name_no_rollout_are_one() -> None:
     assert (rows[2].context, rows[2].weight.tolist()) == ("image", [0.5, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "pair", "words"),
-    [
+def test_what_is_no_pair_is_refused(subtests: pytest.Subtests) -> None:
+    for chosen, rejected, pair, words in [
         (GOOD, BAD, None, "pair is None, which is no name"),
         (GOOD, GOOD, 1, r"rollout \('e0', 'player'\) is both chosen and rejected in pair 1"),
         (GOOD, short_rollout("o", 0.0, 9, task_id="b"), 1, "a pair holds rollouts of different"),
         (GOOD, rollout_of(), 1, "the rejected side of pair 1 trains no token"),
         ([], GOOD, "q", "the chosen side of pair 'q' trains no token"),
         (Row([1, 2], [1, 0]), GOOD, 2, "the chosen side of pair 2 trains no token"),
-    ],
-)
-def test_what_is_no_pair_is_refused(chosen: Row, rejected: Row, pair: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        preference_rows(chosen, rejected, pair=pair)  # type: ignore[arg-type]  # None is tested
+    ]:
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            preference_rows(chosen, rejected, pair=pair)
+
+
+FAILED_CALL, UNPARSABLE = TurnError.FAILED_CALL, TurnError.UNPARSABLE
+LOOP, TRUNCATED = TurnError.LOOP, TurnError.TRUNCATED
+LOOK = ("look", '{"at": "door", "far": true}')
+
+
+def test_every_kind_of_tool_error() -> None:
+    unparsable = {"UNKNOWN_TOOL", "BAD_JSON", "BAD_ARGUMENTS", "MALFORMED", "OVER_CAP"}
+    failed = {"TIMEOUT", "TURN_TIMEOUT", "TOOL_ERROR", "EXCEPTION"}
+    assert {kind.name for kind in ToolErrorKind} == unparsable | failed
+    for kind in ToolErrorKind:
+        wanted = {FAILED_CALL, UNPARSABLE} if kind.name in unparsable else {FAILED_CALL}
+        found = turn_errors(rollout_of(turn(None, None, kind, None), turn(None, None)))
+        assert found == [wanted, set()], kind
+
+
+def test_a_turn_may_have_several_errors_and_an_empty_rollout_has_none() -> None:
+    cut = turn(None, ToolErrorKind.MALFORMED, finish_reason="length")
+    found = turn_errors(rollout_of(cut, turn(None, finish_reason="tool_calls")))
+    assert found == [{FAILED_CALL, UNPARSABLE, TRUNCATED}, set()]
+    assert turn_errors(rollout_of()) == []
+
+
+def loops(*calls: list[tuple[str, str]], length: int = 3) -> list[bool]:
+    rollout = rollout_of(*(turn(None, calls=made) for made in calls))
+    found = turn_errors(rollout, loop_length=length)
+    assert all(errors <= {LOOP} for errors in found)
+    return [LOOP in errors for errors in found]
+
+
+def test_the_third_of_equal_calls_in_a_row_is_a_loop_and_so_are_those_after() -> None:
+    assert loops([LOOK], [LOOK], [LOOK], [LOOK]) == [False, False, True, True]
+    assert loops([LOOK], [LOOK], [LOOK], length=2) == [False, True, True]
+    assert loops([LOOK], [LOOK]) == [False, False]
+
+
+def test_what_breaks_a_loop() -> None:
+    other_name, other_arguments = ("see", LOOK[1]), ("look", '{"at": "door", "far": false}')
+    for other in ([other_name], [other_arguments], [LOOK, LOOK], []):
+        assert loops([LOOK], [LOOK], other, [LOOK], [LOOK]) == [False] * 5
+    # Answers without a call are no loop, however many there are.
+    assert loops([], [], [], []) == [False] * 4
+
+
+def test_turns_of_several_calls_are_compared_as_a_whole() -> None:
+    pair = [LOOK, ("go", "{}")]
+    assert loops(pair, pair, pair) == [False, False, True]
+    assert loops(pair, pair[::-1], pair) == [False] * 3
+
+
+def test_arguments_are_compared_as_values_and_as_text_where_they_are_none() -> None:
+    again = [("look", '{"far":true,  "at":"door"}')]
+    assert loops([LOOK], again, [LOOK]) == [False, False, True]
+    broken = [("look", '{"at": ')]
+    deep = [("look", "[" * 100_000)]
+    assert loops(broken, broken, broken, deep, deep, deep) == [False, False, True] * 2
+    assert loops(broken, [("look", '{"at":')], broken) == [False] * 3
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(2, 5))
+def test_loops_are_those_of_a_slow_search(names: list[str], length: int) -> None:
+    wanted = [
+        i + 1 >= length and len(set(names[i + 1 - length : i + 1])) == 1 for i in range(len(names))
+    ]
+    assert loops(*([(name, "{}")] for name in names), length=length) == wanted
+
+
+def test_masks_that_do_not_fit_are_refused(subtests: pytest.Subtests) -> None:
+    for options, words in [
+        ({"loss": "loop"}, "loss is a frozenset of failed_call, unparsable, loop, truncated; got"),
+        ({"advantage": frozenset({"lop"})}, r"got frozenset\(\{'lop'\}\)"),
+        ({"loop_length": 1}, "loop_length is an int >= 2, got 1"),
+        ({"loop_length": 3.0}, "loop_length is an int >= 2, got 3.0"),
+    ]:
+        with subtests.test(options=options), pytest.raises(ValueError, match=words):
+            ErrorMasks(**options)
+
+
+def test_a_turn_whose_answer_is_missing_is_refused() -> None:
+    rollout = rollout_of(turn(None), msgspec.structs.replace(turn(None), answer=None))
+    with pytest.raises(ValueError, match="turn 1 of rollout 'e' has no answer in words"):
+        turn_errors(rollout)
+    with pytest.raises(ValueError, match="loop_length is an int >= 2, got 0"):
+        turn_errors(rollout, loop_length=0)

@@ -115,9 +115,8 @@ def test_a_state_is_a_copy() -> None:
     assert state["passed"] == [0.0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_states_that_do_not_fit_are_refused_and_change_nothing(subtests: pytest.Subtests) -> None:
+    for changes, words in [
         ({"task_ids": ["a", "c"]}, r"the state is of other tasks, or in another order: \['b', 'c"),
         ({"task_ids": ["b", "a"]}, r"the state is of other tasks, or in another order: \[\]"),
         ({"passed": [1.0]}, "passed and failed of a state are counts >= 0, one for each"),
@@ -126,19 +125,17 @@ def test_a_state_is_a_copy() -> None:
         ({"rng": "{}"}, "rng of a state is what state_dict gave, got '{}'"),
         ({"rng": "["}, "rng of a state is what state_dict gave, got '\\['"),
         ({"seed": 1}, r"a state has the keys \['failed', 'passed', 'rng', 'task_ids'\], got "),
-    ],
-)
-def test_states_that_do_not_fit_are_refused_and_change_nothing(changes, words) -> None:
-    sampler = TaskSampler(["a", "b"], seed=0)
-    before = sampler.state_dict()
-    with pytest.raises(ValueError, match=words):
-        sampler.load_state_dict({**before, **changes})
-    assert sampler.state_dict() == before
+    ]:
+        with subtests.test(changes=changes):
+            sampler = TaskSampler(["a", "b"], seed=0)
+            before = sampler.state_dict()
+            with pytest.raises(ValueError, match=words):
+                sampler.load_state_dict({**before, **changes})
+            assert sampler.state_dict() == before
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_samplers_that_do_not_fit_are_refused(subtests: pytest.Subtests) -> None:
+    for options, words in [
         ({"task_ids": []}, "there are no tasks to sample from"),
         ({"task_ids": ["a", "b", "a"]}, "task 'a' is there more than once"),
         ({"floor": -0.1}, r"floor is a number >= 0, got -0\.1"),
@@ -147,11 +144,9 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing(changes, words) -
         ({"decay": 1.1}, r"decay is a number > 0 and <= 1, got 1\.1"),
         ({"seed": None}, "seed is an int >= 0, got None"),
         ({"seed": -1}, "seed is an int >= 0, got -1"),
-    ],
-)
-def test_samplers_that_do_not_fit_are_refused(options, words) -> None:
-    with pytest.raises(ValueError, match=words):
-        TaskSampler(**{"task_ids": ["a"], "seed": 0, **options})
+    ]:
+        with subtests.test(options=options), pytest.raises(ValueError, match=words):
+            TaskSampler(**{"task_ids": ["a"], "seed": 0, **options})
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:
@@ -170,9 +165,8 @@ def test_calls_that_do_not_fit_are_refused() -> None:
     assert sampler.pass_rate("task-1") == 0.5
 
 
-@pytest.mark.parametrize(
-    ("rewards", "is_valid", "wanted"),
-    [
+def test_groups_are_taken_if_two_valid_rewards_differ(subtests: pytest.Subtests) -> None:
+    for rewards, is_valid, wanted in [
         ([0.0, 1.0], None, True),
         ([1.0, 1.0, 1.0], None, False),
         ([0.1] * 7, None, False),  # whose mean is not 0.1
@@ -182,12 +176,11 @@ def test_calls_that_do_not_fit_are_refused() -> None:
         ([NAN, 0.0, 1.0], [False, True, True], True),
         ([0.0, 1.0], [True, False], False),
         ([0.0, 1.0], [False, False], False),
-    ],
-)
-def test_groups_are_taken_if_two_valid_rewards_differ(rewards, is_valid, wanted) -> None:
-    groups = GroupFilter(2, max_offered=9)
-    assert groups.offer(rewards, is_valid) is wanted
-    assert (groups.num_missing, groups.num_refused) == ((1, 0) if wanted else (2, 1))
+    ]:
+        with subtests.test(rewards=rewards):
+            groups = GroupFilter(2, max_offered=9)
+            assert groups.offer(rewards, is_valid) is wanted
+            assert (groups.num_missing, groups.num_refused) == ((1, 0) if wanted else (2, 1))
 
 
 def test_a_filter_is_full_with_as_many_groups_as_it_waits_for() -> None:
@@ -198,19 +191,17 @@ def test_a_filter_is_full_with_as_many_groups_as_it_waits_for() -> None:
         groups.offer([0, 1])
 
 
-@pytest.mark.parametrize("last", [[0, 1], [1, 1]])
-def test_a_filter_that_can_not_be_filled_says_so(last: list[float]) -> None:
-    groups = GroupFilter(3, max_offered=3)
-    groups.offer([0, 1])
-    groups.offer([1, 1])
-    missing, refused = (1, 1) if last == [0, 1] else (2, 2)
-    words = f"{missing} of 3 groups are missing after 3 were offered: {refused} had no two valid"
-    with pytest.raises(RuntimeError, match=words):
-        groups.offer(last)
-    assert (groups.num_missing, groups.num_refused) == (missing, refused)
-    with pytest.raises(RuntimeError, match=words):
-        groups.offer([0, 1])
-    assert groups.num_missing == missing
+def test_a_filter_that_can_not_be_filled_says_so(subtests: pytest.Subtests) -> None:
+    for last, missing, refused in [([0, 1], 1, 1), ([1, 1], 2, 2)]:
+        with subtests.test(last=last):
+            groups = GroupFilter(3, max_offered=3)
+            groups.offer([0, 1])
+            groups.offer([1, 1])
+            words = f"{missing} of 3 groups are missing after 3 were offered: {refused} had"
+            for offered in (last, [0, 1]):
+                with pytest.raises(RuntimeError, match=words):
+                    groups.offer(offered)
+                assert (groups.num_missing, groups.num_refused) == (missing, refused)
 
 
 def test_filters_and_offers_that_do_not_fit_are_refused() -> None:

@@ -1,4 +1,7 @@
-"""`katgym train` as a user meets it: a tiny model learns from the oracle, stops, goes on."""
+"""`katgym train` as a user meets it: a tiny model learns from the oracle, stops, goes on.
+
+At the end: on a full disk; that of `rl` is in `rl/test_full_disk.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byte_tokenizer import byte_tokenizer
-from tiny_qwen import tiny_qwen
+from small_disk import fill, small_disk
 from waiting import wait_until
 
 from katgym import Reward
 from katgym.cli.main import main
+from katgym.errors import DiskFullError
 from katgym.rollout_store import RolloutStore
 from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.runs.train_run import TrainRun
@@ -31,7 +34,7 @@ envs = ["katgym/Arithmetic-v1?level=1"]
 num_tasks = 10
 
 [train]
-num_steps = {steps}
+num_steps = 10
 batch_rollouts = 4
 learning_rate = 1e-2
 seed = 3
@@ -42,30 +45,18 @@ max_checkpoints = 9
 """
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of transformers with a random model and a tokenizer of bytes."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = byte_tokenizer()
-    ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
-    model = tiny_qwen(vocab_size=len(tokenizer), max_position_embeddings=1024, **ends)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def config(model: Path, tmp_path: Path) -> Path:
+def config(tiny_folder: Path, tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
-    path.write_text(CONFIG.format(model=model, steps=10))
+    path.write_text(CONFIG.format(model=tiny_folder))
     return path
 
 
 @pytest.fixture(scope="module")
-def whole_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ten steps that nothing disturbed."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "tiny.toml").write_text(CONFIG.format(model=model, steps=10))
+    (folder / "tiny.toml").write_text(CONFIG.format(model=tiny_folder))
     assert main(["train", "sft", str(folder / "tiny.toml"), "--out", str(folder / "run")]) == 0
     return folder / "run"
 
@@ -96,10 +87,10 @@ def test_a_run_leaves_a_better_model_and_everything_about_it(whole_run: Path) ->
     assert "steps 0 to 10 on 10 rollouts" in (whole_run / "train.log").read_text()
 
 
-def test_the_model_loads_with_its_tokenizer(whole_run: Path, model: Path) -> None:
+def test_the_model_loads_with_its_tokenizer(whole_run: Path, tiny_folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    before = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    before = AutoModelForCausalLM.from_pretrained(tiny_folder).state_dict()
     after = AutoModelForCausalLM.from_pretrained(whole_run / "model").state_dict()
     assert before.keys() == after.keys()
     assert any(not before[name].equal(after[name]) for name in before)
@@ -124,7 +115,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
 
 
 class Interrupter:
-    """An observer that presses Ctrl-C at a step."""
+    """An observer that presses Ctrl-C when a step is done, before its checkpoint."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -135,7 +126,10 @@ class Interrupter:
     def step(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> None:
         assert num_steps == 10
         if step == self.at:
-            signal.raise_signal(signal.SIGINT)
+            self.act()
+
+    def act(self) -> None:
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.slow
@@ -224,25 +218,22 @@ def test_plot_draws_in_the_terminal_and_prints_the_files(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("level=1", "level=one"), "level"),
-        (("katgym/Arithmetic", "katgym/Arithmetik"), "Did you mean 'katgym/Arithmetic-v1'"),
-        (("num_tasks", "num_task"), "Did you mean 'num_tasks'?"),
-        (("[train]", '[[track]]\nname = "wanbd"\n[train]'), "Did you mean 'wandb'?"),
-        (('path = "', 'path = "/no/such'), "[model]: there is no folder '/no/such"),
-    ],
-)
 def test_mistakes_in_the_file_are_named_and_can_be_mended(
-    change: tuple[str, str], words: str, config: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
+) -> None:
     good = config.read_text()
-    config.write_text(good.replace(*change))
     command = ["train", "sft", str(config), "--out", str(tmp_path / "run"), "--steps", "1"]
-    assert main(command) == 2
-    assert words in capsys.readouterr().err
+    for old, new, words in [
+        ("level=1", "level=one", "level"),
+        ("katgym/Arithmetic", "katgym/Arithmetik", "Did you mean 'katgym/Arithmetic-v1'"),
+        ("num_tasks", "num_task", "Did you mean 'num_tasks'?"),
+        ("[train]", '[[track]]\nname = "wanbd"\n[train]', "Did you mean 'wandb'?"),
+        ('path = "', 'path = "/no/such', "[model]: there is no folder '/no/such"),
+    ]:
+        with subtests.test(new=new):
+            config.write_text(good.replace(old, new))
+            assert main(command) == 2
+            assert words in capsys.readouterr().err
     config.write_text(good)
     assert main(command) == 0
 
@@ -294,15 +285,9 @@ def test_wrong_usage_is_exit_code_2(config: Path, capsys: pytest.CaptureFixture[
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (
-        ["train"],
-        ["train", "sft"],
-        ["train", "rft"],
-        ["train", "rl"],
-        ["train", "plot"],
-    ):
-        assert main([*arguments, "--help"]) == 0
-        assert f"katgym {' '.join(arguments)} " in capsys.readouterr().out.partition("example:")[2]
+    for command in ("train", "train sft", "train rft", "train rl", "train plot"):
+        assert main([*command.split(), "--help"]) == 0
+        assert f"katgym {command} " in capsys.readouterr().out.partition("example:")[2]
 
 
 @pytest.mark.slow
@@ -328,3 +313,31 @@ def has_steps(run: Path) -> bool:
 
 def metrics_text(folder: Path) -> list[str]:
     return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+class Filling(Interrupter):
+    """An observer that fills a disk when a step is done, before its checkpoint."""
+
+    def __init__(self, disk: Path, at: int) -> None:
+        super().__init__(at)
+        self.disk = disk
+
+    def act(self) -> None:
+        fill(self.disk)
+
+
+@pytest.mark.slow
+def test_a_run_whose_disk_was_full_goes_on_to_the_same_losses(
+    whole_run: Path, config: Path, tmp_path: Path
+) -> None:
+    text = config.read_text()
+    with small_disk(tmp_path / "disk", size="32m") as disk:
+        run = disk / "run"
+        read = TrainRunConfig.read(config, kind=TrainKind.SFT)
+        with pytest.raises(DiskFullError) as caught:
+            TrainRun.execute(read, run, config_text=text, observer=Filling(disk, at=8))
+        assert caught.value.path == str(run / "checkpoints" / "step-000008")
+        assert f"'{run}/checkpoints/step-000004' (step 4), is whole" in str(caught.value)
+        (disk / "filler").unlink()
+        assert main(["train", "sft", str(config), "--out", str(run)]) == 0
+        assert metrics(run) == metrics(whole_run)

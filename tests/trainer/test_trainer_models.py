@@ -22,33 +22,24 @@ from katgym_trainer.ranks.ranks import Ranks
 from katgym_trainer.trainer import Trainer
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        ({"lora_rank": 4}, "lora_rank=4 is for models of transformers; TinyModel brings its own"),
-        ({"should_compile": True}, "should_compile=True is for models of transformers"),
-        ({"should_checkpoint_activations": True}, "should_checkpoint_activations=True is for"),
-        ({"dtype": "bfloat16"}, "dtype='bfloat16', and TinyModel has no parameter of bfloat16"),
-    ],
-)
-def test_tree_models_bring_their_own(args: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Trainer(TinyModel(), "sft", args=args)
-
-
-def test_what_cannot_be_trained_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a model to train is a torch.nn.Module, got int"):
-        Trainer(3, "sft")  # type: ignore[arg-type]
-    for args in ({}, {"lora_rank": 2}):
-        with pytest.raises(ValueError, match="not a model of transformers: Linear"):
-            Trainer(torch.nn.Linear(1, 1), "sft", args=args)
-    with pytest.raises(ValueError, match=r"Qwen3ForCausalLM has attention_dropout 0.1; set it"):
-        Trainer(tiny_qwen(attention_dropout=0.1), "sft")
+def test_what_cannot_be_trained_is_refused(subtests: pytest.Subtests) -> None:
+    linear, frozen = torch.nn.Linear(1, 1), TinyModel().requires_grad_(False)
+    own = TinyModel()  # a tree model, which brings its own
+    for model, args, words in [
+        (3, {}, r"a model to train is a torch.nn.Module, got int"),
+        (linear, {}, "not a model of transformers: Linear"),
+        (linear, {"lora_rank": 2}, "not a model of transformers: Linear"),
+        (tiny_qwen(attention_dropout=0.1), {}, "Qwen3ForCausalLM has attention_dropout 0.1; set"),
+        (frozen, {}, "there is no parameter to train"),
+        (own, {"lora_rank": 4}, "lora_rank=4 is for models of transformers; TinyModel brings its"),
+        (own, {"should_compile": True}, "should_compile=True is for models of transformers"),
+        (own, {"should_checkpoint_activations": True}, "checkpoint_activations=True is for"),
+        (own, {"dtype": "bfloat16"}, "'bfloat16', and TinyModel has no parameter of bfloat16"),
+    ]:
+        with subtests.test(words=words), pytest.raises(ValueError, match=words):
+            Trainer(model, "sft", args=args)
     with pytest.raises(ValueError, match=r"unknown algorithm 'gpro'\. Did you mean 'grpo'"):
         Trainer(TinyModel(), "gpro")
-    frozen = TinyModel().requires_grad_(False)
-    with pytest.raises(ValueError, match="there is no parameter to train"):
-        Trainer(frozen, "sft")
 
 
 def test_a_model_that_comes_in_less_is_widened_and_buffers_stay() -> None:

@@ -1,4 +1,7 @@
-"""What a trainer works out of rows before it trains them, switched on by its settings."""
+"""What a trainer works out of rows before it trains them, switched on by its settings.
+
+At the end: rows in updates: groups stay whole, idle ones are left out, means stay what they were.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from made_rollouts import even_rollout
 from tiny_model import TinyModel
 from tiny_qwen import FAST, group_of_rows, same, tiny_qwen, weights
 
 from katgym import RolloutGroup
 from katgym_trainer import Row, Trainer, group_rows, pack, scale_by_pass_rate, trainer_logprobs
+from katgym_trainer.losses.objective import Normaliser
+from katgym_trainer.losses.scope import Scope
+from katgym_trainer.minibatches import busy_places, is_trained, share, split_groups
 from katgym_trainer.trainer_metrics import METRICS
 
 KL = {"loss": {"kl_coef": 0.5}}
@@ -85,22 +93,22 @@ def test_pairs_train_against_a_reference() -> None:
     assert last["train/preference_accuracy"] == 1 and last["train/loss"] < 0.6
 
 
-@pytest.mark.parametrize("pruning", ["best", "sample"])
-def test_pruning_leaves_fewer_tokens(pruning: str) -> None:
+def test_pruning_leaves_fewer_tokens(subtests: pytest.Subtests) -> None:
     rows = long_rows()
     (whole,) = pack(rows, max_tokens=1000)
     num = whole.stats.num_tree
-    args = {"pruning": pruning, "max_unique_tokens": num // 2}
-    trainer, _ = stepped(args, rows)
-    steps = [trainer.step_rows(rows) for _ in range(8)]
-    for metrics in steps:
-        kept = metrics["train/kept_tokens"]
-        assert metrics["train/num_rows"] == 7
-        assert metrics.get("train/num_tokens", 0) == pytest.approx(kept * num)
-        assert (metrics["train/kept_trained"] < 1) == (kept < 1)
-        assert pruning == "sample" or 0 < kept <= 0.5
-    # A draw is another each step, and may be empty.
-    assert (len({metrics["train/kept_tokens"] for metrics in steps}) > 3) == (pruning == "sample")
+    for pruning in ["best", "sample"]:
+        with subtests.test(pruning=pruning):
+            trainer, _ = stepped({"pruning": pruning, "max_unique_tokens": num // 2}, rows)
+            steps = [trainer.step_rows(rows) for _ in range(8)]
+            shares = [metrics["train/kept_tokens"] for metrics in steps]
+            for metrics, kept in zip(steps, shares, strict=True):
+                assert metrics["train/num_rows"] == 7
+                assert metrics.get("train/num_tokens", 0) == pytest.approx(kept * num)
+                assert (metrics["train/kept_trained"] < 1) == (kept < 1)
+                assert pruning == "sample" or 0 < kept <= 0.5
+            # A draw is another each step, and may be empty.
+            assert (len(set(shares)) > 3) == (pruning == "sample")
 
 
 def test_groups_without_advantages_take_nothing_of_the_budget() -> None:
@@ -129,14 +137,9 @@ def test_entropies_scale_what_is_trained_and_not_how_far() -> None:
 def test_pass_rates_scale_groups() -> None:
     groups = [
         RolloutGroup(rollouts=[even_rollout("a", 1.0, [5, 6]), even_rollout("b", 0.0, [5, 7])]),
-        RolloutGroup(
-            rollouts=[
-                even_rollout("c", 1.0, [8]),
-                even_rollout("d", 1.0, [9, 5]),
-                even_rollout("e", 0.0, [6]),
-            ]
-        ),
-    ]
+        RolloutGroup(rollouts=[even_rollout("c", 1.0, [8]), even_rollout("d", 1.0, [9, 5]),
+                               even_rollout("e", 0.0, [6])]),
+    ]  # fmt: skip
     args = {**FAST, "advantage_scaling": "pass_rate"}
     trainer, other = Trainer(tiny_qwen(), "grpo", args=args), Trainer(tiny_qwen(), args=FAST)
     trainer.step(groups)
@@ -158,9 +161,8 @@ def test_rows_beyond_the_budget_are_trained_in_parts_if_asked_for() -> None:
         assert np.allclose(tensor, weights(in_parts.model)[name], atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
+def test_settings_that_do_not_go_together(subtests: pytest.Subtests) -> None:
+    for args, words in [
         ({"max_scale": 3.0}, r"max_scale=3\.0 changes nothing; it needs advantage_scaling"),
         ({"scaling_power": 2.0}, r"scaling_power=2\.0 changes nothing; it needs advantage_scaling"),
         ({"max_unique_tokens": 9}, "max_unique_tokens=9 changes nothing; it needs pruning"),
@@ -168,17 +170,17 @@ def test_rows_beyond_the_budget_are_trained_in_parts_if_asked_for() -> None:
         ({"pruning": "worst"}, "pruning is one of 'none', 'best', 'sample', got 'worst'"),
         ({"advantage_scaling": "x"}, "advantage_scaling is one of 'none', 'entropy', 'pass_rate'"),
         ({"logprob_cache_mib": 0}, "logprob_cache_mib is an int >= 1, got 0"),
-    ],
-)
-def test_settings_that_do_not_go_together(args: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Trainer(TinyModel(), "grpo", args=args)
+    ]:
+        with subtests.test(args=args), pytest.raises(ValueError, match=words):
+            Trainer(TinyModel(), "grpo", args=args)
+    with pytest.raises(ValueError, match="algorithm 'sft' weighs nothing by advantages"):
+        Trainer(TinyModel(), "sft", args={"advantage_scaling": "entropy"})
 
 
-@pytest.mark.parametrize("option", [{"logprob_cache_mib": 9}, {"logprob_cache_folder": "x"}])
-def test_a_cache_that_nothing_fills_is_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"changes nothing; loss 'grpo' with these options looks"):
-        Trainer(TinyModel(), "grpo", args=option)
+def test_a_cache_that_nothing_fills_is_refused() -> None:
+    for option in [{"logprob_cache_mib": 9}, {"logprob_cache_folder": "x"}]:
+        with pytest.raises(ValueError, match="changes nothing; loss 'grpo' with these options"):
+            Trainer(TinyModel(), "grpo", args=option)
     Trainer(TinyModel(), "grpo", args={"logprob_cache_mib": 9, **KL})
 
 
@@ -201,14 +203,92 @@ def test_groups_without_advantages_are_not_run_for_their_entropies_or_log_probs(
     assert Counting.tokens == [5, 5, 5]  # the trainer before the step, for its second update
 
 
-def test_advantages_that_nothing_looks_at_are_not_scaled() -> None:
-    with pytest.raises(ValueError, match="algorithm 'sft' weighs nothing by advantages"):
-        Trainer(TinyModel(), "sft", args={"advantage_scaling": "entropy"})
-
-
 def test_a_reference_is_there_if_and_only_if_it_is_needed() -> None:
     with pytest.raises(ValueError, match="loss 'grpo' looks at no reference; set its kl_coef"):
         Trainer(TinyModel(), "grpo", reference=TinyModel())
     trainer = Trainer(TinyModel(), "grpo", args=KL)
     with pytest.raises(ValueError, match=r"compares with a reference model: give Trainer\(refer"):
         trainer.step_rows([Row([1, 2], [0, 1], [0, -1], 1.0)])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(
+    groups=st.lists(st.sampled_from(["a", "b", "c", "d", "e", None]), max_size=15),
+    num_parts=st.integers(1, 6),
+    seed=st.integers(0, 5),
+)
+def test_parts_hold_every_row_once_and_groups_whole(
+    groups: list[str | None], num_parts: int, seed: int
+) -> None:
+    rows = [Row([1, 2], [0, 1], group=group) for group in groups]
+    parts = split_groups(rows, num_parts, rng=rng(seed))
+    assert sorted(id(row) for part in parts for row in part) == sorted(map(id, rows))
+    for group in {group for group in groups if group is not None}:
+        assert sum(any(row.group == group for row in part) for part in parts) == 1
+    num_groups = len({g for g in groups if g is not None}) + groups.count(None)
+    assert len(parts) == min(num_parts, num_groups) and all(parts)
+    again = split_groups(rows, num_parts, rng=rng(seed))
+    assert [list(map(id, part)) for part in parts] == [list(map(id, part)) for part in again]
+
+
+def test_rows_of_a_rollout_without_a_group_stay_together() -> None:
+    rows = [Row([1, 2], [0, 1], rollout=name) for name in "xyxy"]
+    parts = split_groups(rows, 2, rng=rng())
+    assert sorted("".join(str(row.rollout) for row in part) for part in parts) == ["xx", "yy"]
+
+
+def test_one_part_is_the_rows_in_order_without_a_draw() -> None:
+    rows = [Row([1, 2], [0, 1], group=name) for name in "bab"]
+    untouched = rng()
+    (part,) = split_groups(rows, 1, rng=untouched)
+    assert part == rows and untouched.random() == rng().random()
+
+
+def test_idle_groups_are_those_without_an_advantage_on_a_trained_token() -> None:
+    rows = [
+        Row([1, 2, 3], [0, 1, 1], advantages=0.0, group="half"),
+        Row([1, 2, 3], [0, 1, 1], advantages=1.0, group="half"),
+        Row([1, 2, 3], [0, 1, 1], advantages=0.0, group="zero"),
+        Row([1, 2, 3], [0, 0, 1], advantages=[9.0, 9.0, 0.0], group="elsewhere"),
+        Row([1, 2, 3], [0, 1, 1], advantages=1.0, weight=0.0, group="weightless"),
+        Row([1, 2, 3], [0, 1, 1], advantages=[0.0, 0.0, -1.0]),
+    ]
+    assert [rows[place].group for place in busy_places(rows)] == ["half", "half", None]
+    assert busy_places([]) == []
+
+
+def test_trained_means_a_token_with_weight() -> None:
+    assert not is_trained([])
+    assert not is_trained([Row([1, 2], [1, 0]), Row([1, 2], [0, 1], weight=0)])
+    assert is_trained([Row([1, 2], [1, 0]), Row([1, 2], [0, 1], weight=0.1)])
+
+
+@given(
+    data=st.lists(
+        st.tuples(
+            st.integers(0, 4), st.lists(st.booleans(), min_size=1, max_size=5), st.integers(0, 3)
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_shares_are_those_of_the_scope(data: list[tuple[int, list[bool], int]]) -> None:
+    rows = [
+        Row([1, *range(2, 2 + len(mask))], [False, *mask], weight=weight, rollout=rollout)
+        for rollout, mask, weight in data
+    ]
+    some = [row for row in rows if row.rollout in (0, 1)]
+    if not is_trained(some):
+        return
+    inside, whole = (Scope.of(pack(these, max_tokens=99)) for these in (some, rows))
+    tokens = share(some, rows, Normaliser.TOKENS)
+    assert tokens == pytest.approx(inside.weighted_tokens / whole.weighted_tokens)
+    for normaliser in (Normaliser.ROLLOUTS, Normaliser.ROLLOUT_TOKENS):
+        wanted = inside.rollout_weight / whole.rollout_weight
+        assert share(some, rows, normaliser) == pytest.approx(wanted)
+    assert share(rows, rows, Normaliser.ROLLOUTS) == 1
+    with pytest.raises(ValueError, match="what normaliser 'pairs' counts"):
+        share(rows, rows, "pairs")  # type: ignore[arg-type]

@@ -1,18 +1,27 @@
-"""Which rollouts are trained on, and what each of their tokens weighs."""
+"""Which rollouts are trained on, and what each of their tokens weighs.
+
+At the end: those of a rollout store, and rows of its sessions token by token.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
+import sqlite3
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
+from made_rollouts import short_rollout
 from plain_rollout import plain_rollout
 
+from katgym.cli.main import main
 from katgym.environment.failure import FailureKind
 from katgym.environment.messages import assistant, user
 from katgym.environment.reward import Reward
@@ -20,8 +29,19 @@ from katgym.errors import UsageError
 from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import TokenRecord
 from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym.rollout_store import (
+    RolloutStore,
+    SessionStatus,
+    export,
+    record_rollout,
+    rollout_groups,
+    rollouts,
+    stored_groups,
+)
+from katgym_trainer import Row
 from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.rollouts.rollout_files import read_rollouts
+from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
 from katgym_trainer.runs.training_data import Source, TrainingData, sources_of
 
 RENDERER = ChatMLRenderer(byte_tokenizer())
@@ -167,10 +187,8 @@ def test_what_cannot_be_read_is_named_with_its_source(sampled: Path, tmp_path: P
 def test_rows_are_those_of_the_rollouts_that_are_asked_for(sampled: Path) -> None:
     data = read(config(TrainKind.SFT), sampled)
     rows = data.rows([3, 1])
-    assert [row.token_ids.tolist() for row in rows] == [
-        [1, 2, 3, *range(10, 18)],
-        [1, 2, 3, 10, 11],
-    ]
+    assert rows[0].token_ids.tolist() == [1, 2, 3, *range(10, 18)]
+    assert rows[1].token_ids.tolist() == [1, 2, 3, 10, 11]
     assert rows[1].loss_mask.tolist() == [False, False, False, True, True]
     assert data.rows([]) == []
 
@@ -228,3 +246,175 @@ def test_an_oracle_of_one_call_a_turn_plays_levels_of_one_env(tmp_path: Path) ->
     assert {len(turn.tool_results) for made in rollouts for turn in made.turns} == {0, 1}
     with pytest.raises(UsageError, match=r"\[data\] oracle: max_calls is .*, got 0"):
         config(TrainKind.SFT, oracle={**oracle, "max_calls": 0})
+
+
+ARITHMETIC = "katgym/Arithmetic-v1?level=1"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two groups whose rollouts ended in turns, one of them without a valid reward."""
+    folder = tmp_path / "store"
+    with RolloutStore.open(folder) as opened:
+        for name, group, attempt, reward in (
+            ("b1", "b", 1, 0.0), ("a0", "a", 0, 1.0), ("b0", "b", 0, 1.0), ("a1", "a", 1, None),
+        ):  # fmt: skip
+            tokens = range(10, 13 + attempt)
+            made = short_rollout(name, reward, *tokens, task_id=group, attempt=attempt)
+            record_rollout(opened, made, group_id=group, metadata={"group_size": 2})
+    return folder
+
+
+def test_rollouts_come_group_by_group_with_their_tools(store: Path) -> None:
+    assert [rollout.episode_id for rollout in read_rollouts(store)] == ["a0", "a1", "b0", "b1"]
+    data = read(config(TrainKind.SFT), store)
+    assert [(example.task[1], example.reward) for example in data.examples] == [
+        ("a", 1.0), ("b", 1.0), ("b", 0.0),
+    ]  # fmt: skip
+    assert data.num_left_out == {"no valid reward": 1}
+    assert data.rows([2])[0].token_ids.tolist() == [1, 2, 10, 11, 12, 13]
+    assert read(config(TrainKind.RFT), store).num_left_out == {
+        "no valid reward": 1,
+        "reward too low": 1,
+    }
+
+
+def test_sealing_changes_no_identity_and_new_rollouts_and_rewards_do(store: Path) -> None:
+    before = read(config(TrainKind.SFT), store).identity()
+    with RolloutStore.open(store) as opened:
+        opened.update_session("b1", reward=Reward(value=0.5))
+        changed = read(config(TrainKind.SFT), store).identity()
+        opened.seal()
+    assert read(config(TrainKind.SFT), store).identity() == changed
+    assert changed["rows_sha256"] == before["rows_sha256"]
+    assert changed["sources"] != before["sources"]
+    with RolloutStore.open(store) as opened:
+        record_rollout(opened, short_rollout("c", 1.0, 9))
+    assert read(config(TrainKind.SFT), store).identity()["rows_sha256"] != before["rows_sha256"]
+
+
+def test_a_store_that_cannot_be_read_is_named(store: Path) -> None:
+    connection = sqlite3.connect(store / "live.sqlite")
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(UsageError, match=r"\[data\] 'sampled': .* was written by an older katgym"):
+        read(config(TrainKind.SFT), store)
+
+
+def test_a_group_of_the_store_has_the_advantages_of_its_rewards(store: Path) -> None:
+    with RolloutStore.open(store) as opened:
+        groups = dict(stored_groups(opened))
+    rows = {row.rollout: row.advantages[-1] for row in group_rows([groups["b"]], "dr_grpo")}
+    assert rows == {("b0", "player"): 0.5, ("b1", "player"): -0.5}
+
+
+CONFIG = """
+[model]
+path = "{model}"
+
+[data]
+rollouts = ["{folder}/collected"]
+teachers = ["{folder}/teachers"]
+
+[train]
+num_steps = 2
+batch_rollouts = 4
+learning_rate = 1e-2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "num_sampled"), [("sft", 4), ("rft", 0)])
+def test_collect_then_train(tiny_folder: Path, tmp_path: Path, kind: str, num_sampled: int) -> None:
+    """The random model earns nothing, so `rft` has its teacher alone."""
+    for policy, name in ((f"hf:{tiny_folder}", "collected"), ("oracle", "teachers")):
+        told = ["--policy", policy, "--tasks", "2", "--group-size", "2", "--max-tokens", "8"]
+        store = ["--store", str(tmp_path / name)]
+        assert main(["rollouts", "collect", ARITHMETIC, *told, *store]) == 0
+    text = CONFIG.format(model=tiny_folder, folder=tmp_path)
+    (tmp_path / "tiny.toml").write_text(text)
+    assert main(["train", kind, str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "run")]) == 0
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    lock = json.loads((tmp_path / "run/lock.json").read_text())
+    assert f'"num_rollouts": {num_sampled + 4}' in json.dumps(lock)
+    with RolloutStore.open(tmp_path / "teachers") as opened:
+        taught = [rollouts(opened, record.session_id) for record in opened.sessions()]
+    assert [rollout.has_tokens for rollout in taught] == [False] * 4
+
+
+HELPERS = Path(__file__).parents[1] / "katgym/rollout_store/made_sessions.py"
+
+
+@pytest.fixture(scope="module")
+def made() -> Any:
+    """The sessions of the store's own tests."""
+    spec = importlib.util.spec_from_file_location("made_sessions", HELPERS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("made_sessions", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def values(row: Row) -> tuple[list[int], list[bool], list[float] | None]:
+    logprobs = None if row.policy_logprobs is None else row.policy_logprobs.tolist()
+    return row.token_ids.tolist(), row.loss_mask.tolist(), logprobs
+
+
+F, T = False, True
+BRANCHED_ROWS = [
+    ([1, 2, 3, 4, 5, 6, 7], [F, F, T, T, F, T, T], [0, 0, -0.375, -0.5, 0, -0.75, -0.875]),
+    ([1, 2, 8, 9], [F, F, F, T], [0, 0, 0, -1.125]),
+]
+TWO_ROWS = [
+    ([1, 2, 3], [F, F, T], [0, 0, -0.375]),
+    ([1, 2, 4, 5], [F, F, T, T], [0, 0, -0.5, -0.625]),
+]
+
+
+def test_rows_of_branches_and_of_several_answers(tmp_path: Path, made: Any) -> None:
+    with RolloutStore.open(tmp_path) as store:
+        made.add(store, "s1", made.BRANCHED, reward=1.0)
+        made.add(store, "s2", made.TWO_ANSWERS, reward=0.0)
+        for should_seal in (False, True):
+            if should_seal:
+                store.seal()
+            rows = rollout_rows(rollouts(store, "s1"), advantage=0.5)
+            assert [values(row) for row in rows] == BRANCHED_ROWS
+            assert {row.rollout for row in rows} == {("s1", "agent")}
+            # Node 0 called a tool and got its result: those tokens are kept by pruning.
+            assert rows[0].is_kept.tolist() == [F, F, T, T, F, F, F]
+            assert [values(row) for row in rollout_rows(rollouts(store, "s2"))] == TWO_ROWS
+
+
+def test_failed_sessions_are_in_no_row_and_no_mean(tmp_path: Path, made: Any) -> None:
+    with RolloutStore.open(tmp_path) as store:
+        made.add(store, "good", made.BRANCHED, reward=1.0)
+        made.add(store, "bad", made.TWO_ANSWERS, reward=0.0)
+        made.add(store, "failed", made.BRANCHED, status=SessionStatus.FAILED, reward=9.0)
+        made.add(store, "silent", made.BRANCHED)
+        groups = rollout_groups(store)
+        assert [len(group.rollouts) for group in groups] == [4]
+        rows = group_rows(groups, "dr_grpo")  # the mean of 1 and 0 is 0.5
+        found = {row.rollout: row.advantages[-1] for row in rows}
+        assert found == {("good", "agent"): 0.5, ("bad", "agent"): -0.5}
+
+
+def test_exported_rows_are_the_trainers(tmp_path: Path, made: Any) -> None:
+    with RolloutStore.open(tmp_path / "store") as store:
+        made.add(store, "s1", made.BRANCHED, reward=1.0)
+        made.add(store, "s2", made.TWO_ANSWERS, reward=0.0)
+        expected = [r for name in ("s1", "s2") for r in rollout_rows(rollouts(store, name))]
+        assert export(store, tmp_path / "rows.jsonl", format="rows") == 4
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    rows = [
+        Row(row["token_ids"], row["loss_mask"], row["policy_logprobs"], group=row["group"],
+            rollout=(row["rollout"], row["seat"]))
+        for row in lines
+    ]  # fmt: skip
+    for row, other in zip(rows, expected, strict=True):
+        assert values(row) == values(other)
+        assert row.rollout == other.rollout
+        assert np.isfinite(row.advantages).all()
+    assert [row["reward"] for row in lines] == [1.0, 1.0, 0.0, 0.0]

@@ -1,9 +1,13 @@
-"""Pruned rows, against one trie worked out by hand and every closed choice of small ones."""
+"""Pruned rows, against one trie worked out by hand and every closed choice of small ones.
+
+At the end: compressed nodes of tries, against prefixes grouped by the rows through them.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections import Counter
 from dataclasses import astuple
 from typing import Any
@@ -11,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from counted_work import num_instructions
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from nodes_by_prefix import Node, Nodes, nodes_of
 
 from katgym_trainer import Row
 from katgym_trainer.packing.token_trie import TokenTrie
 from katgym_trainer.pruning.tree_pruning import Pruned, prune
-from katgym_trainer.pruning.trie_nodes import TrieNodes
+from katgym_trainer.pruning.trie_nodes import TrieNodes, unique_tokens
 
 NAN = float("nan")
 
@@ -44,9 +48,8 @@ def lengths(pruned: Pruned) -> dict[int, int]:
     return dict(zip(pruned.places.tolist(), map(len, pruned.rows), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("max_tokens", "wanted"),
-    [
+def test_the_best_nodes_stay_with_all_before_them(subtests: pytest.Subtests) -> None:
+    for max_tokens, wanted in [
         (6, {0: 6, 1: 6}),  # A with the prompt; C would take 7
         (7, {0: 6, 1: 7}),
         (8, {0: 6, 1: 7}),
@@ -54,14 +57,13 @@ def lengths(pruned: Pruned) -> dict[int, int]:
         (11, {0: 8, 1: 7}),  # D would take 12
         (12, {0: 8, 1: 7, 2: 7}),
         (10**9, {0: 8, 1: 7, 2: 7}),
-    ],
-)
-def test_the_best_nodes_stay_with_all_before_them(max_tokens: int, wanted: dict[int, int]) -> None:
-    pruned = prune(ROWS, ENTROPIES, max_tokens=max_tokens)
-    assert lengths(pruned) == wanted
-    for place, row in zip(pruned.places, pruned.rows, strict=True):
-        assert row.token_ids.tolist() == ROWS[place].token_ids[: len(row)].tolist()
-        assert row.weight.tolist() == [1.0] * len(row)
+    ]:
+        with subtests.test(max_tokens=max_tokens):
+            pruned = prune(ROWS, ENTROPIES, max_tokens=max_tokens)
+            assert lengths(pruned) == wanted
+            for place, row in zip(pruned.places, pruned.rows, strict=True):
+                assert row.token_ids.tolist() == ROWS[place].token_ids[: len(row)].tolist()
+                assert row.weight.tolist() == [1.0] * len(row)
 
 
 def test_what_fits_less_is_passed_over() -> None:
@@ -228,7 +230,6 @@ def test_any_budget_is_kept_and_filled(
 
 
 @given(batch=batches(), max_tokens=st.integers(1, 12))
-@settings(max_examples=60)
 def test_draws_have_the_chances_that_their_weights_say(
     batch: tuple[list[Row], list[list[float]]], max_tokens: int
 ) -> None:
@@ -298,8 +299,7 @@ def test_the_expectation_of_sums_over_a_draw_is_the_whole_sum() -> None:
 def test_a_budget_for_everything_draws_everything() -> None:
     pruned = prune(WEIGHTED, WEIGHTED_ENTROPIES, max_tokens=14, mode="sample", seed=0)
     assert lengths(pruned) == {0: 8, 1: 7, 2: 7, 3: 2}
-    for found, row in zip(pruned.rows, WEIGHTED, strict=True):
-        assert found.weight.tolist() == row.weight.tolist()
+    assert [r.weight.tolist() for r in pruned.rows] == [r.weight.tolist() for r in WEIGHTED]
 
 
 def test_kept_tokens_are_in_every_draw_at_their_own_weight() -> None:
@@ -317,11 +317,10 @@ def test_kept_tokens_are_in_every_draw_at_their_own_weight() -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    def draw(seed: int) -> list[dict[int, int]]:
-        return [
-            lengths(prune(ROWS, ENTROPIES, max_tokens=5, mode="sample", seed=seed + i))
-            for i in range(20)
-        ]
+    def draw(first: int) -> list[dict[int, int]]:
+        seeds = range(first, first + 20)
+        pruned = [prune(ROWS, ENTROPIES, max_tokens=5, mode="sample", seed=s) for s in seeds]
+        return [lengths(each) for each in pruned]
 
     assert draw(0) == draw(0) != draw(20)
 
@@ -351,9 +350,8 @@ def test_four_times_the_nodes_are_four_times_the_work(options) -> None:
     assert 3 < work[1] / work[0] < 5
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_what_does_not_fit_is_refused(subtests: pytest.Subtests) -> None:
+    for options, words in [
         ({"mode": "worst"}, "unknown mode 'worst'; allowed: best, sample"),
         ({"max_tokens": 0}, "max_tokens is an int >= 1, got 0"),
         ({"max_tokens": 2.5}, r"max_tokens is an int >= 1, got 2\.5"),
@@ -367,9 +365,92 @@ def test_four_times_the_nodes_are_four_times_the_work(options) -> None:
         ({"entropies": [*ENTROPIES[:2], [-1.0] * 7]}, r"entropies\[2\]\[4\] is -1\.0, allowed"),
         ({"rows": [], "entropies": []}, "there are no rows to prune"),
         ({"rows": [Row([1, 2], [1, 0])], "entropies": [[0, 0]]}, "no row trains a token: there"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options, words) -> None:
-    arguments = {"rows": ROWS, "entropies": ENTROPIES, "max_tokens": 9, **options}
-    with pytest.raises(ValueError, match=words):
-        prune(arguments.pop("rows"), arguments.pop("entropies"), **arguments)
+    ]:
+        with subtests.test(options=options):
+            arguments = {"rows": ROWS, "entropies": ENTROPIES, "max_tokens": 9, **options}
+            with pytest.raises(ValueError, match=words):
+                prune(arguments.pop("rows"), arguments.pop("entropies"), **arguments)
+
+
+def build(*token_lists: list[int]) -> tuple[TokenTrie, TrieNodes]:
+    trie = TokenTrie.build([Row(tokens, [0] * len(tokens)) for tokens in token_lists])
+    return trie, TrieNodes.build(trie)
+
+
+def test_one_small_trie_field_by_field() -> None:
+    _, nodes = build([7, 8, 9], [7, 8, 5, 6], [7, 8], [4], [7, 8, 5, 6])
+    # In order: 4; 7 8; 7 8 5 6 twice; 7 8 9.
+    assert nodes.start_K.tolist() == [0, 0, 2, 2]
+    assert nodes.end_K.tolist() == [1, 2, 4, 3]
+    assert nodes.parent_K.tolist() == [-1, -1, 1, 1]
+    assert nodes.node_R.tolist() == [0, 1, 2, 2, 3]
+    assert nodes.length_K.tolist() == [1, 2, 2, 1]
+    # Tokens 4 | 7 8 | 5 6 | 9.
+    assert nodes.sums(np.array([1.0, 2, 3, 4, 5, 6])).tolist() == [1, 5, 9, 6]
+    assert nodes.upward(np.array([1.0, 5, 9, 6]), operator.add).tolist() == [1, 20, 9, 6]
+    assert nodes.upward(np.array([1.0, 5, 9, 6]), max).tolist() == [1, 9, 9, 6]
+
+
+def test_a_node_is_split_above_and_below() -> None:
+    # Node 1..5 of the first row is split at 4, then its upper part at 2.
+    _, nodes = build([1, 1, 1, 1, 1], [1, 1, 1, 1, 2], [1, 1, 2], [2])
+    assert nodes.start_K.tolist() == [0, 2, 4, 4, 2, 0]
+    assert nodes.end_K.tolist() == [2, 4, 5, 5, 3, 1]
+    assert nodes.parent_K.tolist() == [-1, 0, 1, 1, 0, -1]
+    assert nodes.node_R.tolist() == [2, 3, 4, 5]
+
+
+def test_a_single_token_and_rows_that_extend_each_other() -> None:
+    _, one = build([3])
+    assert (one.parent_K.tolist(), one.start_K.tolist(), one.end_K.tolist()) == ([-1], [0], [1])
+    _, chain = build(*([0] * n for n in range(1, 64)))
+    assert chain.parent_K.tolist() == list(range(-1, 62))
+    assert chain.length_K.tolist() == [1] * 63
+    assert chain.node_R.tolist() == list(range(63))
+
+
+def test_rows_of_other_contexts_have_nodes_of_their_own() -> None:
+    rows = [Row([1, 2], [0, 1], context=name) for name in ("a", "b", "a")]
+    nodes = TrieNodes.build(TokenTrie.build(rows))
+    assert nodes.parent_K.tolist() == [-1, -1] and nodes.node_R.tolist() == [0, 0, 1]
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+
+
+@given(token_lists=st.lists(TOKENS, min_size=1, max_size=9))
+def test_nodes_are_where_the_rows_through_a_prefix_change(token_lists: list[list[int]]) -> None:
+    trie, nodes = build(*token_lists)
+    through: list[set[int]] = [set() for _ in nodes.parent_K]
+    for place, k in zip(trie.order_R.tolist(), nodes.node_R.tolist(), strict=True):
+        while k >= 0:
+            through[k].add(place)
+            k = int(nodes.parent_K[k])
+    wanted = nodes_of(trie.rows, [[0.0] * len(row) for row in trie.rows])
+    found = {
+        frozenset(rows): (start, end)
+        for rows, start, end in zip(
+            through, nodes.start_K.tolist(), nodes.end_K.tolist(), strict=True
+        )
+    }
+    assert found == {
+        node: (len(prefixes[0]) - 1, len(prefixes[-1]))
+        for node, prefixes in wanted.prefixes.items()
+    }
+    for k, parent in enumerate(nodes.parent_K.tolist()):
+        assert parent < k
+        assert nodes.start_K[k] == (nodes.end_K[parent] if parent >= 0 else 0)
+
+
+@given(token_lists=st.lists(TOKENS, min_size=1, max_size=9))
+def test_rows_share_the_numbers_of_the_tokens_they_share(token_lists: list[list[int]]) -> None:
+    trie, nodes = build(*token_lists)
+    prefix_of: dict[int, tuple[int, ...]] = {}
+    node_N = np.repeat(np.arange(len(nodes.parent_K)), nodes.length_K)
+    for leaf, path in enumerate(unique_tokens(trie)):
+        tokens = token_lists[trie.order_R[leaf]]
+        for t, number in enumerate(path.tolist()):
+            assert prefix_of.setdefault(number, tuple(tokens[: t + 1])) == tuple(tokens[: t + 1])
+            assert nodes.start_K[node_N[number]] <= t < nodes.end_K[node_N[number]]
+        assert node_N[path[-1]] == nodes.node_R[leaf]
+    assert len(set(prefix_of.values())) == len(prefix_of) == trie.num_tokens

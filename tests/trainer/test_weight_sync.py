@@ -1,7 +1,7 @@
 """The procedure of a weight sync, against real HTTP servers that answer as told; and the probe.
 
-Not here: what is written for servers (`test_served_weights.py`); real vLLM servers
-(`test_weight_sync_servers.py`, `test_weight_sync_smollm2.py`).
+At the end: what is sent to servers: tied heads, merged adapters, folders of versions.
+Not here: real vLLM servers (`test_weight_sync_servers.py`, `test_weight_sync_smollm2.py`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import http.server
 import json
 import math
 import threading
+from contextlib import aclosing
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_qwen import tiny_qwen
 
 from katgym.errors import PolicyError, UsageError
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
+from katgym_trainer.weight_sync.folder_sync import remove_versions, version_folder
 from katgym_trainer.weight_sync.lora_sync import LoraSync, name_version
 from katgym_trainer.weight_sync.pause import PauseAsleep
 from katgym_trainer.weight_sync.probe import Probe, ProbeConfig, WeightSyncError, compare
 from katgym_trainer.weight_sync.reload_sync import ReloadSync
-from katgym_trainer.weight_sync.served_weights import (
-    ServedModel,
-    scores,
-)
+from katgym_trainer.weight_sync.served_weights import ServedModel, scores, tied_head
 from katgym_trainer.weight_sync.weight_sync import WeightSync
 
 ROUTES = ["/pause", "/resume", "/update_weight_version", "/v1/completions", "/v1/load_lora_adapter"]
@@ -136,10 +136,8 @@ def told(model):
 
 def run_sync(sync, model, version=3, **options):
     async def run():
-        try:
+        async with aclosing(sync):
             return await sync.sync_weights(model, version, **options)
-        finally:
-            await sync.aclose()
 
     return asyncio.run(run())
 
@@ -150,12 +148,25 @@ def make(told):
     return sync
 
 
+class NotedGate:
+    """Notes when it is closed and opened, by the calls that a server has got."""
+
+    def __init__(self, server):
+        self.server, self.noted = server, []
+
+    async def pause(self):
+        self.noted.append(("pause", [path for path, _ in self.server.calls]))
+
+    async def resume(self, version, model=""):
+        self.noted.append((version, [path for path, _ in self.server.calls]))
+
+
 def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model):
     class Policy:
         policy_version = 0
 
-    sync, policy = make(told), Policy()
-    times = run_sync(sync, model, policies=[policy])
+    sync, policy, gate = make(told), Policy(), NotedGate(told[0])
+    times = run_sync(sync, model, policies=[policy], gates=[gate])
     for server in told:
         assert [path for path, _ in server.calls] == [
             "/pause", "/update_weight_version", "/resume", "/v1/completions"
@@ -164,17 +175,16 @@ def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model)
         assert server.version == "3"
     assert sync.noted == [("prepare", 0), ("update", 1), ("clean up", 4)]
     assert policy.policy_version == 3
+    label = "/update_weight_version"
+    assert gate.noted == [("pause", []), (3, ["/pause", label, "/resume"])]
     assert times.difference <= 1e-5
     assert min(times.prepare_s, times.pause_s, times.update_s, times.probe_s) > 0
 
 
 def test_a_sleeping_server_wakes_its_weights_first_and_is_never_resumed(told, model):
     async def run():
-        sync = make(told)
-        try:
+        async with aclosing(make(told)) as sync:
             return await sync.deliver(await sync.ready(model, 3), pause=PauseAsleep())
-        finally:
-            await sync.aclose()
 
     assert asyncio.run(run()).difference <= 1e-5
     for server in told:
@@ -211,47 +221,16 @@ def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["v5"]
 
 
-class NotedGate:
-    """Notes when it is closed and opened, by the calls that a server has got."""
-
-    def __init__(self, server):
-        self.server, self.noted = server, []
-
-    async def pause(self):
-        self.noted.append(("pause", [path for path, _ in self.server.calls]))
-
-    async def resume(self, version, model=""):
-        self.noted.append((version, [path for path, _ in self.server.calls]))
-
-
-def test_gates_are_closed_while_servers_are_paused(told, model):
-    gate = NotedGate(told[0])
-    run_sync(make(told), model, gates=[gate])
-    label = "/update_weight_version"
-    assert gate.noted == [("pause", []), (3, ["/pause", label, "/resume"])]
-
-
-def test_gates_stay_closed_when_a_sync_fails(told, model):
+def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
     sync, gate = make(told), NotedGate(told[0])
     sync.error = PolicyError("it broke")
     with pytest.raises(PolicyError, match="it broke"):
         run_sync(sync, model, gates=[gate])
-    assert [what for what, _ in gate.noted] == ["pause", "pause"]
-    told[1].model, gate = tiny_qwen(seed=1).eval(), NotedGate(told[0])
-    with pytest.raises(WeightSyncError):
-        run_sync(make(told), model, gates=[gate])
-    assert [what for what, _ in gate.noted] == ["pause", 3, "pause"]
-
-
-def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
-    sync = make(told)
-    sync.error = PolicyError("it broke")
-    with pytest.raises(PolicyError, match="it broke"):
-        run_sync(sync, model)
     for server in told:
         assert [path for path, _ in server.calls] == ["/pause", "/update_weight_version", "/resume"]
         assert server.version == "unverified"
     assert [what for what, _ in sync.noted] == ["prepare", "update"]
+    assert [what for what, _ in gate.noted] == ["pause", "pause"]  # it stays closed
 
 
 def test_servers_that_paused_sample_again_when_one_cannot(told, model):
@@ -263,13 +242,14 @@ def test_servers_that_paused_sample_again_when_one_cannot(told, model):
 
 
 def test_one_server_with_other_weights_fails_the_sync(told, model):
-    told[1].model = tiny_qwen(seed=1).eval()
+    told[1].model, gate = tiny_qwen(seed=1).eval(), NotedGate(told[0])
     with pytest.raises(WeightSyncError) as caught:
-        run_sync(make(told), model)
+        run_sync(make(told), model, gates=[gate])
     text = str(caught.value)
     assert f"the weights of {told[1].url} are not the trainer's" in text
     assert "where 0.0001 is allowed" in text
     assert {server.version for server in told} == {"unverified"}
+    assert [what for what, _ in gate.noted] == ["pause", 3, "pause"]
 
 
 def test_a_failed_sync_is_told_also_where_it_cannot_be_marked(told, model, caplog):
@@ -362,15 +342,12 @@ def test_an_adapter_is_probed_under_its_own_name_before_anybody_asks_for_it(
     server, policy, gate = told[0], NotedPolicy(told[0]), NotedGate(told[0])
 
     async def run():
-        sync = LoraSync([server.url], "ours", folder=tmp_path)
-        try:
+        async with aclosing(LoraSync([server.url], "ours", folder=tmp_path)) as sync:
             for version in (1, 2, 3):
                 server.calls.clear()
                 times = await sync.sync_weights(adapted, version, policies=[policy], gates=[gate])
                 yielded.append((adapters(server), [p.name for p in sorted(tmp_path.iterdir())]))
             return times
-        finally:
-            await sync.aclose()
 
     yielded = []
     times = asyncio.run(run())
@@ -395,8 +372,7 @@ def test_an_adapter_stays_while_requests_have_it(told, adapted, tmp_path):
     server, policy = told[0], NotedPolicy(told[0])
 
     async def run():
-        sync = LoraSync([server.url], "ours", folder=tmp_path)
-        try:
+        async with aclosing(LoraSync([server.url], "ours", folder=tmp_path)) as sync:
             for version in range(1, 5):
                 names = [name for name, _, _ in policy.noted]
                 running = ",".join([*names[:1], "other"]) if version < 4 else ""
@@ -405,8 +381,6 @@ def test_an_adapter_stays_while_requests_have_it(told, adapted, tmp_path):
                 server.metrics = line.format("", "", "1.7e9") + line.format(running, "", "1.8e9")
                 await sync.sync_weights(adapted, version, policies=[policy])
                 found.append(([name[:7] for name in adapters(server)], sync.held_versions))
-        finally:
-            await sync.aclose()
 
     found = []
     asyncio.run(run())
@@ -419,15 +393,12 @@ def test_an_adapter_with_other_weights_is_unloaded_and_nobody_hears_of_it(told, 
     server, policy, gate = told[0], NotedPolicy(told[0]), NotedGate(told[0])
 
     async def run():
-        sync = LoraSync([server.url], "ours", folder=tmp_path)
-        try:
+        async with aclosing(LoraSync([server.url], "ours", folder=tmp_path)) as sync:
             await sync.sync_weights(adapted, 1, policies=[policy], gates=[gate])
             server.model = tiny_qwen(seed=1).eval()
             with pytest.raises(WeightSyncError, match="are not the trainer's"):
                 await sync.sync_weights(adapted, 2, policies=[policy], gates=[gate])
             return sync.served_name, sync.version
-        finally:
-            await sync.aclose()
 
     name, version = asyncio.run(run())
     assert ([name], 1) == (adapters(server), version)
@@ -458,11 +429,8 @@ def test_a_version_that_is_taken_again_has_the_name_of_its_weights(told, adapted
 
 def test_a_sleeping_server_wakes_to_load_an_adapter(told, adapted, tmp_path):
     async def run():
-        sync = LoraSync([told[0].url], "ours", folder=tmp_path)
-        try:
+        async with aclosing(LoraSync([told[0].url], "ours", folder=tmp_path)) as sync:
             await sync.deliver(await sync.ready(adapted, 3), pause=PauseAsleep())
-        finally:
-            await sync.aclose()
 
     asyncio.run(run())
     assert [path for path, _ in told[0].calls] == ["/wake_up", LOAD, "/wake_up", ASK]
@@ -474,3 +442,50 @@ def test_what_does_not_apply_is_refused(told, model, tmp_path):
     with pytest.raises(UsageError, match="and the model has none"):
         ServedModel(model).write_adapter(tmp_path)
     assert told[0].calls == []
+
+
+def test_a_tied_head_is_sent_beside_the_embeddings(tmp_path):
+    model = tiny_qwen().eval()
+    name, weight = tied_head(model)
+    assert name == "lm_head.weight"
+    sent = dict(ServedModel(model).weights())
+    assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
+    assert "lm_head.weight" not in dict(ServedModel(model).weights(should_repeat_head=False))
+    ServedModel(model).write(tmp_path)
+    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert files == ["model.safetensors", "tied_head.safetensors"]
+    assert torch.equal(load_file(tmp_path / "tied_head.safetensors")[name], weight)
+    assert not (tmp_path / "model.safetensors.index.json").exists()
+
+
+def test_an_untied_model_has_one_head(tmp_path):
+    model = tiny_qwen(tie_word_embeddings=False)
+    assert tied_head(model) is None
+    assert [name for name, _ in ServedModel(model).weights()].count("lm_head.weight") == 1
+    ServedModel(model).write(tmp_path)
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_adapters_are_merged_into_what_is_sent(is_tied, tmp_path):
+    model = add_adapters(tiny_qwen(tie_word_embeddings=is_tied), TrainerConfig(lora_rank=2))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    expected = scores(model, [5, 6, 7, 8])
+    sent = dict(ServedModel(model).weights())
+    ServedModel(model).write(tmp_path)
+    for state in (sent, load_file(tmp_path / "model.safetensors")):
+        plain = tiny_qwen(tie_word_embeddings=is_tied)
+        plain.load_state_dict(state, strict=False)
+        assert scores(plain, [5, 6, 7, 8]) == pytest.approx(expected, abs=1e-4)
+        assert not [name for name in state if "lora" in name or "base" in name]
+
+
+def test_only_versions_are_removed(tmp_path):
+    for name in ("v1", "v2", "v12", "v2.replaced", ".unfinished-v3-x", "vital", "current"):
+        (tmp_path / name).mkdir()
+    remove_versions(tmp_path, [12, 13])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v12", "vital"]
+    assert version_folder(tmp_path, 12) == tmp_path / "v12"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from contextlib import aclosing
 
 import pytest
 import torch
@@ -19,12 +20,7 @@ from katgym.errors import PolicyError
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import from_uri
 from katgym.vllm_server import TokenClient, TokenRequest
-from katgym.vllm_server.token_api import (
-    GENERATE_ROUTE,
-    UNVERIFIED,
-    generate_body,
-    parse_generate,
-)
+from katgym.vllm_server.token_api import GENERATE_ROUTE, UNVERIFIED, generate_body, parse_generate
 from katgym.vllm_server.weight_receiver import WeightReceiver
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
@@ -175,9 +171,8 @@ def test_all_weights_of_an_untied_model(server, tmp_path):
     model = tiny_model()
 
     async def run():
-        sync = ReloadSync([server.url], "tiny", folder=tmp_path / "weights")
-        client = TokenClient(sync.controls[0].http, has_generate=True)
-        try:
+        async with aclosing(ReloadSync([server.url], "tiny", folder=tmp_path / "weights")) as sync:
+            client = TokenClient(sync.controls[0].http, has_generate=True)
             for version in (11, 12):
                 shake(model, version)
                 times = await sync.sync_weights(model, version)
@@ -185,8 +180,6 @@ def test_all_weights_of_an_untied_model(server, tmp_path):
             request = TokenRequest(model="tiny", prompt_ids=PROMPT, max_tokens=50, seed=1)
             (sampled,) = await client.generate(request)
             return sampled, await sync.controls[0].weight_version()
-        finally:
-            await sync.aclose()
 
     sampled, version = asyncio.run(run())
     assert version == "12"
@@ -198,17 +191,16 @@ def test_deltas_reach_a_server_that_shares_no_folder_with_the_trainer(server, tm
     model = tiny_model()
 
     async def run(receiver):
-        sync = DeltaSync([server.url], "tiny", receivers=[receiver.url], folder=tmp_path / "here")
-        sent = []
-        try:
+        async with aclosing(
+            DeltaSync([server.url], "tiny", receivers=[receiver.url], folder=tmp_path / "here")
+        ) as sync:
+            sent = []
             for version in (13, 14, 15):
                 with torch.no_grad():
                     model.lm_head.weight[version] += 1.0
                 assert (await sync.sync_weights(model, version)).difference <= 1e-4
                 sent.append(sync.num_sent_bytes)
             return sent, await sync.controls[0].weight_version()
-        finally:
-            await sync.aclose()
 
     with WeightReceiver(tmp_path / "there") as receiver:
         sent, version = asyncio.run(run(receiver))
@@ -281,14 +273,11 @@ def test_an_update_that_fails_leaves_the_server_sampling(server, tmp_path):
             """Nothing is written."""
 
     async def run():
-        sync = Missing([server.url], "tiny", folder=tmp_path / "none")
-        try:
+        async with aclosing(Missing([server.url], "tiny", folder=tmp_path / "none")) as sync:
             with pytest.raises(PolicyError, match="/collective_rpc answered 500"):
                 await sync.sync_weights(tiny_model(), 31)
             control = sync.controls[0]
             return await control.is_paused(), await control.weight_version()
-        finally:
-            await sync.aclose()
 
     assert asyncio.run(run()) == (False, "unverified")
     assert server.is_alive

@@ -8,6 +8,7 @@ Not here: adapters, and what is sampled meanwhile (`test_weight_sync_servers.py`
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 import torch
@@ -54,10 +55,8 @@ def shake(model, seed):
 
 def sync_once(sync, model, version):
     async def run():
-        try:
+        async with aclosing(sync):
             return await sync.sync_weights(model, version)
-        finally:
-            await sync.aclose()
 
     return asyncio.run(run())
 

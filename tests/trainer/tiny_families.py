@@ -67,7 +67,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "SeedOss": {"residual_dropout": 0.0, "attention_dropout": 0.0, **HEAD},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "Olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
-    "GraniteMoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "GraniteMoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "logits_scaling": 2.0},
 }  # fmt: skip
 RECURRENT: dict[str, dict[str, Any]] = {
     "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,

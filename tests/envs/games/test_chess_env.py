@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import chess
 import pytest
@@ -29,7 +30,7 @@ BACK_RANK = "6k1/5ppp/8/8/8/8/8/R3K2R w - - 0 1"  # Ra8#
 LADDER = "4k3/8/R7/1R6/8/8/8/4K3 w - - 0 1"  # Rb7 and Ra8#
 
 
-def check_proof(puzzle):
+def check_proof(puzzle: dict[str, Any]) -> None:
     """Prove a puzzle: no shorter mate, and exactly the stored first moves keep it."""
     board = chess.Board(puzzle["fen"])
     assert board.is_valid()
@@ -41,7 +42,7 @@ def check_proof(puzzle):
 # ---- proofs and puzzles
 
 
-def test_the_search_knows_hand_made_mates():
+def test_the_search_knows_hand_made_mates() -> None:
     assert [m.uci() for m in key_moves(chess.Board(BACK_RANK), 1)] == ["a1a8"]
     board = chess.Board(LADDER)
     assert not is_mate_in(board, 1)
@@ -52,13 +53,13 @@ def test_the_search_knows_hand_made_mates():
     assert not is_mate_in(chess.Board(BACK_RANK), 0)
 
 
-def test_stalemate_is_no_mate():
+def test_stalemate_is_no_mate() -> None:
     board = chess.Board("7k/8/6K1/8/8/8/8/5Q2 w - - 0 1")
     assert not keeps_mate(board, chess.Move.from_uci("f1f7"), 2)
     assert is_mate_in(board, 1)
 
 
-def test_the_defence_is_the_longest():
+def test_the_defence_is_the_longest() -> None:
     board = chess.Board(LADDER)
     board.push_uci("b5b7")
     distances = {}
@@ -69,7 +70,7 @@ def test_the_defence_is_the_longest():
     assert distances[longest_defence(board, 2)] == max(distances.values())
 
 
-def test_there_are_enough_different_puzzles_of_every_length_and_split():
+def test_there_are_enough_different_puzzles_of_every_length_and_split() -> None:
     counts = Counter((p["split"], p["mate_in"]) for p in puzzles())
     assert len(puzzles()) == 444
     assert counts == {
@@ -85,8 +86,8 @@ def test_there_are_enough_different_puzzles_of_every_length_and_split():
     assert len(positions) == 444
 
 
-def test_every_puzzle_is_proven():
-    def check_all():
+def test_every_puzzle_is_proven() -> None:
+    def check_all() -> None:
         for puzzle in puzzles():
             check_proof(puzzle)
 
@@ -95,7 +96,7 @@ def test_every_puzzle_is_proven():
 
 
 @pytest.mark.slow
-def test_the_generator_repeats_itself():
+def test_the_generator_repeats_itself() -> None:
     first, again = (make_puzzles(3, seed=5, lengths=(1,)) for _ in range(2))
     assert first == again
     assert [puzzle["mate_in"] for puzzle in first] == [1, 1, 1]
@@ -103,8 +104,8 @@ def test_the_generator_repeats_itself():
         check_proof(puzzle)
 
 
-def test_the_generator_writes_the_committed_puzzles():
-    def compare():
+def test_the_generator_writes_the_committed_puzzles() -> None:
+    def compare() -> None:
         made = make_puzzles(10, seed=0)  # fewer are the first of more
         ids = {puzzle["puzzle_id"] for puzzle in made}
         assert made == [puzzle for puzzle in puzzles() if puzzle["puzzle_id"] in ids]
@@ -119,7 +120,7 @@ def test_the_generator_writes_the_committed_puzzles():
 
 
 @pytest.mark.slow
-def test_the_oracle_solves_every_puzzle_in_its_number_of_moves():
+def test_the_oracle_solves_every_puzzle_in_its_number_of_moves() -> None:
     env = ChessEnv()
     num_played = 0
     for split in env.splits:
@@ -132,7 +133,7 @@ def test_the_oracle_solves_every_puzzle_in_its_number_of_moves():
     assert num_played == 444
 
 
-def test_the_longest_defence_makes_the_oracle_use_all_moves():
+def test_the_longest_defence_makes_the_oracle_use_all_moves() -> None:
     env = ChessEnv(mate_in=3)
     lengths = []
     for task in env.tasks()[:10]:
@@ -141,7 +142,7 @@ def test_the_longest_defence_makes_the_oracle_use_all_moves():
     assert lengths == [3] * 10
 
 
-def test_every_key_move_is_accepted_and_no_other():
+def test_every_key_move_is_accepted_and_no_other() -> None:
     env = ChessEnv(mate_in=2)
     for task in [task for task in env.tasks() if len(task.answer) > 1][:4]:
         board = chess.Board(task.data["fen"])
@@ -153,7 +154,7 @@ def test_every_key_move_is_accepted_and_no_other():
             assert ("You failed." in observation[0]["content"]) == terminated
 
 
-def test_random_moves_seldom_solve_puzzles():
+def test_random_moves_seldom_solve_puzzles() -> None:
     env = ChessEnv(mate_in=3)
     rng = random.Random(0)
     rewards = []
@@ -163,7 +164,7 @@ def test_random_moves_seldom_solve_puzzles():
     assert sum(rewards) <= 2
 
 
-def test_a_puzzle_starts_with_the_side_the_board_and_the_number_of_moves():
+def test_a_puzzle_starts_with_the_side_the_board_and_the_number_of_moves() -> None:
     env = ChessEnv(mate_in=2, split="test")
     observation, _ = env.reset(options={"task_id": "m2-005"})
     text = observation[0]["content"]
@@ -175,18 +176,16 @@ def test_a_puzzle_starts_with_the_side_the_board_and_the_number_of_moves():
 # ---- moves
 
 
-@pytest.mark.parametrize("text", ["Ra8#", "Ra8", "a1a8", "ra8", " A1A8. ", "move: Ra8!"])
-def test_moves_are_read_in_san_and_uci(text):
-    assert parse_move(chess.Board(BACK_RANK), text) == chess.Move.from_uci("a1a8")
-
-
-@pytest.mark.parametrize("text", ["O-O", "0-0", "e1g1", "o-o"])
-def test_castling_is_read_in_every_spelling(text):
+def test_moves_are_read_in_san_and_uci_and_castling_in_every_spelling() -> None:
+    board = chess.Board(BACK_RANK)
+    for text in ("Ra8#", "Ra8", "a1a8", "ra8", " A1A8. ", "move: Ra8!"):
+        assert parse_move(board, text) == chess.Move.from_uci("a1a8"), text
     board = chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")
-    assert parse_move(board, text) == chess.Move.from_uci("e1g1")
+    for text in ("O-O", "0-0", "e1g1", "o-o"):
+        assert parse_move(board, text) == chess.Move.from_uci("e1g1"), text
 
 
-def test_a_bishop_is_told_from_a_pawn_by_case():
+def test_a_bishop_is_told_from_a_pawn_by_case() -> None:
     board = chess.Board("4k3/8/8/8/8/2n5/1P1B4/4K3 w - - 0 1")
     assert parse_move(board, "bxc3").uci() == "b2c3"
     assert parse_move(board, "Bxc3").uci() == "d2c3"
@@ -194,7 +193,7 @@ def test_a_bishop_is_told_from_a_pawn_by_case():
         parse_move(board, "BXC3")
 
 
-def test_legal_moves_are_listed_in_both_notations():
+def test_legal_moves_are_listed_in_both_notations() -> None:
     env = ChessEnv(mode="game")
     task = next(task for task in env.tasks() if task.data["colour"] == "white")
     env.reset(options={"task_id": task.task_id})
@@ -204,7 +203,7 @@ def test_legal_moves_are_listed_in_both_notations():
     assert [result.stage for result in env.last_tool_results] == [0, 0]
 
 
-def test_illegal_moves_are_counted_and_lose_in_the_end():
+def test_illegal_moves_are_counted_and_lose_in_the_end() -> None:
     env = ChessEnv(mode="game", max_retries=1)
     env.reset(seed=0)
     observation, *_ = env.step(play("e2e5"))
@@ -218,7 +217,7 @@ def test_illegal_moves_are_counted_and_lose_in_the_end():
 
 
 @pytest.mark.slow
-def test_the_oracle_beats_a_random_opponent_as_white_and_black():
+def test_the_oracle_beats_a_random_opponent_as_white_and_black() -> None:
     env = ChessEnv(mode="game")
     colours = set()
     for seed in range(6):
@@ -229,7 +228,7 @@ def test_the_oracle_beats_a_random_opponent_as_white_and_black():
 
 
 @pytest.mark.slow
-def test_the_oracle_beats_a_random_opponent_in_100_games():
+def test_the_oracle_beats_a_random_opponent_in_100_games() -> None:
     env = ChessEnv(mode="game")
     rewards = []
     for seed in range(100):
@@ -239,7 +238,7 @@ def test_the_oracle_beats_a_random_opponent_in_100_games():
 
 
 @pytest.mark.slow
-def test_the_oracle_scores_above_half_against_the_engine():
+def test_the_oracle_scores_above_half_against_the_engine() -> None:
     env = ChessEnv(mode="game", opponent="alphabeta", depth=1)
     rewards = []
     for seed in range(10):
@@ -249,7 +248,7 @@ def test_the_oracle_scores_above_half_against_the_engine():
 
 
 @pytest.mark.slow
-def test_random_games_end_and_pay_0_a_half_or_1():
+def test_random_games_end_and_pay_0_a_half_or_1() -> None:
     env = ChessEnv(mode="game")
     rewards = set()
     for seed in range(2):
@@ -259,7 +258,7 @@ def test_random_games_end_and_pay_0_a_half_or_1():
     assert rewards <= {0.0, 0.5, 1.0}
 
 
-def test_a_stalemate_pays_a_half():
+def test_a_stalemate_pays_a_half() -> None:
     env = ChessEnv(mode="game")
     env.reset(seed=0)
     env.board = chess.Board("7k/8/6K1/8/8/8/8/5Q2 w - - 0 1")
@@ -269,14 +268,14 @@ def test_a_stalemate_pays_a_half():
     assert observation[0]["content"] == "You played Qf7.\nThe game is a draw: stalemate."
 
 
-def test_an_unfinished_game_scores_0():
+def test_an_unfinished_game_scores_0() -> None:
     env = ChessEnv(mode="game", max_turns=2)
     env.reset(seed=0)
     reward, info = finish(env, ChessEnv.oracle_action)
     assert (reward, info["reward"]["failure_kind"]) == (0.0, "max_turns")
 
 
-def test_the_engine_mates_takes_and_counts():
+def test_the_engine_mates_takes_and_counts() -> None:
     player = AlphaBetaPlayer(1, seed=0)
     assert player.choose(chess.Board(BACK_RANK)).uci() == "a1a8"
     hanging = chess.Board("4k3/8/8/3q4/8/2N5/8/4K3 w - - 0 1")
@@ -286,24 +285,21 @@ def test_the_engine_mates_takes_and_counts():
     assert hanging.fen() == "4k3/8/8/3q4/8/2N5/8/4K3 w - - 0 1"
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "text"),
-    [
+def test_wrong_options_are_refused_with_what_is_allowed(subtests: pytest.Subtests) -> None:
+    alphabeta = {"mode": "game", "opponent": "alphabeta"}
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"mode": "mates"}, "unknown mode 'mates'. Did you mean 'mate'?"),
         ({"mate_in": 4}, "mate_in is 1, 2, 3 or None, got 4"),
         ({"mode": "game", "mate_in": 2}, "mate_in=2 is for mode='mate', this is mode='game'"),
         ({"opponent": "random"}, "opponent='random' is for mode='game', this is mode='mate'"),
         ({"mode": "game", "opponent": "stockfish"}, "unknown opponent 'stockfish'. Known: "),
         ({"mode": "game", "depth": 2}, "depth=2 is for mode='game', opponent='alphabeta'"),
-        (
-            {"mode": "game", "opponent": "alphabeta", "depth": 9},
-            "depth is an int from 1 to 4, got 9",
-        ),
+        ({**alphabeta, "depth": 9}, "depth is an int from 1 to 4, got 9"),
         ({"illegal_move": "los"}, "unknown illegal_move 'los'. Did you mean 'loss'?"),
-    ],
-)
-def test_wrong_options_are_refused_with_what_is_allowed(kwargs, text):
-    with pytest.raises(UsageError) as caught:
-        ChessEnv(**kwargs)
-    assert str(caught.value).startswith(text)
-    assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")
+    ]
+    for kwargs, text in cases:
+        with subtests.test(**kwargs):
+            with pytest.raises(UsageError) as caught:
+                ChessEnv(**kwargs)
+            assert str(caught.value).startswith(text)
+            assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")

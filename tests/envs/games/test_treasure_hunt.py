@@ -2,10 +2,12 @@
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 from env_play import finish
+from nightly import some_of
 
 import katgym
 from katgym.errors import UsageError
@@ -19,7 +21,7 @@ FACT = re.compile(
 )
 
 
-def one_call_a_turn(env):
+def one_call_a_turn(env: TreasureHuntEnv) -> Any:
     action = env.oracle_action()
     name, arguments = (action["tool_calls"][0]["function"][k] for k in ("name", "arguments"))
     action["tool_calls"] = action["tool_calls"][:1]
@@ -31,21 +33,21 @@ def one_call_a_turn(env):
 class Reader:
     """Solves hunts from the messages alone: looks everywhere, follows true notes, reasons."""
 
-    def __init__(self, opening):
+    def __init__(self, opening: str) -> None:
         rooms = re.search(r"Places:\n(.*?)\n\n", opening, re.DOTALL)[1]
         self.todo = [p for line in rooms.splitlines() for p in line.split(": ")[1].split(", ")]
         self.chests = dict(re.findall(r"- chest (\d+): (.*)", opening))
         self.has_false_notes = "false trails" in opening
         self.facts = set()
 
-    def act(self):
+    def act(self) -> Any:
         if self.todo:
             calls, self.todo = [("inspect", {"place": p}) for p in self.todo], []
             return katgym.assistant("", calls)
         (number,) = self.chests
         return katgym.assistant("", [("open_chest", {"number": int(number)})])
 
-    def read(self, observation):
+    def read(self, observation: Any) -> None:
         for message in observation:
             note = NOTE.fullmatch(message["content"])
             if note is None or note[1] != "owl":
@@ -65,72 +67,64 @@ class Reader:
             }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_oracle_opens_the_right_chest_on_100_tasks(level):
-    env = TreasureHuntEnv(level=level)
-    for task in env.tasks()[:100]:
-        env.reset(options={"task_id": task.task_id})
-        reward, info = finish(env, TreasureHuntEnv.oracle_action)
-        assert reward == 1.0
-        assert info["reward"]["components"]["facts_read"]["score"] == 1.0
+def test_the_oracle_opens_the_right_chest() -> None:
+    for level in LEVELS:
+        env = TreasureHuntEnv(level=level)
+        for task in some_of(env.tasks()[:100], 8):
+            env.reset(options={"task_id": task.task_id})
+            reward, info = finish(env, TreasureHuntEnv.oracle_action)
+            assert reward == 1.0
+            assert info["reward"]["components"]["facts_read"]["score"] == 1.0
 
 
-@pytest.mark.parametrize("level", [1, 2, 5, 8])
-def test_the_oracle_goes_by_what_was_read(level):
-    env = TreasureHuntEnv(level=level)
-    for seed in range(20):
+def test_the_oracle_goes_by_what_was_read() -> None:
+    for level, seed in itertools.product((1, 2, 5, 8), some_of(range(20), 6)):
+        env = TreasureHuntEnv(level=level)
         observation, _ = env.reset(seed=seed)
-        reader, is_over = Reader(observation[0]["content"]), False
+        reader, is_open = Reader(observation[0]["content"]), False
         all_chests = reader.chests
-        while not is_over:
+        while env.is_running:
             action = one_call_a_turn(env)
             is_open = action["tool_calls"][0]["function"]["name"] == "open_chest"
             assert is_open == (len(reader.chests) == 1)
             if is_open:
                 said = re.fullmatch(r"(.*) That is chest (\d+)\.", action["content"])
+                assert said is not None
                 assert [said[2]] == list(reader.chests)
                 assert set(FACT.findall(said[1])) == reader.facts
                 seen = re.findall(r"chest (\d+): (.*?)(?:;|\.$)", said[1])
                 assert seen == list(all_chests.items())[: int(said[2])]
-            observation, _, terminated, truncated, _ = env.step(action)
+            observation, *_ = env.step(action)
             reader.read(observation)
-            is_over = terminated or truncated
         assert is_open or level > 5
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_reader_of_the_messages_solves_every_hunt_in_its_turns(level):
-    env = TreasureHuntEnv(level=level)
-    for task in env.tasks("test")[:20]:
-        observation, _ = env.reset(options={"task_id": task.task_id, "split": "test"})
-        reader, is_over = Reader(observation[0]["content"]), False
-        while not is_over:
-            observation, reward, terminated, truncated, _ = env.step(reader.act())
-            reader.read(observation)
-            is_over = terminated or truncated
-        assert reward == 1.0
-        assert env.num_turns <= LEVELS[level].max_turns - (1 if level >= 6 else 0)
+def test_a_reader_of_the_messages_solves_every_hunt_in_its_turns() -> None:
+    for level in LEVELS:
+        env = TreasureHuntEnv(level=level)
+        for task in some_of(env.tasks("test")[:20], 5):
+            observation, _ = env.reset(options={"task_id": task.task_id, "split": "test"})
+            reader, reward = Reader(observation[0]["content"]), 0.0
+            while env.is_running:
+                observation, reward, *_ = env.step(reader.act())
+                reader.read(observation)
+            assert reward == 1.0
+            assert env.num_turns <= LEVELS[level].max_turns - (1 if level >= 6 else 0)
 
 
-@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_low_levels_leave_turns_for_one_call_at_a_time(level):
-    env = TreasureHuntEnv(level=level)
-    for seed in range(20):
-        env.reset(seed=seed)
-        assert finish(env, one_call_a_turn)[0] == 1.0
+def test_one_call_at_a_time_is_enough_at_low_levels_and_not_at_high_ones() -> None:
+    for level in LEVELS:
+        env = TreasureHuntEnv(level=level)
+        for seed in some_of(range(20), 5):
+            env.reset(seed=seed)
+            reward, info = finish(env, one_call_a_turn)
+            assert reward == (1.0 if level <= 5 else 0.0)
+            assert level <= 5 or info["end_reason"] == "max_turns"
+        num_calls = LEVELS[level].num_facts * LEVELS[level].depth + 1
+        assert level <= 5 or num_calls > LEVELS[level].max_turns
 
 
-@pytest.mark.parametrize("level", [6, 7, 8, 9, 10])
-def test_high_levels_cannot_be_met_by_one_call_at_a_time(level):
-    env = TreasureHuntEnv(level=level)
-    for seed in range(20):
-        env.reset(seed=seed)
-        reward, info = finish(env, one_call_a_turn)
-        assert (reward, info["end_reason"]) == (0.0, "max_turns")
-    assert LEVELS[level].num_facts * LEVELS[level].depth + 1 > LEVELS[level].max_turns
-
-
-def test_200_hunts_have_one_solution_and_need_every_fact():
+def test_200_hunts_have_one_solution_and_need_every_fact() -> None:
     for level, index in itertools.product(LEVELS, range(20)):
         data = TreasureHuntEnv(level=level).tasks()[index].data
         facts = [tuple(fact) for fact in data["facts"]]
@@ -141,7 +135,7 @@ def test_200_hunts_have_one_solution_and_need_every_fact():
             assert sum(fits(chest, rest) for chest in data["chests"]) >= 2
 
 
-def chest_lists(level, split, count):
+def chest_lists(level: int, split: str, count: int) -> tuple[Any, Any]:
     """Return what lists show of each chest, standardised (task x chest x number), and treasures."""
     tasks, shown, treasures = TreasureHuntEnv(level=level).tasks(split), [], []
     for index in range(count):
@@ -162,9 +156,9 @@ def chest_lists(level, split, count):
 
 
 @pytest.mark.parametrize(
-    "level", [pytest.param(n, marks=[pytest.mark.slow] if n > 6 else []) for n in LEVELS]
+    "level", [pytest.param(n, marks=[pytest.mark.slow] if n != 2 else []) for n in LEVELS]
 )
-def test_a_trained_guesser_who_sees_the_chest_list_alone_stays_at_chance(level):
+def test_a_trained_guesser_who_sees_the_chest_list_alone_stays_at_chance(level: int) -> None:
     # A softmax regression over the chests. It opened the right one up to twice as often as chance
     # where the list was made around the treasure.
     seen, treasures = chest_lists(level, "train", 500)
@@ -183,7 +177,7 @@ def test_a_trained_guesser_who_sees_the_chest_list_alone_stays_at_chance(level):
     assert abs(((seen @ weights).argmax(1) == treasures).mean() - chance) <= 2 * stderr
 
 
-def test_chests_and_notes_of_a_hunt_differ():
+def test_chests_and_notes_of_a_hunt_differ() -> None:
     for level in LEVELS:
         data = TreasureHuntEnv(level=level).tasks()[0].data
         assert len({chest_text(c) for c in data["chests"]}) == len(data["chests"])
@@ -193,7 +187,7 @@ def test_chests_and_notes_of_a_hunt_differ():
         )
 
 
-def test_hunts_of_different_levels_and_splits_differ():
+def test_hunts_of_different_levels_and_splits_differ() -> None:
     hashes = {
         TreasureHuntEnv(level=level).tasks(split)[0].sha256
         for level in LEVELS
@@ -202,7 +196,7 @@ def test_hunts_of_different_levels_and_splits_differ():
     assert len(hashes) == 30
 
 
-def test_inspecting_in_any_order_reads_the_same():
+def test_inspecting_in_any_order_reads_the_same() -> None:
     env = TreasureHuntEnv(level=3)
     env.reset(seed=0)
     places = sorted(env._places)
@@ -216,7 +210,7 @@ def test_inspecting_in_any_order_reads_the_same():
     assert texts[0] == texts[1]
 
 
-def test_an_unknown_place_is_answered_with_the_known_ones():
+def test_an_unknown_place_is_answered_with_the_known_ones() -> None:
     env = TreasureHuntEnv()
     env.reset(seed=0)
     observation, *_ = env.step(katgym.assistant("", [("inspect", {"place": "moon"})]))
@@ -225,7 +219,7 @@ def test_an_unknown_place_is_answered_with_the_known_ones():
     )
 
 
-def test_a_chest_named_in_plain_text_is_opened():
+def test_a_chest_named_in_plain_text_is_opened() -> None:
     env = TreasureHuntEnv()
     env.reset(seed=0)
     text = f"The note says so.\nI open chest {env.task.answer}."
@@ -234,7 +228,7 @@ def test_a_chest_named_in_plain_text_is_opened():
     assert observation[0]["content"] == "The treasure is here!"
 
 
-def test_two_chests_in_plain_text_open_none():
+def test_two_chests_in_plain_text_open_none() -> None:
     env = TreasureHuntEnv()
     env.reset(seed=0)
     observation, _, terminated, *_ = env.step("chest 1 or chest 2")
@@ -242,7 +236,7 @@ def test_two_chests_in_plain_text_open_none():
     assert "Turns left: 6." in observation[0]["content"]
 
 
-def test_the_wrong_chest_ends_the_hunt_without_reward():
+def test_the_wrong_chest_ends_the_hunt_without_reward() -> None:
     env = TreasureHuntEnv()
     env.reset(seed=0)
     wrong = env.task.answer % len(env.task.data["chests"]) + 1
@@ -252,12 +246,12 @@ def test_the_wrong_chest_ends_the_hunt_without_reward():
     assert observation[1]["content"] == "The hunt is over: one chest was opened already."
 
 
-@pytest.mark.parametrize("level", [0, 11, 99, True, "3", 1.5])
-def test_an_unknown_level_names_the_allowed_ones(level):
-    with pytest.raises(UsageError, match=r"level is an int from 1 to 10, got "):
-        TreasureHuntEnv(level=level)
+def test_an_unknown_level_names_the_allowed_ones() -> None:
+    for level in (0, 11, 99, True, "3", 1.5):
+        with pytest.raises(UsageError, match=r"level is an int from 1 to 10, got "):
+            TreasureHuntEnv(level=level)
 
 
-def test_features_can_be_told_apart_by_their_words():
+def test_features_can_be_told_apart_by_their_words() -> None:
     words = [value for values in FEATURES.values() for value in values]
     assert len(set(words)) == len(words)

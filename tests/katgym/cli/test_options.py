@@ -1,7 +1,9 @@
-"""Options from config classes: names, types, defaults, help, settings."""
+"""Options from config classes: names, types, defaults, help, settings; those of all commands."""
 
 import argparse
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from katgym.cli.options import ConfigOptions, add_option
+from katgym.cli.main import build_parser
+from katgym.cli.options import SHARED, ConfigOptions, add_option
 from katgym.cli.parser import Parser
 from katgym.errors import UnknownNameError, UsageError
 
@@ -101,38 +104,36 @@ def test_help_is_the_documentation_with_the_default():
     assert "secret" not in text
 
 
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("foldr=x", "unknown setting 'foldr'. Did you mean 'folder'?"),
-        ("inner.rate=1", "--set inner.rate=...: this has an option of its own, --rate"),
-        ("secret=x", "unknown setting 'secret'"),
-        ("names=x", "unknown setting 'names'"),
-        ("folder", "a setting is KEY=VALUE"),
-        ("folder=3", "Config folder: "),
-    ],
-)
-def test_a_setting_that_is_none_is_named(setting, told):
-    with pytest.raises(UsageError) as error:
-        config("a", "--things", "3", "--set", setting)
-    assert told in str(error.value)
+def test_a_setting_that_is_none_is_named(subtests: pytest.Subtests) -> None:
+    for setting, told in {
+        "foldr=x": "unknown setting 'foldr'. Did you mean 'folder'?",
+        "inner.rate=1": "--set inner.rate=...: this has an option of its own, --rate",
+        "secret=x": "unknown setting 'secret'",
+        "names=x": "unknown setting 'names'",
+        "folder": "a setting is KEY=VALUE",
+        "folder=3": "Config folder: ",
+    }.items():
+        with subtests.test(setting=setting):
+            with pytest.raises(UsageError) as error:
+                config("a", "--things", "3", "--set", setting)
+            assert told in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["a", "--thing", "3"], "unknown option of make '--thing'. Did you mean '--things'?"),
-        (["a", "--things", "3", "--mod=x"], "unknown option of make '--mod'"),
-        (["a", "--things", "3", "--mode", "fst"], "unknown choice 'fst'. Did you mean 'fast'?"),
-        (["a"], "the following arguments are required: --things"),
-        (["a", "--things", "many"], "argument --things: invalid int value: 'many'"),
-    ],
-)
-def test_wrong_options_exit_2_and_name_the_nearest(arguments, told, capsys):
-    with pytest.raises(SystemExit) as exit:
-        parser().parse_args(arguments)
-    assert exit.value.code == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+def test_wrong_options_exit_2_and_name_the_nearest(
+    capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
+) -> None:
+    for arguments, told in {
+        "a --thing 3": "unknown option of make '--thing'. Did you mean '--things'?",
+        "a --things 3 --mod=x": "unknown option of make '--mod'",
+        "a --things 3 --mode fst": "unknown choice 'fst'. Did you mean 'fast'?",
+        "a": "the following arguments are required: --things",
+        "a --things many": "argument --things: invalid int value: 'many'",
+    }.items():
+        with subtests.test(arguments=arguments):
+            with pytest.raises(SystemExit) as exit:
+                parser().parse_args(arguments.split())
+            assert exit.value.code == 2
+            assert told in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_follows_two_dashes_is_no_option():
@@ -152,3 +153,35 @@ def test_a_shared_option_means_the_same_with_a_detail_behind_it():
     made = argparse.ArgumentParser(prog="make")
     assert add_option(made, "out", "a file").help == "where to write: a file"
     assert add_option(made, "json").help == "print JSON"
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from parsers(sub)
+
+
+def test_all_commands_have_help_and_one_name_means_one_thing() -> None:
+    found = defaultdict(list)
+    for parser in parsers(build_parser()):
+        prog = parser.prog
+        assert not parser.allow_abbrev, prog
+        assert re.search(rf"example:\n(.*\n)*  {prog}\b", str(parser.description)), prog
+        for action in parser._actions:
+            assert action.help or isinstance(action, argparse._SubParsersAction), (prog, action)
+            if action.option_strings and not isinstance(action, argparse._HelpAction):
+                found[action.option_strings[-1].removeprefix("--")].append((prog, action))
+    assert [name for name in SHARED if len(found[name]) < 2] == []
+    for name, uses in found.items():
+        kinds = {(type(a), a.type, a.nargs, a.metavar) for _, a in uses if not a.choices}
+        assert len(kinds) <= 1, (name, kinds)
+        assert len({(type(a), a.type, a.nargs) for _, a in uses}) == 1, name
+        if len(uses) == 1:
+            continue
+        meaning = SHARED.get(name, {}).get("help")
+        texts = {str(action.help).partition(" (")[0] for _, action in uses}
+        assert len(texts) == 1 or meaning, f"--{name} is not in SHARED: {texts}"
+        for prog, action in uses:
+            assert not meaning or str(action.help).startswith(meaning), (prog, name, action.help)

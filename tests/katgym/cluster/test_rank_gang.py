@@ -107,15 +107,14 @@ def test_a_gang_is_told_its_places_and_ends_as_its_ranks_do(
     assert len(looks) == 3 and capfd.readouterr().err.count("rank 1: {'RANK': '1'") == 2
 
 
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
+def test_keys_that_cannot_be_are_refused() -> None:
+    for told, words in (
         ({"trainer_ranks": -1}, "trainer_ranks is >= 0, got -1"),
         ({"trainer_ranks": 2, "gpus_per_rank": 2}, "more GPUs are more trainer_ranks"),
         ({"gpus_per_rank": 0}, "gpus_per_rank changes nothing with trainer_ranks = 0"),
         ({"patience_s": 0}, "patience_s is > 0, got 0"),
-    ],
-)
-def test_keys_that_cannot_be_are_refused(told: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        ClusterConfig(**told)
+        ({"address": "ray://head:1"}, "address 'ray://head:1' is of a Ray client"),
+        ({"address": "here"}, "HOST:PORT, 'auto' or 'local', got 'here'"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            ClusterConfig(**told)

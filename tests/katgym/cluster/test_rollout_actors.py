@@ -16,7 +16,7 @@ from waiting import wait_until_async
 
 from katgym.cli.main import main
 from katgym.cluster.cluster_config import ClusterConfig
-from katgym.errors import PolicyError, UsageError
+from katgym.errors import PolicyError
 from katgym.evaluation.store import read_rollouts
 from katgym.play.engine import EngineConfig, RolloutRequest
 from katgym.play.limits import Limits
@@ -168,10 +168,6 @@ def test_an_evaluation_on_a_cluster_plays_what_one_process_plays(tmp_path: Path)
 def test_what_cannot_work_is_refused_with_what_to_do(
     start_cluster: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match=r"address 'ray://head:1' is of a Ray client"):
-        ClusterConfig(address="ray://head:1")
-    with pytest.raises(UsageError, match=r"HOST:PORT, 'auto' or 'local', got 'here'"):
-        ClusterConfig(address="here")
     command = ["eval", "katgym/TreasureHunt-v1", "--policy", "oracle", "--out", str(tmp_path / "r")]
     assert main([*command, "--set", "cluster=auto"]) == 2
     assert "needs a number of workers" in capsys.readouterr().err

@@ -1,27 +1,30 @@
-"""The env contract: Gymnasium's five-tuple over messages, and what an author may rely on.
+"""The env contract: Gymnasium's five-tuple over messages, what an author may rely on, endings.
 
-Not here: endings and clean-up (`test_env_endings.py`), seeds under concurrency
-(`test_env_seeding.py`), Gymnasium's checker (`test_spaces.py`).
+Not here: seeds under concurrency (`test_env_seeding.py`), Gymnasium's checker (`test_spaces.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import pytest
 from lab_env import Lab
 
+import katgym
 from katgym.environment.env import Env
+from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Message, assistant, user
+from katgym.environment.remote_env import RemoteEnv
+from katgym.environment.reward import Reward, Rubric, ScoringFailure
 from katgym.environment.scheduler import SchedulerConfig
-from katgym.environment.task import TaskSet
-from katgym.environment.tool import Tool
-from katgym.errors import EpisodeStateError, UnknownNameError, UsageError
+from katgym.environment.task import Task, TaskSet
+from katgym.environment.tool import Tool, tool
+from katgym.errors import EpisodeStateError, InfrastructureError, UnknownNameError, UsageError
 from katgym.system.sync import run_sync
 from katgym.testing import EchoEnv
 
@@ -101,63 +104,50 @@ def test_a_wrong_action_changes_nothing() -> None:
     assert (env.num_turns, len(env.messages)) == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"task": 1}, "unknown reset option 'task'. Did you mean 'task_id'?"),
-        ({"split": "tset"}, "unknown split 'tset'. Did you mean 'test'?"),
-        (
-            {"task_id": "train-33"},
-            "unknown task id 'train-33'. Did you mean 'train-3'? (split 'train')",
-        ),
-    ],
-)
-def test_option_errors_name_the_nearest(options: dict[str, Any], text: str) -> None:
+def test_wrong_options_of_reset_and_make_are_told(subtests: pytest.Subtests) -> None:
+    task = "unknown task id 'train-33'. Did you mean 'train-3'? (split 'train')"
+    resets: list[tuple[dict[str, Any], str]] = [
+        ({"options": {"task": 1}}, "unknown reset option 'task'. Did you mean 'task_id'?"),
+        ({"options": {"split": "tset"}}, "unknown split 'tset'. Did you mean 'test'?"),
+        ({"options": {"task_id": "train-33"}}, task),
+    ]
+    for seed in (-1, 1.0, "0", True):
+        resets.append(({"seed": seed}, f"seed is an int >= 0 or None, got {seed!r}"))
+    makes: list[tuple[dict[str, Any], str]] = [
+        ({"split": "dev"}, "unknown split 'dev'. Known: 'test', 'train'."),
+        ({"render_mode": "human"}, "unknown render_mode 'human'; allowed: None, 'ansi'"),
+    ]
+    for number in (0, -1, 2.0, "2", True):
+        text = f"max_turns is an int >= 1, got {number!r}"
+        resets.append(({"options": {"max_turns": number}}, text))
+        makes.append(({"max_turns": number}, text))
     env = Lab()
-    with pytest.raises(UnknownNameError) as caught:
-        env.reset(seed=0, options=options)
-    assert str(caught.value) == text
-    assert not env.is_running
+    for told, text in resets:
+        with subtests.test(reset=told):
+            with pytest.raises(UsageError) as caught:
+                env.reset(**told)
+            assert str(caught.value) == text
+            assert not env.is_running
+    for told, text in makes:
+        with subtests.test(make=told):
+            with pytest.raises(UsageError) as caught:
+                Lab(**told)
+            assert str(caught.value) == text
+    with pytest.raises(UnknownNameError):
+        env.reset(options={"task": 1})
 
 
-@pytest.mark.parametrize("max_turns", [0, -1, 2.0, "2", True])
-def test_max_turns_has_to_be_a_positive_int(max_turns: Any) -> None:
-    text = rf"^max_turns is an int >= 1, got {max_turns!r}$"
-    with pytest.raises(UsageError, match=text):
-        Lab(max_turns=max_turns)
-    with pytest.raises(UsageError, match=text):
-        Lab().reset(options={"max_turns": max_turns})
-
-
-@pytest.mark.parametrize("seed", [-1, 1.0, "0", True])
-def test_seed_has_to_be_a_natural_number(seed: Any) -> None:
-    with pytest.raises(UsageError) as caught:
-        Lab().reset(seed=seed)
-    assert str(caught.value) == f"seed is an int >= 0 or None, got {seed!r}"
-
-
-def test_split_and_task_id_choose_the_task() -> None:
+def test_split_and_task_id_choose_the_task_and_shift_no_randomness() -> None:
     env = Lab()
     assert env.reset(options={"split": "test", "task_id": "test-3"})[1]["task_id"] == "test-3"
     assert env.reset(seed=0)[1]["split"] == "train"
-    assert Lab(split="test").reset(seed=0)[1]["split"] == "test"
-    with pytest.raises(UnknownNameError, match=r"^unknown split 'dev'\. Known: 'test', 'train'\.$"):
-        Lab(split="dev")
-
-
-def test_a_chosen_task_does_not_shift_the_episodes_randomness() -> None:
+    test = Lab(split="test")
+    assert test.reset(seed=0)[1]["split"] == test.task.split == "test"
     draws = []
     for options in (None, {"task_id": "train-3"}):
-        env = Lab()
         env.reset(seed=4, options=options)
         draws.append(env.np_random.random())
     assert draws[0] == draws[1]
-
-
-def test_tasks_without_a_split_belong_to_the_split_they_were_loaded_for() -> None:
-    env = Lab(split="test")
-    env.reset(seed=0)
-    assert env.task.split == "test"
 
 
 def test_an_empty_split_and_a_missing_loader_are_errors() -> None:
@@ -171,40 +161,29 @@ def test_an_empty_split_and_a_missing_loader_are_errors() -> None:
         Env().reset()
 
 
-def test_render_mode_is_checked() -> None:
-    with pytest.raises(UsageError, match="unknown render_mode 'human'; allowed: None, 'ansi'"):
-        Lab(render_mode="human")
-
-
-def test_sync_methods_work_under_a_running_loop() -> None:
-    async def go() -> tuple[Any, ...]:
+def test_sync_methods_play_as_the_async_ones_also_under_a_running_loop() -> None:
+    def play_sync() -> list[Any]:
         env = Lab()
-        env.reset(seed=0)
-        step = env.step(str(env.task.answer))
+        played = [env.reset(seed=3), env.step("a"), env.step("b")]
         env.close()
-        return step
+        return played
 
-    assert asyncio.run(go())[1] == 1.0
+    async def play_under_a_loop() -> list[Any]:
+        return play_sync()
 
-
-def test_run_sync_passes_errors_on_from_its_thread() -> None:
-    async def broken() -> None:
-        raise KeyError("x")
-
-    async def go() -> None:
-        with pytest.raises(KeyError):
-            run_sync(broken())
-
-    asyncio.run(go())
-
-
-def test_async_and_sync_play_alike() -> None:
     async def play() -> list[Any]:
         env = Lab()
         return [await env.areset(seed=3), await env.astep("a"), await env.astep("b")]
 
-    env = Lab()
-    assert asyncio.run(play()) == [env.reset(seed=3), env.step("a"), env.step("b")]
+    async def broken() -> None:
+        raise KeyError("x")
+
+    async def pass_an_error_on() -> None:
+        with pytest.raises(KeyError):
+            run_sync(broken())
+
+    assert asyncio.run(play()) == play_sync() == asyncio.run(play_under_a_loop())
+    asyncio.run(pass_an_error_on())
 
 
 def test_render_shows_calls_and_contents() -> None:
@@ -227,28 +206,26 @@ def test_clone_is_fresh_and_shares_the_tasks() -> None:
     assert twin.reset(seed=0) == Lab(split="test").reset(seed=0)
     assert (env.num_loads, twin.num_loads) == (1, 0)
     assert twin.tasks() is env.tasks()
+    assert env.init_kwargs == {"label": "x", "max_turns": 3, "split": "test"}  # JSON values only
 
 
-def test_init_kwargs_hold_json_values_only() -> None:
-    env = Lab(label="x", max_turns=3, scheduler=SchedulerConfig())
-    assert env.init_kwargs == {"label": "x", "max_turns": 3}
+class Shop(RemoteEnv):
+    def load_tasks(self, split: str) -> list[Task]:
+        return [Task(task_id=f"{split}-0", prompt="Buy.")]
 
 
-def test_envs_can_be_copied() -> None:
+def test_envs_can_be_copied_but_those_whose_episodes_live_elsewhere() -> None:
     env = EchoEnv()
     env.reset(seed=0)
     twin = copy.deepcopy(env)
     assert twin.step("a") == env.step("a")
     assert twin.messages == env.messages
-
-
-def test_gymnasium_make_wraps_and_unwraps() -> None:
-    env = gymnasium.make(gymnasium.envs.registration.EnvSpec("Lab-v0", entry_point=Lab))
-    observation, _ = env.reset(seed=0)
-    assert isinstance(env.unwrapped, Lab)
-    assert observation == Lab().reset(seed=0)[0]
-    assert env.step(str(env.unwrapped.task.answer))[1] == 1.0
-    env.close()
+    shop = Shop(max_turns=3)
+    shop.reset(seed=1)
+    with pytest.raises(UsageError, match="Shop cannot be copied: its episode lives"):
+        copy.deepcopy(shop)
+    clone = shop.clone()
+    assert (clone.max_turns, clone.is_running, shop.is_running) == (3, False, True)
 
 
 def test_tools_may_be_set_per_instance() -> None:
@@ -282,3 +259,172 @@ def test_opening_and_reply_may_be_messages() -> None:
     env = Chatty()
     assert [m["content"] for m in env.reset(seed=0)[0]] == ["Be brief.", "a", "b", "c"]
     assert [m["content"] for m in env.step("x")[0]] == ["d", "e"]
+
+
+# ---- endings: turns, invalid rewards, truncation; what is torn down, and when
+
+
+def test_running_out_of_turns_truncates_and_grades() -> None:
+    env = Lab(max_turns=3)
+    env.reset(seed=0)
+    steps = [env.step("a") for _ in range(3)]
+    assert [(s[2], s[3]) for s in steps] == [(False, False), (False, False), (False, True)]
+    assert steps[2][0] == [user("No.")]  # the last turn is still answered
+    assert env.end_reason == "max_turns"
+    assert env.last_reward is not None
+    assert (env.last_reward.value, env.last_reward.failure_kind) == (0.0, FailureKind.MAX_TURNS)
+
+
+def test_answering_on_the_last_turn_or_in_one_turn_terminates() -> None:
+    env = Lab(max_turns=2)
+    env.reset(seed=0)
+    env.step("a")
+    _, reward, terminated, truncated, _ = env.step(str(env.task.answer))
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    one = Lab(max_turns=1)
+    one.reset(seed=0)
+    _, reward, terminated, truncated, info = one.step("a")
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert info["reward"]["failure_kind"] is None
+
+
+def test_the_reset_option_holds_for_one_episode() -> None:
+    env = Lab(max_turns=5)
+    env.reset(seed=0, options={"max_turns": 2})
+    assert [env.step("a")[3] for _ in range(2)] == [False, True]
+    env.reset(seed=0)
+    assert [env.step("a")[3] for _ in range(3)] == [False] * 3
+
+
+def test_an_invalid_reward_is_nan() -> None:
+    class Broken(Lab):
+        @katgym.scorer()
+        def broken(self) -> float:
+            raise ScoringFailure("verifier is down", kind="verifier_unavailable")
+
+    env = Broken()
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step(str(env.task.answer))
+    assert math.isnan(reward)
+    assert terminated
+    assert info["reward"]["is_valid"] is False
+    assert info["reward"]["value"] is None
+    assert env.last_reward is not None
+    assert env.last_reward.failure_kind is FailureKind.VERIFIER_UNAVAILABLE
+
+
+def test_truncation_keeps_an_invalid_reward_invalid() -> None:
+    class Unknown(Rubric):
+        async def score(self, env: Env) -> Reward:
+            return Reward(is_valid=False)
+
+    env = Lab(max_turns=2)
+    env.rubric = Unknown()
+    env.reset(seed=0)
+    env.step("a")
+    assert math.isnan(env.step("a")[1])
+    assert env.last_reward == Reward(is_valid=False)
+
+
+def test_atruncate_grades_the_state_and_ends_the_episode() -> None:
+    env = Lab()
+    env.reset(seed=0)
+    env.step("a")
+    reward = asyncio.run(env.atruncate(FailureKind.EPISODE_TIMEOUT))
+    assert (reward.value, reward.failure_kind) == (0.0, FailureKind.EPISODE_TIMEOUT)
+    assert env.end_reason == "episode_timeout"
+    assert env.log[-1] == "teardown"
+    with pytest.raises(EpisodeStateError, match="there is no running episode to truncate"):
+        asyncio.run(env.atruncate(FailureKind.EPISODE_TIMEOUT))
+
+
+def test_seat_rewards_of_one_seat() -> None:
+    env = Lab()
+    with pytest.raises(EpisodeStateError, match=r"there is no episode yet.*call reset\(\)"):
+        env.seat_rewards()
+    env.reset(seed=0)
+    assert env.seat_rewards() == {"player": Reward(value=0.0)}
+    env.step("a")
+    env.step(str(env.task.answer))
+    assert env.seat_rewards() == {"player": env.last_reward}
+
+
+def test_reset_in_the_middle_tears_the_old_episode_down() -> None:
+    env = Lab()
+    env.reset(seed=0)
+    env.step("a")
+    env.reset(seed=1)
+    assert env.log == ["setup", "opening", "reply", "teardown", "setup", "opening"]
+    assert (env.num_turns, len(env.messages)) == (0, 2)
+
+
+def test_a_refused_reset_leaves_the_running_episode_alone() -> None:
+    env = Lab()
+    env.reset(seed=0)
+    with pytest.raises(UnknownNameError):
+        env.reset(options={"nope": 1})
+    assert env.step("a")[0] == [user("No.")]
+
+
+def test_close_twice_tears_down_once() -> None:
+    env = Lab()
+    env.close()
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    assert env.log.count("teardown") == 1
+    with pytest.raises(EpisodeStateError):
+        env.step("a")
+
+
+def test_a_failing_setup_is_torn_down_and_its_error_raised() -> None:
+    for hook in ("setup", "opening"):
+        env = Lab(fail_in=hook)
+        with pytest.raises(RuntimeError, match=f"{hook} broke"):
+            env.reset(seed=0)
+        assert env.log[-1] == "teardown"
+        with pytest.raises(EpisodeStateError, match="call reset"):
+            env.step("a")
+        env.close()
+        assert env.log.count("teardown") == 1
+
+    class Half(Lab):
+        async def setup(self) -> None:
+            raise InfrastructureError("no sandbox", kind="sandbox_error")
+
+    with pytest.raises(InfrastructureError, match="no sandbox"):
+        Half(fail_in="teardown").reset(seed=0)
+
+
+def test_cancelling_reset_tears_down() -> None:
+    is_inside = asyncio.Event()
+
+    class Slow(Lab):
+        async def setup(self) -> None:
+            is_inside.set()
+            await asyncio.Event().wait()
+
+    async def go() -> list[str]:
+        env = Slow()
+        resetting = asyncio.create_task(env.areset(seed=0))
+        await is_inside.wait()
+        resetting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await resetting
+        return env.log
+
+    assert asyncio.run(go()) == ["teardown"]
+
+
+def test_an_infrastructure_error_in_a_tool_leaves_astep() -> None:
+    class Gone(Lab):
+        @tool
+        def run(self) -> str:
+            raise InfrastructureError("sandbox gone", kind="sandbox_error")
+
+    env = Gone()
+    env.reset(seed=0)
+    with pytest.raises(InfrastructureError, match="sandbox gone"):
+        env.step(assistant("", [("run", {})]))
+    env.close()
+    assert env.log.count("teardown") == 1

@@ -1,4 +1,4 @@
-"""Actions become assistant messages with different call ids, and no call is lost."""
+"""Actions become assistant messages with different call ids, no call is lost; tagged answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from katgym.environment.answer import tagged_answers
 from katgym.environment.messages import assistant, normalize_action, system, user
 from katgym.errors import UsageError
 
@@ -29,33 +30,27 @@ def test_builders() -> None:
     assert message["tool_calls"] == [call("t1_0", "f", '{"ä": 1}'), call("t1_1", "g")]
 
 
-@pytest.mark.parametrize(
-    ("action", "expected"),
-    [
-        ("hi", {"role": "assistant", "content": "hi"}),
-        ("", {"role": "assistant", "content": ""}),
-        ({"content": "hi"}, {"role": "assistant", "content": "hi"}),
-        ({"content": None}, {"role": "assistant", "content": ""}),
-        ({"role": "assistant"}, {"role": "assistant", "content": ""}),
-        ({"content": "a", "tool_calls": []}, {"role": "assistant", "content": "a"}),
-        ({"content": "a", "tool_calls": None}, {"role": "assistant", "content": "a"}),
-        ({"content": "a", "other": 1}, {"role": "assistant", "content": "a"}),
-        (
-            {"content": "a", "reasoning_content": "b"},
-            {"role": "assistant", "content": "a", "reasoning_content": "b"},
-        ),
-        ({"content": "a", "reasoning_content": ""}, {"role": "assistant", "content": "a"}),
-        ("x\ud800y", {"role": "assistant", "content": "x?y"}),
-        ({"content": "\udfff"}, {"role": "assistant", "content": "?"}),
-    ],
-)
-def test_normalize_action_table(action: object, expected: object) -> None:
-    assert normalize_action(action) == expected
+def test_actions_become_assistant_messages() -> None:
+    cases: list[tuple[Any, dict[str, str]]] = [
+        ("hi", {"content": "hi"}),
+        ("", {"content": ""}),
+        ({"content": "hi"}, {"content": "hi"}),
+        ({"content": None}, {"content": ""}),
+        ({"role": "assistant"}, {"content": ""}),
+        ({"content": "a", "tool_calls": []}, {"content": "a"}),
+        ({"content": "a", "tool_calls": None}, {"content": "a"}),
+        ({"content": "a", "other": 1}, {"content": "a"}),
+        ({"content": "a", "reasoning_content": "b"}, {"content": "a", "reasoning_content": "b"}),
+        ({"content": "a", "reasoning_content": ""}, {"content": "a"}),
+        ("x\ud800y", {"content": "x?y"}),
+        ({"content": "\udfff"}, {"content": "?"}),
+    ]
+    for action, expected in cases:
+        assert normalize_action(action) == {"role": "assistant", **expected}, action
 
 
-@pytest.mark.parametrize(
-    ("action", "text"),
-    [
+def test_what_is_no_assistant_message_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (None, "an action is an assistant message or a str, got NoneType: None"),
         (3, "an action is an assistant message or a str, got int: 3"),
         ([], "an action is an assistant message or a str, got list: []"),
@@ -63,17 +58,16 @@ def test_normalize_action_table(action: object, expected: object) -> None:
         ({"content": ["a"]}, "an action's content is a str or None, got list: ['a']"),
         ({"content": "", "tool_calls": "f()"}, "tool_calls is a list of calls, got 'f()'"),
         ({"content": "", "tool_calls": {"a": 1}}, "tool_calls is a list of calls, got {'a': 1}"),
-    ],
-)
-def test_normalize_action_refuses_what_is_no_assistant_message(action: object, text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        normalize_action(action)
-    assert str(caught.value) == text
+    ]
+    for action, text in cases:
+        with subtests.test(action=action):
+            with pytest.raises(UsageError) as caught:
+                normalize_action(action)
+            assert str(caught.value) == text
 
 
-@pytest.mark.parametrize(
-    ("given_ids", "expected"),
-    [
+def test_call_ids_become_different() -> None:
+    cases: list[tuple[list[Any], list[str]]] = [
         (["a", "b"], ["a", "b"]),
         (["a", "a", "a"], ["a", "a#1", "a#2"]),
         (["a", "a", "a#1"], ["a", "a#2", "a#1"]),
@@ -82,23 +76,19 @@ def test_normalize_action_refuses_what_is_no_assistant_message(action: object, t
         ([None, "call_0"], ["call_1", "call_0"]),
         (["call", "call"], ["call", "call_1"]),
         (["\ud800", "?"], ["?", "?#1"]),
-    ],
-)
-def test_call_ids_become_different(given_ids: list[object], expected: list[str]) -> None:
-    message = normalize_action({"content": "", "tool_calls": [call(i) for i in given_ids]})
-    assert ids(message) == expected
+    ]
+    for given_ids, expected in cases:
+        message = normalize_action({"content": "", "tool_calls": [call(i) for i in given_ids]})
+        assert ids(message) == expected, given_ids
 
 
-@pytest.mark.parametrize("raw", [3, None, "f()", [], {"id": "x"}, {"function": "f"}])
-def test_what_is_no_call_becomes_a_call_with_an_error(raw: object) -> None:
+def only_call(raw: object) -> Any:
     (entry,) = normalize_action({"content": "", "tool_calls": [raw]})["tool_calls"]
-    assert entry["error"] == f"not a tool call: {raw!r}"
-    assert entry["function"] == {"name": "", "arguments": ""}
+    return entry
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
+def test_arguments_become_json_text() -> None:
+    cases: list[tuple[Any, str]] = [
         ({"a": "ä"}, '{"a": "ä"}'),
         ('{"a": 1}', '{"a": 1}'),
         ("{", "{"),
@@ -107,27 +97,24 @@ def test_what_is_no_call_becomes_a_call_with_an_error(raw: object) -> None:
         ({"a": "\ud800"}, '{"a": "?"}'),
         ('{"a": "\udc00"}', '{"a": "?"}'),
         ({"a": {1, 2}}, '{"a": "{1, 2}"}'),
-    ],
-)
-def test_arguments_become_json_text(arguments: object, text: str) -> None:
-    (entry,) = normalize_action({"tool_calls": [call("x", "f", arguments)]})["tool_calls"]
-    assert entry["function"]["arguments"] == text
-    assert "error" not in entry
+    ]
+    for arguments, text in cases:
+        entry = only_call(call("x", "f", arguments))
+        assert (entry["function"]["arguments"], "error" in entry) == (text, False)
 
 
-def test_arguments_that_are_no_json_become_the_calls_error() -> None:
-    (entry,) = normalize_action({"tool_calls": [call("x", "f", {(1, 2): 3})]})["tool_calls"]
-    assert entry["error"].startswith("its arguments are not JSON: keys must be str")
+def test_what_is_no_call_or_no_json_becomes_a_call_with_an_error() -> None:
+    for raw in (3, None, "f()", [], {"id": "x"}, {"function": "f"}):
+        entry = only_call(raw)
+        assert entry["error"] == f"not a tool call: {raw!r}"
+        assert entry["function"] == {"name": "", "arguments": ""}
     circular: list[object] = []
     circular.append(circular)
-    (entry,) = normalize_action({"tool_calls": [call("x", "f", circular)]})["tool_calls"]
-    assert entry["error"] == "its arguments are not JSON: Circular reference detected"
-
-
-def test_an_entrys_error_is_kept() -> None:
+    told = "its arguments are not JSON: "
+    assert only_call(call("x", "f", {(1, 2): 3}))["error"].startswith(f"{told}keys must be str")
+    assert only_call(call("x", "f", circular))["error"] == f"{told}Circular reference detected"
     broken = {**call("x"), "error": "no closing tag"}
-    (entry,) = normalize_action({"content": "", "tool_calls": [broken]})["tool_calls"]
-    assert entry == broken
+    assert only_call(broken) == broken
 
 
 def test_normalize_action_does_not_change_what_it_was_given() -> None:
@@ -179,3 +166,14 @@ def test_normalize_action_keeps_every_call_and_is_idempotent(
 def test_different_ids_are_left_alone(given_ids: list[str]) -> None:
     message = normalize_action({"content": "", "tool_calls": [call(i) for i in given_ids]})
     assert ids(message) == given_ids
+
+
+def test_answers_stand_between_tags() -> None:
+    cases = {
+        "It is <answer>7</answer>.": ["7"],
+        "<answer>1</answer><ANSWER> 2\n</Answer>": ["1", " 2\n"],
+        "<answer>a<answer>b</answer>c</answer>": ["a<answer>b"],
+        "</answer><answer>7": [],
+        "7": [],
+    }
+    assert {response: list(tagged_answers(response)) for response in cases} == cases

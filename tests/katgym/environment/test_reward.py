@@ -1,4 +1,4 @@
-"""Rubrics combine scores by the formula, and a reward that is unknown is never a 0."""
+"""Rubrics combine scores by the formula; an unknown reward is never a 0; the failure table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import katgym
-from katgym.environment.failure import FAILURE_TABLE, FailureKind
+from katgym.environment.failure import FAILURE_TABLE, FailureKind, RolloutStatus, failure_kind
 from katgym.environment.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
 from katgym.errors import InfrastructureError, UnknownNameError, UsageError
 from katgym.testing import EchoEnv
@@ -51,17 +51,10 @@ def test_value_is_gates_times_the_weighted_sum() -> None:
     assert (reward.is_valid, reward.failure_kind, reward.reason) == (True, None, "")
 
 
-def test_a_closed_gate_voids_and_the_rest_is_still_scored() -> None:
+def test_a_closed_gate_voids_and_what_has_no_score_is_worth_0() -> None:
     reward = scored(constant("gate", 0, is_gate=True), constant("a", 3.0))
-    assert reward.value == 0.0
-    assert reward.components["a"].score == 3.0
-
-
-def test_gates_alone_leave_nothing_to_multiply() -> None:
+    assert (reward.value, reward.components["a"].score) == (0.0, 3.0)
     assert scored(constant("gate", 1.0, is_gate=True)).value == 0.0
-
-
-def test_an_empty_rubric_scores_zero() -> None:
     assert scored() == Reward(value=0.0)
 
 
@@ -84,48 +77,40 @@ def test_async_scorers_are_awaited() -> None:
     assert scored(Scorer(name="slow", fn=slow)).value == 0.75
 
 
-@pytest.mark.parametrize(
-    ("item", "reason"),
-    [
+def test_a_scorers_bug_makes_the_reward_invalid() -> None:
+    cases = [
         (raising(ValueError("bad")), "broken: ValueError: bad"),
         (raising(TimeoutError()), "broken: TimeoutError: "),
         (constant("s", math.nan), "s: returned nan, not a finite number"),
         (constant("s", math.inf), "s: returned inf, not a finite number"),
         (constant("s", "high"), "s: ValueError: could not convert string to float: 'high'"),
-        (
-            constant("s", None),
-            "s: TypeError: float() argument must be a string or a real number, not 'NoneType'",
-        ),
+        (constant("s", None), "s: TypeError: float() argument must be a string or a real number,"
+                              " not 'NoneType'"),
         (constant("s", 10**400), "s: OverflowError: int too large to convert to float"),
         (constant("s", 1e308, weight=10.0), "the scores add up to inf, not a finite number"),
-    ],
-)
-def test_a_scorers_bug_makes_the_reward_invalid(item: Scorer, reason: str) -> None:
-    reward = scored(constant("before", 1.0), item)
-    assert reward == Reward.invalid(FailureKind.SCORER_ERROR, reason)
-    assert reward.value is None
-    assert math.isnan(reward.value_or_nan())
+    ]  # fmt: skip
+    found = [scored(constant("before", 1.0), item) for item, _ in cases]
+    assert found == [Reward.invalid(FailureKind.SCORER_ERROR, reason) for _, reason in cases]
+    assert found[0].value is None and math.isnan(found[0].value_or_nan())
 
 
-@pytest.mark.parametrize("kind", FailureKind)
-def test_scoring_failures_follow_the_table(kind: FailureKind) -> None:
-    reward = scored(constant("before", 1.0), raising(ScoringFailure("why", kind=str(kind))))
-    assert (reward.failure_kind, reward.reason) == (kind, "broken: why")
-    if FAILURE_TABLE[kind].is_counted:
-        assert (reward.value, reward.is_valid) == (0.0, True)
-    else:
-        assert (reward.value, reward.is_valid) == (None, False)
+def test_scoring_failures_follow_the_table() -> None:
+    rewards = {
+        kind: scored(constant("before", 1.0), raising(ScoringFailure("why", kind=str(kind))))
+        for kind in FailureKind
+    }
+    for kind, reward in rewards.items():
+        value = 0.0 if FAILURE_TABLE[kind].is_counted else None
+        found = (reward.failure_kind, reward.reason, reward.value, reward.is_valid)
+        assert found == (kind, "broken: why", value, value is not None)
+    gone = scored(raising(InfrastructureError("gone", kind="made_up")))
+    assert gone == Reward.invalid(FailureKind.INFRASTRUCTURE_ERROR, "broken: gone")
 
 
-def test_infrastructure_errors_in_a_scorer_are_never_a_zero() -> None:
-    reward = scored(raising(InfrastructureError("gone", kind="made_up")))
-    assert reward == Reward.invalid(FailureKind.INFRASTRUCTURE_ERROR, "broken: gone")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
-def test_stopping_the_program_is_no_scorer_error(error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        asyncio.run(Rubric([raising(error)]).score(ENV))
+def test_stopping_the_program_is_no_scorer_error() -> None:
+    for error in (KeyboardInterrupt(), asyncio.CancelledError()):
+        with pytest.raises(type(error)):
+            asyncio.run(Rubric([raising(error)]).score(ENV))
 
 
 def test_marked_methods_are_collected_with_overrides() -> None:
@@ -156,53 +141,31 @@ def test_marked_methods_are_collected_with_overrides() -> None:
     ]
 
 
-def test_scorers_called_alike_are_refused() -> None:
+def test_what_makes_no_rubric_and_no_reward_is_refused(subtests: pytest.Subtests) -> None:
     with pytest.raises(UsageError, match=r"^scorer 'a' occurs twice in one rubric$"):
         Rubric([constant("a", 1), constant("b", 1), constant("a", 1)])
-
-
-def test_a_gate_has_no_weight() -> None:
     with pytest.raises(UsageError, match=r"^a gate has no weight, got weight=0\.5$"):
         scorer(gate=True, weight=0.5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "a valid reward has a finite value, got None"),
         ({"value": math.nan}, "a valid reward has a finite value, got nan"),
         ({"value": math.inf}, "a valid reward has a finite value, got inf"),
         ({"value": 0.0, "is_valid": False}, "an invalid reward has value None, got 0.0"),
-    ],
-)
-def test_reward_refuses_what_contradicts_itself(fields: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        Reward(**fields)
-    assert str(caught.value) == text
+    ]
+    for fields, text in cases:
+        with subtests.test(fields=fields), pytest.raises(UsageError, match=f"^{text}$"):
+            Reward(**fields)
 
 
-@pytest.mark.parametrize(
-    "reward",
-    [
-        Reward(value=0.5, components={"a": Component(score=0.5, weight=2, is_gate=False)}),
-        Reward(value=0.0, failure_kind=FailureKind.MAX_TURNS),
-        Reward.invalid(FailureKind.SANDBOX_ERROR, "gone"),
-    ],
-)
-def test_reward_round_trips_through_json(reward: Reward) -> None:
-    assert msgspec.convert(json.loads(json.dumps(reward.to_json())), Reward) == reward
-
-
-def test_numbers_of_numpy_become_plain_ones() -> None:
+def test_rewards_are_read_back_with_plain_numbers() -> None:
     component = Component(score=np.float64(0.5), weight=np.float32(2.0))
     reward = Reward(value=np.float64(1.0), components={"a": component})
     numbers = (reward.value, component.score, component.weight)
     assert [type(number) for number in numbers] == [float, float, float]
-    assert msgspec.convert(reward.to_json(), Reward) == reward
-
-
-def test_reward_json_shape() -> None:
-    assert Reward.invalid(FailureKind.SANDBOX_ERROR, "gone").to_json() == {
+    invalid = Reward.invalid(FailureKind.SANDBOX_ERROR, "gone")
+    for one in (reward, Reward(value=0.0, failure_kind=FailureKind.MAX_TURNS), invalid):
+        assert msgspec.convert(json.loads(json.dumps(one.to_json())), Reward) == one
+    assert invalid.to_json() == {
         "value": None,
         "components": {},
         "is_valid": False,
@@ -226,3 +189,48 @@ def test_success_refuses_what_no_reward_can_reach():
         katgym.Success(threshold=float("nan"))
     with pytest.raises(UnknownNameError, match=r"headline 'mean'.*mean_reward"):
         katgym.Success(headline="mean")
+
+
+# ---- failures
+
+
+# kind -> cause, is_retried, is_graded, is_counted
+EXPECTED = {
+    "max_turns": ("policy", False, True, True),
+    "max_tokens": ("policy", False, True, True),
+    "context_length": ("policy", False, True, True),
+    "episode_timeout": ("policy", False, True, True),
+    "verifier_timeout": ("policy", False, False, True),
+    "policy_unavailable": ("infrastructure", True, False, False),
+    "policy_timeout": ("infrastructure", True, False, False),
+    "policy_bad_response": ("infrastructure", True, False, False),
+    "policy_no_logprobs": ("infrastructure", False, False, False),
+    "policy_rejected": ("infrastructure", False, False, False),
+    "env_timeout": ("infrastructure", True, False, False),
+    "sandbox_error": ("infrastructure", True, False, False),
+    "verifier_unavailable": ("infrastructure", True, False, False),
+    "infrastructure_error": ("infrastructure", True, False, False),
+    "env_error": ("bug", False, False, False),
+    "scorer_error": ("bug", False, False, False),
+    "policy_bug": ("bug", False, False, False),
+    "cancelled": ("user", False, False, False),
+}
+
+
+def test_table_holds_every_kind_and_what_was_decided() -> None:
+    table = {
+        str(kind): (rule.cause, rule.is_retried, rule.is_graded, rule.is_counted)
+        for kind, rule in FAILURE_TABLE.items()
+    }
+    assert table == EXPECTED
+    assert set(FAILURE_TABLE) == set(FailureKind)
+
+
+def test_only_what_the_policy_did_counts() -> None:
+    for kind, rule in FAILURE_TABLE.items():
+        assert rule.is_counted == (rule.cause == "policy"), kind
+        assert not (rule.is_counted and rule.is_retried), kind
+        assert not rule.is_graded or rule.is_counted, kind
+    assert failure_kind("sandbox_error") is FailureKind.SANDBOX_ERROR
+    assert failure_kind("my_plugins_own") is FailureKind.INFRASTRUCTURE_ERROR
+    assert [str(s) for s in RolloutStatus] == ["terminated", "truncated", "failed", "cancelled"]

@@ -151,10 +151,7 @@ def expected_stages(kinds: list[str]) -> list[int]:
     return stages
 
 
-@settings(
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(KINDS, IDS, st.integers(1, 8))
 def test_any_mix_gets_one_result_per_call_in_order(
     kinds: list[str], given_ids: list[str | None], cap: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import warnings
 from dataclasses import dataclass
@@ -81,30 +82,24 @@ def test_samples_are_members_valid_unicode_and_varied() -> None:
     assert {len(m) for m in lists} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("make", [Messages, lambda seed: AssistantMessage(EchoEnv().tools, seed)])
-def test_samples_repeat_by_seed(make: Any) -> None:
-    one, two, other = make(seed=3), make(seed=3), make(seed=4)
-    draws = [[space.sample() for _ in range(20)] for space in (one, two, other)]
-    assert draws[0] == draws[1] != draws[2]
-    one.seed(7)
-    two.seed(7)
-    assert one.sample() == two.sample()
+def test_samples_repeat_by_seed_and_take_no_mask() -> None:
+    for make in (Messages, functools.partial(AssistantMessage, EchoEnv().tools)):
+        one, two, other = make(seed=3), make(seed=3), make(seed=4)
+        draws = [[space.sample() for _ in range(20)] for space in (one, two, other)]
+        assert draws[0] == draws[1] != draws[2]
+        one.seed(7)
+        two.seed(7)
+        assert one.sample() == two.sample()
+    without_tools = AssistantMessage(seed=1)
+    assert all("tool_calls" not in without_tools.sample() for _ in range(20))
+    masked: list[dict[str, Any]] = [{"mask": 1}, {"probability": 1}]
+    for options in masked:
+        with pytest.raises(ValueError, match="takes no mask and no probability"):
+            Messages().sample(**options)
 
 
-def test_sampling_without_tools_draws_texts() -> None:
-    space = AssistantMessage(seed=1)
-    assert all("tool_calls" not in space.sample() for _ in range(20))
-
-
-@pytest.mark.parametrize("options", [{"mask": 1}, {"probability": 1}])
-def test_sample_takes_no_mask(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="takes no mask and no probability"):
-        Messages().sample(**options)
-
-
-@pytest.mark.parametrize(
-    ("value", "is_member"),
-    [
+def test_members_are_lists_of_messages_or_actions() -> None:
+    lists: list[tuple[object, bool]] = [
         ([], True),
         ((), True),
         ([user("hi ∞")], True),
@@ -118,16 +113,10 @@ def test_sample_takes_no_mask(options: dict[str, Any]) -> None:
         (user("hi"), False),
         (None, False),
         (3, False),
-    ],
-)
-def test_messages_contains(value: object, is_member: bool) -> None:
-    assert Messages().contains(value) is is_member
-    assert (value in Messages()) is is_member
-
-
-@pytest.mark.parametrize(
-    ("value", "is_member"),
-    [
+    ]
+    found = [(value, Messages().contains(value), value in Messages()) for value, _ in lists]
+    assert found == [(value, is_member, is_member) for value, is_member in lists]
+    actions: list[tuple[object, bool]] = [
         ("hi", True),
         ("", True),
         (SURROGATE, False),
@@ -142,19 +131,14 @@ def test_messages_contains(value: object, is_member: bool) -> None:
         ([assistant("a")], False),
         (None, False),
         (b"a", False),
-    ],
-)
-def test_assistant_message_contains(value: object, is_member: bool) -> None:
-    assert AssistantMessage().contains(value) is is_member
+    ]
+    assert [(value, AssistantMessage().contains(value)) for value, _ in actions] == actions
 
 
-def test_jsonable_round_trip() -> None:
+def test_spaces_are_compared_printed_and_written_as_json() -> None:
     space = Messages(seed=0)
     samples = [space.sample() for _ in range(5)]
     assert space.from_jsonable(space.to_jsonable(samples)) == samples
-
-
-def test_equality_and_repr() -> None:
     tools = EchoEnv().tools
     assert Messages() == Messages(seed=3)
     assert Messages() != AssistantMessage()

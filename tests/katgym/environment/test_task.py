@@ -27,27 +27,16 @@ def test_sha256_is_that_of_the_canonical_json() -> None:
     assert task.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_sha256_ignores_id_split_and_key_order_but_no_content() -> None:
+def test_sha256_is_of_content_alone_and_of_json_alone() -> None:
     task = Task(task_id="a", prompt="p", answer="x", data={"a": 1, "b": 2})
     same = Task(task_id="b", prompt="p", answer="x", data={"b": 2, "a": 1}, split="test")
-    assert task.sha256 == same.sha256
+    assert task.sha256 == same.sha256 == pickle.loads(pickle.dumps(task)).sha256
     changes = ({"prompt": "q"}, {"answer": None}, {"data": {"a": 1, "b": 3}})
     for change in changes:
         assert dataclasses.replace(task, **change).sha256 != task.sha256
-
-
-def test_sha256_of_what_is_no_json_names_the_task() -> None:
+    assert len(Task(task_id="a", prompt="\ud800").sha256) == 64
     with pytest.raises(UsageError, match=r"task 'a' holds a value that is not JSON.*set"):
         _ = Task(task_id="a", data={"x": {1}}).sha256
-
-
-def test_sha256_takes_lone_surrogates() -> None:
-    assert len(Task(task_id="a", prompt="\ud800").sha256) == 64
-
-
-def test_task_pickles() -> None:
-    task = Task(task_id="a", prompt="p", data={"a": [1]})
-    assert task.sha256 == pickle.loads(pickle.dumps(task)).sha256
 
 
 def test_task_set_by_index_id_and_order() -> None:
@@ -56,10 +45,7 @@ def test_task_set_by_index_id_and_order() -> None:
     assert len(tasks) == 3
     assert tasks.get("b") is tasks[1] is tasks[-2]
     assert [t.task_id for t in tasks[1:]] == ["b", "c"]
-
-
-def test_task_set_stamps_its_split_on_its_tasks() -> None:
-    assert [t.split for t in TaskSet([Task(task_id="a")], split="test")] == ["test"]
+    assert [t.split for t in tasks] == ["test"] * 3
     assert TaskSet([Task(task_id="a", split="test")], split="test").get("a").split == "test"
 
 
@@ -83,35 +69,24 @@ def test_procedural_tasks_depend_on_split_and_index_only() -> None:
     assert {t.sha256 for t in one} & {t.sha256 for t in squares(split="test")} == set()
 
 
-def test_procedural_ids() -> None:
+def test_procedural_tasks_have_ids_by_index_and_are_lazy(subtests: pytest.Subtests) -> None:
     tasks = squares(prefix="L1-", split="test")
-    assert tasks[7].task_id == "L1-test-000007"
-    assert tasks[7].split == "test"
+    assert (tasks[7].task_id, tasks[7].split) == ("L1-test-000007", "test")
     assert tasks.get("L1-test-000007") == tasks[7]
     assert squares(size=10**7).get("train-1234567").task_id == "train-1234567"
-
-
-@pytest.mark.parametrize(
-    "task_id",
-    ["test-000020", "train-000001", "test-1", "test-0000001", "test-٠٠٠٠٠١", "test-000001 ", ""],
-)
-def test_procedural_get_refuses_other_ids(task_id: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        squares(split="test").get(task_id)
-    assert str(caught.value) == (
-        f"unknown task id {task_id!r} in split 'test'. Known: 'test-000000' to 'test-000019'."
-    )
-
-
-@pytest.mark.parametrize("index", [20, -21])
-def test_procedural_index_out_of_range(index: int) -> None:
-    with pytest.raises(IndexError, match=rf"task index {index} is outside 0\.\.19"):
-        squares()[index]
-
-
-def test_procedural_set_is_lazy() -> None:
     assert len(squares(size=10**12)) == 10**12
     assert squares(size=10**12)[10**12 - 1].task_id == "train-999999999999"
+    others = ["test-000020", "train-000001", "test-1", "test-0000001", "test-٠٠٠٠٠١",
+              "test-000001 ", ""]  # fmt: skip
+    known = "in split 'test'. Known: 'test-000000' to 'test-000019'."
+    for task_id in others:
+        with subtests.test(task_id=task_id):
+            with pytest.raises(UnknownNameError) as caught:
+                squares(split="test").get(task_id)
+            assert str(caught.value) == f"unknown task id {task_id!r} {known}"
+    for index in (20, -21):
+        with pytest.raises(IndexError, match=rf"task index {index} is outside 0\.\.19"):
+            squares()[index]
 
 
 def test_splits_that_are_told_share_no_prompt_and_what_cannot_be_split_is_an_error() -> None:

@@ -51,64 +51,52 @@ def play(env: katgym.Env, task_id: str, calls: list[tuple[str, dict[str, int]]])
     return asyncio.run(katgym.run_rollout(env, script, seed=0, task_id=task_id))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"type": "function", "function": {"name": "add", "description": "It adds.",
-                                          "parameters": ADD}},
-        {"type": "function", "name": "add", "description": "It adds.", "parameters": ADD},
-        {"name": "add", "description": "It adds.", "inputSchema": ADD},
-        {"name": "add", "description": "It adds.", "input_schema": ADD},
-    ],
-    ids=["openai", "responses", "mcp", "anthropic"],
-)  # fmt: skip
-def test_every_description_of_a_function_makes_the_same_tool(spec: dict[str, Any]) -> None:
-    made = Tool.from_schema(spec, lambda a, b: a + b, timeout_s=2)
-    assert made.to_mcp() == {"name": "add", "description": "It adds.", "inputSchema": ADD}
-    assert (made.source_name, made.timeout_s, made.parallel) == ("add", 2, False)
-    assert made.argument_error({"a": 1}) == "'b' is a required property"
-    assert made.fn(**made.convert({"a": 1, "b": 2})) == 3
-
-
-def test_a_description_may_have_no_parameters() -> None:
+def test_every_description_of_a_function_makes_the_same_tool(subtests: pytest.Subtests) -> None:
+    told = {"name": "add", "description": "It adds."}
+    specs: dict[str, dict[str, Any]] = {
+        "openai": {"type": "function", "function": {**told, "parameters": ADD}},
+        "responses": {"type": "function", **told, "parameters": ADD},
+        "mcp": {**told, "inputSchema": ADD},
+        "anthropic": {**told, "input_schema": ADD},
+    }
+    for name, spec in specs.items():
+        with subtests.test(form=name):
+            made = Tool.from_schema(spec, lambda a, b: a + b, timeout_s=2)
+            assert made.to_mcp() == {"name": "add", "description": "It adds.", "inputSchema": ADD}
+            assert (made.source_name, made.timeout_s, made.parallel) == ("add", 2, False)
+            assert made.argument_error({"a": 1}) == "'b' is a required property"
+            assert made.fn(**made.convert({"a": 1, "b": 2})) == 3
     assert Tool.from_schema({"name": "now"}, lambda: "noon").argument_error({}) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "mapped"),
-    [
-        ("files.read", "files_read"),
-        ("größe/x y", "gr__e_x_y"),
-        ("reset", "reset_"),
-        ("x" * 64, "x" * 64),
-        ("x" * 65, f"{'x' * 55}_9537c5fd"),
-    ],
-)
-def test_names_that_policies_cannot_call_are_mapped_and_kept(name: str, mapped: str) -> None:
-    made = Tool.from_schema({"name": name}, print)
-    assert (made.name, made.source_name) == (mapped, name)
-
-
-def test_names_that_are_long_and_alike_stay_apart() -> None:
-    long = "server." * 12
+def test_names_that_policies_cannot_call_are_mapped_and_kept() -> None:
+    names = {
+        "files.read": "files_read",
+        "größe/x y": "gr__e_x_y",
+        "reset": "reset_",
+        "x" * 64: "x" * 64,
+        "x" * 65: f"{'x' * 55}_9537c5fd",
+    }
+    made = [Tool.from_schema({"name": name}, print) for name in names]
+    assert {one.source_name: one.name for one in made} == names
+    long = "server." * 12  # what is long and alike stays apart
     made = [Tool.from_schema({"name": long + end}, print) for end in ("read", "write")]
     assert len(katgym.tools_by_name(made)) == 2
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
+def test_what_describes_no_tool_is_refused(subtests: pytest.Subtests) -> None:
+    typed = {"type": "object", "properties": 3}
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"inputSchema": ADD}, "a tool's description has a 'name'"),
         ({"name": ""}, "a tool's description has a 'name'"),
         ({"function": "add"}, "a tool's description has a 'name'"),
         ({"name": "f", "parameters": {"type": "string"}}, "tool 'f': its JSON Schema is of type"),
         ({"name": "f", "parameters": [1]}, "tool 'f': its JSON Schema is of type"),
-        ({"name": "f", "parameters": {"type": "object", "properties": 3}}, "no valid JSON Schema"),
-    ],
-)
-def test_what_describes_no_tool_is_refused(spec: dict[str, Any], text: str) -> None:
-    with pytest.raises(katgym.UsageError, match=text):
-        Tool.from_schema(spec, print)
+        ({"name": "f", "parameters": typed}, "no valid JSON Schema"),
+    ]
+    for spec, text in cases:
+        with subtests.test(spec=spec), pytest.raises(katgym.UsageError, match=text):
+            Tool.from_schema(spec, print)
 
 
 def test_a_tasks_tools_are_offered_called_and_recorded() -> None:

@@ -127,19 +127,14 @@ def test_a_run_is_continued_with_another_number_of_workers(tmp_path: Path) -> No
     assert played(out) == played(tmp_path / "all")
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (["--policy", "oracle", "--workers", "-1"], "num_workers is >= 0, got -1"),
-        (["--policy", "oracle", "--workers", "two"], "--workers"),
-    ],
-)
 def test_wrong_numbers_of_workers_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", *ENVS, *options, "--out", str(tmp_path / "run")]) == 2
-    assert text in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "run").exists()
+    for number, text in {"-1": "num_workers is >= 0, got -1", "two": "--workers"}.items():
+        options = ["--policy", "oracle", "--workers", number, "--out", str(tmp_path / "run")]
+        assert main(["eval", *ENVS, *options]) == 2
+        assert text in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "run").exists()
 
 
 # ---- killing and stopping, with an env that takes its time

@@ -15,10 +15,7 @@ from typing import Any
 import pytest
 
 from katgym import FailureKind, Rollout, RolloutStatus
-from katgym.evaluation.leaderboard.every_eval_ever import (
-    ExportInfo,
-    write_every_eval_ever,
-)
+from katgym.evaluation.leaderboard.every_eval_ever import ExportInfo, write_every_eval_ever
 from katgym.evaluation.statistics.summary import RunSummary, summarize
 
 Make = Callable[..., Rollout]
@@ -167,7 +164,9 @@ def test_samples_are_the_scored_rollouts(make_line: Make, tmp_path: Path) -> Non
     assert "seed" not in rows[4]["metadata"]
 
 
-def test_files_stand_where_the_datastore_wants_them(make_line: Make, tmp_path: Path) -> None:
+def test_files_stand_where_the_datastore_wants_them_and_are_the_same_again(
+    make_line: Make, tmp_path: Path
+) -> None:
     log, rows, _ = _export(make_line, tmp_path)
     detail = log["detailed_evaluation_results"]
     uuid4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -178,40 +177,24 @@ def test_files_stand_where_the_datastore_wants_them(make_line: Make, tmp_path: P
     assert detail["total_rows"] == len(rows)
     assert detail["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
     assert samples.with_name(samples.name.replace("_samples.jsonl", ".json")).exists()
-
-
-def test_same_run_gives_the_same_files(make_line: Make, tmp_path: Path) -> None:
-    _export(make_line, tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*.json*")}
     _export(make_line, tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.json*")} == before
     assert len(before) == 4
 
 
-def test_env_without_score_is_an_error_and_nothing_is_written(
-    make_line: Make, tmp_path: Path
+def test_what_cannot_be_exported_is_an_error_and_nothing_is_written(
+    make_line: Make, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     lines = [make_line("a", 1.0), make_line("a", None, env_id="katgym/Zzz-v0")]
     with pytest.raises(ValueError, match=r"env 'katgym/Zzz-v0' has no rollout with a valid reward"):
         write_every_eval_ever(tmp_path, lines, summarize(lines), INFO)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_lines_and_summary_must_be_of_one_run(make_line: Make, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="env 'katgym/Toy-v0' of the rollouts is not in the summ"):
         write_every_eval_ever(tmp_path, [make_line()], RunSummary(envs={}), INFO)
-
-
-@pytest.mark.parametrize("model_id", ["gpt-4o", "a/", "../x", "a/b/../c", "data/x", "unknown/x"])
-def test_model_id_must_name_folders(model_id: str) -> None:
-    with pytest.raises(ValueError, match="is no 'developer/model' such as 'Qwen/Qwen3-8B'"):
-        ExportInfo(
-            model_id=model_id,
-            organization="o",
-            evaluator_relationship="other",
-            timestamp_s=0,
-            katgym_version="0",
-        )
+    assert list(tmp_path.iterdir()) == []
+    for model_id in ("gpt-4o", "a/", "../x", "a/b/../c", "data/x", "unknown/x"):
+        with subtests.test(id=model_id), pytest.raises(ValueError, match="no 'developer/model'"):
+            replace(INFO, model_id=model_id)
 
 
 def _validator() -> Path:

@@ -1,16 +1,18 @@
-"""Ranks that intervals leave open; only equal task sets stand in one order."""
+"""Leaderboards: ranks that intervals leave open, tables, Markdown, and the page."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from html_page import Page
 from rich.console import Console
 
-from katgym.environment.reward import Component, Reward
+from katgym import Success
+from katgym.environment.reward import Component, Headline, Reward
 from katgym.evaluation.leaderboard.leaderboard import (
     Leaderboard,
     LeaderboardSection,
@@ -27,11 +29,26 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
     rank_text,
 )
 from katgym.evaluation.statistics.intervals import Interval, wilson_interval
-from katgym.evaluation.statistics.summary import summarize
+from katgym.evaluation.statistics.summary import RunSummary, summarize
 from katgym.run_view.screens.leaderboard_page import leaderboard_page
 
 Make = Callable[..., dict[str, Any]]
-TOY = "katgym/Toy-v0"
+TOY, WORDS = "katgym/Toy-v0", "katgym/Words-v0"
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+def _run(name: str, summary: RunSummary, **changes: Any) -> LeaderboardEntry:
+    """Return a run whose envs have version 1.0 and tasks `aa`."""
+    lock = EnvLock(plugin_version="1.0", tasks_sha256="aa")
+    fields = {
+        "policy": f"vllm:http://host#{name}",
+        "date": "2026-03-01",
+        "katgym_version": "0.1.0",
+        "sampling": {"temperature": 0.6},
+        "env_locks": dict.fromkeys(summary.envs, lock),
+        **changes,
+    }
+    return LeaderboardEntry(run_name=name, summary=summary, **fields)
 
 
 def _entry(
@@ -43,7 +60,8 @@ def _entry(
     tasks: str = "aa",
     seed: int = 7,
     num_tasks: int = 40,
-    **lock: Any,
+    plugin_version: str = "1.0",
+    **more: Any,
 ) -> LeaderboardEntry:
     """Return a run with one attempt at each task, of which the first succeed."""
     lines = [
@@ -51,18 +69,8 @@ def _entry(
         for env_id in envs
         for i in range(num_tasks)
     ]
-    return LeaderboardEntry(
-        run_name=name,
-        policy=f"vllm:http://host#{name}",
-        date="2026-03-01",
-        katgym_version="0.1.0",
-        sampling={"temperature": 0.6},
-        env_locks={
-            env_id: EnvLock(plugin_version=lock.get("plugin_version", "1.0"), tasks_sha256=tasks)
-            for env_id in envs
-        },
-        summary=summarize(lines, **{k: v for k, v in lock.items() if k != "plugin_version"}),
-    )
+    lock = EnvLock(plugin_version=plugin_version, tasks_sha256=tasks)
+    return _run(name, summarize(lines, **more), env_locks=dict.fromkeys(envs, lock))
 
 
 def _names(section: LeaderboardSection) -> list[list[tuple[str, str]]]:
@@ -82,11 +90,8 @@ def test_orders_by_value_with_the_ranks_that_intervals_leave_open(make_line: Mak
     assert _names(board.sections[0]) == [[("a", "1–3"), ("b", "1–3"), ("c", "1–3"), ("d", "4")]]
     assert board.sections[0].warnings == ()
     assert board.overall is None
-
-
-def test_single_run_has_no_rank(make_line: Make) -> None:
-    board = build_leaderboard([_entry(make_line, "a", 3)])
-    assert _names(board.sections[0]) == [[("a", "–")]]
+    alone = build_leaderboard([_entry(make_line, "a", 3)])
+    assert _names(alone.sections[0]) == [[("a", "–")]]
 
 
 def test_different_task_sets_are_never_in_one_order(make_line: Make) -> None:
@@ -102,11 +107,8 @@ def test_different_task_sets_are_never_in_one_order(make_line: Make) -> None:
         " different sets do not compare.",
     )
     assert section.groups[0].label.startswith("Tasks aa")
-
-
-def test_part_of_a_task_set_is_another_set(make_line: Make) -> None:
-    runs = [_entry(make_line, "all", 40), _entry(make_line, "some", 10, num_tasks=10)]
-    assert len(build_leaderboard(runs).sections[0].groups) == 2
+    part = [_entry(make_line, "all", 40), _entry(make_line, "some", 10, num_tasks=10)]
+    assert len(build_leaderboard(part).sections[0].groups) == 2
 
 
 def test_other_differences_are_warned_about(make_line: Make) -> None:
@@ -123,8 +125,7 @@ def test_other_differences_are_warned_about(make_line: Make) -> None:
 
 
 def test_overall_weighs_envs_the_same_and_leaves_incomplete_runs_out(make_line: Make) -> None:
-    envs = (TOY, "katgym/Words-v0")
-    runs = [_entry(make_line, "a", 30, envs=envs), _entry(make_line, "b", 10)]
+    runs = [_entry(make_line, "a", 30, envs=(TOY, WORDS)), _entry(make_line, "b", 10)]
     overall = build_leaderboard(runs).overall
     assert overall is not None
     assert overall.warnings == ("b is left out: it has no result for katgym/Words-v0.",)
@@ -138,17 +139,17 @@ def test_overall_weighs_envs_the_same_and_leaves_incomplete_runs_out(make_line: 
 
 
 def test_overall_ranks_runs_of_the_same_envs_together(make_line: Make) -> None:
-    words, chess, repairs = "katgym/Words-v0", "katgym/Chess-v0", "katgym/Repairs-v0"
+    chess, repairs = "katgym/Chess-v0", "katgym/Repairs-v0"
     runs = [
-        _entry(make_line, "a", 30, envs=(TOY, words)),
-        _entry(make_line, "b", 10, envs=(TOY, words)),
+        _entry(make_line, "a", 30, envs=(TOY, WORDS)),
+        _entry(make_line, "b", 10, envs=(TOY, WORDS)),
         _entry(make_line, "a-repairs", 10, envs=(repairs,)),  # of an env that nobody weighs
     ]
     overall = build_leaderboard(runs).overall
     assert overall is not None
     assert (_names(overall), overall.warnings) == ([[("a", "1"), ("b", "2")]], ())
     assert overall.groups[0].label == ""
-    more = _entry(make_line, "c", 30, envs=(TOY, words, chess))
+    more = _entry(make_line, "c", 30, envs=(TOY, WORDS, chess))
     overall = build_leaderboard([*runs, more]).overall
     assert overall is not None
     assert [[name for name, _ in group] for group in _names(overall)] == [["a", "b"], ["c"]]
@@ -167,17 +168,7 @@ def test_mover_by_hand() -> None:
 
 
 def test_run_without_valid_rollouts_comes_last_and_unranked(make_line: Make) -> None:
-    lines = [make_line(f"t{i}", None) for i in range(40)]
-    broken = _entry(make_line, "broken", 0)
-    broken = LeaderboardEntry(
-        run_name="broken",
-        policy="p",
-        date="2026-03-01",
-        katgym_version="0.1.0",
-        sampling={},
-        env_locks=broken.env_locks,
-        summary=summarize(lines),
-    )
+    broken = _run("broken", summarize([make_line(f"t{i}", None) for i in range(40)]))
     board = build_leaderboard([broken, _entry(make_line, "a", 0), _entry(make_line, "b", 40)])
     assert _names(board.sections[0]) == [[("b", "1"), ("a", "2"), ("broken", "–")]]
     assert "40" in _table(board)
@@ -187,11 +178,7 @@ def test_a_policy_that_voids_what_it_cannot_solve_is_shown_to(make_line: Make) -
     solved = [make_line(f"t{i}", 1.0) for i in range(30)]
     honest = [*solved, *(make_line(f"t{i}", 0.0) for i in range(30, 40))]
     voiding = [*solved, *(make_line(f"t{i}", None) for i in range(30, 40))]
-    plain = _entry(make_line, "honest", 0)
-    entries = [
-        replace(plain, run_name="honest", summary=summarize(honest)),
-        replace(plain, run_name="voiding", summary=summarize(voiding)),
-    ]
+    entries = [_run("honest", summarize(honest)), _run("voiding", summarize(voiding))]
     board = build_leaderboard(entries)
     assert _names(board.sections[0]) == [[("voiding", "1"), ("honest", "2")]]
     columns = detail_columns(board, board.sections[0].groups[0])
@@ -209,18 +196,23 @@ def test_measure_mean_reward_ranks_by_t_intervals(make_line: Make) -> None:
     assert "Success" in detail_columns(board.sections[0].measure, board.sections[0].groups[0])
 
 
+def test_a_leaderboard_of_envs_with_different_headlines_says_so(make_line: Make) -> None:
+    graded = Success(threshold=0.5, component="half", headline=Headline.MEAN_REWARD)
+    lines = [make_line(f"t{n}", n / 4) for n in range(4)]
+    lines += [make_line(f"t{n}", n / 4, env_id=WORDS, success=graded) for n in range(4)]
+    board = build_leaderboard([_run("a", summarize(lines))])
+    assert board.overall is not None
+    assert board.overall.measure is Measure.HEADLINE
+    assert board.overall.groups[0].rows[0].value == pytest.approx((0.0 + 0.375) / 2)
+    assert [section.measure for section in board.sections] == ["success_rate", "mean_reward"]
+    assert "Headline" in _table(board)
+    assert f"Success: reward at least 1; {WORDS}: half at least 0.5." in board.method
+
+
 def test_pass_k_columns_have_one_k_for_all_rows(make_line: Make) -> None:
     def entry(name: str, num_attempts: int) -> LeaderboardEntry:
         lines = [make_line(f"t{i}", float(i < 3), k) for i in range(6) for k in range(num_attempts)]
-        return LeaderboardEntry(
-            run_name=name,
-            policy="p",
-            date="2026-03-01",
-            katgym_version="0.1.0",
-            sampling={},
-            env_locks={TOY: EnvLock(plugin_version="1", tasks_sha256="aa")},
-            summary=summarize(lines),
-        )
+        return _run(name, summarize(lines))
 
     board = build_leaderboard([entry("four", 4), entry("two", 2)])
     columns = detail_columns(board.sections[0].measure, board.sections[0].groups[0])
@@ -237,15 +229,7 @@ def test_entries_are_checked(make_line: Make) -> None:
     with pytest.raises(ValueError, match=r"intervals have levels \[0.9, 0.95\]"):
         build_leaderboard([run, _entry(make_line, "b", 1, level=0.9)])
     with pytest.raises(ValueError, match="run 'x' has no lock for env 'katgym/Toy-v0'"):
-        LeaderboardEntry(
-            run_name="x",
-            policy="p",
-            date="",
-            katgym_version="0",
-            sampling={},
-            env_locks={},
-            summary=run.summary,
-        )
+        _run("x", run.summary, env_locks={})
 
 
 def test_entry_from_a_lock(make_line: Make) -> None:
@@ -276,11 +260,8 @@ def test_terminal_shows_counts_method_and_warnings(make_line: Make) -> None:
     assert "75.0%" in text
     assert "warning: The runs were made on 2 different sets of tasks." in text
     assert "Wilson score intervals" in text
-
-
-def test_comparable_runs_are_said_to_be(make_line: Make) -> None:
-    text = _table(build_leaderboard([_entry(make_line, "a", 30), _entry(make_line, "b", 3)]))
-    assert "All 2 runs played the same 40 tasks with the same env seeds." in text
+    alike = build_leaderboard([_entry(make_line, "a", 30), _entry(make_line, "b", 3)])
+    assert "All 2 runs played the same 40 tasks with the same env seeds." in _table(alike)
 
 
 def test_markdown_escapes_and_keeps_columns(make_line: Make) -> None:
@@ -305,7 +286,7 @@ def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> N
         }
         reward = Reward(value=1.0, components=parts)
         lines = [make_line(f"t{i}", 1.0, reward=reward) for i in range(3)]
-        return replace(_entry(make_line, name, 3), summary=summarize(lines))
+        return _run(name, summarize(lines))
 
     board = build_leaderboard([entry("near", 0.25), entry("far", 2.5)])
     rows = metric_rows(board.sections[0].groups[0])
@@ -316,9 +297,89 @@ def test_metrics_stand_beside_each_other_below_the_ranking(make_line: Make) -> N
     page = leaderboard_page(board)
     assert "Metrics: measured, not rewarded" in page
     assert page.count('data-label="near"') == len(rows)
+    plain = build_leaderboard([_entry(make_line, "a", 20)])
+    assert metric_rows(plain.sections[0].groups[0]) == {}
+    assert "<summary>" not in leaderboard_page(plain)
 
 
-def test_runs_without_metrics_have_no_metrics_table(make_line: Make) -> None:
-    board = build_leaderboard([_entry(make_line, "a", 20)])
-    assert metric_rows(board.sections[0].groups[0]) == {}
-    assert "<summary>" not in leaderboard_page(board)
+# ---- the page
+
+
+def _evil_board(make_line: Make, *, tasks: tuple[str, str] = ("aa", "aa"), **options: Any) -> str:
+    """Return the page of two runs of two envs, one of each of a name that does harm."""
+    entries = []
+    for name, hash_, successes in (("a", tasks[0], 8), (EVIL, tasks[1], 2)):
+        lines = [
+            make_line(f"t{i}", None if i == 9 else float(i < successes), env_id=env_id)
+            for env_id in (TOY, f"katgym/Evil{EVIL}-v0")
+            for i in range(10)
+        ]
+        summary = summarize(lines)
+        lock = EnvLock(plugin_version="1.0", tasks_sha256=hash_ * 32)
+        more = {"date": f"2026-03-0{len(entries) + 1}"}
+        entries.append(_run(name, summary, env_locks=dict.fromkeys(summary.envs, lock), **more))
+    return leaderboard_page(build_leaderboard(entries, title=f"Board {EVIL}", **options))
+
+
+def test_a_page_of_any_measure_is_safe_and_has_its_bars_inside(make_line: Make) -> None:
+    for measure in Measure:
+        text = _evil_board(make_line, measure=measure)
+        page = Page(text)
+        assert "<script" not in text and page.all("script") == []
+        policy = next(a["content"] for a in page.all("meta") if "http-equiv" in a)
+        assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+        assert page.text.count("alert(1)") >= 6
+        assert EVIL in page.text
+        numbers = re.findall(r'(?:x1|x2|cx|x)="([-0-9.]+)%"', text)
+        assert numbers and all(0 <= float(number) <= 100 for number in numbers)
+
+
+def test_a_page_needs_nothing_else_and_knows_dark_paper_and_narrow_screens(make_line: Make) -> None:
+    text = _evil_board(make_line)
+    page = Page(text)
+    for tag in ("link", "img", "iframe", "object", "embed", "image", "use", "a"):
+        assert page.all(tag) == []
+    assert not any({"src", "href"} & attrs.keys() for _, attrs in page.tags)
+    assert "url(" not in text and "@import" not in text
+    for style in ("(prefers-color-scheme: dark)", "(max-width: 1080px)", "tabular-nums"):
+        assert style in text
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+
+
+def test_tables_are_accessible(make_line: Make) -> None:
+    page = Page(_evil_board(make_line))
+    assert {attrs["scope"] for attrs in page.all("th")} == {"col", "row"}
+    assert all(attrs["aria-label"] for attrs in page.all("table"))
+    labels = [attrs["aria-label"] for attrs in page.all("svg") if attrs.get("role") == "img"]
+    assert len(labels) == 6  # two runs: overall and two envs
+    assert "Success 88.9%, 95% interval [56.5, 98.0]" in labels
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    named = [attrs["aria-labelledby"] for attrs in page.all("section")]
+    assert set(named) <= set(ids)
+    assert page.all("html") == [{"lang": "en"}]
+
+
+def test_a_page_shows_counts_and_warns_of_what_does_not_compare(make_line: Make) -> None:
+    page = Page(_evil_board(make_line))
+    assert "All 2 runs played the same 10 tasks with the same env seeds." in page.text
+    assert "Not all runs are comparable." not in page.text
+    assert "rollouts are invalid, and in no rate but" in page.text
+    assert "Wilson score intervals" in page.text
+    assert "1sandbox error 1" in page.text and "2sandbox error 2" in page.text
+    page = Page(_evil_board(make_line, tasks=("aa", "bb")))
+    warnings = [a for a in page.all("ul") if a.get("class") == "notes"]
+    assert [a["role"] for a in warnings] == ["note"] * 3
+    assert "Not all runs are comparable." in page.text
+    assert "Each set is ranked on its own" in page.text
+
+
+def test_run_without_interval_has_a_dot_and_one_without_value_none(make_line: Make) -> None:
+    def page(value: float | None) -> Page:
+        run = _run("a", summarize([make_line("only", value)]))
+        return Page(leaderboard_page(build_leaderboard([run])))
+
+    one = page(1.0)
+    assert (len(one.all("circle")), len(one.all("rect"))) == (1, 0)
+    assert "One run over 1 task." in one.text
+    assert page(None).all("svg")[0]["aria-label"] == "no valid rollouts"

@@ -107,29 +107,26 @@ def candidate(attempt: int, answer: str, problem: str = "") -> Candidate:
 # ---- the vote
 
 
-@pytest.mark.parametrize("num", [1, 2, 3, 5, 8])
-def test_votes_are_right_as_often_as_the_binomial_formula_says(num):
+def test_votes_are_right_as_often_as_the_binomial_formula_says():
     p = 0.6
-    chance = 0.0
-    for outcome in itertools.product(("right", "wrong"), repeat=num):
-        votes = [candidate(n, answer) for n, answer in enumerate(outcome)]
-        if count_votes(votes, num)[0].answer == "right":
-            num_right = outcome.count("right")
-            chance += p**num_right * (1 - p) ** (num - num_right)
-    terms = [math.comb(num, k) * p**k * (1 - p) ** (num - k) for k in range(num + 1)]
-    tie = terms[num // 2] / 2 if num % 2 == 0 else 0.0  # the first attempt decides it
-    assert chance == pytest.approx(math.fsum(terms[num // 2 + 1 :]) + tie)
+    for num in (1, 2, 3, 5, 8):
+        chance = 0.0
+        for outcome in itertools.product(("right", "wrong"), repeat=num):
+            votes = [candidate(n, answer) for n, answer in enumerate(outcome)]
+            if count_votes(votes, num)[0].answer == "right":
+                num_right = outcome.count("right")
+                chance += p**num_right * (1 - p) ** (num - num_right)
+        terms = [math.comb(num, k) * p**k * (1 - p) ** (num - k) for k in range(num + 1)]
+        tie = terms[num // 2] / 2 if num % 2 == 0 else 0.0  # the first attempt decides it
+        assert chance == pytest.approx(math.fsum(terms[num // 2 + 1 :]) + tie), num
 
 
-def test_a_tie_goes_to_the_later_retry_and_then_to_the_first_attempt():
+def test_a_tie_goes_to_the_later_retry_and_what_is_no_answer_is_left_out():
     both = [candidate(0, "a"), candidate(1, "b")]
     assert [one.attempt for one in count_votes(both, 2)] == [0, 1]
     assert [one.attempt for one in count_votes(both, 1)] == [1, 0]
     retries = [*both, candidate(2, "c"), candidate(3, "b")]
     assert [one.answer for one in count_votes(retries, 1)] == ["b", "c", "a"]
-
-
-def test_filters_drop_what_has_no_answer_or_a_problem_unless_nothing_is_left():
     empty, broken, sound = candidate(0, ""), candidate(1, "a", "no Python"), candidate(2, "b")
     assert filter_candidates([empty, broken, sound]) == [sound]
     assert filter_candidates([empty, broken]) == [broken]
@@ -229,17 +226,16 @@ def test_a_judge_outvotes_the_majority_and_is_asked_only_where_answers_differ(tm
     assert not any(word in prompt for prompt in judge.prompts for word in ("reward", "success"))
 
 
-@pytest.mark.parametrize("answer", ["the second", "BEST: 9", "BEST: 1 or BEST: 2", "BEST: 1\nNo."])
-def test_a_judge_that_names_none_leaves_it_to_the_vote_and_is_counted(tmp_path, answer):
-    policy = TalkingPolicy(by_seed(["a", "b"]))
-    scale(tmp_path, "best_of=4,judge=it", policy, judge=TalkingPolicy(lambda *_: answer, "judge"))
-    assert {(each["by"], each["num_unread"]) for each in told(tmp_path).values()} == {("vote", 1)}
-
-
-def test_judgements_are_read_strictly():
-    assert read_judgement("I compare.\nBEST: 2\n", 2) == 1
-    assert read_judgement("BEST: 0", 2) is None
-    assert read_judgement("", 2) is None
+def test_a_judge_that_names_none_leaves_it_to_the_vote_and_is_counted(tmp_path):
+    for number, answer in enumerate(
+        ("the second", "BEST: 9", "BEST: 1 or BEST: 2", "BEST: 1\nNo.")
+    ):
+        folder, judge = tmp_path / str(number), TalkingPolicy(lambda *_, a=answer: a, "judge")
+        scale(folder, "best_of=4,judge=it", TalkingPolicy(by_seed(["a", "b"])), judge=judge)
+        found = {(each["by"], each["num_unread"]) for each in told(folder).values()}
+        assert found == {("vote", 1)}, answer
+    texts = {"I compare.\nBEST: 2\n": 1, "BEST: 0": None, "": None}
+    assert {text: read_judgement(text, 2) for text in texts} == texts
 
 
 # ---- reflection
@@ -329,35 +325,35 @@ def test_criticisms_and_retries_of_an_earlier_run_are_not_played_again(tmp_path)
 # ---- the command
 
 
-@pytest.mark.parametrize(
-    ("tts", "words"),
-    [
-        ("best_of=1", "leaves nothing to choose"),
-        ("best_of=0,reflect=2", "leaves nothing to choose"),
-        ("best_of=many", "Expected `int`"),
-        ("best_of=2,best_of=3", "each part at most once"),
-        ("best_of", "its form is best_of=8"),
-        ("best_of=8,refelct=2", "Did you mean 'reflect'?"),
-        ("reflect=-1,best_of=4", "leaves nothing to choose"),
-        ("best_of=2,judge=orcale", "Did you mean 'oracle'?"),
-    ],
-)
-def test_what_is_no_tts_is_told_with_exit_code_2_and_nothing_written(tmp_path, capsys, tts, words):
-    out = tmp_path / "run"
-    command = ["eval", "katgym/Arithmetic-v1", "--policy", "oracle", "--tts", tts]
-    assert main([*command, "--out", str(out)]) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not out.exists()
-
-
-def test_the_parts_of_tts_are_read():
-    config = ScalingConfig.parse("best_of=8,judge=openai:http://h/v1#m?a=1,reflect=2,filter=false")
-    assert config == ScalingConfig(
-        best_of=8, judge="openai:http://h/v1#m?a=1", reflect=2, filter=False
-    )
-    assert config.max_episodes == 8 + 2 * 2 + 3
+def test_the_parts_of_tts_are_read_and_what_is_none_is_told(subtests):
+    cases = {
+        "best_of=1": "leaves nothing to choose",
+        "best_of=0,reflect=2": "leaves nothing to choose",
+        "best_of=many": "Expected `int`",
+        "best_of=2,best_of=3": "each part at most once",
+        "best_of": "its form is best_of=8",
+        "best_of=8,refelct=2": r"Did you mean 'reflect'\?",
+        "reflect=-1,best_of=4": "leaves nothing to choose",
+    }
+    for tts, words in cases.items():
+        with subtests.test(tts=tts), pytest.raises(UsageError, match=words):
+            EvalConfig(envs=("x",), policy="oracle", tts=tts)
     with pytest.raises(UsageError, match="best_of says of how many"):
         EvalConfig(envs=("x",), policy="oracle", tts="best_of=2", group_size=2)
+    config = ScalingConfig.parse("best_of=8,judge=openai:http://h/v1#m?a=1,reflect=2,filter=false")
+    judge = "openai:http://h/v1#m?a=1"
+    assert config == ScalingConfig(best_of=8, judge=judge, reflect=2, filter=False)
+    assert config.max_episodes == 8 + 2 * 2 + 3
+
+
+def test_wrong_tts_ends_the_command_with_exit_code_2_and_nothing_written(tmp_path, capsys):
+    out = tmp_path / "run"
+    cases = {"best_of=1": "nothing to choose", "best_of=2,judge=orcale": "mean 'oracle'"}
+    for tts, words in cases.items():
+        command = ["eval", "katgym/Arithmetic-v1", "--policy", "oracle", "--tts", tts]
+        assert main([*command, "--out", str(out)]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+        assert not out.exists()
 
 
 def test_the_command_prints_the_attempts_the_choice_and_the_bound(tmp_path, capsys):

@@ -1,18 +1,20 @@
-"""A summary's numbers, by env; what is invalid, missing or alone."""
+"""A summary's numbers, by env; what is invalid, missing or alone; components of rewards."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from katgym import Rollout, RolloutStatus
+from katgym import Reward, Rollout, RolloutStatus
+from katgym.environment.reward import Component
+from katgym.evaluation.statistics.component_summary import choose_metrics, metrics_table
 from katgym.evaluation.statistics.intervals import (
     bootstrap_interval,
     clustered_standard_error,
@@ -22,6 +24,11 @@ from katgym.evaluation.statistics.intervals import (
 from katgym.evaluation.statistics.summary import RunSummary, summarize, summary_table
 
 Make = Callable[..., Rollout]
+TOY = "katgym/Toy-v0"
+
+
+def _env(lines: list[Rollout], **options: Any) -> Any:
+    return summarize(lines, **options).envs[TOY]
 
 
 def _run(make_line: Make) -> list[Rollout]:
@@ -37,7 +44,7 @@ def _run(make_line: Make) -> list[Rollout]:
 
 
 def test_numbers_by_hand(make_line: Make) -> None:
-    env = summarize(_run(make_line)).envs["katgym/Toy-v0"]
+    env = _env(_run(make_line))
     assert (env.num_tasks, env.num_scored_tasks, env.num_rollouts) == (3, 2, 6)
     assert (env.num_invalid, env.invalid_kinds) == (1, {"sandbox_error": 1})
     assert env.mean_reward == pytest.approx(3.5 / 5)
@@ -55,7 +62,7 @@ def test_numbers_by_hand(make_line: Make) -> None:
 
 
 def test_intervals_are_those_of_the_statistics(make_line: Make) -> None:
-    env = summarize(_run(make_line), level=0.9, bootstrap_seed=3).envs["katgym/Toy-v0"]
+    env = _env(_run(make_line), level=0.9, bootstrap_seed=3)
     rows = [("a", 1.0), ("a", 1.0), ("b", 1.0), ("b", 0.5), ("b", 0.0)]
     assert env.stderr == clustered_standard_error(rows)
     assert env.t_interval == t_interval(rows, level=0.9)
@@ -66,48 +73,33 @@ def test_intervals_are_those_of_the_statistics(make_line: Make) -> None:
 
 
 def test_success_threshold_moves_success_only(make_line: Make) -> None:
-    env = summarize(_run(make_line), success_threshold=0.5).envs["katgym/Toy-v0"]
-    assert env.success_rate == pytest.approx(4 / 5)
-    assert env.mean_reward == pytest.approx(3.5 / 5)
+    env = _env(_run(make_line), success_threshold=0.5)
+    assert (env.success_rate, env.mean_reward) == pytest.approx((4 / 5, 3.5 / 5))
     assert env.success.threshold == 0.5
 
 
-def test_order_of_lines_does_not_show(make_line: Make) -> None:
+def test_envs_are_summarised_apart_in_any_order(make_line: Make) -> None:
     lines = _run(make_line)
     assert summarize(reversed(lines)) == summarize(lines)
-
-
-def test_no_lines_give_no_envs() -> None:
+    other = [replace(line, env_id="a/Other-v0") for line in lines[:4]]
+    both = summarize([*other, *lines])
+    assert list(both.envs) == ["a/Other-v0", TOY]
+    assert both.envs[TOY] == summarize(lines).envs[TOY]
     assert summarize([]) == RunSummary(envs={})
 
 
-def test_only_invalid_rollouts_give_none_not_zero(make_line: Make) -> None:
-    env = summarize([make_line("a", None), make_line("b", None)]).envs["katgym/Toy-v0"]
-    assert env.mean_reward is None
-    assert env.success_rate is None
-    assert env.t_interval is None
-    assert env.mean_turns is None
+def test_what_is_invalid_or_alone_gives_none_not_zero(make_line: Make) -> None:
+    env = _env([make_line("a", None), make_line("b", None)])
+    assert [env.mean_reward, env.success_rate, env.t_interval, env.mean_turns] == [None] * 4
     assert (env.num_invalid, env.pass_at_k) == (2, {})
-
-
-def test_one_task_has_a_mean_without_interval(make_line: Make) -> None:
-    env = summarize([make_line("a", 0.0, 0), make_line("a", 1.0, 1)]).envs["katgym/Toy-v0"]
-    assert env.mean_reward == 0.5
-    assert (env.stderr, env.t_interval, env.success_interval) == (None, None, None)
-    assert env.pass_at_k == {1: 0.5, 2: 1.0}
-
-
-def test_envs_are_summarised_apart_and_do_not_disturb_each_other(make_line: Make) -> None:
-    lines = _run(make_line)
-    other = [replace(line, env_id="a/Other-v0") for line in lines[:4]]
-    both = summarize([*other, *lines])
-    assert list(both.envs) == ["a/Other-v0", "katgym/Toy-v0"]
-    assert both.envs["katgym/Toy-v0"] == summarize(lines).envs["katgym/Toy-v0"]
+    one = _env([make_line("a", 0.0, 0), make_line("a", 1.0, 1)])
+    assert (one.mean_reward, one.pass_at_k) == (0.5, {1: 0.5, 2: 1.0})
+    assert (one.stderr, one.t_interval, one.success_interval) == (None, None, None)
 
 
 def test_hashes_tell_tasks_and_seeds_apart(make_line: Make) -> None:
     def hashes(**fields: Any) -> tuple[str, str]:
-        env = summarize([make_line("a", **fields)]).envs["katgym/Toy-v0"]
+        env = _env([make_line("a", **fields)])
         return env.tasks_sha256, env.seeds_sha256
 
     tasks, seeds = hashes()
@@ -118,47 +110,86 @@ def test_hashes_tell_tasks_and_seeds_apart(make_line: Make) -> None:
     assert hashes(task_sha256="f00")[0] != tasks
 
 
-def test_json_round_trip(make_line: Make) -> None:
+def test_a_summary_is_read_back_and_what_does_not_fit_is_named(make_line: Make) -> None:
     for lines in (_run(make_line), [make_line("a", None)], []):
         summary = summarize(lines)
         text = json.dumps(summary.to_json(), allow_nan=False)
         assert RunSummary.from_json(json.loads(text)) == summary
-
-
-def test_from_json_names_what_does_not_fit(make_line: Make) -> None:
     data = summarize(_run(make_line)).to_json()
-    del data["envs"]["katgym/Toy-v0"]["num_tasks"]
+    del data["envs"][TOY]["num_tasks"]
     with pytest.raises(ValueError, match=r"not a run summary: .*`num_tasks`"):
         RunSummary.from_json(data)
 
 
-def test_attempt_that_occurs_twice_is_an_error(make_line: Make) -> None:
+def test_an_attempt_occurs_once_for_each_seat(make_line: Make) -> None:
+    assert _env([make_line(seat="white"), make_line(seat="black", value=0.0)]).num_rollouts == 2
     with pytest.raises(ValueError, match=r"task 't0', attempt 0 of .* occurs twice, as rollout"):
         summarize([make_line(), make_line()])
 
 
-def test_seats_of_one_game_are_different_rollouts(make_line: Make) -> None:
-    lines = [make_line(seat="white"), make_line(seat="black", value=0.0)]
-    assert summarize(lines).envs["katgym/Toy-v0"].num_rollouts == 2
+def _table(lines: list[Rollout]) -> str:
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(summary_table(summarize(lines)))
+    return console.export_text()
 
 
 def test_table_shows_intervals_and_invalid_counts(make_line: Make) -> None:
-    console = Console(width=140, record=True, file=io.StringIO())
-    console.print(summary_table(summarize(_run(make_line))))
-    text = console.export_text()
-    env = summarize(_run(make_line)).envs["katgym/Toy-v0"]
-    assert env.t_interval is not None
+    text, env = _table(_run(make_line)), _env(_run(make_line))
     assert f"0.700 [{env.t_interval.low:.3f}".replace("-", "−") in text
     assert "0.500 (k=2)" in text
     assert "of all" in text.splitlines()[0]
     assert "level 0.95, clustered by task" in text
+    assert "of all" not in _table([make_line("a"), make_line("b", 0.0)]).splitlines()[0]
 
 
-def test_a_run_without_invalid_rollouts_has_one_rate(make_line: Make) -> None:
-    console = Console(width=140, record=True, file=io.StringIO())
-    console.print(summary_table(summarize([make_line("a"), make_line("b", 0.0)])))
-    assert "of all" not in console.export_text().splitlines()[0]
+# ---- components of rewards, and prices
 
 
-def test_summary_is_plain_data(make_line: Make) -> None:
-    assert asdict(summarize(_run(make_line)))["envs"]["katgym/Toy-v0"]["num_tasks"] == 3
+def _line(make_line: Make, task: str, value: float, **metrics: float) -> Rollout:
+    line = make_line(task, value)
+    parts = {name: Component(score=score, weight=0.0) for name, score in metrics.items()}
+    return replace(line, reward=Reward(value=value, components={**line.reward.components, **parts}))
+
+
+def test_means_are_over_the_rollouts_that_have_the_component(make_line: Make) -> None:
+    lines = [
+        _line(make_line, "a", 1.0, distance=0.5, tampered=0.0),
+        _line(make_line, "b", 0.0, tampered=0.0),
+        make_line("c", None),
+    ]
+    parts = _env(lines).components
+    assert (parts["correct"].mean, parts["correct"].weight) == (0.5, 1.0)
+    assert (parts["distance"].mean, parts["distance"].num_rollouts) == (0.5, 1)
+    assert parts["distance"].t_interval is None
+    assert (parts["tampered"].mean, parts["tampered"].num_rollouts) == (0.0, 2)
+    # One that is rewarded here and a metric there keeps the largest weight.
+    both = [make_line("a", 1.0), _line(make_line, "b", 1.0, correct=1.0)]
+    assert _env(both).components["correct"].weight == 1.0
+
+
+def test_only_metrics_that_say_something_are_shown(make_line: Make) -> None:
+    lines = [
+        _line(make_line, "a", 1.0, distance=0.5, tampered=0.0),
+        _line(make_line, "b", 0.0, distance=0.7, tampered=0.0),
+    ]
+    assert choose_metrics([_env(lines).components]) == ["distance"]
+    tampered = [_line(make_line, "a", 0.0, tampered=1.0)]
+    both = [_env(lines).components, _env(tampered).components]
+    assert choose_metrics(both) == ["distance", "tampered"]
+    assert metrics_table("metrics", _env([make_line("a", 1.0)]).components) is None
+
+
+def test_price_of_a_success(make_line: Make) -> None:
+    lines = [make_line("a", 1.0, num_turns=2), make_line("b", 0.0, num_turns=6)]
+    env = _env(lines)
+    assert (env.turns_per_success, env.parallel_calls_per_success) == (8, 4)
+    assert _env([make_line("a", 0.0)]).turns_per_success is None
+
+
+def test_components_survive_the_file_and_older_files_have_none(make_line: Make) -> None:
+    summary = summarize([_line(make_line, "a", 1.0, distance=0.5), make_line("b", 1.0)])
+    data = summary.to_json()
+    assert RunSummary.from_json(data) == summary
+    for env in data["envs"].values():
+        del env["components"], env["turns_per_success"], env["parallel_calls_per_success"]
+    assert RunSummary.from_json(data).envs[TOY].components == {}

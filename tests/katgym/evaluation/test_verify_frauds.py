@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from nightly import IS_NIGHT
 
 pytest.importorskip("torch", reason="needs the extra 'hf'")
 pytest.importorskip("transformers", reason="needs the extra 'hf'")
@@ -18,10 +19,7 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 import claim_frauds  # noqa: F401 - adds its frauds
 import field_frauds  # noqa: F401 - adds its frauds
 import result_frauds  # noqa: F401 - adds its frauds
-from forgery import (
-    read_forgery,
-    write_forgery,
-)
+from forgery import read_forgery, write_forgery
 from frauds import FRAUDS, Runs
 from verify_runs import ARITHMETIC, play_run, tiny_model, verify
 
@@ -30,6 +28,14 @@ from katgym.environment.failure import FailureKind
 from katgym.evaluation.verification.report import Verdict
 from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
 
+AT_NIGHT = {
+    "another_temperature",
+    "best_of_many_draws_of_these_weights",
+    "oracle_in_the_tokens_of_a_model",
+    "other_weights_with_the_log_probs_of_these",
+}
+"""Frauds by which much is generated; `other_weights` and those of its kind stay by day."""
+CHECKS = sorted({case.check for case in FRAUDS.values()})
 TINY = (ARITHMETIC, "katgym/OpenSpiel-v0?game=tic_tac_toe&max_turns=3")
 
 
@@ -53,27 +59,37 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def test_there_are_a_hundred_frauds() -> None:
     assert len(FRAUDS) >= 100
+    assert FRAUDS.keys() > AT_NIGHT
 
 
-@pytest.mark.parametrize("name", FRAUDS)
-def test_a_fraud_is_caught(name: str, runs: Runs, tmp_path: Path) -> None:
-    case = FRAUDS[name]
-    forged = read_forgery(runs.folders[case.run])
-    case.edit(forged, runs)
-    report = verify(write_forgery(forged, tmp_path / "run", is_patient=case.is_patient))
-    assert report.verdict is case.verdict, report.to_json()
-    assert report.checks[case.check].verdict is case.verdict, report.to_json()
-
-
-@pytest.mark.parametrize("run", ["random", "oracle", "tiny"])
-def test_an_honest_run_is_verified_also_when_it_was_written_again(
-    run: str, runs: Runs, tmp_path: Path
+@pytest.mark.parametrize("check", CHECKS)
+def test_frauds_are_caught_by(
+    check: str, runs: Runs, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    report = verify(runs.folders[run])
-    assert (report.verdict, report.grounds) == (Verdict.VERIFIED, "rewards; policy")
-    again = verify(write_forgery(read_forgery(runs.folders[run]), tmp_path / "run"))
-    assert asdict(again)["checks"].keys() == asdict(report)["checks"].keys()
-    assert again.verdict is Verdict.VERIFIED
+    frauds = {name: case for name, case in FRAUDS.items() if case.check == check}
+    for name in frauds if IS_NIGHT else sorted(frauds.keys() - AT_NIGHT):
+        with subtests.test(fraud=name):
+            case = frauds[name]
+            forged = read_forgery(runs.folders[case.run])
+            case.edit(forged, runs)
+            folder = write_forgery(forged, tmp_path / name, is_patient=case.is_patient)
+            report = verify(folder)
+            assert report.verdict is case.verdict, report.to_json()
+            assert report.checks[check].verdict is case.verdict, report.to_json()
+
+
+def test_an_honest_run_is_verified_also_when_it_was_written_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    for run in ("random", "oracle", "tiny"):
+        report = verify(runs.folders[run])
+        assert (report.verdict, report.grounds) == (Verdict.VERIFIED, "rewards; policy")
+        again = verify(write_forgery(read_forgery(runs.folders[run]), tmp_path / run))
+        assert asdict(again)["checks"].keys() == asdict(report)["checks"].keys()
+        assert again.verdict is Verdict.VERIFIED
+    # Without re-scoring, a model's name is not verified.
+    report = verify(runs.folders["tiny"], rescore_tokens=0)
+    assert (report.verdict, report.grounds) == (Verdict.VERIFIED, "rewards; policy not")
 
 
 def test_another_root_than_the_one_told_refutes(runs: Runs) -> None:
@@ -98,8 +114,3 @@ def test_a_context_that_was_full_is_known_to_the_policy_alone(runs: Runs, tmp_pa
     assert verify(folder).checks["episodes"].verdict is Verdict.VERIFIED
     alone = verify(folder, rescore_tokens=0)
     assert alone.checks["episodes"].verdict is Verdict.INCOMPLETE
-
-
-def test_without_re_scoring_a_models_name_is_not_verified(runs: Runs) -> None:
-    report = verify(runs.folders["tiny"], rescore_tokens=0)
-    assert (report.verdict, report.grounds) == (Verdict.VERIFIED, "rewards; policy not")

@@ -26,9 +26,9 @@ class Kept:
     branch: str | None
 
 
-def kept(gateway: Running, index: int = -1, session: str = "s") -> Kept:
-    """Return answer number `index` of a session."""
-    turn = gateway.store.turns(session)[index]
+def kept(gateway: Running, index: int = -1) -> Kept:
+    """Return answer number `index` of the session."""
+    turn = gateway.turns()[index]
     answer: Any = turn.answer
     assert turn.tokens is not None
     return Kept(

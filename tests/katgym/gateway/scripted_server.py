@@ -67,6 +67,11 @@ class ScriptedServer:
     """Runs in a thread; `with ScriptedServer() as server` gives `server.url`."""
 
     def __init__(self, *, port: int = 0, has_ids: bool = True, max_model_len: int = 4096) -> None:
+        self._port = port
+        self.reset(has_ids=has_ids, max_model_len=max_model_len)
+
+    def reset(self, *, has_ids: bool = True, max_model_len: int = 4096) -> None:
+        """Have it be as new, for the next test."""
         self.has_ids = has_ids
         self.max_model_len = max_model_len
         self.num_calls = 0
@@ -112,7 +117,6 @@ class ScriptedServer:
         self.side_answer: str | None = None
         """What chats without tools are told instead, whenever an agent asks for a title say."""
         self._failures: Counter[str] = Counter()
-        self._port = port
 
     def __enter__(self) -> ScriptedServer:
         self._socket = socket.create_server(("127.0.0.1", self._port))

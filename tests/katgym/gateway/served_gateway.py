@@ -9,7 +9,7 @@ import contextlib
 import http.client
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +20,65 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.server.app import GatewayApp
 from katgym.rollout_store import RolloutStore
+from katgym.rollout_store.records import FailedCall
 
 from .scripted_server import serving
 
 OWNER = "owner-key"
+USER = {"role": "user", "content": "hi"}
 
 
 @dataclass
 class Running:
-    """A gateway that serves, its store, and a client of it."""
+    """A gateway that serves, its store, a client of it, and the session that it is asked in."""
 
     url: str
     store: RolloutStore
     gateway: Gateway
     client: httpx.Client
+    session: str = "s"
     arrived: list[str] = field(default_factory=list)
     """Paths of the requests that came."""
     answered: list[tuple[str, int]] = field(default_factory=list)
     """Path and status of each answer that has begun."""
 
-    def chat(self, session: str, *messages: dict[str, Any], **body: Any) -> httpx.Response:
+    def of(self, session: str) -> Running:
+        """Return the same gateway to be asked in another session."""
+        return replace(self, session=session)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        """Ask below the session's URL."""
+        return self.client.post(f"/s/{self.session}/{path}", **options)
+
+    def chat(self, *messages: dict[str, Any], **body: Any) -> httpx.Response:
         """Ask for a chat completion."""
         whole = {"model": "tiny", "messages": list(messages), **body}
-        return self.client.post(f"/s/{session}/v1/chat/completions", json=whole)
+        return self.post("v1/chat/completions", json=whole)
 
-    def say(self, session: str, text: str, **body: Any) -> httpx.Response:
+    def say(self, text: str, **body: Any) -> httpx.Response:
         """Ask with one user message."""
-        return self.chat(session, {"role": "user", "content": text}, **body)
+        return self.chat({"role": "user", "content": text}, **body)
 
-    def prompt(self, session: str, index: int) -> list[int]:
+    def turns(self) -> list[Turn]:
+        """Return what was written down of the session."""
+        return self.store.turns(self.session)
+
+    def failed_calls(self) -> list[FailedCall]:
+        """Return what was written down of the session's calls that have no answer."""
+        return self.store.failed_calls(self.session)
+
+    def prompt(self, index: int) -> list[int]:
         """Return a node's whole prompt from what was written down."""
-        return whole_prompt(self.store.turns(session), index)
+        return whole_prompt(self.turns(), index)
 
     def owner(self, method: str, path: str, **body: Any) -> httpx.Response:
         """Ask as the owner."""
         headers = {"Authorization": f"Bearer {OWNER}"}
         return self.client.request(method, path, json=body or None, headers=headers)
+
+    def move(self, version: int, **more: Any) -> httpx.Response:
+        """Tell as the owner that the weights are of a version."""
+        return self.owner("POST", "/control/resume", version=version, **more)
 
     @contextlib.contextmanager
     def hanging_up(self, path: str, **body: Any) -> Iterator[None]:

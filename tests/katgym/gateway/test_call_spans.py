@@ -32,18 +32,20 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "tempe
 
 
 @pytest.fixture
-def traced(server, tmp_path):
+def traced(own_server, tmp_path):
     """A gateway's client, and where its spans are."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    config = GatewayConfig(upstreams=(server.url,), auth="none", answering="chat", max_retries=0)
+    config = GatewayConfig(
+        upstreams=(own_server.url,), auth="none", answering="chat", max_retries=0
+    )
     with RolloutStore.open(tmp_path / "store") as store:
         application = GatewayApp(Gateway(config, store), CallSpans(provider)).application()
         with serving(application) as url, httpx.Client(base_url=url, timeout=60) as client:
             yield client, exporter
 
 
-def test_a_call_is_a_span_below_the_agents(traced, server):
+def test_a_call_is_a_span_below_the_agents(traced, own_server):
     client, exporter = traced
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
     body = {**CHAT, "max_tokens": 9, "stop": ["x"], "seed": 3}
@@ -56,7 +58,7 @@ def test_a_call_is_a_span_below_the_agents(traced, server):
     assert f"{span.parent.span_id:016x}" == PARENT
     found = dict(span.attributes)
     assert found.pop("gen_ai.response.id") == answer["id"].removeprefix("chatcmpl-")
-    assert found.pop("server.port") == int(server.url.rpartition(":")[2])
+    assert found.pop("server.port") == int(own_server.url.rpartition(":")[2])
     assert found == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "vllm",
@@ -77,12 +79,12 @@ def test_a_call_is_a_span_below_the_agents(traced, server):
     }
 
 
-def test_streams_plain_completions_and_failures_are_spans_too(traced, server):
+def test_streams_plain_completions_and_failures_are_spans_too(traced, own_server):
     client, exporter = traced
     client.post("/s/a/v1/chat/completions", json={**CHAT, "stream": True})
     client.post("/s/a/v1/completions", json={"model": "tiny", "prompt": "hi"})
     client.post("/s/a/v1/chat/completions", json={**CHAT, "temperature": "hot"})
-    server.fault = "status 500"
+    own_server.fault = "status 500"
     client.post("/s/a/v1/chat/completions", json=CHAT)
     streamed, plain, malformed, failed = exporter.get_finished_spans()
     assert streamed.attributes["gen_ai.request.stream"] is True
@@ -94,22 +96,16 @@ def test_streams_plain_completions_and_failures_are_spans_too(traced, server):
     assert "gen_ai.usage.output_tokens" not in failed.attributes
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "what"),
-    [
+def test_the_environment_names_the_service_and_what_cannot_be_exported_by_is_told(monkeypatch):
+    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
+    for name, value, what in [
         ("OTEL_TRACES_EXPORTER", "zipkin", "otlp, console or none"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf"),
-    ],
-)
-def test_what_a_gateway_cannot_export_by_is_told(monkeypatch, name, value, what):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=what):
-        CallSpans.from_environment()
-
-
-def test_the_environment_names_the_service(monkeypatch):
+    ]:
+        with monkeypatch.context() as patch, pytest.raises(UsageError, match=what):
+            patch.setenv(name, value)
+            CallSpans.from_environment()
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
     for told, name in (("", "katgym-gateway"), ("service.name=mine", "mine")):
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", told)
         spans = CallSpans.from_environment()
@@ -117,6 +113,7 @@ def test_the_environment_names_the_service(monkeypatch):
         spans.close()
 
 
+@pytest.mark.slow  # a process that imports the gateway
 def test_nothing_of_opentelemetry_is_imported_without_the_option():
     code = (
         "import sys, katgym.gateway.server.serve, katgym.gateway.shards.serve_shards;"

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 
@@ -27,8 +29,9 @@ from katgym.rollout_store.store import DATABASE
 from tests.shared.small_disk import fill as fill_disk
 from tests.shared.small_disk import small_disk
 
-from .scripted_server import ScriptedServer
-from .served_gateway import OWNER, running
+from .served_gateway import OWNER, USER, running
+
+CHAT = {"model": "tiny", "messages": [USER]}
 
 
 @contextlib.contextmanager
@@ -40,11 +43,12 @@ def locked(folder):
         other.execute("ROLLBACK")
 
 
-def test_a_locked_store_holds_up_records_and_nothing_else(gateway, server):
-    assert gateway.say("s", "first").status_code == 200
+def test_a_locked_store_holds_up_records_and_nothing_else(own_gateway, server):
+    gateway = own_gateway
+    assert gateway.say("first").status_code == 200
     answers = []
     calls = [
-        threading.Thread(target=lambda name=name: answers.append(gateway.say(name, "hi")))
+        threading.Thread(target=lambda name=name: answers.append(gateway.of(name).say("hi")))
         for name in ("s", "s", "t")
     ]
     with locked(gateway.store.folder):
@@ -60,21 +64,20 @@ def test_a_locked_store_holds_up_records_and_nothing_else(gateway, server):
     for call in calls:
         call.join()
     assert [answer.status_code for answer in answers] == [200] * 3
-    assert (len(gateway.store.turns("s")), len(gateway.store.turns("t"))) == (3, 1)
+    assert (len(gateway.turns()), len(gateway.of("t").turns())) == (3, 1)
 
 
-def test_a_client_that_leaves_while_its_record_waits_breaks_no_tree(gateway, server):
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-    gateway.say("s", "first")
+def test_a_client_that_leaves_while_its_record_waits_breaks_no_tree(own_gateway, server):
+    gateway = own_gateway
+    gateway.say("first")
     with (
         locked(gateway.store.folder),
-        gateway.hanging_up("/s/s/v1/chat/completions", **body),
+        gateway.hanging_up("/s/s/v1/chat/completions", model="tiny", messages=[USER]),
     ):
         wait_until(lambda: gateway.gateway.writer.busy_s, "the record that waits")
         assert server.num_calls == 2
-    assert gateway.say("s", "third").status_code == 200
-    turns = gateway.store.turns("s")
-    assert [turn.messages[-1]["content"] for turn in turns] == ["first", "hi", "third"]
+    assert gateway.say("third").status_code == 200
+    assert [t.messages[-1]["content"] for t in gateway.turns()] == ["first", "hi", "third"]
     assert gateway.client.get("/s/s").json()["num_calls"] == 3
 
 
@@ -88,7 +91,7 @@ def test_a_second_gateway_on_a_store_is_told_of_the_first(server, tmp_path):
     ):
         pass
     with running(folder, server.url) as gateway:
-        assert gateway.say("s", "hi").status_code == 200
+        assert gateway.say("hi").status_code == 200
 
 
 def test_a_clock_that_jumps_ends_no_session(server, tmp_path, monkeypatch):
@@ -96,16 +99,16 @@ def test_a_clock_that_jumps_ends_no_session(server, tmp_path, monkeypatch):
     with running(folder, server.url, session_timeout_s=1e5) as gateway:
         for number, jump_s in enumerate((0, 1e6, -2e6, -3e5)):
             monkeypatch.setattr(time, "time", lambda jump_s=jump_s: true_s() + jump_s)
-            answer = gateway.say("s", f"turn {number}")
+            answer = gateway.say(f"turn {number}")
             assert answer.status_code == 200, answer.text
         began_s = gateway.store.session("s").created_s
-        for turn in gateway.store.turns("s"):
+        for turn in gateway.turns():
             assert turn.started_s <= turn.sent_s <= turn.completed_s < 1e5
         assert abs(began_s - true_s()) < 1e5
     monkeypatch.setattr(time, "time", lambda: true_s() + 1e6)
     with running(folder, server.url, session_timeout_s=1e5) as gateway:  # the same boot: the same
-        assert gateway.say("s", "after a restart").status_code == 200  # clock goes on
-        assert gateway.say("t", "new").status_code == 200
+        assert gateway.say("after a restart").status_code == 200  # clock goes on
+        assert gateway.of("t").say("new").status_code == 200
         assert abs(gateway.store.session("t").created_s - true_s()) < 1e5
 
 
@@ -114,47 +117,41 @@ def make(gateway, headers=None, **body):
     return gateway.client.post("/sessions", json=body, headers=headers)
 
 
-ONCE = {"Idempotency-Key": "abc"}
-
-
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
-        (None, {"id": "a", "group_id": "g", "metadata": {"x": [1]}, "max_calls": 3}),
-        (None, {"id": "a", "timeout_s": 0.7 + 10_000}),
-        (ONCE, {"id": "a", "max_tokens": 9}),
-        (ONCE, {"metadata": {"is_held_out": True}}),
-        (ONCE, {}),
-    ],
-)
-def test_a_session_that_is_asked_for_again_is_the_same(server, tmp_path, headers, body):
-    folder, options = tmp_path / "store", {"auth": "keys", "sessions_per_version": 1}
-    with running(folder, server.url, max_staleness=0, **options) as gateway:
-        first = make(gateway, headers, **body)
-        assert first.status_code == 200
-        assert make(gateway, headers, **body).json() == first.json()
-        num_begun = 0 if "is_held_out" in str(body) else 1
-        assert gateway.owner("GET", "/control/status").json()["num_begun"] == num_begun
-        for change in ({"group_id": "other"}, {"max_calls": 7}, {"metadata": {"x": 2}}):
-            other = make(gateway, headers, **{**body, **change})
-            assert other.status_code == 400
-            assert f"already, with other {next(iter(change))}" in other.json()["error"]["message"]
-    with running(folder, server.url, max_staleness=0, **options) as gateway:
-        again = make(gateway, headers, **body).json()
-        assert again["key"] == first.json()["key"]
-        auth = {"Authorization": f"Bearer {again['key']}"}
-        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-        path = "/v1/chat/completions"
-        assert gateway.client.post(path, json=chat, headers=auth).status_code == 200
-        gateway.owner("POST", f"/s/{again['id']}/finish")
-        assert "finished; choose another id" in make(gateway, headers, **body).text
-
-
-def test_an_idempotency_key_makes_one_session(guarded):
-    assert make(guarded, ONCE, id="a").status_code == 200
-    other = make(guarded, ONCE, id="b")
-    assert (other.status_code, "made session 'a'" in other.text) == (400, True)
-    assert guarded.owner("GET", "/s/b").status_code == 404
+def test_a_session_that_is_asked_for_again_is_the_same(server, tmp_path):
+    folder = tmp_path / "store"
+    options = {"auth": "keys", "sessions_per_version": 9, "max_staleness": 0}
+    asked = [
+        (None, {"id": "a", "group_id": "g", "metadata": {"x": [1]}, "max_calls": 3}, 1),
+        (None, {"id": "b", "timeout_s": 0.7 + 10_000}, 2),
+        ({"Idempotency-Key": "c"}, {"id": "c", "max_tokens": 9}, 3),
+        ({"Idempotency-Key": "d"}, {"metadata": {"is_held_out": True}}, 3),
+        ({"Idempotency-Key": "e"}, {}, 4),
+    ]
+    made = []
+    with running(folder, server.url, **options) as gateway:
+        for headers, body, num_begun in asked:
+            first = make(gateway, headers, **body)
+            assert first.status_code == 200
+            assert make(gateway, headers, **body).json() == first.json()
+            assert gateway.gateway.manager.state.num_begun == num_begun
+            for change in ({"group_id": "other"}, {"max_calls": 7}, {"metadata": {"x": 2}}):
+                other = make(gateway, headers, **{**body, **change})
+                assert other.status_code == 400
+                told = f"already, with other {next(iter(change))}"
+                assert told in other.json()["error"]["message"], body
+            made.append(first.json())
+        other = make(gateway, {"Idempotency-Key": "c"}, id="other")
+        assert (other.status_code, "made session 'c'" in other.text) == (400, True)
+        assert gateway.owner("GET", "/s/other").status_code == 404
+    with running(folder, server.url, **options) as gateway:
+        for (headers, body, _), first in zip(asked, made, strict=True):
+            again = make(gateway, headers, **body).json()
+            assert again["key"] == first["key"]
+            auth = {"Authorization": f"Bearer {again['key']}"}
+            answer = gateway.client.post("/v1/chat/completions", json=CHAT, headers=auth)
+            assert answer.status_code == 200
+            gateway.owner("POST", f"/s/{again['id']}/finish")
+            assert "finished; choose another id" in make(gateway, headers, **body).text
 
 
 def test_sessions_asked_for_at_once_by_one_name_are_one(server, tmp_path):
@@ -188,96 +185,74 @@ def test_an_owner_that_lost_the_answer_holds_no_place(server, tmp_path):
 def test_other_owners_keys_make_other_sessions_keys(server, tmp_path):
     with running(tmp_path / "a", server.url, auth="keys") as gateway:
         first = make(gateway, id="x").json()["key"]
-    with running(tmp_path / "b", server.url, auth="keys") as gateway:
-        assert make(gateway, id="x").json()["key"] != first
+    options = {"auth": "keys", "public_url": "https://gateway.example:8443/"}
+    with running(tmp_path / "b", server.url, **options) as gateway:
+        made = make(gateway, id="x").json()
+        assert made["key"] != first
+        assert made["openai_base_url"] == "https://gateway.example:8443/s/x/v1"
+        assert made["anthropic_base_url"] == "https://gateway.example:8443/s/x"
     with running(tmp_path / "a", server.url, auth="keys", admin_key="another") as gateway:
         headers = {"Authorization": "Bearer another"}
         refused = gateway.client.post("/sessions", json={"id": "x"}, headers=headers)
         assert (refused.status_code, "another owner's key" in refused.text) == (400, True)
 
 
-def test_agents_are_told_the_public_url(server, tmp_path):
-    options = {"auth": "keys", "public_url": "https://gateway.example:8443/"}
-    with running(tmp_path / "store", server.url, **options) as gateway:
-        made = make(gateway, id="x").json()
-        assert made["openai_base_url"] == "https://gateway.example:8443/s/x/v1"
-        assert made["anthropic_base_url"] == "https://gateway.example:8443/s/x"
-
-
-def test_a_client_asks_again_by_the_same_key(guarded):
-    async def go():
-        async with GatewayClient(guarded.url, OWNER) as client:
-            return await client.create_session(), await client.create_session()
-
-    one, two = asyncio.run(go())
-    assert one.session_id != two.session_id
-    assert one.session_id.startswith("once-")
-
-
-@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
-def test_a_large_body_is_answered_and_kept_as_a_small_one_is(tmp_path, path):
+def test_a_large_body_is_answered_and_kept_as_a_small_one_is(gateway, server, subtests):
     text = 'Zoë said: "\n" \U0001f600 \x00' * 15_000
     user = {"role": "user", "content": text}
-    body = {
+    for path, body in {
         "chat/completions": {"messages": [user]},
         "completions": {"prompt": text},
         "responses": {"input": text},
         "messages": {"messages": [user], "max_tokens": 5},
-    }[path]
-    with (
-        ScriptedServer(max_model_len=10**8) as server,
-        running(tmp_path / "store", server.url) as gateway,
-    ):
-        headers = {"Idempotency-Key": "once"}
-        path = f"/s/s/v1/{path}"
-        first = gateway.client.post(path, json={"model": "tiny", **body}, headers=headers)
-        assert first.status_code == 200, first.text
-        again = gateway.client.post(path, json={"model": "tiny", **body}, headers=headers)
-        assert again.json()["id"] == first.json()["id"]
-        gateway.client.post(path, json={"model": "tiny", **body, "temperature": 0.5})
-        one, two = gateway.store.turns("s")
-        assert two.tokens.num_shared == len(one.tokens.prompt_ids) > len(text)  # the same place
-        if "prompt" not in body:
-            assert one.messages[0]["content"] == text
-            _, sent = server.requests[0]
-            assert sent["messages"][0]["content"] == text
+    }.items():
+        with subtests.test(path=path):
+            server.reset(max_model_len=10**8)
+            session = gateway.of(f"{gateway.session}-{path.replace('/', '-')}")
+            body, headers = {"model": "tiny", **body}, {"Idempotency-Key": "once"}
+            first = session.post(f"v1/{path}", json=body, headers=headers)
+            assert first.status_code == 200, first.text
+            again = session.post(f"v1/{path}", json=body, headers=headers)
+            assert again.json()["id"] == first.json()["id"]
+            session.post(f"v1/{path}", json={**body, "temperature": 0.5})
+            one, two = session.turns()
+            assert two.tokens.num_shared == len(one.tokens.prompt_ids) > len(text)  # the same place
+            if "prompt" not in body:
+                assert one.messages[0]["content"] == text
+                _, sent = server.requests[0]
+                assert sent["messages"][0]["content"] == text
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "what"),
-    [
+def test_a_large_body_that_is_wrong_is_told_so(gateway, server, subtests):
+    function = {"name": "f", "parameters": {"a": "y" * 5_000_000}}
+    tools = [{"type": "function", "function": function}]
+    for content, status, what in [
         (b'{"messages": [' + b"x" * 600_000, 400, "no JSON"),
         (b'{"a": "' + b"\xff" * 600_000 + b'"}', 400, "no JSON"),
-        (json.dumps({"messages": [3] * 30_000}).encode(), 413, "messages has 30000 entries"),
-        (json.dumps({"messages": "x" * 600_000}).encode(), 400, "messages is a list"),
-        (json.dumps({"messages": [{"role": "user", "content": "x"}], "tools": [
-            {"type": "function", "function": {"name": "f", "parameters": {"a": "y" * 5_000_000}}}
-        ]}).encode(), 413, "tools and options"),
-    ],
-)  # fmt: skip
-def test_a_large_body_that_is_wrong_is_told_so(gateway, server, content, status, what):
-    answer = gateway.client.post("/s/s/v1/chat/completions", content=content)
-    assert (answer.status_code, what in answer.text) == (status, True)
+        ({"messages": [3] * 30_000}, 413, "messages has 30000 entries"),
+        ({"messages": "x" * 600_000}, 400, "messages is a list"),
+        ({"messages": [USER], "tools": tools}, 413, "tools and options"),
+    ]:
+        with subtests.test(what=what):
+            content = content if isinstance(content, bytes) else json.dumps(content).encode()
+            answer = gateway.post("v1/chat/completions", content=content)
+            assert (answer.status_code, what in answer.text) == (status, True)
+            assert gateway.failed_calls()[-1].status == status
     assert server.num_calls == 0
-    assert gateway.say("s", "hi").status_code == 200
-    assert gateway.store.failed_calls("s")[0].status == status
+    assert gateway.say("hi").status_code == 200
 
 
-def test_a_process_for_bodies_that_dies_is_begun_anew():
+def test_a_process_for_bodies_that_died_is_begun_anew():
     bodies = LargeBodies()
     content = json.dumps({"messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
-
-    async def go():
-        first, chain = await bodies.parse(BodyReading(route=openai_chat.ROUTE), content)
-        bodies._process.kill()
-        bodies._process.wait()
-        second, again = await bodies.parse(BodyReading(route=openai_chat.ROUTE), content)
-        bodies.close()
-        return first, second, chain == again == hash_chain(first.messages, ())
-
-    first, second, is_same = asyncio.run(go())
-    assert first == second == openai_chat.parse(json.loads(content))
-    assert is_same
+    command = [sys.executable, "-S", "-c", ""]
+    died = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    died.wait()
+    bodies._process = died
+    call, chain = asyncio.run(bodies.parse(BodyReading(route=openai_chat.ROUTE), content))
+    bodies.close()
+    assert call == openai_chat.parse(json.loads(content))
+    assert chain == hash_chain(call.messages, ())
 
 
 def fill(gateway, server):
@@ -286,15 +261,16 @@ def fill(gateway, server):
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     for number in range(200):
-        if gateway.say("s", f"{number} " * 500).status_code == 507:
+        if gateway.say(f"{number} " * 500).status_code == 507:
             return server.num_calls
     raise AssertionError("it was never full")
 
 
-def test_a_full_store_refuses_calls_before_they_are_sampled(gateway, server):
+def test_a_full_store_refuses_calls_before_they_are_sampled(own_gateway, server):
+    gateway = own_gateway
     assert gateway.client.get("/ready").json() == {"status": "ready"}
     num_calls = fill(gateway, server)
-    refused = [gateway.say(name, "hi") for name in ("s", "t", "s")]
+    refused = [gateway.of(name).say("hi") for name in ("s", "t", "s")]
     assert {answer.status_code for answer in refused[:1] + refused[2:]} == {507}
     assert "refused before they are sampled" in refused[0].json()["error"]["message"]
     assert server.num_calls == num_calls
@@ -304,7 +280,7 @@ def test_a_full_store_refuses_calls_before_they_are_sampled(gateway, server):
     with gateway.store.connections.write() as connection:
         connection.execute("PRAGMA max_page_count = 1000000")
     wait_until(lambda: gateway.client.get("/ready").status_code == 200, "room")
-    assert gateway.say("s", "goes on").status_code == 200
+    assert gateway.say("goes on").status_code == 200
 
 
 def test_a_full_disk_samples_nothing_and_goes_on_with_room(server, tmp_path):
@@ -312,15 +288,15 @@ def test_a_full_disk_samples_nothing_and_goes_on_with_room(server, tmp_path):
         small_disk(tmp_path / "disk", size="16m") as disk,
         running(disk / "store", server.url) as gateway,
     ):
-        assert gateway.say("s", "before").status_code == 200
+        assert gateway.say("before").status_code == 200
         filler = fill_disk(disk, num_free=200_000)
-        assert [gateway.say("s", "hi").status_code for _ in range(3)] == [507] * 3
+        assert [gateway.say("hi").status_code for _ in range(3)] == [507] * 3
         assert server.num_calls == 1
         assert "is full" in gateway.client.get("/ready").json()["reasons"][0]
         filler.unlink()
         wait_until(lambda: gateway.client.get("/ready").status_code == 200, "room")
-        assert gateway.say("s", "after").status_code == 200
-        assert len(gateway.store.turns("s")) == 2
+        assert gateway.say("after").status_code == 200
+        assert len(gateway.turns()) == 2
 
 
 def test_a_disk_with_too_little_room_is_told_before_it_is_full(gateway, server, monkeypatch):
@@ -332,44 +308,43 @@ def test_a_disk_with_too_little_room_is_told_before_it_is_full(gateway, server, 
         return os.statvfs_result(found)
 
     monkeypatch.setattr(os, "statvfs", nearly_full)
-    refused = gateway.say("s", "hi")
+    refused = gateway.say("hi")
     assert (refused.status_code, server.num_calls) == (507, 0)
     assert "KiB free, and calls may need" in refused.json()["error"]["message"]
     assert gateway.client.get("/ready").status_code == 503
     monkeypatch.setattr(os, "statvfs", true)
-    assert gateway.say("s", "hi").status_code == 200
+    assert gateway.say("hi").status_code == 200
 
 
-def test_ready_tells_pauses_and_lost_model_servers(server, tmp_path):
-    with running(tmp_path / "store", server.url, max_wait_s=0.1) as gateway:
+def test_ready_tells_pauses_and_lost_model_servers(own_server, tmp_path):
+    with running(tmp_path / "store", own_server.url, max_wait_s=0.1) as gateway:
         gateway.owner("POST", "/control/pause")
         assert gateway.client.get("/ready").json()["reasons"] == ["paused: weights move"]
         gateway.owner("POST", "/control/resume")
         assert gateway.client.get("/ready").status_code == 200
-        server.__exit__()
-        gateway.say("s", "hi")
+        own_server.__exit__()
+        gateway.say("hi")
         wait_until(lambda: gateway.client.get("/ready").status_code == 503, "the server's end")
         assert gateway.client.get("/ready").json()["reasons"] == ["no model server is healthy"]
 
 
-def test_sessions_are_listed_page_by_page(guarded):
-    for number in range(5):
-        make(guarded, id=f"s{number}")
-    page = guarded.owner("GET", "/sessions?limit=2").json()
-    assert [each["session_id"] for each in page["sessions"]] == ["s0", "s1"]
-    rest = guarded.owner("GET", f"/sessions?limit=9&after={page['next']}").json()
-    assert ([each["session_id"] for each in rest["sessions"]], rest["next"]) == (
-        ["s2", "s3", "s4"],
-        None,
-    )
-    for query in ("limit=0", "limit=x", "limit=10001", "after=x", "status=x"):
-        assert guarded.owner("GET", f"/sessions?{query}").status_code == 400
-
-    async def go():
-        async with GatewayClient(guarded.url, OWNER) as client:
+def test_sessions_are_listed_page_by_page(own_gateway):
+    async def listed():
+        async with GatewayClient(own_gateway.url, OWNER) as client:
             return [each["session_id"] async for each in client.sessions("open")]
 
-    assert asyncio.run(go()) == [f"s{number}" for number in range(5)]
+    def page(query):
+        found = own_gateway.owner("GET", f"/sessions?{query}").json()
+        return [each["session_id"] for each in found["sessions"]], found["next"]
+
+    for number in range(5):
+        make(own_gateway, id=f"s{number}")
+    first, cursor = page("limit=2")
+    assert first == ["s0", "s1"]
+    assert page(f"limit=9&after={cursor}") == (["s2", "s3", "s4"], None)
+    for query in ("limit=0", "limit=x", "limit=10001", "after=x", "status=x"):
+        assert own_gateway.owner("GET", f"/sessions?{query}").status_code == 400
+    assert asyncio.run(listed()) == [f"s{number}" for number in range(5)]
 
 
 def read_metrics(gateway, key=OWNER):
@@ -390,14 +365,13 @@ def test_metrics_tell_calls_tokens_and_the_store(server, tmp_path):
         key = make(gateway, id="s").json()["key"]
         auth = {"Authorization": f"Bearer {key}"}
         assert gateway.client.get("/metrics", headers=auth).status_code == 401
-        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
-        path = "/s/s/v1/chat/completions"
-        usage = gateway.client.post(path, json=chat, headers=auth).json()["usage"]
-        streamed = gateway.client.post(path, json={**chat, "stream": True}, headers=auth)
+        path = "v1/chat/completions"
+        usage = gateway.post(path, json=CHAT, headers=auth).json()["usage"]
+        streamed = gateway.post(path, json={**CHAT, "stream": True}, headers=auth)
         assert streamed.status_code == 200
-        assert gateway.client.post(path, json={}, headers=auth).status_code == 400
-        assert gateway.client.post(path, json=chat).status_code == 401
-        gateway.owner("POST", "/control/resume", version=7)
+        assert gateway.post(path, json={}, headers=auth).status_code == 400
+        assert gateway.post(path, json=CHAT).status_code == 401
+        gateway.move(7)
         found = read_metrics(gateway)
     route = 'route="openai/chat"'
     for status, num in ((200, 2), (400, 1), (401, 1)):

@@ -121,7 +121,7 @@ def openai_session(gateway, session, num_turns):
 
 def test_turns_with_tools_are_recorded_as_they_were_sampled(gateway, model_and_folder):
     answers = openai_session(gateway, "s", num_turns=10)
-    nodes = gateway.store.turns("s")
+    nodes = gateway.turns()
     assert len(nodes) == len(answers) == 10
     for index, completion in enumerate(answers):
         record, message = kept(gateway, index), completion.choices[0].message
@@ -207,11 +207,11 @@ def test_constrained_answers_keep_to_it_and_are_known_as_such(gateway, model_and
                 assert {call.function.name for call in message.tool_calls} == {"leap"}
                 assert json.loads(said[0])["x"] in (1, 2)
         client.chat.completions.create(model="tiny", messages=messages, max_tokens=20, seed=1)
-    turns = gateway.store.turns("s")
+    turns = gateway.turns()
     kinds = [turn.constraint.partition(":")[0] for turn in turns]
     assert kinds == [*(kind for _, kind in CONSTRAINED), ""]
     decode = gateway.gateway.answerers.tokenizer.decode
-    has_tools = ["leap" in decode(gateway.prompt("s", i)) for i in range(len(turns))]
+    has_tools = ["leap" in decode(gateway.prompt(i)) for i in range(len(turns))]
     assert has_tools == [True, True, False, False]
     # What is trained is what the model alone samples.
     assert difference(gateway, model_and_folder, "s") <= TOLERANCE
@@ -297,20 +297,20 @@ def test_the_weights_behind_every_token_are_recorded(gateway, served):
     is_told_by_server = gateway.gateway.answerers.name != "chat"
     set_version(served, "7")
     gateway.owner("POST", "/control/resume", version=7)
-    gateway.say("s", "hi", max_tokens=5)
+    gateway.say("hi", max_tokens=5)
     later = threading.Thread(target=set_version, args=(served, "8"))
     with frozen_in_the_middle(
-        served, lambda: gateway.say("s", "go on", max_tokens=3800, min_tokens=3800)
+        served, lambda: gateway.say("go on", max_tokens=3800, min_tokens=3800)
     ):
         later.start()
         time.sleep(0.5)  # it waits for the server
     later.join()
     gateway.owner("POST", "/control/resume", version=8)
-    gateway.say("s", "at last", max_tokens=5)
-    first, middle, last = [n.tokens.version_spans for n in gateway.store.turns("s")]
+    gateway.say("at last", max_tokens=5)
+    first, middle, last = [n.tokens.version_spans for n in gateway.turns()]
     assert [span.version for span in (*first, *last)] == [7, 8]
     ends = [(span.start, span.end) for span in middle]
-    assert ends[0][0] == 0 and ends[-1][1] == len(gateway.store.turns("s")[1].tokens.completion_ids)
+    assert ends[0][0] == 0 and ends[-1][1] == len(gateway.turns()[1].tokens.completion_ids)
     if is_told_by_server:
         assert [span.version for span in middle] == [7, 8]
         assert middle[0].end == middle[1].start
@@ -330,7 +330,7 @@ def test_a_server_that_is_killed_in_the_middle_costs_no_call(served, model_and_f
                 os.kill(processes(served)[0], signal.SIGKILL)
                 served.restart()
         (answer,) = answers
-        nodes = gateway.store.turns("s")
+        nodes = gateway.turns()
         ids = [a.id.rpartition("-")[2] for a in (*first, answer)]
         assert [n.call_id for n in nodes] == ids
         assert answer.usage.completion_tokens == len(nodes[-1].tokens.completion_ids) == 4000
@@ -372,7 +372,7 @@ def test_a_killed_servers_answer_goes_on_at_another_and_no_token_is_lost(
             at_kill = num_generated(doomed)
             for process in processes(doomed):
                 os.kill(process, signal.SIGKILL)
-        (turn,) = gateway.store.turns("s")
+        (turn,) = gateway.turns()
         assert len(turn.tokens.completion_ids) == 3000
         assert at_start < at_kill < before + 3000
         sampled = at_kill + num_generated(served) - before

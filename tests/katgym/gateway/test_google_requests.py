@@ -5,21 +5,18 @@ Not here: Google's own SDK (`test_google_sdk.py`).
 
 from __future__ import annotations
 
-import pytest
-
 from katgym.gateway.wire import field_policy
 from katgym.gateway.wire.google.open_api_schema import json_schema
 
 from .kept_answers import kept
 from .served_gateway import OWNER
 
-URL = "/s/s/v1beta/models/tiny"
 LOOK = {"name": "look", "parametersJsonSchema": {"type": "object", "$ref": "#/x"}}
 FIND = {"name": "find"}
 
 
 def ask(gateway, *contents, action="generateContent", **more):
-    return gateway.client.post(f"{URL}:{action}", json={"contents": list(contents), **more})
+    return gateway.post(f"v1beta/models/tiny:{action}", json={"contents": list(contents), **more})
 
 
 def user(*parts):
@@ -59,7 +56,7 @@ def test_results_find_their_calls_by_name_where_there_are_no_ids(gateway):
         user(result("find", output="b"), result("look", a=1), result("look", result="c"), "say on"),
     ]
     assert ask(gateway, *history).status_code == 200
-    (turn,) = gateway.store.turns("s")
+    (turn,) = gateway.turns()
     ids = [call["id"] for call in turn.messages[1]["tool_calls"]]
     told = [(m["tool_call_id"], m["content"]) for m in turn.messages if m["role"] == "tool"]
     assert told == [(ids[1], "b"), (ids[0], '{"a": 1}'), (ids[2], "c")]
@@ -78,31 +75,23 @@ def test_a_conversation_without_ids_goes_on(gateway):
     assert (kept(gateway).parent, kept(gateway).branch) == (0, None)
 
 
-@pytest.mark.parametrize(
-    ("calling", "choice"),
-    [
+def test_a_choice_of_tools_reaches_the_server(gateway, server):
+    tools = [{"functionDeclarations": [LOOK]}, {"function_declarations": [FIND]}]
+    find = {"type": "function", "function": {"name": "find"}}
+    for calling, choice in [
         ({}, "auto"),
         ({"mode": "AUTO"}, "auto"),
         ({"mode": "any"}, "required"),
         ({"mode": "ANY", "allowedFunctionNames": ["find", "look"]}, "required"),
-        (
-            {"mode": "ANY", "allowed_function_names": ["find"]},
-            {"type": "function", "function": {"name": "find"}},
-        ),
+        ({"mode": "ANY", "allowed_function_names": ["find"]}, find),
         ({"mode": "NONE"}, None),
-    ],
-)
-def test_a_choice_of_tools_reaches_the_server(gateway, server, calling, choice):
-    tools = [{"functionDeclarations": [LOOK]}, {"function_declarations": [FIND]}]
-    more = {"tools": tools, "toolConfig": {"functionCallingConfig": calling}}
-    assert ask(gateway, user("hi"), **more).status_code == 200
-    ((_, sent),) = server.requests
-    assert sent.get("tool_choice") == choice
-    names = [t["function"]["name"] for t in sent.get("tools", ())]
-    assert names == ([] if choice is None else ["look", "find"])
-
-
-def test_a_choice_that_cannot_be_kept_is_refused(gateway):
+    ]:
+        more = {"tools": tools, "toolConfig": {"functionCallingConfig": calling}}
+        assert ask(gateway, user("hi"), **more).status_code == 200
+        _, sent = server.requests[-1]
+        assert sent.get("tool_choice") == choice, calling
+        names = [t["function"]["name"] for t in sent.get("tools", ())]
+        assert names == ([] if choice is None else ["look", "find"])
     tools = [{"functionDeclarations": [LOOK, FIND, {"name": "go"}]}]
     for calling, told in (
         ({"mode": "ANY", "allowedFunctionNames": ["look", "find"]}, "2 allowed of 3 functions"),
@@ -120,7 +109,7 @@ def test_tools_that_googles_servers_run_are_left_out(gateway, caplog):
     tools = [{"googleSearch": {}}, {"url_context": {}}, {"functionDeclarations": [LOOK]}]
     for _ in range(2):
         assert ask(gateway, user("hi"), tools=tools).status_code == 200
-    assert gateway.store.turns("s")[0].tools == [
+    assert gateway.turns()[0].tools == [
         {
             "type": "function",
             "function": {"name": "look", "parameters": LOOK["parametersJsonSchema"]},
@@ -145,7 +134,8 @@ def test_a_stream_is_asked_for_as_events(gateway):
 
 def test_tokens_are_counted_of_a_request_within(gateway):
     request = {"contents": [user("hi")], "systemInstruction": user("be"), "tools": []}
-    counted = gateway.client.post(f"{URL}:countTokens", json={"generateContentRequest": request})
+    path = "v1beta/models/tiny:countTokens"
+    counted = gateway.post(path, json={"generateContentRequest": request})
     ask(gateway, user("hi"), systemInstruction=user("be"))
     assert counted.json() == {"totalTokens": kept(gateway).num_prompt_tokens}
 
@@ -154,13 +144,13 @@ def test_a_large_body_is_the_model_of_its_url(gateway, server):
     server.max_model_len = 10**6
     answer = ask(gateway, user("x" * 600_000), action="streamGenerateContent?alt=sse")
     assert answer.status_code == 200 and answer.content.startswith(b"data: ")
-    (turn,) = gateway.store.turns("s")
+    (turn,) = gateway.turns()
     assert (turn.model, turn.route) == ("tiny", "google/generate_content")
 
 
 def test_the_key_of_a_session_opens_it_without_its_name(guarded):
-    made = guarded.owner("POST", "/sessions", id="s").json()
-    assert made["google_base_url"] == f"{guarded.url}/s/s"
+    made = guarded.owner("POST", "/sessions", id=guarded.session).json()
+    assert made["google_base_url"] == f"{guarded.url}/s/{guarded.session}"
     path = "/v1beta/models/tiny:generateContent"
     for key, status in ((made["key"], 200), ("stranger", 401)):
         headers = {"x-goog-api-key": key}

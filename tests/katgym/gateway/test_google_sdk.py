@@ -62,7 +62,7 @@ def test_an_answer(client, guarded, server):
     assert response.text == "hello there"
     assert response.candidates[0].finish_reason == types.FinishReason.STOP
     user = {"role": "user", "content": "say hello there"}
-    assert guarded.prompt("s", 0) == prompt_ids([{"role": "system", "content": "be"}, user])
+    assert guarded.prompt(0) == prompt_ids([{"role": "system", "content": "be"}, user])
     ((_, sent),) = server.requests
     names = ("temperature", "top_p", "top_k", "max_tokens", "seed", "stop", "presence_penalty")
     assert [sent[n] for n in names] == [0.5, 0.9, 20, 400, 7, ["zzz"], 0.5]
@@ -86,35 +86,34 @@ def test_turns_with_parallel_tools_are_one_path(client, guarded):
     check_response(guarded, ask(client, contents, **options))
     assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
     assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
-    said = [(m["role"], m["content"]) for m in guarded.store.turns("s")[1].messages]
+    said = [(m["role"], m["content"]) for m in guarded.turns()[1].messages]
     error = '{"error": "no such place"}'
     assert said == [("tool", "seen"), ("tool", error), ("user", "say on")]
-    (tool,) = guarded.store.turns("s")[0].tools
+    (tool,) = guarded.turns()[0].tools
     assert tool["function"]["parameters"] == {
         "type": "object", "properties": {"x": {"type": ["integer", "null"]}},
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["say " + "x" * 1500, TWO_CALLS, "think aloud"])
-def test_a_stream_ends_with_the_whole_answer(client, guarded, text):
+def test_a_stream_ends_with_the_whole_answer(client, guarded):
     options = {
         "tools": [{"function_declarations": [LOOK]}],
         "thinking_config": {"include_thoughts": True},
     }
-    chunks = list(
-        client.models.generate_content_stream(model="tiny", contents=text, config=config(**options))
-    )
-    parts = [p for c in chunks for p in c.candidates[0].content.parts]
-    check_answer(guarded, parts, chunks[-1].usage_metadata)
-    assert "".join(p.text for p in parts if p.thought) == kept(guarded).reasoning
-    assert [c.candidates[0].finish_reason for c in chunks[-2:]][-1] == "STOP"
-    # As it came, in pieces, it is sent back as what was said.
-    contents = [types.UserContent(text), *(c.candidates[0].content for c in chunks)]
-    contents += [types.UserContent("say on")]
-    again = ask(client, contents, **options)
-    check_response(guarded, again)
-    assert kept(guarded).parent == 0
-    assert kept(guarded).branch == ("think_stripped" if text == "think aloud" else None)
+    asked = {"model": "tiny", "config": config(**options)}
+    for number, text in enumerate(("say " + "x" * 1500, TWO_CALLS, "think aloud")):
+        chunks = list(client.models.generate_content_stream(contents=text, **asked))
+        parts = [p for c in chunks for p in c.candidates[0].content.parts]
+        check_answer(guarded, parts, chunks[-1].usage_metadata)
+        assert "".join(p.text for p in parts if p.thought) == kept(guarded).reasoning
+        assert chunks[-1].candidates[0].finish_reason == "STOP"
+        # As it came, in pieces, it is sent back as what was said.
+        contents = [types.UserContent(text), *(c.candidates[0].content for c in chunks)]
+        contents += [types.UserContent("say on")]
+        again = ask(client, contents, **options)
+        check_response(guarded, again)
+        assert kept(guarded).parent == 2 * number
+        assert kept(guarded).branch == ("think_stripped" if text == "think aloud" else None)
 
 
 def test_a_chat_whose_sdk_calls_functions_is_one_path(client, guarded, server):
@@ -127,7 +126,7 @@ def test_a_chat_whose_sdk_calls_functions_is_one_path(client, guarded, server):
     assert chat.send_message("please look").text == "both seen"
     assert chat.send_message("thanks").text == "bye"
     assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
-    told = [m["content"] for m in guarded.store.turns("s")[1].messages if m["role"] == "tool"]
+    told = [m["content"] for m in guarded.turns()[1].messages if m["role"] == "tool"]
     assert told == ["place 1", "place 2"]
 
 
@@ -172,7 +171,7 @@ def test_several_candidates_and_a_cut_answer(client, guarded):
 
 def test_tokens_are_counted_and_nothing_is_kept(client, guarded):
     counted = client.models.count_tokens(model="tiny", contents=["hi", "say on"])
-    assert guarded.store.turns("s") == []
+    assert guarded.turns() == []
     ask(client, ["hi", "say on"])
     assert counted.total_tokens == kept(guarded).num_prompt_tokens
 
@@ -186,15 +185,16 @@ def test_models_are_listed(client):
     assert (missing.value.code, missing.value.status) == (404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize("method", ["generate_content", "generate_content_stream"])
-def test_errors_are_the_sdks(client, guarded, method):
+def test_errors_are_the_sdks(client, guarded):
     def fail(asking, model="tiny", contents="hi", **options):
-        with pytest.raises(genai.errors.ClientError) as failed:
-            made = getattr(asking.models, method)(
-                model=model, contents=contents, config=config(**options)
-            )
-            list(made)
-        return failed.value.code, failed.value.status, failed.value.message
+        """Return code, status and message of an error; of a stream it is the same."""
+        found = []
+        for method in (asking.models.generate_content, asking.models.generate_content_stream):
+            with pytest.raises(genai.errors.ClientError) as failed:
+                list(method(model=model, contents=contents, config=config(**options)))
+            found.append((failed.value.code, failed.value.status, failed.value.message))
+        assert found[0] == found[1]
+        return found[0]
 
     assert fail(client, model="gemini-none")[:2] == (404, "NOT_FOUND")
     assert "maximum context length" in fail(client, contents="x" * 5000)[2]
@@ -202,8 +202,8 @@ def test_errors_are_the_sdks(client, guarded, method):
     assert status[:2] == (400, "INVALID_ARGUMENT") and "temperature is a number" in status[2]
     with genai.Client(api_key="stranger") as stranger:
         assert fail(stranger)[:2] == (401, "UNAUTHENTICATED")
-    kinds = [failed.kind for failed in guarded.store.failed_calls("s")]
-    assert kinds == ["unknown_model", "context_length", "malformed"]
+    kinds = [failed.kind for failed in guarded.failed_calls()]
+    assert kinds == [k for k in ("unknown_model", "context_length", "malformed") for _ in range(2)]
 
 
 def test_a_schema_goes_to_the_server(client, guarded, server):
@@ -215,7 +215,7 @@ def test_a_schema_goes_to_the_server(client, guarded, server):
     assert sent["response_format"] == {
         "type": "json_schema", "json_schema": {"name": "answer", "schema": schema},
     }  # fmt: skip
-    assert "constraints" in guarded.store.turns("s")[0].sampling
+    assert "constraints" in guarded.turns()[0].sampling
 
 
 def test_a_stream_that_is_slow_says_that_it_lives(server, tmp_path):

@@ -49,7 +49,7 @@ def test_sub_agents_and_hand_offs_are_branches(agent, guarded, server, api):
     told = play(agent, api)
     assert (told["said"], told["last_agent"]) == ("There is a door.", "writer")
     assert sorted(told["looked"]) == [1, 2, 3]
-    nodes = guarded.store.turns("s")
+    nodes = guarded.turns()
     assert len(nodes) == len(ANSWERS)
     assert [n.tokens.branch for n in nodes] == [
         None, None, BranchReason.SUB_AGENT, None, None, BranchReason.SUB_AGENT,
@@ -59,11 +59,11 @@ def test_sub_agents_and_hand_offs_are_branches(agent, guarded, server, api):
     assert [list(n.tokens.completion_ids) for n in nodes] == [[*s.encode(), END] for s in said]
     asked = [c[1:] for i in range(len(ANSWERS)) for c in kept(guarded, i).calls]
     assert asked == [c for a in ANSWERS if not isinstance(a, str) for c in a]
-    rollout = rollouts(guarded.store, "s")
+    rollout = rollouts(guarded.store, guarded.session)
     assert [r.content for r in rollout.turns[0].tool_results] == ["place 1", "place 2"]
     assert [r.content for r in rollout.turns[1].tool_results] == ["It is a door."]
     assert len(rollout.trajectories()) == 3
     num_sampled = sum(len(n.tokens.completion_ids) for n in nodes)
     assert num_sampled == sum(sum(t.loss_mask) for t in rollout.trajectories())
     assert {n.route.partition("/")[2] for n in nodes} == {api.partition("_")[0]}
-    assert guarded.store.failed_calls("s") == []
+    assert guarded.failed_calls() == []

@@ -5,6 +5,7 @@ Not here: servers that do (`test_token_answering.py`).
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +14,6 @@ from waiting import wait_until
 from katgym.gateway.answering.version_log import VersionLog
 from katgym.policies.version_span import check_spans
 
-from .scripted_server import ScriptedServer
 from .served_gateway import running
 
 
@@ -74,59 +74,70 @@ def test_spans_cover_every_token_whatever_moves(log):
             assert versions == sorted(set(versions))
 
 
-@pytest.mark.parametrize("route", ["chat/completions", "completions"])
-def test_weights_that_move_under_a_call_are_two_spans(tmp_path, route):
-    with (
-        ScriptedServer() as server,
-        ThreadPoolExecutor(1) as pool,
-        running(tmp_path / "s", server.url) as gateway,
-    ):
-        gateway.owner("POST", "/control/resume", version=1)
-        server.is_held = True
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "say something"}]}
-        if route == "completions":
-            body = {"model": "tiny", "prompt": "say"}
-        path = f"/s/s/v1/{route}"
-        asked = pool.submit(gateway.client.post, path, json=body)
-        wait_until(lambda: server.num_calls == 1, "the call")
-        gateway.owner("POST", "/control/pause")
-        gateway.owner("POST", "/control/resume", version=3)
+ASKED = {
+    "v1/chat/completions": {"messages": [{"role": "user", "content": "say something"}]},
+    "v1/completions": {"prompt": "say"},
+}
+
+
+def ask_all(gateway):
+    """Ask by every route, each in a session of its own; return the answers."""
+    with ThreadPoolExecutor(len(ASKED)) as pool:
+        asked = [
+            pool.submit(
+                gateway.of(path.replace("/", "-")).post, path, json={"model": "tiny", **body}
+            )
+            for path, body in ASKED.items()
+        ]
+        return [each.result() for each in asked]
+
+
+@contextlib.contextmanager
+def asking(gateway, server):
+    """Hold the answers of calls by every route until the block ends."""
+    server.is_held = True
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(ask_all, gateway)
+        wait_until(lambda: server.num_calls == len(ASKED), "the calls")
+        yield
         server.is_held = False
-        assert asked.result().status_code == 200
-        tokens = gateway.store.turns("s")[0].tokens
-        assert [span.version for span in tokens.version_spans] == [1, 3]
-        check_spans(tokens.version_spans, len(tokens.completion_ids))
-        assert tokens.policy_version == 1
-        session = gateway.owner("GET", "/s/s").json()
-        assert session["oldest_version"] == 1
+        assert [answer.status_code for answer in answers.result()] == [200] * len(ASKED)
 
 
-@pytest.mark.parametrize("route", ["chat/completions", "completions"])
-def test_a_call_that_lives_through_a_new_adapter_is_all_of_the_one_it_asked(tmp_path, route):
+def turns_of(gateway):
+    return [gateway.of(path.replace("/", "-")).turns() for path in ASKED]
+
+
+def test_weights_that_move_under_a_call_are_two_spans(own_gateway, server):
+    gateway = own_gateway
+    gateway.move(1)
+    with asking(gateway, server):
+        gateway.owner("POST", "/control/pause")
+        gateway.move(3)
+    for (turn,) in turns_of(gateway):
+        assert [span.version for span in turn.tokens.version_spans] == [1, 3]
+        check_spans(turn.tokens.version_spans, len(turn.tokens.completion_ids))
+        assert turn.tokens.policy_version == 1
+    assert gateway.owner("GET", "/s/v1-completions").json()["oldest_version"] == 1
+
+
+def test_a_call_that_lives_through_a_new_adapter_is_all_of_the_one_it_asked(own_server, tmp_path):
     """Nothing is paused: name and version change together for calls that follow."""
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "say something"}]}
-    if route == "completions":
-        body = {"model": "tiny", "prompt": "say"}
-    path = f"/s/s/v1/{route}"
-    with ScriptedServer() as server, ThreadPoolExecutor(1) as pool:
-        server.cards = [{"id": name} for name in ("tiny", "mine@v1-0a", "mine@v2-0b")]
-        with running(tmp_path / "s", server.url) as gateway:
-            gateway.owner("POST", "/control/resume", version=1, model="mine@v1-0a")
-            server.is_held = True
-            asked = pool.submit(gateway.client.post, path, json=body)
-            wait_until(lambda: server.num_calls == 1, "the call")
-            gateway.owner("POST", "/control/resume", version=2, model="mine@v2-0b")
-            server.is_held = False
-            assert asked.result().status_code == 200
-            assert gateway.client.post(path, json=body).status_code == 200
-            assert gateway.client.get("/control/status").json()["model"] == "mine@v2-0b"
-        with running(tmp_path / "s", server.url) as gateway:  # it is kept over restarts
-            assert gateway.client.post(path, json=body).status_code == 200
-            spans = [told(turn.tokens.version_spans) for turn in gateway.store.turns("s")]
-            gateway.owner("POST", "/control/resume", version=3)  # all the server's weights
-            assert gateway.client.post(path, json=body).status_code == 200
-        models = [asked["model"] for _, asked in server.requests if asked["model"] != "tiny"]
-        assert models == ["mine@v1-0a", "mine@v2-0b", "mine@v2-0b"]
-        assert server.requests[-1][1]["model"] == "tiny"
-    num = spans[0][0][2]
-    assert spans == [[(1, 0, num)], [(2, 0, num)], [(2, 0, num)]]
+    names = ["tiny", "mine@v1-0a", "mine@v2-0b"]
+    own_server.cards = [{"id": name} for name in names]
+    with running(tmp_path / "s", own_server.url) as gateway:
+        gateway.move(1, model="mine@v1-0a")
+        with asking(gateway, own_server):
+            gateway.move(2, model="mine@v2-0b")
+        ask_all(gateway)
+        assert gateway.client.get("/control/status").json()["model"] == "mine@v2-0b"
+    with running(tmp_path / "s", own_server.url) as gateway:  # it is kept over restarts
+        ask_all(gateway)
+        for turns in turns_of(gateway):
+            spans = [told(turn.tokens.version_spans) for turn in turns]
+            num = spans[0][0][2]
+            assert spans == [[(1, 0, num)], [(2, 0, num)], [(2, 0, num)]]
+        gateway.move(3)  # all the server's weights
+        ask_all(gateway)
+    models = [asked["model"] for _, asked in own_server.requests]
+    assert models == [name for name in (names[1], names[2], names[2], "tiny") for _ in ASKED]

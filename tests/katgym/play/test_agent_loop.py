@@ -1,4 +1,4 @@
-"""One episode: how it may end, what is recorded, and what it takes.
+"""One episode: how it may end, what is recorded, what it takes; limits and seeds.
 
 Not here: time that runs out (`test_agent_loop_hanging.py`), failures and mistakes
 (`test_agent_loop_failures.py`), many episodes (`test_engine.py`), several seats (`test_match.py`).
@@ -6,11 +6,15 @@ Not here: time that runs out (`test_agent_loop_hanging.py`), failures and mistak
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import Any
 
 import gymnasium
 import pytest
 from episode_play import Site, TokenPolicy, check_closed, play
+from hypothesis import given
+from hypothesis import strategies as st
 
 from katgym.environment.failure import FailureKind, RolloutStatus
 from katgym.environment.messages import assistant
@@ -19,6 +23,7 @@ from katgym.environment.tool import Tool
 from katgym.errors import ContextLengthError, UnknownNameError, UsageError
 from katgym.play.limits import Limits
 from katgym.play.rollout import prompt_messages
+from katgym.play.seeding import derive_seed
 from katgym.policies.base import Sampling
 from katgym.testing import EchoEnv, ScriptedPolicy
 
@@ -52,25 +57,14 @@ def test_times_go_forward() -> None:
     assert all(t.completed_s - t.started_s >= 0.009 for t in rollout.turns)
 
 
-def test_truncated_by_the_envs_own_turns() -> None:
-    env, policy = Site(), TokenPolicy()
-    rollout = play(env, policy)
-    assert (rollout.status, rollout.failure_kind) == (
-        RolloutStatus.TRUNCATED,
-        FailureKind.MAX_TURNS,
-    )
-    assert (rollout.num_turns, rollout.reward.value) == (4, 0.25)
-    check_closed(env, policy)
-
-
-def test_truncated_by_the_limits_turns() -> None:
-    rollout = play(Site(), TokenPolicy(), limits=Limits(max_turns=2))
-    assert (rollout.num_turns, rollout.failure_kind) == (2, FailureKind.MAX_TURNS)
-
-
-def test_a_limit_never_raises_the_turns_of_the_env() -> None:
-    rollout = play(Site(), TokenPolicy(), limits=Limits(max_turns=9))
-    assert (rollout.num_turns, rollout.failure_kind) == (4, FailureKind.MAX_TURNS)
+def test_truncated_by_the_envs_own_turns_which_a_limit_only_lowers() -> None:
+    for limit, expected in ((None, 4), (2, 2), (9, 4)):
+        env, policy = Site(), TokenPolicy()
+        rollout = play(env, policy, limits=Limits(max_turns=limit))
+        assert rollout.status is RolloutStatus.TRUNCATED
+        assert rollout.failure_kind is FailureKind.MAX_TURNS
+        assert (rollout.num_turns, rollout.reward.value) == (expected, 0.25)
+        check_closed(env, policy)
 
 
 def test_truncated_by_tokens_with_a_shrinking_budget() -> None:
@@ -109,27 +103,15 @@ def test_wrapped_envs_are_accepted() -> None:
     assert (rollout.env_id, rollout.reward.value) == ("Site-v0", 0.25)
 
 
-@pytest.mark.parametrize(
-    ("env", "policy", "text"),
-    [
-        (3, ScriptedPolicy([]), "env is a katgym.Env or the id of one, got 3"),
-        (Site(), 3, "policy is a katgym Policy or its URI, got 3"),
-    ],
-)
-def test_wrong_kinds_are_refused(env: Any, policy: Any, text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        play(env, policy)
-    assert str(caught.value) == text
-
-
-def test_an_env_with_several_seats_is_refused() -> None:
-    env = Site()
-    env.seats = ("a", "b")
-    with pytest.raises(UsageError) as caught:
-        play(env, ScriptedPolicy([]))
-    assert str(caught.value) == (
-        "this env has 2 seats (a, b); play it with run_match, a policy per seat"
-    )
+def test_wrong_kinds_and_several_seats_are_refused() -> None:
+    two_seats = Site()
+    two_seats.seats = ("a", "b")
+    with pytest.raises(UsageError, match=r"env is a katgym.Env or the id of one, got 3"):
+        play(3, ScriptedPolicy([]))  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match=r"policy is a katgym Policy or its URI, got 3"):
+        play(Site(), 3)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match=r"this env has 2 seats \(a, b\); play it with run_match"):
+        play(two_seats, ScriptedPolicy([]))
 
 
 def test_task_id_and_split_choose_the_task() -> None:
@@ -181,8 +163,30 @@ def test_the_sampling_seed_depends_on_seed_and_attempt() -> None:
     assert sampling_seeds(seed=None) == (None, None)
 
 
-def test_attempts_meet_the_same_episode() -> None:
-    rollouts = [play(EchoEnv(), ScriptedPolicy([]), seed=5, attempt=a) for a in range(3)]
-    assert len({r.task_id for r in rollouts}) == 1
-    assert [r.attempt for r in rollouts] == [0, 1, 2]
-    assert len({r.episode_id for r in rollouts}) == 3
+def test_limits_are_positive_or_none(subtests: pytest.Subtests) -> None:
+    names = ("max_turns", "max_tokens", "max_context_tokens", "timeout_s")
+    for name, value in itertools.product((*names, "close_timeout_s"), (0, -1, math.nan)):
+        text = f"{name} is > 0, got" if name == "close_timeout_s" else f"{name} is > 0 or None, got"
+        with subtests.test(name, value=value), pytest.raises(UsageError, match=f"{text} {value!r}"):
+            Limits(**{name: value})  # type: ignore[arg-type]  # one of them
+    assert [getattr(Limits(), name) for name in names] == [None] * 4
+    assert Limits(max_turns=1, timeout_s=0.5).timeout_s == 0.5
+
+
+PARTS = st.lists(st.integers() | st.text(max_size=5) | st.booleans() | st.none(), max_size=4)
+
+
+@given(PARTS)
+def test_derived_seeds_are_in_range_and_repeat(parts: list[object]) -> None:
+    assert 0 <= derive_seed(*parts) == derive_seed(*parts) < 2**31
+
+
+def test_derived_seeds_never_change_and_tell_their_parts_apart() -> None:
+    assert derive_seed() == 0x42C4B0E3  # the first bytes of sha256(b"")
+    assert derive_seed("sampling", 0, 0) == 666030629
+    assert derive_seed("sampling", 0, 1) == 1266716393
+    different = [("a", "bc"), ("ab", "c"), ("abc",), ("c", "ab"), (1,), ("1",), (True,), (1.0,), ()]
+    assert len({derive_seed(*parts) for parts in different}) == len(different)
+    seeds = [derive_seed("sampling", seed, attempt) for seed in range(100) for attempt in range(20)]
+    assert len(set(seeds)) == 2000
+    assert abs(sum(seeds) / 2000 / 2**30 - 1) < 0.1

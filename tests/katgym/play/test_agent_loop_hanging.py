@@ -44,26 +44,24 @@ def test_a_long_game_is_truncated() -> None:
     assert 0 < rollout.num_turns < 1000
 
 
-@pytest.mark.parametrize(
-    ("hook", "texts", "call"),
-    [
+def test_time_that_ends_with_the_env_is_its_fault_and_no_score(subtests: pytest.Subtests) -> None:
+    hangs: list[tuple[str, list[Any], str]] = [
         ("setup", [], "reset"),
         ("work", [assistant("", [("work", {})])], "step"),
         ("reply", ["a"], "step"),
         ("score", ["end"], "step"),
         ("score", ["hang"], "grading"),
         ("score", [ContextLengthError("full")], "grading"),
-    ],
-)
-def test_time_that_ends_with_the_env_is_its_fault_and_no_score(
-    hook: str, texts: list[Any], call: str
-) -> None:
-    env, policy = Site(f"hang:{hook}"), TokenPolicy(texts)
-    rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5))
-    assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT)
-    assert (rollout.reward.is_valid, rollout.reward.value) == (False, None)
-    assert rollout.reason == f"the env hung: its {call} had not ended when 0.5 s were up"
-    check_closed(env, policy)
+    ]
+    for hook, texts, call in hangs:
+        with subtests.test(hook, texts=texts):
+            env, policy = Site(f"hang:{hook}"), TokenPolicy(texts)
+            rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5))
+            kind = FailureKind.ENV_TIMEOUT
+            assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
+            assert (rollout.reward.is_valid, rollout.reward.value) == (False, None)
+            assert rollout.reason == f"the env hung: its {call} had not ended when 0.5 s were up"
+            check_closed(env, policy)
 
 
 class Sticky(Site):
@@ -74,13 +72,15 @@ class Sticky(Site):
         await forever()
 
 
-@pytest.mark.parametrize("texts", [["end"], [PolicyError("down")]])
-def test_closing_that_hangs_is_bounded(texts: list[Any]) -> None:
-    env, policy = Sticky(), TokenPolicy(texts)
-    rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
-    kind = FailureKind.ENV_TIMEOUT if texts == ["end"] else FailureKind.POLICY_UNAVAILABLE
-    assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
-    check_closed(env, policy)
+def test_closing_that_hangs_is_bounded() -> None:
+    for text, kind in (
+        ("end", FailureKind.ENV_TIMEOUT),
+        (PolicyError("down"), FailureKind.POLICY_UNAVAILABLE),
+    ):
+        env, policy = Sticky(), TokenPolicy([text])
+        rollout = play_idle(env, policy, limits=Limits(timeout_s=0.5, close_timeout_s=0.2))
+        assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
+        check_closed(env, policy)
 
 
 def test_an_env_that_hangs_and_then_hangs_in_closing_too_is_left_to_itself() -> None:

@@ -96,16 +96,16 @@ def run_all(engine: RolloutEngine, wanted: Any) -> list[tuple[RolloutRequest, Ro
     return run_idle(go())
 
 
-@pytest.mark.parametrize("max_concurrency", [1, 3, 7])
-def test_never_more_than_max_concurrency_and_never_fewer_for_long(max_concurrency: int) -> None:
-    policy = Gauge(latency_s=0.005)
-    engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=max_concurrency))
-    found = run_all(engine, requests(21))
-    assert policy.most_open == max_concurrency
-    assert sorted(int(request.key) for request, _ in found) == list(range(21))
-    assert all(rollout.reward.value == 1.0 for _, rollout in found)
-    assert all(rollout.seed == int(request.key) for request, rollout in found)
-    assert (policy.num_started, policy.num_closed) == (21, 21)
+def test_never_more_than_max_concurrency_and_never_fewer_for_long() -> None:
+    for max_concurrency in (1, 3, 7):
+        policy = Gauge(latency_s=0.005)
+        engine = RolloutEngine(policy, config=EngineConfig(max_concurrency=max_concurrency))
+        found = run_all(engine, requests(21))
+        assert policy.most_open == max_concurrency
+        assert sorted(int(request.key) for request, _ in found) == list(range(21))
+        assert all(rollout.reward.value == 1.0 for _, rollout in found)
+        assert all(rollout.seed == int(request.key) for request, rollout in found)
+        assert (policy.num_started, policy.num_closed) == (21, 21)
 
 
 def test_results_come_in_the_order_they_finish() -> None:
@@ -129,6 +129,7 @@ def test_results_come_in_the_order_they_finish() -> None:
 def test_those_that_finish_together_come_in_request_order() -> None:
     found = run_all(RolloutEngine(Gauge()), requests(50))
     assert [int(request.key) for request, _ in found] == list(range(50))
+    assert run_all(RolloutEngine(Gauge()), []) == []
 
 
 def test_an_endless_iterable_is_drawn_lazily() -> None:
@@ -156,33 +157,32 @@ def test_an_endless_iterable_is_drawn_lazily() -> None:
     assert asyncio.run(go()) == 20
 
 
-def test_no_requests_no_results() -> None:
-    assert run_all(RolloutEngine(Gauge()), []) == []
-
-
 # ---- retries
 
 
-@pytest.mark.parametrize("kind", [k for k in FailureKind if not FAILURE_TABLE[k].is_counted])
-def test_retries_follow_the_table(kind: FailureKind) -> None:
-    policy = Gauge(errors=[PolicyError("down", kind=str(kind))])
-    ((_, rollout),) = run_all(RolloutEngine(policy, config=NO_DELAY), requests(1))
-    if FAILURE_TABLE[kind].is_retried:
-        assert (rollout.status, rollout.num_retries) == (RolloutStatus.TERMINATED, 1)
-        assert rollout.reward.value == 1.0
-    else:
-        assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, 0)
-        assert rollout.failure_kind is kind
-    assert policy.num_started == policy.num_closed == 1 + rollout.num_retries
+def test_retries_follow_the_table(subtests: pytest.Subtests) -> None:
+    for kind, row in FAILURE_TABLE.items():
+        if row.is_counted:
+            continue
+        with subtests.test(kind=kind):
+            policy = Gauge(errors=[PolicyError("down", kind=str(kind))])
+            ((_, rollout),) = run_all(RolloutEngine(policy, config=NO_DELAY), requests(1))
+            if row.is_retried:
+                assert (rollout.status, rollout.num_retries) == (RolloutStatus.TERMINATED, 1)
+                assert rollout.reward.value == 1.0
+            else:
+                assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, 0)
+                assert rollout.failure_kind is kind
+            assert policy.num_started == policy.num_closed == 1 + rollout.num_retries
 
 
-@pytest.mark.parametrize("max_retries", [0, 1, 3])
-def test_retries_end_and_are_counted(max_retries: int) -> None:
-    policy = Gauge(errors=[PolicyError("down")] * 10)
-    config = EngineConfig(max_retries=max_retries, retry_delay_s=0.001)
-    ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
-    assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, max_retries)
-    assert policy.num_started == max_retries + 1
+def test_retries_end_and_are_counted() -> None:
+    for max_retries in (0, 1, 3):
+        policy = Gauge(errors=[PolicyError("down")] * 10)
+        config = EngineConfig(max_retries=max_retries, retry_delay_s=0.001)
+        ((_, rollout),) = run_all(RolloutEngine(policy, config=config), requests(1))
+        assert (rollout.status, rollout.num_retries) == (RolloutStatus.FAILED, max_retries)
+        assert policy.num_started == max_retries + 1
 
 
 def test_the_delay_doubles() -> None:
@@ -222,28 +222,31 @@ def test_every_try_gets_an_env_of_its_own() -> None:
     Counted.num_alive = 0  # counted on Flaky
 
 
-@pytest.mark.parametrize("num_hangs", [1, 2])
-def test_an_env_that_hangs_is_replaced_once_by_a_fresh_one(num_hangs: int) -> None:
+def test_an_env_that_hangs_is_replaced_once_by_a_fresh_one() -> None:
     made: list[Env] = []
 
     class Hanging(EchoEnv):
+        num_hangs = 0
+
         async def setup(self) -> None:
             made.append(self)
-            if len(made) <= num_hangs:
+            if len(made) <= self.num_hangs:
                 await asyncio.Event().wait()
 
-    request = RolloutRequest(env=Hanging(), seed=3, attempt=4, task_id="train-000007")
-    engine = RolloutEngine(Gauge(), limits=Limits(timeout_s=1.0), config=NO_DELAY)
-    ((_, rollout),) = run_all(engine, [request])
-    assert len(made) == len({id(env) for env in made}) == 2
-    assert (rollout.seed, rollout.attempt, rollout.task_id) == (3, 4, "train-000007")
-    assert rollout.num_retries == 1
-    told = (rollout.status, rollout.failure_kind, rollout.reward.value)
-    if num_hangs == 1:
-        assert told == (RolloutStatus.TERMINATED, None, 1.0)
-    else:
-        assert told == (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT, None)
-    assert not any(env.is_running for env in made)
+    for num_hangs, expected in (
+        (1, (RolloutStatus.TERMINATED, None, 1.0)),
+        (2, (RolloutStatus.FAILED, FailureKind.ENV_TIMEOUT, None)),
+    ):
+        made.clear()
+        Hanging.num_hangs = num_hangs
+        request = RolloutRequest(env=Hanging(), seed=3, attempt=4, task_id="train-000007")
+        engine = RolloutEngine(Gauge(), limits=Limits(timeout_s=1.0), config=NO_DELAY)
+        ((_, rollout),) = run_all(engine, [request])
+        assert len(made) == len({id(env) for env in made}) == 2
+        assert (rollout.seed, rollout.attempt, rollout.task_id) == (3, 4, "train-000007")
+        assert rollout.num_retries == 1
+        assert (rollout.status, rollout.failure_kind, rollout.reward.value) == expected
+        assert not any(env.is_running for env in made)
 
 
 # ---- stopping
@@ -313,17 +316,13 @@ def test_an_env_that_cannot_be_made_is_a_mistake_of_the_caller() -> None:
         run_all(RolloutEngine(Gauge()), [RolloutRequest(env=Broken())])
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"max_concurrency": 0}, "max_concurrency is >= 1, got 0"),
-        ({"max_retries": -1}, "max_retries is >= 0, got -1"),
-    ],
-)
-def test_config_refuses_what_cannot_work(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        EngineConfig(**options)
-    assert str(caught.value) == text
+def test_config_refuses_what_cannot_work() -> None:
+    with pytest.raises(UsageError, match="max_concurrency is >= 1, got 0"):
+        EngineConfig(max_concurrency=0)
+    with pytest.raises(UsageError, match="max_retries is >= 0, got -1"):
+        EngineConfig(max_retries=-1)
+    with pytest.raises(UsageError, match="group_size is >= 1, got 0"):
+        asyncio.run(run_group(EchoEnv(), Gauge(), group_size=0))
 
 
 # ---- groups
@@ -337,6 +336,7 @@ def test_a_group_is_attempts_at_one_episode() -> None:
     assert [r.attempt for r in rollouts] == [0, 1, 2, 3, 4]
     assert {(r.task_id, r.seed, r.split) for r in rollouts} == {(rollouts[0].task_id, 9, "test")}
     assert len({r.sampling_seed for r in rollouts}) == 5
+    assert len({r.episode_id for r in rollouts}) == 5
     assert {tuple(m["content"] for m in r.messages) for r in rollouts} == {
         tuple(m["content"] for m in rollouts[0].messages)
     }
@@ -366,8 +366,3 @@ def test_group_options_are_passed_on() -> None:
     )
     assert {r.task_id for r in group.rollouts} == {"train-000003"}
     assert {(r.num_turns, r.sampling.temperature) for r in group.rollouts} == {(2, 0.0)}
-
-
-def test_group_size_is_at_least_one() -> None:
-    with pytest.raises(UsageError, match="group_size is >= 1, got 0"):
-        asyncio.run(run_group(EchoEnv(), Gauge(), group_size=0))

@@ -193,86 +193,75 @@ def test_shuffled_seats_depend_on_the_seed_only() -> None:
     assert set(orders) == {"annbob", "bobann"}
 
 
-@pytest.mark.parametrize(
-    ("seats", "text"),
-    [
-        (["first"], "this env has 2 seats (first, second), got 1 policies: 'first'"),
-        (["a", "b", "c"], "this env has 2 seats (first, second), got 3 policies: 'a', 'b', 'c'"),
-        (["first", "secnd"], "unknown seat 'secnd'. Did you mean 'second'?"),
-    ],
-)
-def test_wrong_seats_are_refused(seats: list[str], text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        play(Nim(), {seat: ScriptedPolicy([]) for seat in seats})
-    assert str(caught.value) == text
-    assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")
+def test_wrong_seats_and_tasks_are_refused() -> None:
+    for seats, text in {
+        ("first",): "this env has 2 seats (first, second), got 1 policies: 'first'",
+        ("a", "b", "c"): "this env has 2 seats (first, second), got 3 policies: 'a', 'b', 'c'",
+        ("first", "secnd"): "unknown seat 'secnd'. Did you mean 'second'?",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            play(Nim(), {seat: ScriptedPolicy([]) for seat in seats})
+        assert str(caught.value) == text
+        assert isinstance(caught.value, UnknownNameError) == text.startswith("unknown")
+    with pytest.raises(UnknownNameError, match="unknown task id 'eight'"):
+        play(Nim(), pair([], []), task_id="eight")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
+def test_a_failure_of_one_policy_makes_every_reward_invalid() -> None:
+    for error, kind in (
         (PolicyError("down", kind="policy_timeout"), FailureKind.POLICY_TIMEOUT),
         (KeyError("oops"), FailureKind.POLICY_BUG),
-    ],
-)
-def test_a_failure_of_one_policy_makes_every_reward_invalid(
-    error: Exception, kind: FailureKind
-) -> None:
-    env, policies = Nim(), pair(["1", "1"], ["1", error])
-    rollouts = play(env, policies)
-    for rollout in rollouts.values():
-        assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
-        assert (rollout.reward.is_valid, rollout.reward.value) == (False, None)
-    assert (rollouts["first"].num_turns, rollouts["second"].num_turns) == (2, 1)
-    assert [p.num_closed for p in policies.values()] == [1, 1]
-    assert env.num_teardowns == 1
+    ):
+        env, policies = Nim(), pair(["1", "1"], ["1", error])
+        rollouts = play(env, policies)
+        for rollout in rollouts.values():
+            assert (rollout.status, rollout.failure_kind) == (RolloutStatus.FAILED, kind)
+            assert (rollout.reward.is_valid, rollout.reward.value) == (False, None)
+        assert (rollouts["first"].num_turns, rollouts["second"].num_turns) == (2, 1)
+        assert [p.num_closed for p in policies.values()] == [1, 1]
+        assert env.num_teardowns == 1
 
 
-@pytest.mark.parametrize(
-    ("trouble", "kind"),
-    [("setup", FailureKind.ENV_ERROR), ("seat_rewards", FailureKind.VERIFIER_UNAVAILABLE)],
-)
-def test_a_failure_of_the_env_is_every_seats(trouble: str, kind: FailureKind) -> None:
-    env = Nim(trouble)
-    rollouts = play(env, pair(["2"] * 4, ["2"] * 4))
-    assert [r.failure_kind for r in rollouts.values()] == [kind] * 2
-    assert not any(r.reward.is_valid for r in rollouts.values())
-    assert env.num_teardowns == 1
+def test_a_failure_of_the_env_is_every_seats() -> None:
+    for trouble, kind in (
+        ("setup", FailureKind.ENV_ERROR),
+        ("seat_rewards", FailureKind.VERIFIER_UNAVAILABLE),
+    ):
+        env = Nim(trouble)
+        rollouts = play(env, pair(["2"] * 4, ["2"] * 4))
+        assert [r.failure_kind for r in rollouts.values()] == [kind] * 2
+        assert not any(r.reward.is_valid for r in rollouts.values())
+        assert env.num_teardowns == 1
 
 
-@pytest.mark.parametrize(
-    ("moves", "limits", "kind"),
-    [
-        (["1", "1"], Limits(max_turns=3), FailureKind.MAX_TURNS),
-        (["1", "1"], Limits(max_tokens=3), FailureKind.MAX_TOKENS),
-        (["1", ContextLengthError("full")], Limits(), FailureKind.CONTEXT_LENGTH),
-        (["1", "hang"], Limits(timeout_s=0.5), FailureKind.EPISODE_TIMEOUT),
-    ],
-)
-def test_a_budget_of_one_seat_truncates_all(
-    moves: list[Any], limits: Limits, kind: FailureKind
-) -> None:
-    env = Nim()
-    policies = pair(moves, ["1"] * 5)
-    if kind is FailureKind.MAX_TOKENS:
-        policies = pair(["1"] * 5, ["1"] * 5)
-    rollouts = play(env, policies, limits=limits)
-    for rollout in rollouts.values():
-        assert (rollout.status, rollout.failure_kind) == (RolloutStatus.TRUNCATED, kind)
-        assert (rollout.reward.is_valid, rollout.reward.value) == (True, 0.0)
-    assert env.num_teardowns == 1
-    assert all(p.num_closed == 1 for p in policies.values())
+def test_a_budget_of_one_seat_truncates_all(subtests: pytest.Subtests) -> None:
+    ones = ["1"] * 5
+    budgets: list[tuple[FailureKind, Limits, list[Any]]] = [
+        (FailureKind.MAX_TURNS, Limits(max_turns=3), ["1", "1"]),
+        (FailureKind.MAX_TOKENS, Limits(max_tokens=3), ones),
+        (FailureKind.CONTEXT_LENGTH, Limits(), ["1", ContextLengthError("full")]),
+        (FailureKind.EPISODE_TIMEOUT, Limits(timeout_s=0.5), ["1", "hang"]),
+    ]
+    for kind, limits, moves in budgets:
+        with subtests.test(kind=kind):
+            env, policies = Nim(), pair(moves, ones)
+            rollouts = play(env, policies, limits=limits)
+            for rollout in rollouts.values():
+                assert (rollout.status, rollout.failure_kind) == (RolloutStatus.TRUNCATED, kind)
+                assert (rollout.reward.is_valid, rollout.reward.value) == (True, 0.0)
+            assert env.num_teardowns == 1
+            assert all(p.num_closed == 1 for p in policies.values())
 
 
-@pytest.mark.parametrize("move", ["hang", ContextLengthError("full")])
-def test_grading_that_hangs_is_bounded(move: Any) -> None:
-    env = Nim("score")
-    rollouts = play(env, pair([move], []), limits=Limits(timeout_s=0.5))
-    assert [r.failure_kind for r in rollouts.values()] == [FailureKind.ENV_TIMEOUT] * 2
-    assert {r.reason for r in rollouts.values()} == {
-        "the env hung: its grading had not ended when 0.5 s were up"
-    }
-    assert env.num_teardowns == 1
+def test_grading_that_hangs_is_bounded() -> None:
+    for move in ("hang", ContextLengthError("full")):
+        env = Nim("score")
+        rollouts = play(env, pair([move], []), limits=Limits(timeout_s=0.5))
+        assert [r.failure_kind for r in rollouts.values()] == [FailureKind.ENV_TIMEOUT] * 2
+        assert {r.reason for r in rollouts.values()} == {
+            "the env hung: its grading had not ended when 0.5 s were up"
+        }
+        assert env.num_teardowns == 1
 
 
 def test_cancellation_closes_sessions_and_env_once() -> None:
@@ -289,11 +278,6 @@ def test_cancellation_closes_sessions_and_env_once() -> None:
     asyncio.run(go())
     assert [p.num_closed for p in policies.values()] == [1, 1]
     assert env.num_teardowns == 1
-
-
-def test_mistakes_of_the_caller_are_raised() -> None:
-    with pytest.raises(UnknownNameError, match="unknown task id 'eight'"):
-        play(Nim(), pair([], []), task_id="eight")
 
 
 def test_one_policy_may_play_both_seats() -> None:

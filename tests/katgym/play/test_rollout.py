@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -71,17 +72,12 @@ def rollout_of(*records: TokenRecord | None, results: Sequence[ToolResult] = ())
 LINEAR = (record(None, 0, [1, 2], [3]), record(0, 3, [4], [5, 6]), record(1, 6, [7, 8], [9]))
 
 
-def test_prompts_of_an_append_only_rollout() -> None:
+def test_an_append_only_rollout_is_one_trajectory() -> None:
     rollout = rollout_of(*LINEAR)
     assert [rollout.prompt_ids(t) for t in range(3)] == [
-        [1, 2],
-        [1, 2, 3, 4],
-        [1, 2, 3, 4, 5, 6, 7, 8],
-    ]
-
-
-def test_an_append_only_rollout_is_one_trajectory() -> None:
-    assert rollout_of(*LINEAR).trajectories() == [
+        [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8]
+    ]  # fmt: skip
+    assert rollout.trajectories() == [
         Trajectory(
             token_ids=[1, 2, 3, 4, 5, 6, 7, 8, 9],
             loss_mask=[False, False, True, False, True, True, False, False, True],
@@ -91,52 +87,51 @@ def test_an_append_only_rollout_is_one_trajectory() -> None:
     ]
 
 
-def test_a_fork_inside_the_parents_prompt_keeps_both_paths() -> None:
-    """Turn 2 keeps [1, 2, 3] of turn 1's prompt [1, 2, 3, 4] and goes elsewhere."""
-    rollout = rollout_of(
-        record(None, 0, [1, 2], [3]), record(0, 3, [4], [5]), record(1, 3, [8], [9])
-    )
-    assert rollout.prompt_ids(2) == [1, 2, 3, 8]
-    first, second = rollout.trajectories()
-    assert (first.token_ids, first.turns) == ([1, 2, 3, 4, 5], (0, 1))
-    assert first.loss_mask == [False, False, True, False, True]
-    assert (second.token_ids, second.turns) == ([1, 2, 3, 8, 9], (2,))
-    assert second.loss_mask == [False, False, False, False, True]
-    assert second.policy_logprobs == [0.0, 0.0, 0.0, 0.0, -0.9]
+FORKS = {
+    "inside the parent's prompt, where both paths are kept": (
+        [record(None, 0, [1, 2], [3]), record(0, 3, [4], [5]), record(1, 3, [8], [9])],
+        [([1, 2, 3, 4, 5], [3, 5], (0, 1)), ([1, 2, 3, 8, 9], [9], (2,))],
+    ),
+    "inside the parent's completion": (
+        [record(None, 0, [1], [2, 3, 4]), record(0, 3, [7], [8])],
+        [([1, 2, 3, 4], [2, 3, 4], (0,)), ([1, 2, 3, 7, 8], [8], (1,))],
+    ),
+    "a second continuation of one turn, which is not trained twice": (
+        [record(None, 0, [1], [2]), record(0, 2, [3], [4]), record(0, 2, [5], [6])],
+        [([1, 2, 3, 4], [2, 4], (0, 1)), ([1, 2, 5, 6], [6], (2,))],
+    ),
+    "turn 2 forks off 1's prompt, and 3 extends 2 exactly": (
+        [
+            record(None, 0, [1], [2]),
+            record(0, 2, [3], [4]),
+            record(1, 2, [5], [6]),
+            record(2, 4, [7], [8]),
+        ],
+        [([1, 2, 3, 4], [2, 4], (0, 1)), ([1, 2, 5, 6, 7, 8], [6, 8], (2, 3))],
+    ),
+    "a new root": (
+        [record(None, 0, [1], [2]), record(None, 0, [5], [6])],
+        [([1, 2], [2], (0,)), ([5, 6], [6], (1,))],
+    ),
+}
+"""Records of turns, and of each path its tokens, those that are trained, and its turns."""
 
 
-def test_a_fork_inside_the_parents_completion() -> None:
-    rollout = rollout_of(record(None, 0, [1], [2, 3, 4]), record(0, 3, [7], [8]))
-    first, second = rollout.trajectories()
-    assert (first.token_ids, first.loss_mask) == ([1, 2, 3, 4], [False, True, True, True])
-    assert (second.token_ids, second.loss_mask) == ([1, 2, 3, 7, 8], [False] * 4 + [True])
-
-
-def test_a_second_continuation_of_one_turn_does_not_train_it_twice() -> None:
-    rollout = rollout_of(record(None, 0, [1], [2]), record(0, 2, [3], [4]), record(0, 2, [5], [6]))
-    first, second = rollout.trajectories()
-    assert (first.token_ids, first.loss_mask) == ([1, 2, 3, 4], [False, True, False, True])
-    assert (second.token_ids, second.loss_mask) == ([1, 2, 5, 6], [False, False, False, True])
-    assert (first.turns, second.turns) == ((0, 1), (2,))
-
-
-def test_a_path_goes_on_behind_a_fork() -> None:
-    """Turns 0 -> 1 are one path; 2 forks off 1's prompt, and 3 extends 2 exactly."""
-    rollout = rollout_of(
-        record(None, 0, [1], [2]),
-        record(0, 2, [3], [4]),
-        record(1, 2, [5], [6]),
-        record(2, 4, [7], [8]),
-    )
-    first, second = rollout.trajectories()
-    assert first.turns == (0, 1)
-    assert (second.turns, second.token_ids) == ((2, 3), [1, 2, 5, 6, 7, 8])
-    assert second.loss_mask == [False, False, False, True, False, True]
-
-
-def test_new_roots_start_anew() -> None:
-    rollout = rollout_of(record(None, 0, [1], [2]), record(None, 0, [5], [6]))
-    assert [t.token_ids for t in rollout.trajectories()] == [[1, 2], [5, 6]]
+def test_forks_are_paths_of_their_own(subtests: pytest.Subtests) -> None:
+    for name, (records, expected) in FORKS.items():
+        with subtests.test(name):
+            paths = rollout_of(*records).trajectories()
+            assert [
+                (
+                    path.token_ids,
+                    list(itertools.compress(path.token_ids, path.loss_mask)),
+                    path.turns,
+                )
+                for path in paths
+            ] == expected
+            for path in paths:
+                pairs = zip(path.token_ids, path.loss_mask, strict=True)
+                assert path.policy_logprobs == [-token / 10 * trained for token, trained in pairs]
 
 
 def test_paths_follow_the_records_not_the_reported_counts() -> None:
@@ -208,7 +203,7 @@ def test_a_rollout_without_tokens_says_so() -> None:
     rollout = rollout_of(record(None, 0, [1], [2]), None)
     assert not rollout.has_tokens
     assert rollout_of(*LINEAR).has_tokens
-    assert not rollout_of().has_tokens
+    assert not rollout_of().has_tokens and rollout_of().trajectories() == []
     text = (
         "turn 1 of this rollout has no tokens: policy 'hf:tiny' records none."
         " Use a token policy (hf:, vllm:, smollm2)."
@@ -219,23 +214,13 @@ def test_a_rollout_without_tokens_says_so() -> None:
         assert str(caught.value) == text
 
 
-def test_an_empty_rollout_has_no_trajectory() -> None:
-    assert rollout_of().trajectories() == []
-
-
 def result(call_id: str, stage: int, **fields: Any) -> ToolResult:
     return ToolResult(call_id=call_id, name="f", content="text", stage=stage, **fields)
 
 
 def test_counts() -> None:
-    results = [
-        result("a", 0),
-        result("b", 0),
-        result("c", 1),
-        result("d", 2),
-        result("e", 2),
-        result("f", 2),
-    ]
+    stages = (0, 0, 1, 2, 2, 2)
+    results = [result(call_id, stage) for call_id, stage in zip("abcdef", stages, strict=True)]
     rollout = rollout_of(*LINEAR, results=results)
     assert rollout.num_turns == 3
     assert rollout.num_tool_calls == 6
@@ -270,6 +255,8 @@ def test_json_round_trip_loses_nothing() -> None:
     assert again.tools == TOOLS
     assert [turn["tools"] for turn in data["turns"]] == [TOOLS, None, None]  # not kept twice
     assert again.tool_results == rollout.tool_results
+    deltas = [turn["tokens"]["prompt_ids"] for turn in data["turns"]]
+    assert deltas == [[1, 2], [4], [7, 8]]
     kept = [turn["tokens"]["version_spans"] for turn in data["turns"]]
     assert kept == [
         [],
@@ -304,15 +291,6 @@ def test_json_round_trip_without_tokens_and_with_an_invalid_reward() -> None:
     again = Rollout.from_json(json.loads(json.dumps(rollout.to_json())))
     assert plain_json(again) == plain_json(rollout)
     assert again.reward.value is None
-
-
-def test_json_keeps_deltas_not_whole_prompts() -> None:
-    data = rollout_of(*LINEAR).to_json()
-    assert [turn["tokens"]["prompt_ids"] for turn in data["turns"]] == [
-        [1, 2],
-        [4],
-        [7, 8],
-    ]
 
 
 def test_group_rewards_leave_out_invalid_ones() -> None:

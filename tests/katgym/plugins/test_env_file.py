@@ -1,4 +1,6 @@
-"""Envs of a Python file: made by its path, known by its hash, run for nobody else."""
+"""Envs as plain data, and envs of a Python file: made by its path, known by its hash, run for
+nobody else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,49 @@ from katgym.errors import MissingDependencyError, UsageError
 from katgym.evaluation.plan import EvalConfig
 from katgym.evaluation.run import evaluate
 from katgym.evaluation.verification.verify import verify_run
+from katgym.play.engine import RolloutEngine, RolloutRequest
 from katgym.plugins.env_ref import EnvRef
+from katgym.testing import EchoEnv
+
+HUNT = "katgym/TreasureHunt-v1"
+
+
+def test_a_reference_makes_the_env_again_also_after_it_travelled() -> None:
+    ref = EnvRef.of(katgym.make(HUNT, level=3, max_turns=5).clone())
+    assert ref == EnvRef(env_id=HUNT, kwargs={"level": 3, "max_turns": 5})
+    env = pickle.loads(pickle.dumps(ref)).make()
+    assert (env.max_turns, env.init_kwargs["level"]) == (5, 3)
+
+
+def test_a_request_of_a_reference_plays_what_one_of_the_env_plays() -> None:
+    env = katgym.make(HUNT, level=2)
+    engine = RolloutEngine(katgym.policy("random"))
+
+    async def play() -> list[list[str]]:
+        texts = []
+        for told in (env, EnvRef.of(env)):
+            requests = [RolloutRequest(env=told, seed=7, attempt=attempt) for attempt in range(3)]
+            rollouts = await engine.play_group(requests)
+            assert [rollout.attempt for rollout in rollouts] == [0, 1, 2]
+            texts.append([str(rollout.messages) for rollout in rollouts])
+        return texts
+
+    here, made = asyncio.run(play())
+    assert here == made and len(set(here)) > 1
+
+
+def test_what_only_this_process_has_does_not_travel() -> None:
+    with pytest.raises(UsageError, match=r"EchoEnv was made by hand, .* or play without workers"):
+        EnvRef.of(EchoEnv())
+    katgym.register("mine/Echo-v0", EchoEnv, should_replace=True)
+    with pytest.raises(UsageError, match="'mine/Echo-v0' was registered by a script"):
+        EnvRef.of(katgym.make("mine/Echo-v0"))
+    env = katgym.make(HUNT, scheduler=katgym.SchedulerConfig())
+    with pytest.raises(UsageError, match=f"{HUNT!r} has an argument that cannot be sent"):
+        EnvRef.of(env)
+
+
+# ---- files
 
 FILE = '''
 from dataclasses import dataclass
@@ -81,28 +125,23 @@ def test_a_file_is_an_env_with_arguments_and_the_hash_of_its_text(folder: Path) 
     assert katgym.check_env(ID, budget_s=1, checks=["gymnasium", "oracle", "reset"]).ok
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("src/envs/adding.py", r"names no class of the file: 'src/envs/adding.py:Adding'"),
-        ("src/envs/neighbour.py", "it defines no katgym.Env"),
-        ("src/envs/adding.py:Addin", "Did you mean 'Adding'"),
-        ("src/envs/nowhere.py:Adding", "cannot read 'src/envs/nowhere.py' in .*No such file"),
-        ("src/envs/adding.py:Sum", "makes a katgym.Env, got Sum"),
-        ("broken.py:Env", r"cannot be run: SyntaxError: .*line 2"),
-        ("raising.py:Env", "cannot be run: ZeroDivisionError"),
-    ],
-)
-def test_what_is_wrong_with_a_file_is_told(folder: Path, name: str, told: str) -> None:
+def test_what_is_wrong_with_a_file_is_told(folder: Path, subtests: pytest.Subtests) -> None:
     (folder / "broken.py").write_text("\ndef:\n")
     (folder / "raising.py").write_text("1 / 0\n")
-    arguments = {"one": 1} if name.endswith(":Sum") else {}
-    with pytest.raises(UsageError, match=told):
-        katgym.make(name, **arguments)
-
-
-def test_a_missing_package_of_a_file_is_named(folder: Path) -> None:
     (folder / "needs.py").write_text("import nobody_has_this\n")
+    cases = {
+        "src/envs/adding.py": r"names no class of the file: 'src/envs/adding.py:Adding'",
+        "src/envs/neighbour.py": "it defines no katgym.Env",
+        "src/envs/adding.py:Addin": "Did you mean 'Adding'",
+        "src/envs/nowhere.py:Adding": "cannot read 'src/envs/nowhere.py' in .*No such file",
+        "src/envs/adding.py:Sum": "makes a katgym.Env, got Sum",
+        "broken.py:Env": r"cannot be run: SyntaxError: .*line 2",
+        "raising.py:Env": "cannot be run: ZeroDivisionError",
+    }
+    for name, told in cases.items():
+        arguments = {"one": 1} if name.endswith(":Sum") else {}
+        with subtests.test(name=name), pytest.raises(UsageError, match=told):
+            katgym.make(name, **arguments)
     with pytest.raises(MissingDependencyError, match="nobody_has_this"):
         katgym.make("needs.py:Env")
 

@@ -37,7 +37,7 @@ def index(content_type: str, body: str, *, status: int = 200) -> Iterator[str]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/simple"
@@ -67,19 +67,15 @@ def test_every_index_is_asked_for_what_is_called_a_plugin() -> None:
         assert search("plugin", first, second) == {}
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "reason"),
-    [("[1]", 200, "no list of projects"), ("{", 200, "Expecting"), ("{}", 503, "503")],
-)
-def test_an_index_that_answers_something_else_is_an_error(
-    body: str, status: int, reason: str
-) -> None:
-    with index(JSON_TYPE, body, status=status) as url:
-        named = url.replace("http://", "http://user:secret@")
-        with pytest.raises(KatgymError, match=reason) as caught:
-            search("", named)
-    assert f"the package index {url} cannot be asked" in str(caught.value)
-    assert "secret" not in str(caught.value)
+def test_an_index_that_answers_something_else_is_an_error(subtests: pytest.Subtests) -> None:
+    cases = {"[1]": (200, "no list of projects"), "{": (200, "Expecting"), "{}": (503, "503")}
+    for body, (status, reason) in cases.items():
+        with subtests.test(body=body), index(JSON_TYPE, body, status=status) as url:
+            named = url.replace("http://", "http://user:secret@")
+            with pytest.raises(KatgymError, match=reason) as caught:
+                search("", named)
+            assert f"the package index {url} cannot be asked" in str(caught.value)
+            assert "secret" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -106,6 +102,8 @@ def test_the_command_says_plainly_when_there_is_no_network(
     error = capsys.readouterr().err
     assert f"the package index {url} cannot be asked" in error
     assert "A search needs a network" in error
+    assert main(["plugins", "serch"]) == 2
+    assert "unknown choice 'serch'. Did you mean 'search'?" in capsys.readouterr().err
 
 
 def test_pip_is_asked_for_its_indexes_and_variables_win(
@@ -118,11 +116,5 @@ def test_pip_is_asked_for_its_indexes_and_variables_win(
     for name in ("PIP_INDEX_URL", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)
     assert pip_config() == PipConfig(
-        indexes=("https://one.example/simple", "https://two.example/simple"),
-        certificates="/a.pem",
+        indexes=("https://one.example/simple", "https://two.example/simple"), certificates="/a.pem"
     )
-
-
-def test_plugins_takes_no_other_word(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plugins", "serch"]) == 2
-    assert "unknown choice 'serch'. Did you mean 'search'?" in capsys.readouterr().err

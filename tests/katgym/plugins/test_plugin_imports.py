@@ -1,10 +1,16 @@
-"""Plugins in processes of their own: what is imported when, and by whom first."""
+"""Plugins in processes of their own: what is imported when, by whom first, and with stand-ins."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from katgym.errors import MissingDependencyError
+from katgym.plugins.upstream import package_folder, stand_ins
 
 
 @pytest.mark.slow
@@ -29,7 +35,10 @@ def test_a_hook_may_look_at_the_registry_while_it_is_loading(plugin_tree: Any) -
     assert out == "True\n"
 
 
-@pytest.mark.parametrize("first", ["kpack", "kpack.plugin", "kpack.env"])
+@pytest.mark.parametrize(
+    "first",
+    ["kpack.plugin", *(pytest.param(f, marks=pytest.mark.slow) for f in ("kpack", "kpack.env"))],
+)
 def test_a_plugin_imported_first_by_the_user_still_works(plugin_tree: Any, first: str) -> None:
     plugin_tree.add_module("kpack.__init__", "from kpack.env import Shout\n")
     plugin_tree.add_plugin("acme")  # writes the env module that is copied below
@@ -118,3 +127,45 @@ def test_importing_katgym_does_not_import_env_modules(plugin_tree: Any) -> None:
         """
     )
     assert out == "[]\nTrue\n"
+
+
+# ---- packages that are installed without their requirements
+
+
+def test_a_package_is_found_and_a_missing_one_told_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench_of_test").mkdir()
+    (tmp_path / "bench_of_test" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert (
+        package_folder("bench_of_test", "bench==1", because="torch") == tmp_path / "bench_of_test"
+    )
+    with pytest.raises(MissingDependencyError, match=r"--no-deps bench==1 .* it brings torch"):
+        package_folder("no_bench_of_test", "bench==1", because="torch")
+
+
+def test_a_module_sees_stand_ins_and_nobody_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "sdk_of_test/__init__.py": "",
+        "sdk_of_test/client.py": "CLIENT = 'true'\n",
+        "scorer_of_test.py": "from sdk_of_test.client import CLIENT\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    true = importlib.import_module("sdk_of_test.client")
+    with stand_ins({"sdk_of_test": {}, "sdk_of_test.client": {"CLIENT": "stand-in"}}):
+        scorer = importlib.import_module("scorer_of_test")
+    monkeypatch.delitem(sys.modules, "scorer_of_test")
+    assert scorer.CLIENT == "stand-in"
+    assert importlib.import_module("sdk_of_test.client") is true
+    with pytest.raises(ZeroDivisionError), stand_ins({"sdk_of_test": {}}):
+        1 / 0  # noqa: B018 - what an import may raise
+    assert sys.modules["sdk_of_test.client"] is true
+    del sys.modules["sdk_of_test.client"], sys.modules["sdk_of_test"]
+    with stand_ins({"sdk_of_test": {"__path__": [str(tmp_path / "sdk_of_test")]}}):
+        assert importlib.import_module("sdk_of_test.client") is not true
+    assert not {"sdk_of_test", "sdk_of_test.client"} & sys.modules.keys()

@@ -11,12 +11,7 @@ import gymnasium
 import pytest
 
 import katgym
-from katgym.errors import (
-    DuplicateIdError,
-    MissingDependencyError,
-    UnknownNameError,
-    UsageError,
-)
+from katgym.errors import DuplicateIdError, MissingDependencyError, UnknownNameError, UsageError
 from katgym.plugins import registry
 from katgym.plugins.contributions import EnvSpec, parse_env_id
 from katgym.testing import EchoEnv
@@ -52,37 +47,21 @@ def loud(namespace: str) -> str:
     return env_id
 
 
-@pytest.mark.parametrize(
-    ("env_id", "parts"),
-    [
-        ("katgym/Arithmetic-v1", ("katgym", "Arithmetic", 1)),
-        ("a_b-c/Tic-Tac.Toe-v12", ("a_b-c", "Tic-Tac.Toe", 12)),
-        ("a/b-v1-v2", ("a", "b-v1", 2)),
-    ],
-)
-def test_an_id_is_split_into_its_parts(env_id: str, parts: tuple[str, str, int]) -> None:
-    assert parse_env_id(env_id) == parts
-
-
-@pytest.mark.parametrize(
-    "env_id",
-    [
-        "Math-v0",
-        "a/b/c-v0",
-        "a/b",
-        "a/b-v",
-        "a/b-vx",
-        "a.b/c-v0",
-        "a/b:c-v0",
-        "a/ä-v0",
-        "",
-        None,
-        3,
-    ],
-)
-def test_a_malformed_id_is_an_error(env_id: Any) -> None:
-    with pytest.raises(UsageError, match=r"malformed env id .*; an id is 'namespace/Name-vN'"):
-        parse_env_id(env_id)
+def test_an_id_is_split_into_its_parts_or_malformed(subtests: pytest.Subtests) -> None:
+    ids = {
+        "katgym/Arithmetic-v1": ("katgym", "Arithmetic", 1),
+        "a_b-c/Tic-Tac.Toe-v12": ("a_b-c", "Tic-Tac.Toe", 12),
+        "a/b-v1-v2": ("a", "b-v1", 2),
+    }
+    assert {env_id: parse_env_id(env_id) for env_id in ids} == ids
+    malformed: list[Any] = ["Math-v0", "a/b/c-v0", "a/b", "a/b-v", "a/b-vx", "a.b/c-v0", "a/b:c-v0",
+                            "a/ä-v0", "", None, 3]  # fmt: skip
+    told = r"malformed env id .*; an id is 'namespace/Name-vN'"
+    for env_id in malformed:
+        with subtests.test(env_id=env_id), pytest.raises(UsageError, match=told):
+            parse_env_id(env_id)
+    with pytest.raises(UsageError, match="an env id is a str, got int: 3"):
+        katgym.make(3)  # type: ignore[arg-type]  # on purpose
 
 
 def test_spec_holds_what_was_registered(loud: str) -> None:
@@ -109,6 +88,11 @@ def test_gymnasium_makes_the_same_env_with_its_wrappers(loud: str) -> None:
     assert observation == katgym.make(loud).reset(seed=1)[0]
     assert wrapped.step(wrapped.unwrapped.oracle_action())[1] == 1.0
     wrapped.close()
+    envs = gymnasium.make_vec(loud, num_envs=3, vectorization_mode="sync")
+    observations, _ = envs.reset(seed=[1, 2, 3])
+    alone = [katgym.make(loud).reset(seed=seed)[0] for seed in (1, 2, 3)]
+    assert list(observations) == alone
+    envs.close()
 
 
 def test_an_envs_spec_makes_the_env_again(loud: str) -> None:
@@ -121,51 +105,31 @@ def test_an_envs_spec_makes_the_env_again(loud: str) -> None:
         assert again.unwrapped.loudness == 9  # type: ignore[attr-defined]  # Loud's own
 
 
-def test_gymnasiums_vector_env_plays_it(loud: str) -> None:
-    envs = gymnasium.make_vec(loud, num_envs=3, vectorization_mode="sync")
-    observations, _ = envs.reset(seed=[1, 2, 3])
-    assert [o[0]["content"] for o in observations] == [
-        katgym.make(loud).reset(seed=seed)[0][0]["content"] for seed in (1, 2, 3)
-    ]
-    envs.close()
+def test_an_unknown_argument_names_the_nearest(loud: str) -> None:
+    for make in (katgym.make, gymnasium.make):
+        with pytest.raises(UnknownNameError) as caught:
+            make(loud, loudnes=1)
+        told = f"unknown argument of {loud!r} 'loudnes'. Did you mean 'loudness'?"
+        assert str(caught.value) == told
+        with pytest.raises(UnknownNameError, match=r"'max_turn'\. Did you mean 'max_turns'"):
+            make(loud, max_turn=1)
 
 
-@pytest.mark.parametrize("make", [katgym.make, gymnasium.make])
-def test_an_unknown_argument_names_the_nearest(loud: str, make: Any) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        make(loud, loudnes=1)
-    assert str(caught.value) == (
-        f"unknown argument of {loud!r} 'loudnes'. Did you mean 'loudness'?"
-    )
-    with pytest.raises(UnknownNameError, match=r"'max_turn'\. Did you mean 'max_turns'"):
-        make(loud, max_turn=1)
-
-
-def test_an_unknown_id_names_the_nearest(loud: str, namespace: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        katgym.make(f"{namespace}/Lowd-v2")
-    assert str(caught.value).startswith(f"unknown env '{namespace}/Lowd-v2'. Did you mean {loud!r}")
-
-
-def test_an_id_without_version_or_with_another_lists_the_versions(
-    loud: str, namespace: str
+def test_an_unknown_id_names_the_nearest_or_the_versions(
+    loud: str, namespace: str, subtests: pytest.Subtests
 ) -> None:
     registry.register(f"{namespace}/Loud-v10", Loud)
     both = f"Use '{namespace}/Loud-v10' or '{namespace}/Loud-v2'."
-    with pytest.raises(UnknownNameError) as caught:
-        katgym.make(f"{namespace}/Loud")
-    assert str(caught.value) == f"unknown env '{namespace}/Loud': it has no version. {both}"
-    with pytest.raises(UnknownNameError) as caught:
-        katgym.make(f"{namespace}/Loud-v3")
-    assert (
-        str(caught.value)
-        == f"unknown env '{namespace}/Loud-v3': it is no registered version. {both}"
-    )
-
-
-def test_an_id_is_a_string() -> None:
-    with pytest.raises(UsageError, match="an env id is a str, got int: 3"):
-        katgym.make(3)  # type: ignore[arg-type]  # on purpose
+    cases = {
+        "Lowd-v2": f". Did you mean {loud!r}",
+        "Loud": f": it has no version. {both}",
+        "Loud-v3": f": it is no registered version. {both}",
+    }
+    for name, text in cases.items():
+        with subtests.test(name=name):
+            with pytest.raises(UnknownNameError) as caught:
+                katgym.make(f"{namespace}/{name}")
+            assert str(caught.value).startswith(f"unknown env '{namespace}/{name}'{text}")
 
 
 def test_registering_twice_is_an_error_unless_replaced(loud: str) -> None:
@@ -179,12 +143,9 @@ def test_registering_twice_is_an_error_unless_replaced(loud: str) -> None:
     assert type(gymnasium.make(loud).unwrapped) is EchoEnv
 
 
-def test_katgyms_namespace_is_not_for_scripts() -> None:
+def test_a_plugins_namespace_is_not_for_scripts(plugin_tree: Any) -> None:
     with pytest.raises(UsageError, match="namespace 'katgym' belongs to plugin 'katgym"):
         registry.register("katgym/Mine-v0", EchoEnv)
-
-
-def test_a_plugins_namespace_is_not_for_scripts(plugin_tree: Any) -> None:
     plugin_tree.add_plugin("acme")
     out = plugin_tree.run(
         """
@@ -244,16 +205,9 @@ def test_a_missing_package_names_the_pip_command(plugin_tree: Any) -> None:
 
 def test_an_extra_of_katgym_itself_becomes_its_pip_command() -> None:
     spec = EnvSpec(
-        id="katgym/Chess-v1",
-        namespace="katgym",
-        name="Chess",
-        version=0,
-        plugin="katgym.games",
-        plugin_version="0.1.0",
-        distribution="katgym",
-        entry_point=NeedsChessboard,
-        extra="chess",
-    )
+        id="katgym/Chess-v1", namespace="katgym", name="Chess", version=0, plugin="katgym.games",
+        plugin_version="0.1.0", distribution="katgym", entry_point=NeedsChessboard, extra="chess",
+    )  # fmt: skip
     assert spec.install_command == "pip install 'katgym[chess]'"
     with pytest.raises(MissingDependencyError) as caught:
         registry.create(spec)
@@ -283,12 +237,6 @@ def test_the_text_for_an_unknown_id_tells_its_plugins_fate(plugin_tree: Any) -> 
     assert lines[1].endswith("Plugin 'other' is disabled.")
 
 
-def test_an_entry_point_that_makes_no_env_is_an_error(namespace: str) -> None:
-    registry.register(f"{namespace}/Dict-v0", dict)
-    with pytest.raises(UsageError, match=r"makes a katgym\.Env, got dict"):
-        katgym.make(f"{namespace}/Dict-v0")
-
-
 def test_describe_is_json_with_tools_and_splits(loud: str) -> None:
     described = registry.describe(loud)
     assert json.loads(json.dumps(described)) == {
@@ -306,13 +254,16 @@ def test_describe_is_json_with_tools_and_splits(loud: str) -> None:
     }
 
 
-def test_describe_reports_an_env_that_cannot_be_made(namespace: str) -> None:
+def test_an_env_that_cannot_be_made_is_described_with_its_error(namespace: str) -> None:
     def broken() -> None:
         raise RuntimeError("no board")
 
     registry.register(f"{namespace}/Broken-v0", broken)
     described = registry.describe(f"{namespace}/Broken-v0")
     assert (described["error"], described["tools"]) == ("RuntimeError: no board", [])
+    registry.register(f"{namespace}/Dict-v0", dict)
+    with pytest.raises(UsageError, match=r"makes a katgym\.Env, got dict"):
+        katgym.make(f"{namespace}/Dict-v0")
 
 
 def test_an_env_removed_from_gymnasium_comes_back(loud: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import subprocess
 import sys
@@ -52,9 +53,8 @@ def calls_per_turn(env, player, **kwargs):
     return [len(turn.tool_results) for turn in rollout.turns], rollout
 
 
-@pytest.mark.parametrize(("accuracy", "low", "high"), [(0, 0, 0), (0.4, 0.25, 0.55), (1, 1, 1)])
-def test_an_oracle_of_some_accuracy_is_right_as_often_and_the_same_again(accuracy, low, high):
-    async def play():
+def test_an_oracle_of_some_accuracy_is_right_as_often_and_the_same_again():
+    async def play(accuracy):
         group = await katgym.run_group(
             Pick(), f"oracle?accuracy={accuracy}", group_size=100, seed=1
         )
@@ -62,31 +62,31 @@ def test_an_oracle_of_some_accuracy_is_right_as_often_and_the_same_again(accurac
             f"Say {r.messages[-1]['content']}." == r.messages[0]["content"] for r in group.rollouts
         ]
 
-    found = asyncio.run(play())
-    assert low <= sum(found) / len(found) <= high
-    assert asyncio.run(play()) == found
+    for accuracy, low, high in ((0, 0, 0), (0.4, 0.25, 0.55), (1, 1, 1)):
+        found = asyncio.run(play(accuracy))
+        assert low <= sum(found) / len(found) <= high
+        assert asyncio.run(play(accuracy)) == found
 
 
-@pytest.mark.parametrize("level", [6, 10])
-@pytest.mark.parametrize("max_calls", [1, 2, 3])
-def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns(level, max_calls):
-    env = katgym.make("katgym/TreasureHunt-v1", level=level, max_turns=60)
-    all_at_once, _ = calls_per_turn(env, "oracle")
-    few, rollout = calls_per_turn(env, f"oracle?max_calls={max_calls}")
-    assert rollout.reward.value == 1.0
-    assert max(few) == max_calls and sum(few) == sum(all_at_once)
-    assert len(few) == sum(-(-calls // max_calls) for calls in all_at_once)
-    assert rollout.policy == f"oracle?max_calls={max_calls}"
+def test_an_oracle_of_few_calls_a_turn_solves_in_more_turns():
+    for level, max_calls in itertools.product((6, 10), (1, 2, 3)):
+        env = katgym.make("katgym/TreasureHunt-v1", level=level, max_turns=60)
+        all_at_once, _ = calls_per_turn(env, "oracle")
+        few, rollout = calls_per_turn(env, f"oracle?max_calls={max_calls}")
+        assert rollout.reward.value == 1.0
+        assert max(few) == max_calls and sum(few) == sum(all_at_once)
+        assert len(few) == sum(-(-calls // max_calls) for calls in all_at_once)
+        assert rollout.policy == f"oracle?max_calls={max_calls}"
 
 
-@pytest.mark.parametrize("level", [1, 7, 9, 10])
-def test_a_solution_that_counts_its_results_never_meets_half_of_them(level):
-    env = katgym.make("katgym/Arithmetic-v1", level=level)
-    all_at_once, _ = calls_per_turn(env, "oracle")
-    one_each, rollout = calls_per_turn(env, "oracle?max_calls=1")
-    assert rollout.reward.value == 1.0
-    assert one_each == [1] * sum(all_at_once) + [0]
-    assert calls_per_turn(env, "oracle?max_calls=99")[0] == all_at_once
+def test_a_solution_that_counts_its_results_never_meets_half_of_them():
+    for level in (1, 7, 9, 10):
+        env = katgym.make("katgym/Arithmetic-v1", level=level)
+        all_at_once, _ = calls_per_turn(env, "oracle")
+        one_each, rollout = calls_per_turn(env, "oracle?max_calls=1")
+        assert rollout.reward.value == 1.0
+        assert one_each == [1] * sum(all_at_once) + [0]
+        assert calls_per_turn(env, "oracle?max_calls=99")[0] == all_at_once
 
 
 def test_sessions_of_an_oracle_keep_their_calls_apart(context):
@@ -100,19 +100,6 @@ def test_sessions_of_an_oracle_keep_their_calls_apart(context):
 
     one, two = (asyncio.run(first(session)) for session in sessions)
     assert one == two and len(one) == 1
-
-
-@pytest.mark.parametrize(
-    ("uri", "text"),
-    [
-        ("oracle?max_calls=0", "max_calls is an int >= 1, got 0"),
-        ("oracle?max_calls=x", r"cannot read options 'max_calls=x'"),
-        ("oracle?max_call=1", "Did you mean 'max_calls'"),
-    ],
-)
-def test_options_of_an_oracle_that_are_none_are_refused(uri, text):
-    with pytest.raises(UsageError, match=text):
-        policy(uri, schemes=SCHEMES)
 
 
 def test_random_play_follows_its_seed():
@@ -154,48 +141,46 @@ def test_an_object_has_a_script_per_task(tmp_path):
         play(player, task_id="t2")
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ('"a"\n{oops\n', ":2: not JSON"),
-        ('"a"\n7\n', ":2: an action is an assistant message or a str, got int"),
-        ('["a", {"role": "user", "content": ""}]', ": action 2: an action has role 'assistant'"),
-        ('{"t0": "a"}', ": 't0': a list of actions is needed, got 'a'"),
-        ('{"t0": ["a", 5]}', ": 't0': action 2: an action is"),
-    ],
-)
-def test_a_broken_script_names_its_place(tmp_path, text, error):
+def test_a_broken_script_names_its_place(tmp_path, subtests):
     path = tmp_path / "a.jsonl"
-    path.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        load_script(path)
-    assert f"{path}{error}" in str(caught.value)
+    for text, error in {
+        '"a"\n{oops\n': ":2: not JSON",
+        '"a"\n7\n': ":2: an action is an assistant message or a str, got int",
+        '["a", {"role": "user", "content": ""}]': ": action 2: an action has role 'assistant'",
+        '{"t0": "a"}': ": 't0': a list of actions is needed, got 'a'",
+        '{"t0": ["a", 5]}': ": 't0': action 2: an action is",
+    }.items():
+        path.write_text(text)
+        with subtests.test(text):
+            with pytest.raises(UsageError) as caught:
+                load_script(path)
+            assert f"{path}{error}" in str(caught.value)
 
 
-def test_a_missing_script_and_a_missing_name(tmp_path):
-    with pytest.raises(UsageError, match="cannot read the script"):
-        policy(f"scripted:{tmp_path}/no", schemes=SCHEMES)
-    with pytest.raises(UsageError, match="its form is scripted:FILE"):
-        policy("scripted", schemes=SCHEMES)
+WRONG_URIS = {
+    "oracle?max_calls=0": "max_calls is an int >= 1, got 0",
+    "oracle?max_calls=x": "cannot read options 'max_calls=x'",
+    "oracle?max_call=1": "Did you mean 'max_calls'",
+    "scripted:/no/such/file": "cannot read the script",
+    "scripted": "its form is scripted:FILE",
+    "oracle:x": "takes nothing behind its name, got 'x'",
+    "noop:x": "takes nothing behind its name, got 'x'",
+    "random:x": "takes nothing behind its name, got 'x'",
+    "": "written scheme or scheme:rest, got",
+    ":": "written scheme or scheme:rest, got",
+    "a b": "written scheme or scheme:rest, got",
+    None: "written scheme or scheme:rest, got",
+}
 
 
-@pytest.mark.parametrize("uri", ["oracle:x", "noop:x", "random:x"])
-def test_plain_policies_take_nothing_behind_their_name(uri):
-    with pytest.raises(UsageError, match="takes nothing behind its name, got 'x'"):
-        policy(uri, schemes=SCHEMES)
-
-
-def test_an_unknown_scheme_names_the_nearest_and_lists_all():
+def test_wrong_uris_say_what_is_wrong(subtests):
+    for uri, text in WRONG_URIS.items():
+        with subtests.test(uri=uri), pytest.raises(UsageError, match=text):
+            policy(uri, schemes=SCHEMES)
     with pytest.raises(UnknownNameError) as caught:
         policy("orcle", schemes=SCHEMES)
     assert "Did you mean 'oracle'?" in str(caught.value)
     assert "Schemes: hf, noop, openai, oracle" in str(caught.value)
-
-
-@pytest.mark.parametrize("uri", ["", ":", "a b", None])
-def test_what_is_no_uri_says_the_form(uri):
-    with pytest.raises(UsageError, match="written scheme or scheme:rest, got"):
-        policy(uri, schemes=SCHEMES)
 
 
 def test_other_schemes_are_called_with_the_rest():
@@ -214,10 +199,11 @@ def test_the_built_in_schemes_are_registered():
     assert policy("oracle").name == "oracle"
 
 
-def test_light_policies_load_nothing_heavy():
+def test_light_policies_and_names_of_models_load_nothing_heavy():
     code = (
         "import sys; from katgym.policies.uri import policy; policy('oracle'); policy('random');"
         "policy('openai:http://x#y');"
+        "from katgym.policies.model_source import model_source; model_source('Qwen/Qwen3-0.6B');"
         "print([m for m in ('torch', 'transformers', 'renderers', 'vllm') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

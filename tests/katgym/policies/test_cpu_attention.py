@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 
-import pytest
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -31,35 +31,33 @@ def drawn(num_heads, num_shared, num_queries, dtype=torch.float32):
     return module, query, key, value, mask
 
 
-@pytest.mark.parametrize(("num_heads", "num_shared"), [(4, 4), (4, 2), (6, 1)])
-@pytest.mark.parametrize("scaling", [None, 0.5])
-def test_one_query_a_row_attends_as_sdpa_does(num_heads, num_shared, scaling):
-    given = drawn(num_heads, num_shared, 1)
+def test_one_query_a_row_attends_as_sdpa_does():
     attend = AttentionInterface()[cpu_attention.DECODE]
-    own, weights = attend(*given, scaling=scaling, dropout=0.0)
-    expected, _ = sdpa_attention_forward(*given, scaling=scaling, dropout=0.0)
-    assert weights is None and own.shape == expected.shape == (ROWS, 1, num_heads, SIZE)
-    torch.testing.assert_close(own, expected, rtol=0, atol=1e-6)
+    for heads, scaling in itertools.product(((4, 4), (4, 2), (6, 1)), (None, 0.5)):
+        given = drawn(*heads, 1)
+        own, weights = attend(*given, scaling=scaling, dropout=0.0)
+        expected, _ = sdpa_attention_forward(*given, scaling=scaling, dropout=0.0)
+        assert weights is None and own.shape == expected.shape == (ROWS, 1, heads[0], SIZE)
+        torch.testing.assert_close(own, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_queries", [1, 3, 63])
-@pytest.mark.parametrize("max_scores", [1, 1000, 10**7])
-def test_the_invariant_attention_attends_as_sdpa_does(num_queries, max_scores, monkeypatch):
-    monkeypatch.setattr(cpu_attention, "_MAX_SCORES", max_scores)
-    module, query, *pairs, mask = drawn(6, 2, num_queries)
-    key, value = (torch.nn.functional.pad(each, (0, 0, 0, 128 - COLUMNS)) for each in pairs)
-    mask = torch.nn.functional.pad(mask, (0, 128 - COLUMNS), value=torch.finfo(mask.dtype).min)
+def test_the_invariant_attention_attends_as_sdpa_does(monkeypatch):
     attend = AttentionInterface()[cpu_attention.INVARIANT]
-    own, _ = attend(module, query, key, value, mask)
-    expected, _ = sdpa_attention_forward(module, query, key, value, mask)
-    torch.testing.assert_close(own, expected, rtol=0, atol=2e-6)
+    for num_queries, max_scores in itertools.product((1, 3, 63), (1, 1000, 10**7)):
+        monkeypatch.setattr(cpu_attention, "_MAX_SCORES", max_scores)
+        module, query, *pairs, mask = drawn(6, 2, num_queries)
+        key, value = (torch.nn.functional.pad(each, (0, 0, 0, 128 - COLUMNS)) for each in pairs)
+        mask = torch.nn.functional.pad(mask, (0, 128 - COLUMNS), value=torch.finfo(mask.dtype).min)
+        own, _ = attend(module, query, key, value, mask)
+        expected, _ = sdpa_attention_forward(module, query, key, value, mask)
+        torch.testing.assert_close(own, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize(("num_queries", "dtype"), [(3, torch.float32), (1, torch.bfloat16)])
-def test_all_else_is_left_to_sdpa(num_queries, dtype):
-    given = drawn(4, 2, num_queries, dtype)
-    own, _ = AttentionInterface()[cpu_attention.DECODE](*given, scaling=0.5)
-    assert torch.equal(own, sdpa_attention_forward(*given, scaling=0.5)[0])
+def test_all_else_is_left_to_sdpa():
+    for num_queries, dtype in ((3, torch.float32), (1, torch.bfloat16)):
+        given = drawn(4, 2, num_queries, dtype)
+        own, _ = AttentionInterface()[cpu_attention.DECODE](*given, scaling=0.5)
+        assert torch.equal(own, sdpa_attention_forward(*given, scaling=0.5)[0])
 
 
 def test_models_with_an_attention_of_their_own_keep_it(model):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
 
 import numpy as np
 import pytest
@@ -41,25 +40,20 @@ def test_vllms_other_types_are_read():
     assert (read_routes(data) == routes_of(3)).all()
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"x", "cannot read expert routes"),
-        (write_routes(routes_of(3))[:-1], "cannot read expert routes: .*\\[tokens, layers"),
-        (write_routes(routes_of(3)).replace(b"'|u1'", b"'<f8'"), "got float64 of shape"),
-        (write_routes(routes_of(3)).replace(b"(3, 2, 2)", b"(12,)    "), r"of shape \(12,\)"),
-        (write_routes(routes_of(3)).replace(b"NUMPY\x01", b"NUMPY\x02"), "version 1.0 of .npy"),
-    ],
-)
-def test_bytes_that_are_no_routes_are_refused(data, words):
-    with pytest.raises(UsageError, match=words):
-        read_routes(data)
-
-
-@pytest.mark.parametrize("wrong", [[[1, 2]], [[[-1]]], [[[0.5]]]])
-def test_arrays_that_are_no_routes_are_refused(wrong):
-    with pytest.raises(UsageError, match=r"integers from 0"):
-        write_routes(wrong)
+def test_what_is_no_routes_is_refused(subtests):
+    routes = write_routes(routes_of(3))
+    for data, words in {
+        b"x": "cannot read expert routes",
+        routes[:-1]: r"cannot read expert routes: .*\[tokens, layers",
+        routes.replace(b"'|u1'", b"'<f8'"): "got float64 of shape",
+        routes.replace(b"(3, 2, 2)", b"(12,)    "): r"of shape \(12,\)",
+        routes.replace(b"NUMPY\x01", b"NUMPY\x02"): "version 1.0 of .npy",
+    }.items():
+        with subtests.test(words), pytest.raises(UsageError, match=words):
+            read_routes(data)
+    for wrong in ([[1, 2]], [[[-1]]], [[[0.5]]]):
+        with subtests.test(wrong=wrong), pytest.raises(UsageError, match="integers from 0"):
+            write_routes(wrong)
 
 
 def test_a_record_keeps_those_of_its_own_tokens_and_the_one_before():
@@ -109,39 +103,42 @@ def play(server, tokenizer, script, num_turns):
     return found
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_a_session_asks_for_what_nobody_told_yet(server, tokenizer, is_asked):
+def test_a_session_asks_for_what_nobody_told_yet(server, tokenizer):
     end = tokenizer.encode("<|im_end|>")
     ids = [[*tokenizer.encode("one"), *end], [*tokenizer.encode("two"), *end]]
-    lengths = []
-
-    def script(number):
-        # The prompt's length is known once it is rendered: by a first try without routes.
-        start = lengths[0] - 1 if number and is_asked else 0
-        return answer(ids[number], routes_of(totals[number] - 1 - start, start))
-
-    totals = []
+    # The prompts' lengths are known once they are rendered: by a first try without routes.
     plain = play(server, tokenizer, lambda number: answer(ids[number], ""), 2)
     assert all(record.routes == b"" for record in plain)
     first, second = plain
-    lengths.append(len(first.prompt_ids) + len(ids[0]))
-    totals += [lengths[0], lengths[0] + len(second.prompt_ids) + len(ids[1])]
-    del server.requests[:]
-    told = play(server, tokenizer, script, 2)
-    bodies = [body for _, body, _ in server.requests]
-    assert "routed_experts_prompt_start" not in bodies[0]
-    assert bodies[1]["routed_experts_prompt_start"] == lengths[0] - 1
-    places = [read_routes(record.routes)[:, 0, 0].tolist() for record in told]
-    assert places[0] == list(range(lengths[0] - 1))
-    assert places[1] == list(range(lengths[0] - 1, totals[1] - 1))
-    assert second.num_shared == lengths[0]
+    length = len(first.prompt_ids) + len(ids[0])
+    totals = [length, length + len(second.prompt_ids) + len(ids[1])]
+    for starts in (
+        [0, length - 1],
+        [0, 0],
+    ):  # a server that does as it is asked, and one that tells all
+
+        def script(number, starts=starts):
+            routes = routes_of(totals[number] - 1 - starts[number], starts[number])
+            return answer(ids[number], routes)
+
+        server.requests.clear()
+        told = play(server, tokenizer, script, 2)
+        bodies = [body for _, body, _ in server.requests]
+        assert "routed_experts_prompt_start" not in bodies[0]
+        assert bodies[1]["routed_experts_prompt_start"] == length - 1
+        places = [read_routes(record.routes)[:, 0, 0].tolist() for record in told]
+        assert places[0] == list(range(length - 1))
+        assert places[1] == list(range(length - 1, totals[1] - 1))
+    assert second.num_shared == length
 
 
-@pytest.mark.parametrize(
-    ("routes", "words"),
-    [("?", "routed_experts is no base64"), (routes_of(2), "expert routes of 2 tokens where")],
-)
-def test_a_server_that_tells_others_is_refused(server, tokenizer, routes, words):
-    with pytest.raises(PolicyError, match=re.escape(words)) as caught:
-        play(server, tokenizer, lambda _: answer(tokenizer.encode("a<|im_end|>"), routes), 1)
-    assert caught.value.kind == "policy_bad_response"
+def test_a_server_that_tells_others_is_refused(server, tokenizer):
+    ids = tokenizer.encode("a<|im_end|>")
+    for routes, words in (
+        ("?", "routed_experts is no base64"),
+        (routes_of(2), "expert routes of 2 tokens where"),
+    ):
+        reply = answer(ids, routes)
+        with pytest.raises(PolicyError, match=words) as caught:
+            play(server, tokenizer, lambda _, reply=reply: reply, 1)
+        assert caught.value.kind == "policy_bad_response"

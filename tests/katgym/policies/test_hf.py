@@ -57,21 +57,20 @@ def full_forward(model, prompt, generated, temperature=1.0):
     return logprobs.gather(1, torch.tensor(generated.token_ids)[:, None])[:, 0]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_logprobs_match_one_full_forward(make_policy, model, temperature):
-    policy = make_policy(max_batch_size=3)
-    results = gather(
-        *(
-            generate(
-                policy, p, seed=i, session_id=str(i), temperature=temperature, max_tokens=10 + 7 * i
+def test_logprobs_match_one_full_forward(make_policy, model):
+    for temperature in (0.0, 0.7, 1.0):
+        policy = make_policy(max_batch_size=3)
+        results = gather(
+            *(
+                generate(policy, p, seed=i, session_id=str(i), temperature=temperature,
+                         max_tokens=5 + 7 * i)
+                for i, p in enumerate(PROMPTS)
             )
-            for i, p in enumerate(PROMPTS)
-        )
-    )
-    for index, (prompt, result) in enumerate(zip(PROMPTS, results, strict=True)):
-        assert len(result.token_ids) == 10 + 7 * index
-        expected = full_forward(model, prompt, result, temperature)
-        assert (expected - torch.tensor(result.policy_logprobs)).abs().max() <= 1e-4
+        )  # fmt: skip
+        for index, (prompt, result) in enumerate(zip(PROMPTS, results, strict=True)):
+            assert len(result.token_ids) == 5 + 7 * index
+            expected = full_forward(model, prompt, result, temperature)
+            assert (expected - torch.tensor(result.policy_logprobs)).abs().max() <= 1e-4
 
 
 def test_greedy_takes_the_most_likely_token(make_policy, model):
@@ -239,22 +238,21 @@ def test_loads_a_directory_by_uri(model_directory, model):
     policy.engine.close()
 
 
-@pytest.mark.parametrize(
-    ("rest", "error", "text"),
-    [
-        ("", UsageError, "its form is hf:MODEL"),
-        ("/no/such/directory", UsageError, "there is no folder '/no/such/directory'"),
-        ("x?dtyp=float32", UnknownNameError, "Did you mean 'dtype'?"),
-        ("x?dtype=int8", UsageError, "dtype is one of float32, bfloat16, float16, got 'int8'"),
-        ("x?max_batch_size=two", UsageError, "Expected `int`"),
-        ("x?dtype", UsageError, "cannot read options 'dtype'"),
-        ("x?dtype=", UsageError, "option 'dtype' has no value"),
-    ],
-)
-def test_a_wrong_uri_says_what_is_wrong(rest, error, text):
-    with pytest.raises(error, match=None) as caught:
-        from_uri(rest)
-    assert text in str(caught.value)
+def test_a_wrong_uri_says_what_is_wrong(subtests):
+    for rest, text in {
+        "": "its form is hf:MODEL",
+        "/no/such/directory": "there is no folder '/no/such/directory'",
+        "x?dtyp=float32": "Did you mean 'dtype'?",
+        "x?dtype=int8": "dtype is one of float32, bfloat16, float16, got 'int8'",
+        "x?max_batch_size=two": "Expected `int`",
+        "x?dtype": "cannot read options 'dtype'",
+        "x?dtype=": "option 'dtype' has no value",
+    }.items():
+        with subtests.test(rest):
+            with pytest.raises(UsageError) as caught:
+                from_uri(rest)
+            assert text in str(caught.value)
+            assert isinstance(caught.value, UnknownNameError) == ("Did you mean" in text)
 
 
 def test_a_model_with_sliding_layers_is_refused(model, tokenizer, monkeypatch):
@@ -268,9 +266,7 @@ def test_options_are_split_from_the_model():
     assert (head, config.dtype, config.max_batch_size) == ("a/b#c", "bfloat16", 2)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [([], [1], 0), ([1, 2, 3], [1, 2, 3, 4], 3), ([1, 2, 9, 4], [1, 2, 3, 4], 2), ([5], [6], 0)],
-)
-def testnum_common(a, b, expected):
-    assert num_common(a, b) == expected
+def test_num_common_counts_what_two_sequences_begin_with():
+    lengths = {((), (1,)): 0, ((1, 2, 3), (1, 2, 3, 4)): 3, ((1, 2, 9, 4), (1, 2, 3, 4)): 2,
+               ((5,), (6,)): 0}  # fmt: skip
+    assert {pair: num_common(*pair) for pair in lengths} == lengths

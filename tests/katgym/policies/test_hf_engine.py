@@ -86,13 +86,11 @@ def test_a_request_above_the_limit_of_tokens_runs_alone(make_engine):
     assert num_sampled(*requests) == [3, 3]
 
 
-@pytest.mark.parametrize(
-    "name", ["max_batch_size", "max_batch_tokens", "max_prefill_tokens", "max_cached_tokens"]
-)
-def test_limits_below_the_least_are_refused(name):
-    least = 0 if name == "max_cached_tokens" else 1
-    with pytest.raises(UsageError, match=f"{name} is >= {least}, got -1"):
-        HfEngineConfig(**{name: -1})
+def test_limits_below_the_least_are_refused():
+    for name, least in {"max_batch_size": 1, "max_batch_tokens": 1, "max_prefill_tokens": 1,
+                        "max_cached_tokens": 0}.items():  # fmt: skip
+        with pytest.raises(UsageError, match=f"{name} is >= {least}, got -1"):
+            HfEngineConfig(**{name: -1})
 
 
 def test_rows_that_end_out_of_order_leave_the_others_exact(make_engine, model):
@@ -138,19 +136,16 @@ def test_requests_that_come_together_begin_with_one_prefill(model, monkeypatch):
         engine.close()
 
 
-@pytest.mark.parametrize(
-    ("num_parameters", "num_tokens", "expected"),
-    [(1_000_000, 128, 1), (1_000_000, 2048, 2), (135_000_000, 1, 2)],
-)
-def test_one_thread_computes_a_small_models_short_forward_alone(
-    num_parameters, num_tokens, expected
-):
+def test_one_thread_computes_a_small_models_short_forward_alone():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with compute_threads(num_parameters, num_tokens, usual=2):
-            assert torch.get_num_threads() == expected
-        assert torch.get_num_threads() == 2
+        for num_parameters, num_tokens, expected in (
+            (1_000_000, 128, 1), (1_000_000, 2048, 2), (135_000_000, 1, 2),
+        ):  # fmt: skip
+            with compute_threads(num_parameters, num_tokens, usual=2):
+                assert torch.get_num_threads() == expected
+            assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 

@@ -64,10 +64,10 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(
 
     async def run():
         tasks = [
-            asyncio.create_task(generate(policy, p, seed=i, session_id=str(i), max_tokens=300))
+            asyncio.create_task(generate(policy, p, seed=i, session_id=str(i), max_tokens=40))
             for i, p in enumerate(prompts)
         ]
-        async with held_after(policy, 200):
+        async with held_after(policy, 60):
             change = (lambda: head.data.mul_(0.5), {"policy_version": 7, "is_immediate": True})
             updates = await begin_updates(policy, change)
         await updates
@@ -77,17 +77,17 @@ def test_an_immediate_update_splits_running_requests_into_exact_spans(
     results = asyncio.run(run())
     new = head.detach().clone()
     for prompt, result in zip(prompts, results, strict=True):
-        assert (len(result.token_ids), result.policy_version) == (300, 0)
+        assert (len(result.token_ids), result.policy_version) == (40, 0)
         first, second = result.version_spans
-        assert (first.version, first.start, second.version, second.end) == (0, 0, 7, 300)
-        assert 0 < first.end == second.start < 300
+        assert (first.version, first.start, second.version, second.end) == (0, 0, 7, 40)
+        assert 0 < first.end == second.start < 40
         recorded = torch.tensor(result.policy_logprobs)
         for weight, span in ((old, first), (new, second)):
             head.data.copy_(weight)
             found = full_logprobs(model, prompt, result)
             piece = slice(span.start, span.end)
             assert (found - recorded)[piece].abs().max() <= 1e-4
-            other = slice(second.start, 300) if span is first else slice(0, first.end)
+            other = slice(second.start, 40) if span is first else slice(0, first.end)
             assert (found - recorded)[other].abs().max() > 1e-2
 
 
@@ -102,7 +102,7 @@ def test_a_turns_record_tells_the_token_before_which_the_weights_changed(
 
     async def run():
         session = policy.start(context(seed=1))
-        asked = asyncio.create_task(session.complete([user("hi")], max_tokens=300))
+        asked = asyncio.create_task(session.complete([user("hi")], max_tokens=40))
         async with held_after(policy, 10):
             now = {"policy_version": 3, "is_immediate": True}
             updates = await begin_updates(policy, (change, now))
@@ -113,7 +113,7 @@ def test_a_turns_record_tells_the_token_before_which_the_weights_changed(
     (num_before,) = sampled_before
     expected = (
         VersionSpan(version=0, start=0, end=num_before),
-        VersionSpan(version=3, start=num_before, end=300),
+        VersionSpan(version=3, start=num_before, end=40),
     )
     assert (completion.tokens.version_spans, completion.tokens.policy_version) == (expected, 0)
     with RolloutStore.open(tmp_path) as store:
@@ -157,7 +157,7 @@ def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(
     policy, head, held_after
 ):
     async def run():
-        running = asyncio.create_task(generate(policy, PROMPT, max_tokens=300))
+        running = asyncio.create_task(generate(policy, PROMPT, max_tokens=40))
         versions = []
         changes = [
             (
@@ -176,13 +176,13 @@ def test_updates_are_made_in_order_and_one_that_waits_sees_the_request_end(
     versions, running, later = asyncio.run(run())
     assert versions == [(1, 1), (2, 1), (3, 0), (4, 0)]  # and how many requests were set aside
     assert [span.version for span in running.version_spans] == [0, 2]
-    assert running.version_spans[-1].end == 300
+    assert running.version_spans[-1].end == 40
     assert later.version_spans == one_span(4, 20)
 
 
 def test_weights_that_sampled_nothing_have_no_span(policy, held_after):
     async def run():
-        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=200))
+        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=40))
         changes = [
             (lambda: None, {"policy_version": version, "is_immediate": True}) for version in (5, 6)
         ]
@@ -193,7 +193,7 @@ def test_weights_that_sampled_nothing_have_no_span(policy, held_after):
 
     result = asyncio.run(run())
     covered = [token for span in result.version_spans for token in range(span.start, span.end)]
-    assert covered == list(range(200))
+    assert covered == list(range(40))
     assert [span.version for span in result.version_spans] == [0, 6]
     assert all(span.start < span.end for span in result.version_spans)
 
@@ -202,7 +202,7 @@ def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(
     policy, model, held_after
 ):
     async def run():
-        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=100))
+        task = asyncio.create_task(generate(policy, PROMPT, max_tokens=40))
         async with held_after(policy, 10):
             now = {"policy_version": 1, "is_immediate": True}
             updates = await begin_updates(policy, (lambda: 1 // 0, now))
@@ -211,7 +211,7 @@ def test_a_failing_immediate_update_reaches_its_caller_and_requests_go_on(
         return await task
 
     result = asyncio.run(run())
-    assert (len(result.token_ids), result.policy_version) == (100, 0)
+    assert (len(result.token_ids), result.policy_version) == (40, 0)
     found = full_logprobs(model, PROMPT, result)
     assert (found - torch.tensor(result.policy_logprobs)).abs().max() <= 1e-4
 

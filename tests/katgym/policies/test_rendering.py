@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from array import array
 
@@ -20,6 +21,7 @@ from katgym.policies.token_policy import Generated
 from katgym.policies.version_span import VersionSpan
 
 END = "<|im_end|>"
+KINDS = ("chatml", "qwen3")
 USER = {"role": "user", "content": "Find x and y."}
 CALLS = (
     '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>\n'
@@ -55,26 +57,27 @@ def step(session, messages, max_tokens=500):
     return completion
 
 
-@pytest.mark.parametrize("kind", ["chatml", "qwen3"])
-def test_later_prompts_extend_the_sampled_tokens(make_session, kind):
-    policy, session = make_session(CALLS, "Both found." + END, kind=kind)
-    messages = [USER]
-    first = step(session, messages)
-    assert [c["id"] for c in first.message["tool_calls"]] == ["call_0_0", "call_0_1"]
-    assert [json.loads(c["function"]["arguments"]) for c in first.message["tool_calls"]] == [
-        {"query": "x"},
-        {"query": "y"},
-    ]
-    assert first.finish_reason == "tool_calls"
-    assert (first.tokens.parent, first.tokens.num_shared, first.tokens.branch) == (None, 0, None)
-    messages += results("1", "2")
-    second = step(session, messages)
-    whole = list(first.tokens.prompt_ids) + list(first.tokens.completion_ids)
-    assert policy.calls[1]["prompt_ids"] == whole + list(second.tokens.prompt_ids)
-    assert (second.tokens.parent, second.tokens.num_shared) == (0, len(whole))
-    assert second.tokens.branch is None
-    assert (second.message["content"], second.finish_reason) == ("Both found.", "stop")
-    assert second.num_prompt_tokens == len(policy.calls[1]["prompt_ids"])
+def test_later_prompts_extend_the_sampled_tokens(make_session, subtests):
+    for kind in KINDS:
+        with subtests.test(kind):
+            policy, session = make_session(CALLS, "Both found." + END, kind=kind)
+            messages = [USER]
+            first = step(session, messages)
+            calls = first.message["tool_calls"]
+            assert [c["id"] for c in calls] == ["call_0_0", "call_0_1"]
+            arguments = [json.loads(c["function"]["arguments"]) for c in calls]
+            assert arguments == [{"query": "x"}, {"query": "y"}]
+            assert first.finish_reason == "tool_calls"
+            tokens = first.tokens
+            assert (tokens.parent, tokens.num_shared, tokens.branch) == (None, 0, None)
+            messages += results("1", "2")
+            second = step(session, messages)
+            whole = list(tokens.prompt_ids) + list(tokens.completion_ids)
+            assert policy.calls[1]["prompt_ids"] == whole + list(second.tokens.prompt_ids)
+            assert (second.tokens.parent, second.tokens.num_shared) == (0, len(whole))
+            assert second.tokens.branch is None
+            assert (second.message["content"], second.finish_reason) == ("Both found.", "stop")
+            assert second.num_prompt_tokens == len(policy.calls[1]["prompt_ids"])
 
 
 def test_odd_sampled_text_is_kept_where_rerendering_would_change_it(make_session, tokenizer):
@@ -98,27 +101,27 @@ def test_an_answer_that_was_cut_off_is_extended_too(make_session, tokenizer):
     assert "Once<|im_end|>\n<|im_start|>user\n?" in tokenizer.decode(policy.calls[1]["prompt_ids"])
 
 
-@pytest.mark.parametrize(
-    ("edit", "reason"),
-    [
-        (lambda m: [USER, {"role": "user", "content": "Summary: all is well."}], "compaction"),
-        (lambda m: [USER, {"role": "assistant", "content": "Never."}, *m[2:]], "rewrite"),
+def test_an_edited_history_is_a_branch_with_its_reason(make_session, subtests):
+    summary = {"role": "user", "content": "Summary: all is well."}
+    never = {"role": "assistant", "content": "Never."}
+    for edit, reason in (
+        (lambda m: [USER, summary], "compaction"),
+        (lambda m: [USER, never, *m[2:]], "rewrite"),
         (lambda m: [{"role": "user", "content": "Find z."}, *m[1:]], "rewrite"),
-    ],
-)
-def test_an_edited_history_is_a_branch_with_its_reason(make_session, edit, reason):
-    policy, session = make_session("A." + END, "B." + END, "C." + END)
-    messages = [USER]
-    step(session, messages)
-    messages.append({"role": "user", "content": "More."})
-    step(session, messages)
-    third = complete(session, edit(messages))
-    before, ids = policy.calls[1]["prompt_ids"], policy.calls[2]["prompt_ids"]
-    shared = third.tokens.num_shared
-    assert (str(third.tokens.branch), third.tokens.parent) == (reason, 1)
-    assert before[:shared] == ids[:shared]
-    assert before[shared] != ids[shared]
-    assert list(third.tokens.prompt_ids) == ids[shared:]
+    ):
+        with subtests.test(reason):
+            policy, session = make_session("A." + END, "B." + END, "C." + END)
+            messages = [USER]
+            step(session, messages)
+            messages.append({"role": "user", "content": "More."})
+            step(session, messages)
+            third = complete(session, edit(messages))
+            before, ids = policy.calls[1]["prompt_ids"], policy.calls[2]["prompt_ids"]
+            shared = third.tokens.num_shared
+            assert (str(third.tokens.branch), third.tokens.parent) == (reason, 1)
+            assert before[:shared] == ids[:shared]
+            assert before[shared] != ids[shared]
+            assert list(third.tokens.prompt_ids) == ids[shared:]
 
 
 def test_a_history_changed_in_place_is_seen(make_session):
@@ -167,27 +170,25 @@ def test_branches_become_trajectories_of_their_own(tokenizer, given_answers):
     assert sum(path.loss_mask) == 3 * len(tokenizer.encode("A." + END))
 
 
-@pytest.mark.parametrize("kind", ["chatml", "qwen3"])
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ('<tool_call>{"name": "search", "arguments": {</tool_call>', "not valid JSON (Expecting"),
-        ('<tool_call>{"name": "search", "arguments": {}}', "was not closed"),
-        ('<tool_call>{"arguments": {}}</tool_call>', "names no tool"),
-        ('{"name": "search", "arguments": {"query": "x"}}', "written as plain JSON"),
-        ('```json\n[{"name": "search", "arguments": {}}]\n```', "written as plain JSON"),
-        ("<tool_call>" + "[" * 100_000 + "</tool_call>", "JSON"),
-    ],
-)
-def test_a_broken_call_is_a_call_with_an_error(make_session, kind, answer, error):
-    _, session = make_session(answer + END, kind=kind, max_context_tokens=None)
-    session._max_context_tokens = 200_000
-    message = complete(session, [USER], max_tokens=190_000).message
-    (call,) = message["tool_calls"]
-    if "[" * 100 not in answer:
-        assert error in call["error"]
-    assert len(call["error"]) < 500
-    assert call["id"] == "call_0_0"
+BROKEN = {
+    '<tool_call>{"name": "search", "arguments": {</tool_call>': "not valid JSON (Expecting",
+    '<tool_call>{"name": "search", "arguments": {}}': "was not closed",
+    '<tool_call>{"arguments": {}}</tool_call>': "names no tool",
+    '{"name": "search", "arguments": {"query": "x"}}': "written as plain JSON",
+    '```json\n[{"name": "search", "arguments": {}}]\n```': "written as plain JSON",
+    "<tool_call>" + "[" * 100_000 + "</tool_call>": "",
+}
+
+
+def test_a_broken_call_is_a_call_with_an_error(make_session, subtests):
+    for (answer, error), kind in itertools.product(BROKEN.items(), KINDS):
+        with subtests.test(answer[:50], kind=kind):
+            _, session = make_session(answer + END, kind=kind, max_context_tokens=None)
+            session._max_context_tokens = 200_000
+            message = complete(session, [USER], max_tokens=190_000).message
+            (call,) = message["tool_calls"]
+            assert error in call["error"] and 0 < len(call["error"]) < 500
+            assert call["id"] == "call_0_0"
 
 
 def test_a_broken_call_keeps_its_place_among_good_ones(make_session):
@@ -198,39 +199,29 @@ def test_a_broken_call_keeps_its_place_among_good_ones(make_session):
     assert calls[1]["function"]["arguments"] == "oops"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ordinary_json_is_no_call(make_session):
+    texts = (
         '{"name": "other", "arguments": {}}',
         '{"answer": 4}',
         'Say {"name": "search", "arguments": {}} to me.',
         "[]",
         "```json\n{}\n```",
         "4",
-    ],
-)
-def test_ordinary_json_is_no_call(make_session, text):
-    _, session = make_session(text + END)
-    assert complete(session, [USER]).message == {"role": "assistant", "content": text}
+    )
+    for text in texts:
+        _, session = make_session(text + END)
+        assert complete(session, [USER]).message == {"role": "assistant", "content": text}
 
 
-def test_without_tools_nothing_is_a_call(make_session):
+def test_calls_are_left_to_the_scheduler_as_they_are(make_session):
+    surrogate = '{"name": "serch", "arguments": {"query": "\\ud83d"}}'
+    _, session = make_session(f"<tool_call>{surrogate}</tool_call>" + END)
+    (call,) = complete(session, [USER]).message["tool_calls"]
+    assert "error" not in call and call["function"] == {
+        "name": "serch", "arguments": '{"query": "\\ud83d"}'
+    }  # fmt: skip
     _, session = make_session(CALLS, has_tools=False)
     assert "tool_calls" not in complete(session, [USER]).message
-
-
-def test_an_unknown_tool_is_left_to_the_scheduler(make_session):
-    _, session = make_session('<tool_call>{"name": "serch", "arguments": {}}</tool_call>' + END)
-    (call,) = complete(session, [USER]).message["tool_calls"]
-    assert "error" not in call
-    assert call["function"]["name"] == "serch"
-
-
-def test_half_a_surrogate_pair_survives_as_ascii(make_session):
-    text = '<tool_call>{"name": "search", "arguments": {"query": "\\ud83d"}}</tool_call>'
-    _, session = make_session(text + END)
-    arguments = complete(session, [USER]).message["tool_calls"][0]["function"]["arguments"]
-    assert arguments == '{"query": "\\ud83d"}'
 
 
 def test_a_broken_call_survives_a_full_render(make_session, tokenizer):
@@ -245,16 +236,10 @@ def test_a_broken_call_survives_a_full_render(make_session, tokenizer):
 
 def test_max_tokens_is_cut_to_the_room_that_is_left(make_session):
     policy, session = make_session("Hello" * 20)
-    length = len(
-        policy.renderer.render_ids([USER], tools=session._tools, add_generation_prompt=True)
-    )
-    session._max_context_tokens = length + 3
+    prompt = policy.renderer.render_ids([USER], tools=session._tools, add_generation_prompt=True)
+    session._max_context_tokens = len(prompt) + 3
     completion = complete(session, [USER])
-    assert policy.calls[0]["max_tokens"] == 3
-    assert completion.num_completion_tokens == 3
-
-
-def test_a_full_context_raises(make_session):
+    assert policy.calls[0]["max_tokens"] == completion.num_completion_tokens == 3
     policy, session = make_session("x", max_context_tokens=30)
     with pytest.raises(ContextLengthError, match="at most 29 fit"):
         complete(session, [USER])
@@ -281,27 +266,27 @@ def test_a_failed_call_leaves_the_session_usable(make_session):
     assert policy.calls[0]["prompt_ids"] == policy.calls[1]["prompt_ids"]
 
 
-@pytest.mark.parametrize(
-    ("ids", "logprobs", "kind", "text"),
-    [
-        ([], [], "policy_bad_response", "no token at all"),
-        ([1, 2], [], "policy_no_logprobs", "2 tokens without log-probabilities"),
-        ([1, 2], [-1.0], "policy_bad_response", "1 log-probabilities for 2 tokens"),
-        ([1], [float("nan")], "policy_bad_response", "log-probability nan"),
-        ([1], [None], "policy_bad_response", "log-probability None"),
-        ([1], [2.0], "policy_bad_response", "log-probability 2.0"),
-        ([99_999], [-1.0], "policy_bad_response", "token id 99999"),
-        ([-1], [-1.0], "policy_bad_response", "token id -1"),
-        (["a"], [-1.0], "policy_bad_response", "token id 'a'"),
-        ([1] * 600, [-1.0] * 600, "policy_bad_response", "600 tokens where at most 500"),
-    ],
-)
-def test_unusable_tokens_are_refused(make_session, ids, logprobs, kind, text):
-    _, session = make_session(Generated(token_ids=ids, policy_logprobs=logprobs))
-    with pytest.raises(PolicyError) as caught:
-        complete(session, [USER])
-    assert caught.value.kind == kind
-    assert text in str(caught.value)
+UNUSABLE = [
+    ([], [], "policy_bad_response", "no token at all"),
+    ([1, 2], [], "policy_no_logprobs", "2 tokens without log-probabilities"),
+    ([1, 2], [-1.0], "policy_bad_response", "1 log-probabilities for 2 tokens"),
+    ([1], [float("nan")], "policy_bad_response", "log-probability nan"),
+    ([1], [None], "policy_bad_response", "log-probability None"),
+    ([1], [2.0], "policy_bad_response", "log-probability 2.0"),
+    ([99_999], [-1.0], "policy_bad_response", "token id 99999"),
+    ([-1], [-1.0], "policy_bad_response", "token id -1"),
+    (["a"], [-1.0], "policy_bad_response", "token id 'a'"),
+    ([1] * 600, [-1.0] * 600, "policy_bad_response", "600 tokens where at most 500"),
+]
+
+
+def test_unusable_tokens_are_refused(make_session, subtests):
+    for ids, logprobs, kind, text in UNUSABLE:
+        with subtests.test(text):
+            _, session = make_session(Generated(token_ids=ids, policy_logprobs=logprobs))
+            with pytest.raises(PolicyError, match=text) as caught:
+                complete(session, [USER])
+            assert caught.value.kind == kind
 
 
 def test_spans_reach_the_record_and_have_to_cover_what_was_sampled(make_session):

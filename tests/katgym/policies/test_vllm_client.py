@@ -73,11 +73,12 @@ def test_sends_ids_and_reads_ids(server, make_policy):
     assert headers["X-Session-ID"] == "abc"
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_passing_failure_is_tried_again(server, make_policy, status):
-    server.script = [(status, "busy"), (status, "busy"), (200, answer())]
-    assert generate(make_policy()).token_ids == [5, 6]
-    assert len(server.requests) == 3
+def test_a_passing_failure_is_tried_again(server, make_policy):
+    for status in (429, 500, 503):
+        server.requests.clear()
+        server.script = [(status, "busy"), (status, "busy"), (200, answer())]
+        assert generate(make_policy()).token_ids == [5, 6]
+        assert len(server.requests) == 3
 
 
 def test_a_lasting_failure_is_given_up(server, make_policy):
@@ -104,30 +105,32 @@ def test_a_server_that_hangs_is_not_asked_again(server, make_policy):
     assert "did not answer within 0.3 s" in text
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind", "text"),
-    [
-        ("<html>", "policy_bad_response", "answered no JSON: '<html>'"),
-        ([1], "policy_bad_response", "the answer has no"),
-        ({"choices": []}, "policy_bad_response", "the answer has no"),
-        (
-            {"choices": [{"text": "hi", "logprobs": None, "finish_reason": "stop"}]},
-            "policy_bad_response",
-            "it needs vLLM >= 0.10.2",
-        ),
-        (answer(logprobs=None), "policy_no_logprobs", "without log-probabilities"),
-        (answer(logprobs=(-1.0,)), "policy_bad_response", "1 log-probabilities for 2 tokens"),
-        (answer(ids=(5, "x")), "policy_bad_response", "token id 'x'"),
-        (answer(ids=(5, 6, 7), logprobs=(-1.0,) * 3), "policy_bad_response", "at most 2"),
-        (answer(ids=()), "policy_bad_response", "no token at all"),
-    ],
-)
-def test_an_unusable_answer(server, make_policy, reply, kind, text):
-    server.script = [(200, reply)]
-    got, message = fail(make_policy())
-    assert got == kind
-    assert text in message
-    assert len(server.requests) == 1
+UNUSABLE = [
+    ("<html>", "policy_bad_response", "answered no JSON: '<html>'"),
+    ([1], "policy_bad_response", "the answer has no"),
+    ({"choices": []}, "policy_bad_response", "the answer has no"),
+    (
+        {"choices": [{"text": "hi", "logprobs": None, "finish_reason": "stop"}]},
+        "policy_bad_response",
+        "it needs vLLM >= 0.10.2",
+    ),
+    (answer(logprobs=None), "policy_no_logprobs", "without log-probabilities"),
+    (answer(logprobs=(-1.0,)), "policy_bad_response", "1 log-probabilities for 2 tokens"),
+    (answer(ids=(5, "x")), "policy_bad_response", "token id 'x'"),
+    (answer(ids=(5, 6, 7), logprobs=(-1.0,) * 3), "policy_bad_response", "at most 2"),
+    (answer(ids=()), "policy_bad_response", "no token at all"),
+]
+
+
+def test_an_unusable_answer(server, make_policy, subtests):
+    for reply, kind, text in UNUSABLE:
+        with subtests.test(text):
+            server.requests.clear()
+            server.script = [(200, reply)]
+            got, message = fail(make_policy())
+            assert got == kind
+            assert text in message
+            assert len(server.requests) == 1
 
 
 def test_a_refused_request_is_not_repeated(server, make_policy):
@@ -147,24 +150,22 @@ def probed(depends_on_temperature):
     return reply
 
 
-@pytest.mark.parametrize(
-    ("is_processed", "sampling", "is_fine"),
-    [
+def test_wrong_logprob_modes_are_refused(server, make_policy, subtests):
+    for is_processed, sampling, is_fine in (
         (True, Sampling(temperature=0.5), True),
         (False, Sampling(temperature=0.5), False),
         (True, Sampling(top_p=0.9), False),
         (False, Sampling(top_p=0.9), True),
         (False, Sampling(temperature=0.0), True),
-    ],
-)
-def test_wrong_logprob_modes_are_refused(server, make_policy, is_processed, sampling, is_fine):
-    server.script = [probed(is_processed)]
-    if is_fine:
-        assert generate(make_policy(), sampling=sampling).token_ids == [5, 6]
-    else:
-        kind, text = fail(make_policy(), sampling=sampling)
-        assert kind == "policy_rejected"
-        assert "--logprobs-mode" in text
+    ):
+        with subtests.test(is_processed=is_processed, sampling=sampling):
+            server.script = [probed(is_processed)]
+            if is_fine:
+                assert generate(make_policy(), sampling=sampling).token_ids == [5, 6]
+            else:
+                kind, text = fail(make_policy(), sampling=sampling)
+                assert kind == "policy_rejected"
+                assert "--logprobs-mode" in text
 
 
 def test_retry_after_is_honoured_up_to_the_longest_pause(server):
@@ -202,15 +203,10 @@ def test_connect_reads_the_servers_limit(server, model_directory):
     assert policy.describe()["tokenizer"] == str(model_directory)
     assert server.requests[0][0] == "/v1/models"
 
-
-def test_connect_works_under_a_running_event_loop(server, model_directory):
-    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 64}
-    server.script = [(200, {"data": [card]})]
-
-    async def run():
+    async def connect():
         return from_uri(f"{server.url}/v1#tiny").max_context_tokens
 
-    assert asyncio.run(run()) == 64
+    assert asyncio.run(connect()) == 777  # under a running event loop, too
 
 
 def generated(spans, reason="stop"):
@@ -254,18 +250,18 @@ def test_labels_that_are_no_numbers_leave_the_version_that_was_set(server, conne
     assert [(s.version, s.start, s.end) for s in spans] == [(9, 0, 1), (10, 1, 2)]
 
 
-def test_weight_versions_that_leave_tokens_out_are_refused(server, connected):
-    server.script = [(200, generated([("7", 1, 2)]))]
-    kind, text = fail(connected)
-    assert kind == "policy_bad_response"
-    assert "version spans of weight_versions leave a gap" in text
-
-
-def test_weights_whose_sync_failed_are_refused(server, connected):
-    server.script = [(200, generated([("7", 0, 1), ("unverified", 1, 2)]))]
-    kind, text = fail(connected)
-    assert kind == "policy_unavailable"
-    assert "samples from weights whose sync failed" in text
+def test_answers_that_tell_no_good_versions_are_refused(server, connected, subtests):
+    gap, mixed = [("7", 1, 2)], [("7", 0, 1), ("unverified", 1, 2)]
+    for reply, expected, words in (
+        (generated(gap), "policy_bad_response", "version spans of weight_versions leave a gap"),
+        (generated(mixed), "policy_unavailable", "samples from weights whose sync failed"),
+        (generated([], reason="abort"), "policy_unavailable", "gave the request up after 2 tokens"),
+    ):
+        with subtests.test(words):
+            server.script = [(200, reply)]
+            kind, text = fail(connected)
+            assert kind == expected
+            assert words in text
 
 
 def test_an_adapter_has_its_models_tokenizer_and_limit(server, model_directory):
@@ -276,13 +272,6 @@ def test_an_adapter_has_its_models_tokenizer_and_limit(server, model_directory):
     server.script = [(200, {"data": cards}), (200, {"paths": {}})]
     policy = from_uri(f"{server.url}#ours")
     assert (policy.model, policy.max_context_tokens) == ("ours", 64)
-
-
-def test_a_request_the_server_gave_up_is_a_failure_to_retry(server, connected):
-    server.script = [(200, generated([], reason="abort"))]
-    kind, text = fail(connected)
-    assert kind == "policy_unavailable"
-    assert "the server gave the request up after 2 tokens" in text
 
 
 def test_a_server_that_lists_no_routes_is_asked_for_completions(server, model_directory, caplog):
@@ -300,24 +289,18 @@ def test_eval_with_a_server_that_is_down_ends_with_1(tmp_path, capsys):
     assert "127.0.0.1:9" in capsys.readouterr().err
 
 
-def test_connect_lists_what_is_served(server):
+def test_connect_names_what_is_served_or_that_nothing_is_listed(server):
     server.script = [(200, {"data": [{"id": "tiny"}, {"id": "large"}]})]
     with pytest.raises(UsageError, match=r"unknown model at http.*'tinny'. Did you mean 'tiny'\?"):
         from_uri(f"{server.url}#tinny")
-
-
-def test_connect_needs_a_list_of_models(server):
     server.script = [(200, {"models": []})]
     with pytest.raises(PolicyError, match="answered no list of models"):
         from_uri(f"{server.url}#tiny")
 
 
-@pytest.mark.parametrize("rest", ["", "http://x", "localhost:8000#m", "http://x#"])
-def test_a_wrong_uri_shows_the_form(rest):
-    with pytest.raises(UsageError, match="its form is vllm:URL#MODEL"):
-        from_uri(rest)
-
-
-def test_an_unknown_option_names_the_nearest():
+def test_a_wrong_uri_shows_the_form():
+    for rest in ("", "http://x", "localhost:8000#m", "http://x#"):
+        with pytest.raises(UsageError, match="its form is vllm:URL#MODEL"):
+            from_uri(rest)
     with pytest.raises(UnknownNameError, match="Did you mean 'tokenizer'"):
         from_uri("http://x#m?tokeniser=y")

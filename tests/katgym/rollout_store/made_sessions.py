@@ -1,6 +1,6 @@
 """Sessions put together by hand: a linear one with a branch, and one with two answers to a call.
 
-Not here: random ones (`test_store_round_trip.py`).
+Not here: random ones (`test_store_sessions.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A process that writes to a store, for tests that kill it; run as a script.
 
 store_process.py append FOLDER NAME COUNT    appends, and prints each index when it is written
-store_process.py seal FOLDER STEP            seals, and kills itself after a step
-store_process.py collect FOLDER STEP         the same of collecting what is older than 0 s
+store_process.py seal FOLDER STEP...         in FOLDER/STEP: seals, and kills itself after the step
+store_process.py collect FOLDER STEP...      the same of collecting what is older than 0 s
+
+Each step has a process of its own, forked before it opens a store; prints how they ended.
 """
 
 from __future__ import annotations
@@ -29,20 +31,29 @@ def append(store: RolloutStore, name: str, count: int) -> None:
         os.write(1, b"%d\n" % index)  # unbuffered: what is printed has been written
 
 
-def main() -> None:
-    what, folder, *more = sys.argv[1:]
-
-    def on_step(step: str) -> None:
-        if step == more[0]:
+def die_in(what: str, folder: Path, step: str) -> None:
+    def on_step(reached: str) -> None:
+        if reached == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with RolloutStore.open(folder) as store:
-        if what == "append":
-            append(store, more[0], int(more[1]))
-        elif what == "seal":
+    with RolloutStore.open(folder / step) as store:
+        if what == "seal":
             store.seal(on_step=on_step)
-        elif what == "collect":
+        else:
             collect(store, older_than_s=0.0, on_step=on_step)
+
+
+def main() -> None:
+    what, folder, *more = sys.argv[1:]
+    if what == "append":
+        with RolloutStore.open(folder) as store:
+            append(store, more[0], int(more[1]))
+        return
+    for step in more:
+        if (child := os.fork()) == 0:
+            die_in(what, Path(folder), step)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":

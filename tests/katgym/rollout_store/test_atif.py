@@ -104,29 +104,18 @@ def test_a_rollout_comes_back_with_its_words(store: RolloutStore, tmp_path: Path
     assert [(r.call_id, r.name, r.content) for r in back.tool_results] == told
 
 
-def test_an_answer_that_was_cut_is_not_taken_for_a_whole_one(
+def test_an_answer_that_was_cut_or_held_to_a_schema_is_not_taken_for_a_free_whole_one(
     store: RolloutStore, tmp_path: Path
 ) -> None:
-    add(
-        store,
-        "s",
-        [turn(0, None, 0, [1], [2], [ASKED], assistant("a"), finish_reason="length")],
-        reward=1.0,
-    )
+    held = {"constraint": "json_schema:1f0c3a9b2d4e"}
+    turns = [
+        turn(0, None, 0, [1], [2], [ASKED], assistant("a"), finish_reason="length"),
+        turn(1, 0, 2, [3], [4], [user("b?")], assistant("{}"), 2, sampling=held),
+    ]
+    add(store, "s", turns, reward=1.0)
     (data,) = written(store, tmp_path / "out.jsonl")
-    assert read(data).turns[0].finish_reason == "length"
-
-
-def test_an_answer_that_was_held_to_a_schema_is_not_taken_for_a_free_one(
-    store: RolloutStore, tmp_path: Path
-) -> None:
-    held = msgspec.structs.replace(
-        turn(0, None, 0, [1], [2], [ASKED], assistant("{}")),
-        sampling={"constraint": "json_schema:1f0c3a9b2d4e"},
-    )
-    add(store, "s", [held], reward=1.0)
-    (data,) = written(store, tmp_path / "out.jsonl")
-    assert read(data).turns[0].constraint == "json_schema:1f0c3a9b2d4e"
+    told = [(turn.finish_reason, turn.constraint) for turn in read(data).turns]
+    assert told == [("length", ""), ("stop", "json_schema:1f0c3a9b2d4e")]
 
 
 def test_trajectories_of_others_are_read() -> None:
@@ -174,21 +163,16 @@ def test_sub_agents_are_rollouts_of_their_own() -> None:
     assert [r.episode_id for r in atif_rollouts(outer)] == ["s", "inner"]
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (foreign({"source": "user", "message": "hi"}), "no answer of a model"),
-        (foreign({"source": "robot", "message": "hi"}), r"Invalid enum value 'robot'"),
-        (foreign({"source": "agent"}), "missing required field `message`"),
-        (
-            foreign({"source": "agent", "message": [{"type": "image", "source": {}}]}),
-            "step 1 holds image, and only text can be learned",
-        ),
-    ],
-)
-def test_what_cannot_be_learned_is_named(data: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        list(atif_rollouts(data))
+def test_what_cannot_be_learned_is_named() -> None:
+    image = [{"type": "image", "source": {}}]
+    for step, text in (
+        ({"source": "user", "message": "hi"}, "no answer of a model"),
+        ({"source": "robot", "message": "hi"}, r"Invalid enum value 'robot'"),
+        ({"source": "agent"}, "missing required field `message`"),
+        ({"source": "agent", "message": image}, "step 1 holds image, and only text can be learned"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            list(atif_rollouts(foreign(step)))
 
 
 def test_harbors_own_models_accept_what_is_written(store: RolloutStore, tmp_path: Path) -> None:

@@ -14,19 +14,12 @@ from waiting import wait_until_async
 
 from katgym import Turn
 from katgym.errors import UsageError
-from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import SessionRecord, SessionStatus
 
 
 def turn(call_id):
     return Turn(call_id=call_id, messages=[{"role": "user", "content": call_id}])
-
-
-@pytest.fixture
-def store(tmp_path):
-    with RolloutStore.open(tmp_path / "store") as opened:
-        yield opened
 
 
 def run(store, work):

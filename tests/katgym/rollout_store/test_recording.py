@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from made_rollouts_of_loop import rollouts_of_loop
 from made_sessions import add
 from plain_rollout import plain_json, plain_rollout
@@ -114,45 +114,39 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_a_played_rollout_comes_back_as_it_was(store: RolloutStore, end: str) -> None:
-    policy, more, status = ENDS[end]
-    rollout = play(policy, **more)
-    assert rollout.status is status
-    before_s = time.time()
-    assert record_rollout(store, rollout, group_id="g", metadata={"who": "me"})
-    record = store.session(rollout.episode_id)
-    assert record.group_id == "g"
-    assert record.metadata["who"] == "me"
-    assert record.ended_s is not None and before_s <= record.ended_s <= time.time()
-    assert record.ended_s - record.created_s == pytest.approx(rollout.wall_s, abs=1e-3)
+def test_a_played_rollout_comes_back_as_it_was(store: RolloutStore) -> None:
+    played = {}
+    for end, (policy, more, status) in ENDS.items():
+        rollout = played[end] = play(policy, **more)
+        assert rollout.status is status
+        before_s = time.time()
+        assert record_rollout(store, rollout, group_id="g", metadata={"who": "me"})
+        record = store.session(rollout.episode_id)
+        assert record.group_id == "g"
+        assert record.metadata["who"] == "me"
+        assert record.ended_s is not None and before_s <= record.ended_s <= time.time()
+        assert record.ended_s - record.created_s == pytest.approx(rollout.wall_s, abs=1e-3)
     for _ in range(2):  # live, then sealed
-        found = rollouts(store, rollout.episode_id)
-        assert plain_json(found) == plain_json(rollout)
-        assert found.tool_results == rollout.tool_results
-        assert found.messages == rollout.messages
-        assert list(found.tools) == list(rollout.tools)
-        for one, other in zip(found.turns, rollout.turns, strict=True):
-            if one.tokens is not None and other.tokens is not None:
-                assert bits(one.tokens.policy_logprobs) == bits(other.tokens.policy_logprobs)
-                assert one.tokens.version_spans == other.tokens.version_spans
+        for end, rollout in played.items():
+            found = rollouts(store, rollout.episode_id)
+            assert plain_json(found) == plain_json(rollout), end
+            assert found.tool_results == rollout.tool_results
+            assert found.messages == rollout.messages
+            assert list(found.tools) == list(rollout.tools)
+            for one, other in zip(found.turns, rollout.turns, strict=True):
+                if one.tokens is not None and other.tokens is not None:
+                    assert bits(one.tokens.policy_logprobs) == bits(other.tokens.policy_logprobs)
+                    assert one.tokens.version_spans == other.tokens.version_spans
         store.seal()
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
 @given(rollout=rollouts_of_loop())
-def test_any_rollout_comes_back_as_it_was(rollout: Rollout) -> None:
+def test_any_rollout_comes_back_as_it_was_out_of_both_kinds_of_files(rollout: Rollout) -> None:
     stored = as_session(rollout, group_id="", metadata={}, ended_s=1e9)
     assert as_rollout(stored) == rollout
     if "\\ud" not in json.dumps(rollout.to_json()):  # no JSON file has a lone surrogate
         assert Rollout.from_json(plain_json(rollout)).to_json() == plain_json(rollout)
-
-
-@pytest.mark.slow
-@settings(max_examples=25)
-@given(rollout=rollouts_of_loop())
-def test_any_rollout_comes_back_out_of_both_kinds_of_files(rollout: Rollout) -> None:
     with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:
         (session_id,) = record_rollouts(store, [rollout])
         assert plain_json(rollouts(store, session_id)) == plain_json(rollout)
@@ -185,12 +179,9 @@ def test_what_a_session_shows_to_others(store: RolloutStore) -> None:
         kept = [json.loads(r[0]) for r in connection.execute("SELECT tool_results FROM turns")
                 if r[0]]  # fmt: skip
     assert {"content" in result for results in kept for result in results} == {False}
-
-
-def test_a_failure_stands_where_a_gateways_stands(store: RolloutStore) -> None:
-    rollout = play(Tokens(RuntimeError("lost")))
-    record_rollout(store, rollout)
-    record = store.session(rollout.episode_id)
+    # A failure stands where a gateway's stands.
+    record_rollout(store, lost := play(Tokens(RuntimeError("lost"))))
+    record = store.session(lost.episode_id)
     assert record.status is SessionStatus.FAILED
     assert record.reward is not None and record.reward.failure_kind == "policy_bug"
     assert "lost" in record.reward.reason

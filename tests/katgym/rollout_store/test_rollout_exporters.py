@@ -26,6 +26,7 @@ from katgym.rollout_store import (
     record_rollout,
     rollouts,
 )
+from katgym.rollout_store.exporting import write_rows
 from katgym.testing import EchoEnv, ScriptedPolicy
 
 ASKED = user("how much?")
@@ -133,33 +134,31 @@ def test_unknown_logprobs_are_none(store: RolloutStore, tmp_path: Path) -> None:
         assert of(rows(store, tmp_path / "out.jsonl", name), "s", column) == [(None,)]
 
 
-@pytest.mark.parametrize("name", sorted(exporters()))
 def test_rollouts_without_tokens_are_left_out_where_tokens_are_needed(
-    filled: RolloutStore, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    filled: RolloutStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = ScriptedPolicy([CALLING, assistant("two"), assistant("done")])
     played = asyncio.run(run_rollout(EchoEnv(max_turns=3), policy, seed=0))
-    before = rows(filled, tmp_path / "out.jsonl", name)
+    out, last = tmp_path / "out.jsonl", len(played.turns) - 1
+    before = {name: rows(filled, out, name) for name in exporters()}
     record_rollout(filled, played)
-    found = rows(filled, tmp_path / "out.jsonl", name)
-    left_out = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
-    if name in ("trl", "verl", "rows"):
-        assert found == before
-        (said,) = left_out
-        assert said.startswith("left out 1 rollouts: policy 'scripted' records no tokens")
-        return
-    assert left_out == []
-    new = found[len(before) :]
-    if name == "messages":  # one conversation, up to its last answer
-        assert [row["messages"] for row in new] == [played.conversation(len(played.turns) - 1)]
-    elif name == "prompt-completion":
-        assert [row["prompt"] + row["completion"] for row in new] == [
-            played.conversation(place) for place in range(len(played.turns))
-        ]
-    elif name == "atif":
-        assert [row["session_id"] for row in new] == [played.episode_id]
-    else:
-        assert new == [plain_json(played)]
+    new = {}
+    for name in exporters():
+        caplog.clear()
+        found = rows(filled, out, name)
+        assert found[: len(before[name])] == before[name], name
+        new[name] = found[len(before[name]) :]
+        told = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+        needs_tokens = name in ("trl", "verl", "rows")
+        assert (new[name] == [], len(told)) == ((True, 1) if needs_tokens else (False, 0)), name
+        assert all(s.startswith("left out 1 rollouts: policy 'scripted' records no") for s in told)
+    # One conversation, up to its last answer.
+    assert [row["messages"] for row in new["messages"]] == [played.conversation(last)]
+    assert [row["prompt"] + row["completion"] for row in new["prompt-completion"]] == [
+        played.conversation(place) for place in range(last + 1)
+    ]
+    assert [row["session_id"] for row in new["atif"]] == [played.episode_id]
+    assert new["rollouts"] == [plain_json(played)]
 
 
 def test_sessions_are_chosen_by_status_and_reward(filled: RolloutStore, tmp_path: Path) -> None:
@@ -177,22 +176,22 @@ def test_sessions_are_chosen_by_status_and_reward(filled: RolloutStore, tmp_path
     ]
 
 
-@pytest.mark.parametrize("name", sorted(set(exporters()) - {"rollouts", "atif"}))  # text there
-def test_parquet_holds_what_json_lines_hold(
-    filled: RolloutStore, tmp_path: Path, name: str
-) -> None:
+def test_parquet_holds_what_json_lines_hold(filled: RolloutStore, tmp_path: Path) -> None:
     filled.seal()
-    lines = rows(filled, tmp_path / "out.jsonl", name)
-    assert export(filled, tmp_path / "out.parquet", format=name) == len(lines)
-    table = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    for row in table:
-        for column in ("messages", "prompt", "completion"):
-            for message in row.get(column, ()):
-                for call in message["tool_calls"] or ():
-                    del call["error"]
-            if column in row:
-                row[column] = [{k: v for k, v in m.items() if v is not None} for m in row[column]]
-    assert table == lines
+    for name in set(exporters()) - {"rollouts", "atif"}:  # text there
+        lines = rows(filled, tmp_path / "out.jsonl", name)
+        assert export(filled, tmp_path / "out.parquet", format=name) == len(lines)
+        table = pq.read_table(tmp_path / "out.parquet").to_pylist()
+        for row in table:
+            for column in {"messages", "prompt", "completion"} & row.keys():
+                row[column] = [without_nulls(message) for message in row[column]]
+        assert table == lines, name
+
+
+def without_nulls(message: dict[str, Any]) -> dict[str, Any]:
+    for call in message["tool_calls"] or ():
+        del call["error"]
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def test_a_file_is_whole_or_not_there(filled: RolloutStore, tmp_path: Path) -> None:
@@ -244,21 +243,15 @@ def test_a_plugin_adds_a_format(plugin_tree: Any, filled: RolloutStore, tmp_path
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("row", "columns", "why"),
-    [
-        ({"a": 1}, {"b": ColumnType.INTEGER}, r"made a row with \['a'\]; its columns are \['b'\]"),
+def test_rows_have_to_fit_their_columns(filled: RolloutStore, tmp_path: Path) -> None:
+    misnamed = r"made a row with \['a'\]; its columns are \['b'\]"
+    for row, columns, why in (
+        ({"a": 1}, {"b": ColumnType.INTEGER}, misnamed),
         ({"a": "x"}, {"a": ColumnType.TOKEN_IDS}, "does not fit its columns"),
-    ],
-)
-def test_rows_have_to_fit_their_columns(
-    filled: RolloutStore, tmp_path: Path, row: dict, columns: dict, why: str
-) -> None:
-    from katgym.rollout_store.exporting import write_rows
-
-    form = Exporter(rows=lambda _: [row], columns=columns)
-    with pytest.raises(UsageError, match=why):
-        write_rows(tmp_path / "x.parquet", "mine", form, filled.each())
+    ):
+        form = Exporter(rows=lambda _, row=row: [row], columns=columns)
+        with pytest.raises(UsageError, match=why):
+            write_rows(tmp_path / "x.parquet", "mine", form, filled.each())
     assert list(tmp_path.glob("*x.parquet*")) == []
 
 

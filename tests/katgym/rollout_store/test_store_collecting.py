@@ -117,29 +117,25 @@ def test_the_space_of_sealed_sessions_is_given_back(store: RolloutStore) -> None
     assert (store.folder / "live.sqlite").stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("is_sealed", [False, True])
-def test_statistics_count_what_is_there(store: RolloutStore, is_sealed: bool) -> None:
-    add(store, "s1", BRANCHED, failed=[FAILED])
-    add(store, "s2", TWO_ANSWERS, status=SessionStatus.FAILED)
-    if is_sealed:
-        store.seal()
-    add(store, "s3", [], status=SessionStatus.OPEN)
-    found = statistics(store)
-    assert found.num_sessions == {"finished": 1, "failed": 1, "open": 1}
-    assert (found.num_sealed, found.num_shards) == ((2, 1) if is_sealed else (0, 0))
-    assert found.num_calls == 5
-    assert found.num_prompt_tokens == (2 + 5 + 3) + (2 + 2)
-    assert found.num_sampled_tokens == (2 + 2 + 1) + (1 + 2)
-    assert found.num_kept_tokens == (4 + 3 + 2) + (3 + 2)
-    assert found.sharing_ratio == 22 / 14
-    assert found.branches == {"compaction": 1}
-    assert found.failed_calls == {"malformed": 1}
-    assert found.versions == {7: 2 + 1 + 1 + 3, 8: 1}
-    assert found.bytes_per_token == store.num_bytes() / 14
-    assert found.to_json()["versions"] == {"7": 7, "8": 1}
-
-
-def test_an_empty_store_has_statistics(store: RolloutStore) -> None:
+def test_statistics_count_what_is_there(store: RolloutStore) -> None:
     found = statistics(store)
     assert (found.sharing_ratio, found.bytes_per_token, found.num_calls) == (1.0, 0.0, 0)
     assert collect(store).sealed == []
+    add(store, "s1", BRANCHED, failed=[FAILED])
+    add(store, "s2", TWO_ANSWERS, status=SessionStatus.FAILED)
+    add(store, "s3", [], status=SessionStatus.OPEN)
+    for num_sealed, num_shards in ((0, 0), (2, 1)):
+        found = statistics(store)
+        assert found.num_sessions == {"finished": 1, "failed": 1, "open": 1}
+        assert (found.num_sealed, found.num_shards) == (num_sealed, num_shards)
+        assert found.num_calls == 5
+        assert found.num_prompt_tokens == (2 + 5 + 3) + (2 + 2)
+        assert found.num_sampled_tokens == (2 + 2 + 1) + (1 + 2)
+        assert found.num_kept_tokens == (4 + 3 + 2) + (3 + 2)
+        assert found.sharing_ratio == 22 / 14
+        assert found.branches == {"compaction": 1}
+        assert found.failed_calls == {"malformed": 1}
+        assert found.versions == {7: 2 + 1 + 1 + 3, 8: 1}
+        assert found.bytes_per_token == store.num_bytes() / 14
+        assert found.to_json()["versions"] == {"7": 7, "8": 1}
+        store.seal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from made_sessions import add
 
+from katgym import UsageError
 from katgym.rollout_store import RolloutStore, SessionStatus, collect
+from katgym.rollout_store.sealing import sealing
 from katgym.rollout_store.shards import read_shard
 
 HERE = Path(__file__).parent
@@ -28,38 +31,35 @@ def start(*args: object) -> subprocess.Popen[bytes]:
     )
 
 
-def test_no_write_of_several_processes_is_lost(tmp_path: Path) -> None:
-    processes = [start("append", tmp_path, name, 150) for name in ("a", "b", "c")]
-    for process in processes:
-        out, _ = process.communicate(timeout=300)
-        assert process.returncode == 0
-        assert out.split() == [b"%d" % index for index in range(150)]
-    with RolloutStore.open(tmp_path) as store:
-        for name in ("a", "b", "c"):
-            turns = store.turns(name)
-            assert [t.tokens.prompt_ids[0] for t in turns if t.tokens] == list(range(150))
-            assert {t.answer["content"] for t in turns if t.answer} == {name}
-        assert store.problems() == []
+def indices(store: RolloutStore, name: str) -> list[int]:
+    return [turn.tokens.prompt_ids[0] for turn in store.turns(name) if turn.tokens]
 
 
-def test_a_kill_in_the_middle_loses_nothing_that_returned(tmp_path: Path) -> None:
-    other = start("append", tmp_path, "lives", 300)
+def test_no_write_of_several_processes_is_lost_nor_what_returned_before_a_kill(
+    tmp_path: Path,
+) -> None:
+    others = {name: start("append", tmp_path, name, 60) for name in ("a", "b")}
     killed = start("append", tmp_path, "dies", 1_000_000)
     assert killed.stdout is not None
     last = b""
-    while last != b"40":
+    while last != b"20":
         last = killed.stdout.readline().strip()
     killed.send_signal(signal.SIGKILL)
     rest = killed.stdout.read().split()
     killed.stdout.close()
     assert killed.wait() == -signal.SIGKILL
     told = int(rest[-1] if rest else last)
-    assert other.communicate(timeout=300)[0].split()[-1] == b"299"
+    for process in others.values():
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        assert out.split() == [b"%d" % index for index in range(60)]
     with RolloutStore.open(tmp_path) as store:
-        found = [t.tokens.prompt_ids[0] for t in store.turns("dies") if t.tokens]
+        found = indices(store, "dies")
         assert found[: told + 1] == list(range(told + 1))
         assert len(found) <= told + 2  # at most the one that had not returned
-        assert len(store.turns("lives")) == 300
+        for name in others:
+            assert indices(store, name) == list(range(60))
+            assert {t.answer["content"] for t in store.turns(name) if t.answer} == {name}
         assert store.problems() == []
     connection = sqlite3.connect(tmp_path / "live.sqlite")
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -72,53 +72,46 @@ def in_raw_shards(store: RolloutStore) -> list[str]:
     return sorted(s.record.session_id for n in names for s in read_shard(store.finished, n))
 
 
-@pytest.mark.parametrize("step", ["named", "turns", "rollouts", "moved"])
-def test_a_kill_while_sealing_loses_and_doubles_nothing(tmp_path: Path, step: str) -> None:
-    with RolloutStore.open(tmp_path) as store:
+def test_a_kill_while_sealing_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    steps = ("named", "turns", "rollouts", "moved")
+    with RolloutStore.open(tmp_path / steps[0]) as store:
         for name in ("s1", "s2", "s3"):
             add(store, name)
         add(store, "open", status=SessionStatus.OPEN)
         before = {s.record.session_id: s for s in store.each()}
-    process = start("seal", tmp_path, step)
-    process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGKILL
-    with RolloutStore.open(tmp_path) as store:
-        after = {s.record.session_id: s for s in store.each()}
-        assert after == before
-        assert sorted(r.session_id for r in store.sessions()) == sorted(before)
-        was_moved = step == "moved"
-        assert in_raw_shards(store) == (["s1", "s2", "s3"] if was_moved else [])
-        store.append("open", [], [])
-        report = store.seal()
-        assert report.sealed == ([] if was_moved else ["s1", "s2", "s3"])
-        assert {s.record.session_id: s for s in store.each()} == before
-        assert in_raw_shards(store) == ["s1", "s2", "s3"]
-        assert len(list(store.finished.glob("*.parquet"))) == 2
-        assert store.problems() == []
+    for step in steps[1:]:
+        shutil.copytree(tmp_path / steps[0], tmp_path / step)
+    out, _ = start("seal", tmp_path, *steps).communicate(timeout=300)
+    assert out.split() == [b"%d" % -signal.SIGKILL] * len(steps)
+    for step in steps:
+        with RolloutStore.open(tmp_path / step) as store:
+            after = {s.record.session_id: s for s in store.each()}
+            assert after == before, step
+            assert sorted(r.session_id for r in store.sessions()) == sorted(before)
+            was_moved = step == "moved"
+            assert in_raw_shards(store) == (["s1", "s2", "s3"] if was_moved else []), step
+            store.append("open", [], [])
+            report = store.seal()
+            assert report.sealed == ([] if was_moved else ["s1", "s2", "s3"]), step
+            assert {s.record.session_id: s for s in store.each()} == before, step
+            assert in_raw_shards(store) == ["s1", "s2", "s3"], step
+            assert len(list(store.finished.glob("*.parquet"))) == 2, step
+            assert store.problems() == [], step
 
 
 def test_a_kill_while_dropping_brings_nothing_back(tmp_path: Path) -> None:
-    with RolloutStore.open(tmp_path) as store:
+    folder = tmp_path / "dropped"
+    with RolloutStore.open(folder) as store:
         add(store, "old")
         store.seal()
-    process = start("collect", tmp_path, "dropped")
-    process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGKILL
-    assert len(list((tmp_path / "finished").glob("*.parquet"))) == 2
-    with RolloutStore.open(tmp_path) as store:
+    out, _ = start("collect", tmp_path, "dropped").communicate(timeout=300)
+    assert out.split() == [b"%d" % -signal.SIGKILL]
+    assert len(list((folder / "finished").glob("*.parquet"))) == 2
+    with RolloutStore.open(folder) as store:
         assert store.sessions() == []
         assert list(store.finished.glob("*.parquet")) == []
         add(store, "old")  # its id is free
         assert collect(store).sealed == ["old"]
-
-
-def test_half_written_files_of_a_kill_are_removed(tmp_path: Path) -> None:
-    with RolloutStore.open(tmp_path) as store:
-        add(store, "s")
-        leftover = store.finished / ".turns-00-ab.parquet-xyz"
-        leftover.write_bytes(b"half")
-        store.seal()
-        assert not leftover.exists()
 
 
 def test_sessions_survive_the_loss_of_the_database(
@@ -144,15 +137,15 @@ def test_sessions_survive_the_loss_of_the_database(
         assert [s.record.session_id for s in store.each()] == ["s"]
 
 
-def test_one_process_seals_at_a_time(tmp_path: Path) -> None:
-    from katgym import UsageError
-    from katgym.rollout_store.sealing import sealing
-
+def test_one_process_seals_at_a_time_and_removes_half_written_files(tmp_path: Path) -> None:
     with RolloutStore.open(tmp_path) as store:
         add(store, "s")
+        leftover = store.finished / ".turns-00-ab.parquet-xyz"
+        leftover.write_bytes(b"half")
         with (
             sealing(store.finished),
             pytest.raises(UsageError, match="wait for it or try again later: it seals"),
         ):
             store.seal()
         assert store.seal().sealed == ["s"]
+        assert not leftover.exists()

@@ -1,8 +1,9 @@
-"""Stores of several gateways in one folder, read as one, in Python and by commands."""
+"""Pages of a store's sessions; stores of several gateways in one folder, read as one."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from katgym.rollout_store import (
     StoreReader,
     stored_rollouts,
 )
-from katgym.rollout_store.session_pages import read_page_of_all
+from katgym.rollout_store.session_pages import read_latest, read_page, read_page_of_all
 from katgym.rollout_store.store_folders import prepare_folder, store_folders
 from katgym.run_view import read_run
 
@@ -28,9 +29,61 @@ NAMES = [f"s-{number}" for number in range(NUM)]
 
 
 @pytest.fixture
-def games(tmp_path: Path) -> Path:
+def pages(tmp_path: Path) -> Iterator[RolloutStore]:
+    """Sessions sealed-0 to 4 and sealed-5 to 9 in two shards, then live-0 to 9, half finished."""
+    with RolloutStore.open(tmp_path / "store") as opened:
+        for first in (0, 5):
+            for i in range(first, first + 5):
+                name = f"sealed-{i}"
+                opened.create_session(SessionRecord(session_id=name, created_s=float(i)))
+                opened.update_session(name, status=SessionStatus.FINISHED, ended_s=1.0)
+            opened.seal()
+        for i in range(10):
+            opened.create_session(SessionRecord(session_id=f"live-{i}", created_s=100.0 + i))
+            if i % 2:
+                opened.update_session(f"live-{i}", status=SessionStatus.FINISHED, ended_s=200.0)
+        yield opened
+
+
+def walk(store: RolloutStore, **options: Any) -> list[list[str]]:
+    after, found = "", []
+    while True:
+        page, after = read_page(store, after=after, **options)
+        found.append([record.session_id for record in page])
+        if not after:
+            return found
+
+
+def test_pages_together_are_all_sessions_or_those_of_one_status(pages: RolloutStore) -> None:
+    for limit in (1, 2, 3, 5, 7, 10, 20, 1000):
+        found = walk(pages, limit=limit)
+        names = [name for page in found for name in page]
+        assert names[:10] == [f"live-{i}" for i in range(10)]
+        assert sorted(names[10:]) == [f"sealed-{i}" for i in range(10)]
+        assert all(len(page) <= limit for page in found)
+        found = walk(pages, limit=limit, statuses=[SessionStatus.OPEN])
+        assert [name for page in found for name in page] == [f"live-{i}" for i in range(0, 10, 2)]
+        found = walk(pages, limit=limit, statuses=[SessionStatus.FINISHED])
+        names = [name for page in found for name in page]
+        assert names[:5] == [f"live-{i}" for i in range(1, 10, 2)]
+        assert sorted(names[5:]) == [f"sealed-{i}" for i in range(10)]
+
+
+def test_the_latest_are_the_last_and_a_cursor_that_is_none_is_told(pages: RolloutStore) -> None:
+    assert [r.session_id for r in read_latest(pages, limit=3)] == ["live-7", "live-8", "live-9"]
+    found = read_latest(pages, statuses=[SessionStatus.FINISHED], limit=2)
+    assert [r.session_id for r in found] == ["live-7", "live-9"]
+    assert len(read_latest(pages, limit=15)) == 15
+    assert read_latest(pages, limit=0) == []
+    for after in ("7", "live", "live:", "live:-1", "live:x", ":3", "live:" + "9" * 30):
+        with pytest.raises(UsageError, match="after is the cursor of the page before"):
+            read_page(pages, after=after)
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Session s-N begins at second N and is in store N mod 3; the first two are sealed."""
-    folder = tmp_path / "games"
+    folder = tmp_path_factory.mktemp("stores") / "games"
     prepare_folder(folder, 3)
     for index, path in enumerate(store_folders(folder)):
         with RolloutStore.open(path) as store:
@@ -76,17 +129,17 @@ def test_one_store_is_read_as_it_is(games: Path) -> None:
         StoreReader.open(games / "no")
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 7, 100])
-def test_pages_of_all_stores_are_all_sessions(games: Path, limit: int) -> None:
-    names, after = [], ""
+def test_pages_of_all_stores_are_all_sessions(games: Path) -> None:
     with StoreReader.open(games) as reader:
-        while True:
-            page, after = read_page_of_all(reader, after=after, limit=limit)
-            assert len(page) <= limit
-            names += [record.session_id for record in page]
-            if not after:
-                break
-        assert sorted(names) == NAMES
+        for limit in (1, 2, 3, 5, 7, 100):
+            names, after = [], ""
+            while True:
+                page, after = read_page_of_all(reader, after=after, limit=limit)
+                assert len(page) <= limit
+                names += [record.session_id for record in page]
+                if not after:
+                    break
+            assert sorted(names) == NAMES
         for wrong in ("live:0", "3/live:0", "x/live:0", "0/live:x", "-1/live:0"):
             with pytest.raises(UsageError, match="after is the cursor of the page before"):
                 read_page_of_all(reader, after=wrong)
@@ -110,9 +163,6 @@ def test_commands_read_all_stores(
         {"finished": NUM}, 2, 2,
     )  # fmt: skip
     assert found["num_sampled_tokens"] == 2 * NUM
-
-
-def test_pages_show_the_groups_of_all_stores(games: Path) -> None:
     view = read_run(games)
     assert sorted(group.group_id for group in view.groups) == ["g-0", "g-1", "g-2"]
     assert sum(len(group.rollouts) for group in view.groups) == NUM

@@ -1,14 +1,21 @@
-"""Sessions, calls and failures go in and come back; mistakes are refused and leave nothing."""
+"""Sessions, calls and failures come back bit for bit; mistakes are refused and leave nothing."""
 
 from __future__ import annotations
 
+import json
+import struct
+import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
-from made_sessions import BRANCHED, FAILED, TWO_ANSWERS, add, turn
+from hypothesis import example, given
+from hypothesis import strategies as st
+from made_rollouts_of_loop import version_spans
+from made_sessions import BRANCHED, FAILED, TOOLS, TWO_ANSWERS, add, turn
 from plain_rollout import plain_rollout
 
 from katgym import (
@@ -21,9 +28,11 @@ from katgym import (
     user,
 )
 from katgym.environment.reward import Component
+from katgym.policies.base import BranchReason
 from katgym.policies.version_span import VersionSpan, one_span
 from katgym.rollout_store import RolloutStore, SessionRecord, SessionStatus, record_rollout
 from katgym.rollout_store.connections import _CHECKPOINT_BYTES
+from katgym.rollout_store.encoding import TURN_COLUMNS, encode_turn
 
 REWARD = Reward(value=0.1, components={"tests": Component(score=0.1, weight=0.0)})
 
@@ -60,6 +69,9 @@ def test_turns_and_failed_calls_come_back(store: RolloutStore) -> None:
     assert store.failed_calls("s2") == []
     with store.connections.read() as connection:
         assert connection.execute("SELECT count(*) FROM tools").fetchone()[0] == 1
+        row = connection.execute("SELECT metadata FROM sessions").fetchone()
+        assert json.loads(row[0]) == {"env_id": "katgym/Echo-v0"}  # readable columns are JSON
+        assert json.loads(connection.execute("SELECT tools FROM tools").fetchone()[0]) == TOOLS
 
 
 def test_appending_the_same_again_changes_nothing(store: RolloutStore) -> None:
@@ -83,33 +95,30 @@ def test_several_sessions_in_one_transaction_are_all_or_nothing(store: RolloutSt
     assert len(store.turns("s1")) == 3
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        (turn(0, None, 0, [-1], []), "prompt_ids holds -1"),
-        (turn(0, None, 0, [2**31], []), "prompt_ids is a list of token ids"),
-        (turn(0, None, 0, [1.5], []), "prompt_ids is a list of token ids"),
-        (turn(0, None, 0, [], [1], policy_logprobs=[float("-inf")]), r"logprobs\[0\] is -inf"),
-        (turn(0, None, 0, [], [1], policy_logprobs=[float("nan")]), r"logprobs\[0\] is nan"),
-        (turn(0, None, 0, [], [1, 2], policy_logprobs=[-0.5]), "1 policy_logprobs for 2"),
-        (turn(0, None, 3, [], [1]), "no parent to share 3 tokens with"),
-        (turn(0, 0, 0, [], [1]), "turn 0 has parent 0; a parent comes before"),
-        (turn(0, None, 0, [], [1], sampling={"x": float("nan")}), "sampling has to be plain JSON"),
-        (turn(0, None, 0, [], [1], sampling={"x": object()}), "sampling has to be plain JSON"),
-        (turn(0, None, 0, [], [1], model="\ud800"), "lone surrogates"),
-        (turn(0, None, 0, [], [1], started_s=float("inf")), "finite"),
-    ],
-)  # fmt: skip
+BAD_TURNS = [
+    (turn(0, None, 0, [-1], []), "prompt_ids holds -1"),
+    (turn(0, None, 0, [2**31], []), "prompt_ids is a list of token ids"),
+    (turn(0, None, 0, [1.5], []), "prompt_ids is a list of token ids"),
+    (turn(0, None, 0, [], [1], policy_logprobs=[float("-inf")]), r"logprobs\[0\] is -inf"),
+    (turn(0, None, 0, [], [1], policy_logprobs=[float("nan")]), r"logprobs\[0\] is nan"),
+    (turn(0, None, 0, [], [1, 2], policy_logprobs=[-0.5]), "1 policy_logprobs for 2"),
+    (turn(0, None, 3, [], [1]), "no parent to share 3 tokens with"),
+    (turn(0, 0, 0, [], [1]), "turn 0 has parent 0; a parent comes before"),
+    (turn(0, None, 0, [], [1], sampling={"x": float("nan")}), "sampling has to be plain JSON"),
+    (turn(0, None, 0, [], [1], sampling={"x": object()}), "sampling has to be plain JSON"),
+    (turn(0, None, 0, [], [1], model="\ud800"), "lone surrogates"),
+    (turn(0, None, 0, [], [1], started_s=float("inf")), "finite"),
+]  # fmt: skip
+
+
 def test_a_turn_that_does_not_hold_together_is_refused(
-    store: RolloutStore, bad: Turn, why: str
+    store: RolloutStore, subtests: pytest.Subtests
 ) -> None:
     store.create_session(SessionRecord(session_id="s1"))
-    with pytest.raises(UsageError, match=why):
-        store.append("s1", [bad])
+    for bad, why in BAD_TURNS:
+        with subtests.test(why=why), pytest.raises(UsageError, match=why):
+            store.append("s1", [bad])
     assert store.turns("s1") == []
-
-
-def test_spans_that_do_not_fit_their_tokens_make_no_turn() -> None:
     with pytest.raises(UsageError, match="spans of a completion end at 2"):
         turn(0, None, 0, [], [1], version_spans=one_span(1, 2))
     with pytest.raises(UsageError, match="spans of a completion leave a gap"):
@@ -127,33 +136,31 @@ def test_turns_come_in_their_order_and_share_no_more_than_there_is(store: Rollou
     assert store.turns("s1") == BRANCHED[:1]
 
 
-def test_mistakes_with_sessions_are_named(store: RolloutStore) -> None:
+def test_mistakes_with_sessions_are_named(store: RolloutStore, subtests: pytest.Subtests) -> None:
     add(store, "s1")
-    with pytest.raises(UsageError, match="session 's1' exists already"):
-        store.create_session(SessionRecord(session_id="s1"))
+    infinite = Reward(value=1.0, components={"tests": Component(score=float("inf"))})
+    for made, error, why in (
+        ({"session_id": "s1"}, UsageError, "session 's1' exists already"),
+        ({"session_id": "s3", "metadata": {"env_id": 3}}, UsageError, "'s3': Expected .*env_id"),
+        ({"session_id": ""}, UsageError, "session_id is empty"),
+    ):
+        with subtests.test(why=why), pytest.raises(error, match=why):
+            store.create_session(SessionRecord(**made))
+    for change, error, why in (
+        ({"rewards": 1.0}, UsageError, r"unknown field .* 'rewards'\. Did you mean 'reward'"),
+        ({"reward": 0.5}, UsageError, r"is a katgym\.Reward or None, got 0\.5"),
+        ({"reward": infinite}, UsageError, "reward has to be plain JSON"),
+        ({"metadata": {"seed": "x"}}, UsageError, r"'s1': Expected `int \| null`"),
+        ({"metadata": {"x": {1, 2}}}, UsageError, "metadata has to be plain JSON"),
+        ({"status": "done"}, ValueError, "is not a valid SessionStatus"),
+        ({"max_calls": 2**70}, UsageError, "fit 64 bits"),
+    ):
+        with subtests.test(why=why), pytest.raises(error, match=why):
+            store.update_session("s1", **change)
     with pytest.raises(UnknownNameError, match=r"unknown session 's2'\. Known: 's1'"):
         store.session("s2")
     with pytest.raises(UnknownNameError, match="unknown session"):
         store.turns("s2")
-    with pytest.raises(UsageError, match=r"unknown field .* 'rewards'\. Did you mean 'reward'"):
-        store.update_session("s1", rewards=1.0)
-    with pytest.raises(UsageError, match=r"is a katgym\.Reward or None, got 0\.5"):
-        store.update_session("s1", reward=0.5)
-    with pytest.raises(UsageError, match="reward has to be plain JSON without NaN and infinity"):
-        components = {"tests": Component(score=float("inf"))}
-        store.update_session("s1", reward=Reward(value=1.0, components=components))
-    with pytest.raises(UsageError, match=r"metadata of session 's1': Expected `int \| null`"):
-        store.update_session("s1", metadata={"seed": "x"})
-    with pytest.raises(UsageError, match=r"metadata of session 's3': Expected `str`.*env_id"):
-        store.create_session(SessionRecord(session_id="s3", metadata={"env_id": 3}))
-    with pytest.raises(UsageError, match="metadata has to be plain JSON"):
-        store.update_session("s1", metadata={"x": {1, 2}})
-    with pytest.raises(UsageError, match="session_id is empty"):
-        store.create_session(SessionRecord(session_id=""))
-    with pytest.raises(ValueError, match="is not a valid SessionStatus"):
-        store.update_session("s1", status="done")
-    with pytest.raises(UsageError, match="fit 64 bits"):
-        store.update_session("s1", max_calls=2**70)
 
 
 def test_text_of_any_kind_is_kept(store: RolloutStore) -> None:
@@ -162,16 +169,13 @@ def test_text_of_any_kind_is_kept(store: RolloutStore) -> None:
     turns = [turn(0, None, 0, [1], [], [user(said)], assistant(said)) for said in odd]
     store.append("s1", [*turns, Turn()])
     assert store.turns("s1") == [*turns, Turn(messages=[], tools=[], tool_results=[])]
-
-
-def test_a_refused_reason_is_kept_without_its_surrogates(store: RolloutStore) -> None:
-    add(store, "s1", [], failed=[replace(FAILED, reason="unknown model '\ud800'")])
-    assert store.failed_calls("s1")[0].reason == "unknown model '?'"
+    add(store, "s2", [], failed=[replace(FAILED, reason="unknown model '\ud800'")])
+    assert store.failed_calls("s2")[0].reason == "unknown model '?'"
 
 
 def test_threads_may_share_a_store(store: RolloutStore) -> None:
     """More bytes than start a checkpoint, while another thread reads."""
-    num_threads, num_turns, num_ids = 4, 60, 20_000
+    num_threads, num_turns, num_ids = 3, 20, 80_000
     assert num_threads * num_turns * num_ids * 4 > _CHECKPOINT_BYTES
     for number in range(num_threads):
         store.create_session(SessionRecord(session_id=str(number)))
@@ -194,14 +198,6 @@ def test_threads_may_share_a_store(store: RolloutStore) -> None:
         sampled = [t.tokens.completion_ids for t in found if t.tokens]
         assert sampled == [[index] for index in range(num_turns)]
         assert {t.tokens.prompt_ids[0] for t in found if t.tokens} == {number}
-
-
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = RolloutStore.open(tmp_path)
-    store.close()
-    store.close()
-    with pytest.raises(InfrastructureError, match="is closed"):
-        store.sessions()
 
 
 def test_many_sessions_come_in_the_order_that_is_asked_for_live_or_sealed(
@@ -241,7 +237,118 @@ def test_sessions_of_some_groups_are_left_out(store: RolloutStore) -> None:
         store.seal()
 
 
-def test_nothing_is_added_to_a_rollout_that_was_recorded(store: RolloutStore) -> None:
+def test_nothing_is_added_to_a_rollout_that_was_recorded_or_to_a_closed_store(
+    store: RolloutStore,
+) -> None:
     record_rollout(store, plain_rollout())
     with pytest.raises(UsageError, match="session 'e' was recorded whole; nothing can be added"):
         store.append("e", [turn(0, None, 0, [1], [2])])
+    store.close()
+    store.close()
+    with pytest.raises(InfrastructureError, match="is closed"):
+        store.sessions()
+
+
+LOGPROBS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.sampled_from([-0.0, 0.0, 5e-324, -5e-324, 1e-45, -1.4e-45, -1e308, 1e39, -0.1]),
+)
+IDS = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 2**31 - 1)), max_size=6)
+WORDS = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
+JSON = st.dictionaries(WORDS, st.one_of(st.none(), st.booleans(), st.integers(-5, 5), WORDS))
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[Turn]:
+    """Draw turns with parents, shared prefixes of every length, and several answers a call."""
+    made: list[Turn] = []
+    lengths: list[int] = []
+    for index in range(draw(st.integers(0, 5))):
+        parent = draw(st.none() | st.integers(0, index - 1)) if index else None
+        num_shared = 0 if parent is None else draw(st.integers(0, lengths[parent]))
+        prompt, completion = draw(IDS), draw(IDS)
+        num = len(completion)
+        logprobs = draw(st.lists(LOGPROBS, min_size=num, max_size=num) | st.just([]))
+        lengths.append(num_shared + len(prompt) + num)
+        said = draw(WORDS)
+        drawn = turn(
+            index, parent, num_shared, prompt, completion,
+            [{"role": "user", "content": said * draw(st.integers(0, 100))}],
+            draw(st.none() | st.just({"role": "assistant", "content": said})),
+            draw(st.integers(0, 3)),
+            tools=draw(st.sampled_from([[], [{"type": "function", "function": {"name": said}}]])),
+            choice=draw(st.integers(0, 2)),
+            policy_logprobs=logprobs,
+            version_spans=draw(version_spans(num)),
+            branch=draw(st.none() | st.sampled_from(BranchReason)),
+            finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls"])),
+            model=draw(WORDS),
+            sampling=draw(JSON),
+            completed_s=draw(st.floats(0, 2e9)),
+        )  # fmt: skip
+        made.append(drawn)
+    return made
+
+
+def bits(turns: Sequence[Turn]) -> list[bytes]:
+    """The log-probs as bytes, as -0.0 equals 0.0."""
+    logprobs = [turn.tokens.policy_logprobs for turn in turns if turn.tokens]
+    return [struct.pack(f"<{len(found)}d", *found) for found in logprobs]
+
+
+@pytest.mark.slow
+@given(drawn=sessions(), metadata=JSON, reward=st.none() | st.floats(-10, 10))
+@example(drawn=[], metadata={}, reward=None)
+def test_a_session_round_trips_through_both(
+    drawn: list[Turn], metadata: dict[str, object], reward: float | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, RolloutStore.open(folder) as store:
+        store.create_session(SessionRecord(session_id="s", metadata=metadata, created_s=0.25))
+        store.append("s", drawn)
+        record = store.update_session(
+            "s", status=SessionStatus.FINISHED, ended_s=0.75,
+            reward=None if reward is None else
+            Reward(value=reward, components={"it": Component(score=reward)}),
+        )  # fmt: skip
+        for is_sealed in (False, True):
+            if is_sealed:
+                assert store.seal().sealed == ["s"]
+                with store.connections.read() as connection:
+                    assert connection.execute("SELECT count(*) FROM turns").fetchone()[0] == 0
+            assert (store.turns("s"), bits(store.turns("s"))) == (drawn, bits(drawn))
+            assert store.session("s") == record
+            assert store.sessions() == [record]
+            (whole,) = store.each()
+            assert (whole.record, whole.turns) == (record, drawn)
+        assert store.problems() == []
+
+
+def test_logprobs_take_four_bytes_where_that_loses_nothing() -> None:
+    def size(values: list[float]) -> int:
+        made = turn(0, None, 0, [], [1] * len(values), policy_logprobs=values)
+        return len(encode_turn(made, 0, None).values[TURN_COLUMNS.index("policy_logprobs")])
+
+    assert size([-0.5, -0.25, -(2.0**-149)]) == 12  # the last is subnormal in float32
+    assert size([-0.5, -0.1]) == 16
+    assert size([-0.5, -1e300]) == 16
+    assert size([5e-324]) == 8
+
+
+def test_the_whole_size_is_that_of_the_new_tokens(tmp_path: Path) -> None:
+    """A thousand calls on a growing history: the database grows by what each adds."""
+    num, new = 300, 40
+    with RolloutStore.open(tmp_path) as store:
+        store.create_session(SessionRecord(session_id="s"))
+        for index in range(num):
+            shared = index * (new + 8)
+            parent = None if index == 0 else index - 1
+            made = turn(index, parent, shared, list(range(new)), list(range(8)))
+            store.append("s", [made], first=index)
+        with store.connections.read() as connection:
+            total = connection.execute(
+                "SELECT sum(length(prompt_ids) + length(completion_ids)) FROM turns"
+            ).fetchone()[0]
+    assert total == num * (new + 8) * 4
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert size < num * 1000, json.dumps(size)

@@ -12,23 +12,9 @@ from made_hunts import Encode, Episode, plain_end
 from katgym import Rollout, ToolErrorKind, Turn, user
 
 WORDS = [
-    "the",
-    "test",
-    "fails",
-    "in",
-    "this",
-    "module",
-    "because",
-    "a",
-    "name",
-    "is",
-    "read",
-    "before",
-    "it",
-    "is",
-    "bound",
-    "here",
-]
+    "the", "test", "fails", "in", "this", "module", "because", "a", "name", "is", "read", "before",
+    "it", "is", "bound", "here",
+]  # fmt: skip
 
 
 def made_long_rollout(

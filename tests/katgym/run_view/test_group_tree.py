@@ -1,4 +1,4 @@
-"""Rollouts of a group become a tree: where they part, why, and how it is laid out."""
+"""Rollouts of a group become a tree and parts: where they part, why, how it is laid out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from katgym import Reward, Rollout, TokenRecord, Turn, assistant, user
 from katgym.policies.base import BranchReason
 from katgym.run_view.run_view import GroupView, RolloutView
 from katgym.run_view.trees.group_tree import Cause, group_tree
+from katgym.run_view.trees.rollout_json import Parts
 from katgym.run_view.trees.tree_json import sharing, tree_json, tree_paths
 from katgym.run_view.trees.tree_layout import FORK_ROW, ROW, tree_layout
 
@@ -40,7 +41,7 @@ ONE = rollout(record(None, 0, [1, 2], [10, 11, 12]), record(0, 5, [3], [20]), re
 TWO = rollout(record(None, 0, [1, 2], [10, 11, 13]), reward=0.0)
 
 
-def test_siblings_part_inside_an_answer():
+def test_siblings_part_inside_an_answer_and_equal_ones_are_one_vertex():
     tree = group_tree([ONE, TWO])
     found = sorted((v.start, list(v.symbols)) for v in tree.vertices)
     assert found == [(0, []), (0, [1, 2, 10, 11]), (4, [12]), (4, [13]), (5, [3, 20])]
@@ -50,13 +51,14 @@ def test_siblings_part_inside_an_answer():
     assert ends[0, 0].symbols == [12] and ends[0, 0].cause is Cause.SAMPLED
     assert ends[0, 1].depth == 2 and ends[0, 1].rollouts == [0]
     assert ends[1, 0].symbols == [13] and ends[1, 0].end == 5
-
-
-def test_equal_answers_are_one_vertex():
-    tree = group_tree([TWO, TWO, ONE])
-    assert tree.ends[0, 0] == tree.ends[1, 0]
-    assert tree.vertices[tree.ends[0, 0]].turns == [(0, 0), (1, 0)]
-    assert tree.vertices[tree.ends[0, 0]].rollouts == [0, 1]
+    # Paths: 1 2 10 11 12 3 20 and 1 2 10 11 13; the tree keeps 1 2 10 11, 12, 3 20 and 13.
+    saved = sharing(tree)
+    assert (saved.num_flat, saved.num_tree) == (12, 8)
+    assert saved.share == pytest.approx(1 / 3)
+    equal = group_tree([TWO, TWO, ONE])
+    assert equal.ends[0, 0] == equal.ends[1, 0]
+    assert equal.vertices[equal.ends[0, 0]].turns == [(0, 0), (1, 0)]
+    assert equal.vertices[equal.ends[0, 0]].rollouts == [0, 1]
 
 
 def test_a_branch_leaves_where_it_stops_sharing_and_keeps_its_reason():
@@ -68,13 +70,6 @@ def test_a_branch_leaves_where_it_stops_sharing_and_keeps_its_reason():
     assert end.cause is Cause.BRANCH and end.reason == "compaction"
     assert end.depth == 3  # in the row of its turn, not of its tokens
     assert tree.vertices[end.parent or 0].rollouts == [0]
-
-
-def test_sharing_counts_each_leaf_of_each_rollout():
-    # Paths: 1 2 10 11 12 3 20 and 1 2 10 11 13; the tree keeps 1 2 10 11, 12, 3 20 and 13.
-    saved = sharing(group_tree([ONE, TWO]))
-    assert (saved.num_flat, saved.num_tree) == (12, 8)
-    assert saved.share == pytest.approx(1 / 3)
 
 
 def test_without_tokens_equal_messages_are_merged_whatever_ids_their_calls_have():
@@ -92,12 +87,11 @@ def test_without_tokens_equal_messages_are_merged_whatever_ids_their_calls_have(
     assert tree.messages[tree.vertices[tree.ends[2, 0]].symbols[0]] == "else 0"
 
 
-@pytest.mark.parametrize("rollouts", [[], [rollout()], [rollout(), ONE]])
-def test_rollouts_without_turns_are_no_path(rollouts: list[Rollout]):
-    tree = group_tree(rollouts)
-    layout = tree_layout(tree, [None] * len(tree.vertices))
-    assert len(tree.vertices) == (1 if ONE not in rollouts else 3)
-    assert layout.num_lanes == 1
+def test_rollouts_without_turns_are_no_path():
+    for rollouts, num_vertices in (([], 1), ([rollout()], 1), ([rollout(), ONE], 3)):
+        tree = group_tree(rollouts)
+        layout = tree_layout(tree, [None] * len(tree.vertices))
+        assert (len(tree.vertices), layout.num_lanes) == (num_vertices, 1)
 
 
 def test_forks_tell_turn_place_and_ways_on():
@@ -155,3 +149,17 @@ def test_every_path_of_the_tree_is_the_turn_it_stands_for(seed: int):
         assert len(set(firsts)) == len(firsts)
     layout = tree_layout(tree, [0.0] * len(tree.vertices))
     assert len(set(zip(layout.x, layout.y, strict=True))) == len(tree.vertices)
+
+
+def test_equal_parts_are_there_once() -> None:
+    parts = Parts(None)
+    assert [parts.add(["a"]), parts.add(["b"], ["line"]), parts.add(["a"])] == [0, 1, 0]
+    assert (parts.parts, parts.heads) == (['["a"]', '["b"]'], [None, ["line"]])
+
+
+def test_a_part_has_its_line_whatever_use_of_it_comes_first() -> None:
+    """A turn whose messages stand in lanes has none, and the last turn has no calls."""
+    for uses in ([None, ["", 0, 0]], [["", 0, 0], None]):
+        parts = Parts(None)
+        assert [parts.add([], head) for head in uses] == [0, 0]
+        assert parts.heads == [["", 0, 0]]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +58,27 @@ def turns_of(data: Any, rollout: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.fixture
-def evaluation(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rollouts = [r for task in range(2) for r in made_group(Words().encode, task)]
-    return write_evaluation(tmp_path / "hunt", rollouts)
+    return write_evaluation(tmp_path_factory.mktemp("runs") / "hunt", rollouts)
 
 
-def test_the_list_names_the_file_of_every_group(evaluation: Path, tmp_path: Path):
-    _, groups = pages_of(evaluation, tmp_path / "out")
-    told = data_of(tmp_path / "out" / "list.js")
+@pytest.fixture(scope="module")
+def written(evaluation: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The evaluation's pages."""
+    out = tmp_path_factory.mktemp("pages") / "out"
+    return write_pages(read_run(evaluation), out).parent
+
+
+@pytest.fixture(scope="module")
+def groups(written: Path) -> dict[str, Any]:
+    """What the evaluation's pages hold of its groups, by file name."""
+    return {path.stem: data_of(path) for path in (written / "groups").glob("*.js")}
+
+
+def test_the_list_names_the_file_of_every_group(written: Path, groups: dict[str, Any]):
+    told = data_of(written / "list.js")
     assert [group["file"] for group in told["groups"]] == list(dict.fromkeys(
         sorted(groups, key=lambda name: groups[name]["task"])))  # fmt: skip
     for group in told["groups"]:
@@ -80,10 +94,9 @@ def test_the_list_names_the_file_of_every_group(evaluation: Path, tmp_path: Path
         assert sum(errors) > 0
 
 
-def test_pages_load_the_sites_one_script_and_style(evaluation: Path, tmp_path: Path):
-    pages_of(evaluation, tmp_path / "out")
+def test_pages_load_the_sites_one_script_and_style(written: Path):
     for name in ("index.html", "group.html"):
-        page = Page((tmp_path / "out" / name).read_text())
+        page = Page((written / name).read_text())
         assert [a["src"] for a in page.all("script")] == ["assets/katgym.js"]
         assert [a["href"] for a in page.all("link")] == ["assets/katgym.css"]
         for tag in ("img", "iframe", "object", "embed", "use"):
@@ -94,11 +107,14 @@ def test_pages_load_the_sites_one_script_and_style(evaluation: Path, tmp_path: P
             "default-src 'none'; style-src 'self' file: 'unsafe-inline';"
             " script-src 'self' file:; connect-src 'self'"
         )
-    script = (tmp_path / "out" / "assets" / "katgym.js").read_text()
+    script = (written / "assets" / "katgym.js").read_text()
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\(", script)
 
 
 def test_hostile_text_stays_text(tmp_path: Path):
+    text = safe_json({"a": EVIL})
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == {"a": EVIL}
     words = Words()
     made = made_rollout(words.encode, task=1, attempt=0, note=EVIL)
     reward = dataclasses.replace(
@@ -130,14 +146,7 @@ def test_hostile_text_stays_text(tmp_path: Path):
     assert data["rollouts"][0]["components"][0][0] == EVIL
 
 
-def test_json_in_a_page_cannot_end_its_element():
-    text = safe_json({"a": EVIL})
-    assert not set(text) & set("<>&\u2028")
-    assert json.loads(text) == {"a": EVIL}
-
-
-def test_a_groups_data_hold_turns_lanes_and_tokens(evaluation: Path, tmp_path: Path):
-    _, groups = pages_of(evaluation, tmp_path / "out")
+def test_a_groups_data_hold_turns_lanes_and_tokens(evaluation: Path, groups: dict[str, Any]):
     data = next(data for data in groups.values() if data["task"] == "L3-train-000001")
     group = next(g for g in read_run(evaluation).groups if g.task_id == "L3-train-000001")
     for place, told in enumerate(data["rollouts"]):
@@ -161,53 +170,35 @@ def test_a_groups_data_hold_turns_lanes_and_tokens(evaluation: Path, tmp_path: P
     branches = [turn["branch"] for turn in turns_of(data, 2)]
     assert branches.count("compaction") == 1
     assert any(name == "shared" for name, _ in data["facts"])
-
-
-def test_results_stand_in_lanes_and_not_among_the_messages(evaluation: Path, tmp_path: Path):
-    _, groups = pages_of(evaluation, tmp_path / "out")
-    for data in groups.values():
+    for data in groups.values():  # results stand in lanes and not among the messages
         for place, told in enumerate(data["rollouts"]):
             shown = [role for turn in turns_of(data, place) for _, role, _ in turn["given"]]
             assert set(shown) == {"system", "user"}
             assert told["rest"] is None
 
 
-def test_long_outputs_are_cut_and_the_page_says_by_how_much(tmp_path: Path):
+def test_long_outputs_are_cut_and_constraints_told(tmp_path: Path):
     long = made_rollout(Words().encode, task=1, attempt=0, note="x" * (MAX_TEXT + 7))
-    folder = write_evaluation(tmp_path / "run", [long])
-    _, groups = pages_of(folder, tmp_path / "out")
+    held = msgspec.structs.replace(long.turns[1], sampling={"constraint": "json_schema:ab"})
+    turns = [long.turns[0], held, *long.turns[2:]]
+    _, groups = pages_of(
+        write_evaluation(tmp_path / "run", [dataclasses.replace(long, turns=turns)]),
+        tmp_path / "out",
+    )
     (data,) = groups.values()
-    call = turns_of(data, 0)[0]["calls"][0]
+    told = turns_of(data, 0)
+    call = told[0]["calls"][0]
     assert len(call["output"][0]) == MAX_TEXT
     assert call["output"][1] == len(long.turns[0].tool_results[0].content) - MAX_TEXT
+    assert [turn["constraint"] for turn in told[:2]] == [None, "json_schema:ab"]
+    assert {turn["constraint"] for turn in told[2:]} <= {None}
 
 
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "groups").iterdir())
 
 
-def test_what_eight_equal_rollouts_share_is_stored_once(tmp_path: Path):
-    """Each has times of its own, which no sibling shares."""
-    made = made_long_rollout(Words().encode, num_turns=63)
-    sizes = []
-    for name, rollouts in (("one", [made]), ("eight", equal_rollouts(made, 8))):
-        pages_of(write_evaluation(tmp_path / name, rollouts), tmp_path / f"{name}-pages")
-        sizes.append(size_of(tmp_path / f"{name}-pages"))
-    assert sizes[1] <= 1.2 * sizes[0]
-
-
-def test_a_turn_that_was_sampled_under_a_constraint_says_so(tmp_path: Path):
-    made = made_long_rollout(Words().encode, num_turns=2)
-    held = msgspec.structs.replace(made.turns[1], sampling={"constraint": "json_schema:ab"})
-    written = write_evaluation(
-        tmp_path / "run", [dataclasses.replace(made, turns=[made.turns[0], held])]
-    )
-    _, groups = pages_of(written, tmp_path / "out")
-    (data,) = groups.values()
-    assert [turn["constraint"] for turn in turns_of(data, 0)] == [None, "json_schema:ab"]
-
-
-def test_a_long_rollouts_parts_come_in_chunks(tmp_path: Path):
+def test_a_long_rollouts_parts_come_in_chunks_and_once_for_equal_siblings(tmp_path: Path):
     made = made_long_rollout(Words().encode, num_turns=63)
     pages_of(write_evaluation(tmp_path / "run", [made]), tmp_path / "out")
     first, *chunks = sorted((tmp_path / "out" / "groups").iterdir(), key=lambda p: len(p.name))
@@ -219,6 +210,9 @@ def test_a_long_rollouts_parts_come_in_chunks(tmp_path: Path):
     assert [turn["content"][0] for turn in turns] == [t.answer["content"] for t in made.turns]
     heads = [data["heads"][row[2]] for row in data["rows"]]
     assert [number for number, head in enumerate(heads, 1) if head[2]] == [37]
+    # Each of four has times of its own, which no sibling shares.
+    pages_of(write_evaluation(tmp_path / "runs", equal_rollouts(made, 4)), tmp_path / "outs")
+    assert size_of(tmp_path / "outs") <= 1.1 * size_of(tmp_path / "out")
 
 
 def test_token_texts_come_from_the_runs_tokenizer(tmp_path: Path):
@@ -249,9 +243,10 @@ def test_pages_of_a_run_that_has_only_begun(tmp_path: Path):
     assert index.all("table") == [] and index.all("svg") == []
 
 
-def test_pages_are_replaced_and_other_folders_left_alone(evaluation: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    _, groups = pages_of(evaluation, out)
+def test_pages_are_replaced_and_other_folders_left_alone(
+    evaluation: Path, written: Path, groups: dict[str, Any], tmp_path: Path
+):
+    out = Path(shutil.copytree(written, tmp_path / "out"))
     kept = read_run(evaluation, Selection(limit=1))
     write_pages(kept, out)
     left = [path.stem for path in (out / "groups").iterdir()]
@@ -284,15 +279,18 @@ def test_a_chart_has_its_numbers_for_the_pointer():
     assert page.text.startswith("A < B u & v")
 
 
-@pytest.mark.parametrize("num", [1, 2, 63, 1025])
-@pytest.mark.parametrize("value", [0.0, 1e-9, -3.5, 1e7])
-@pytest.mark.parametrize("is_stacked", [False, True])
-def test_charts_of_any_length_stay_in_their_box(num: int, value: float, is_stacked: bool):
-    series = [Series(name=n, points=[(float(i), abs(value)) for i in range(num)]) for n in "ab"]
-    page = Page(chart(Panel(title="t", series=series, is_stacked=is_stacked)))
-    numbers = " ".join(a.get("points") or "" for _, a in page.tags)
-    for x, y in (pair.split(",") for pair in numbers.split()):
-        assert 46 <= float(x) <= 370 and 8 <= float(y) <= 154
+def test_charts_of_any_length_stay_in_their_box():
+    num_pairs = 0
+    for num, value, is_stacked in itertools.product(
+        (1, 2, 63, 1025), (0.0, 1e-9, -3.5, 1e7), (False, True)
+    ):
+        series = [Series(name=n, points=[(float(i), abs(value)) for i in range(num)]) for n in "ab"]
+        page = Page(chart(Panel(title="t", series=series, is_stacked=is_stacked)))
+        numbers = " ".join(a.get("points") or "" for _, a in page.tags)
+        for x, y in (pair.split(",") for pair in numbers.split()):
+            assert 46 <= float(x) <= 370 and 8 <= float(y) <= 154, (num, value, is_stacked)
+            num_pairs += 1
+    assert num_pairs > 1000
 
 
 def test_round_ticks_and_means_of_neighbours():

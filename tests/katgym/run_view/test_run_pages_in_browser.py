@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from headless_chromium import HeadlessChromium
 from made_hunts import Words, made_group, made_rollout
 from made_long import equal_rollouts, made_long_rollout
 from made_runs import write_evaluation, write_training
+from nightly import some_of
 from waiting import wait_until
 
 from katgym.rollout_store import RolloutStore, record_rollout
@@ -32,7 +34,7 @@ from katgym.run_view import (
 pytestmark = pytest.mark.skipif(
     headless_chromium.PROGRAM is None, reason="the program chromium is not installed"
 )
-WIDTHS = (1280, 400)
+WIDE, NARROW = 1280, 400
 EVIL = "</script><script>window.harmed=1</script><img src=x onerror='window.harmed=1'>"
 COLORS = "[...document.querySelectorAll('.tok')].map(span => span.style.background)"
 
@@ -98,7 +100,7 @@ def group_page(pages: Path, task: str, more: str = "") -> str:
     return f"{(pages / 'group.html').as_uri()}#g={names[0].stem}{more}"
 
 
-def look(browser: HeadlessChromium, url: str, *, width: int = 1280, **more: Any) -> None:
+def look(browser: HeadlessChromium, url: str, *, width: int = WIDE, **more: Any) -> None:
     """Open a page and wait until its script has drawn it."""
     browser.open(url, width=width, height=900, **more)
     wait_for(browser, "document.body.dataset.isReady")
@@ -131,48 +133,62 @@ def size_of(png: Path) -> tuple[int, int]:
     return width, height
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("is_dark", [False, True])
+NARROW_CELLS = """(() => {
+    const probe = document.createElement('span');
+    probe.textContent = '00000000';
+    document.querySelector('.list').after(probe);
+    const least = probe.offsetWidth;
+    probe.remove();
+    return [...document.querySelectorAll('tbody th, tbody td')]
+        .filter(cell => cell.checkVisibility() && cell.offsetWidth < least)
+        .map(cell => [cell.innerText, cell.offsetWidth, least]);
+})()"""
+"""The cells of tables that are narrower than eight characters."""
+
+
 def test_pages_fit_the_screen(
-    browser: HeadlessChromium, site: Path, evaluation: Path, training: Path, shots: Path,
-    width: int, is_dark: bool,
-):  # fmt: skip
-    runs = "&".join(f"{n}={of_run(site, r).name}" for n, r in (("a", "hunt"), ("b", "better")))
-    for name, url in (
-        ("runs", (site / "index.html").as_uri()),
-        ("evaluation", (evaluation / "index.html").as_uri()),
-        ("compare", f"{(site / 'compare.html').as_uri()}#{runs}"),
-        ("training", (training / "index.html").as_uri()),
-    ):
-        look(browser, url, width=width, is_dark=is_dark)
-        assert overflow(browser) == 0
-        path = shots / f"{name}-{width}{'-dark' if is_dark else ''}.png"
-        assert size_of(browser.screenshot(path)) == (width, 900)
-    paper = browser.run("getComputedStyle(document.body).backgroundColor")
-    assert paper == ("rgb(17, 20, 24)" if is_dark else "rgb(255, 255, 255)")
-    assert browser.run("document.querySelectorAll('.charts:not(.small) .plot').length") == 13
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("mode", ["none", "logprob", "advantage", "surprise"])
-def test_rollouts_fit_the_screen(
-    browser: HeadlessChromium, evaluation: Path, training: Path, shots: Path, width: int, mode: str
+    browser: HeadlessChromium, site: Path, evaluation: Path, training: Path, shots: Path
 ):
-    for name, url in (
-        ("rollout", group_page(evaluation, "000000", f"&r=3&c={mode}")),
-        ("ids", group_page(training, "000101", f"&r=3&c={mode}")),
-    ):
-        look(browser, url, width=width)
-        assert overflow(browser) == 0
-        browser.screenshot(shots / f"{name}-{mode}-{width}.png")
-    assert text_of(browser, "#rollout h2") == "Rollout 3"
-    said = "document.querySelector('.message.assistant > div:last-child')"
-    assert browser.run(f"{said}.firstChild.textContent").startswith(("I look", "The chests"))
-    num_ids = browser.run(f"{said}.querySelectorAll('.tok').length")
-    assert (num_ids > 20) == (mode != "none")  # ids stand below the text
+    runs = "&".join(f"{n}={of_run(site, r).name}" for n, r in (("a", "hunt"), ("b", "better")))
+    pages = {
+        "runs": (site / "index.html").as_uri(),
+        "evaluation": (evaluation / "index.html").as_uri(),
+        "compare": f"{(site / 'compare.html').as_uri()}#{runs}",
+        "training": (training / "index.html").as_uri(),
+    }
+    screens = [(WIDE, False), (NARROW, False), (WIDE, True), (NARROW, True)]
+    for width, is_dark in some_of(screens, 2):
+        for name, url in pages.items():
+            look(browser, url, width=width, is_dark=is_dark)
+            assert overflow(browser) == 0
+            if width == NARROW and name != "compare":
+                assert browser.run(NARROW_CELLS) == []
+            path = shots / f"{name}-{width}{'-dark' if is_dark else ''}.png"
+            assert size_of(browser.screenshot(path)) == (width, 900)
+        paper = browser.run("getComputedStyle(document.body).backgroundColor")
+        assert paper == ("rgb(17, 20, 24)" if is_dark else "rgb(255, 255, 255)")
+        assert browser.run("document.querySelectorAll('.charts:not(.small) .plot').length") == 13
 
 
-def test_a_click_colours_the_tokens(browser: HeadlessChromium, evaluation: Path):
+def test_rollouts_fit_the_screen(
+    browser: HeadlessChromium, evaluation: Path, training: Path, shots: Path
+):
+    modes = ["none", "logprob", "advantage", "surprise"]
+    for mode, width in some_of(itertools.product(modes, (WIDE, NARROW)), 2):
+        for name, pages, task in (("rollout", evaluation, "000000"), ("ids", training, "000101")):
+            look(browser, group_page(pages, task, f"&r=3&c={mode}"), width=width)
+            assert overflow(browser) == 0
+            browser.screenshot(shots / f"{name}-{mode}-{width}.png")
+        assert text_of(browser, "#rollout h2") == "Rollout 3"
+        said = "document.querySelector('.message.assistant > div:last-child')"
+        assert browser.run(f"{said}.firstChild.textContent").startswith(("I look", "The chests"))
+        num_ids = browser.run(f"{said}.querySelectorAll('.tok').length")
+        assert (num_ids > 20) == (mode != "none")  # ids stand below the text
+
+
+def test_a_click_colours_the_tokens_and_those_that_are_shared_have_the_mean_advantage(
+    browser: HeadlessChromium, evaluation: Path
+):
     look(browser, group_page(evaluation, "000001"))
     assert browser.run("document.querySelectorAll('.tok').length") == 0
     seen = {}
@@ -184,6 +200,16 @@ def test_a_click_colours_the_tokens(browser: HeadlessChromium, evaluation: Path)
     assert len(seen["logprob"]) == len(seen["advantage"]) > 50
     assert len({*map(str, seen.values())}) == 3
     assert len(set(seen["logprob"])) > 10
+    first, last, sharing, rewards = browser.run(
+        "Group.read(told().get('g')).then(async (group) => {"
+        " const last = group.rollouts[0].turns.length - 1;"
+        " const of = async (turn) => advantages(group, 0, turn, await group.turn(0, turn));"
+        " return [(await of(0))[0], (await of(last)).at(-1),"
+        " group.tree.vertices[group.path(0, 0)[0][0]].rollouts,"
+        " group.rollouts.map(one => one.advantage)]; })"
+    )
+    assert first == pytest.approx(sum(rewards[i] for i in sharing) / len(sharing), abs=1e-4)
+    assert abs(first) < abs(last)
 
 
 def test_what_is_seen_of_a_rollout_that_was_replaced_draws_nothing(
@@ -207,59 +233,9 @@ def test_what_is_seen_of_a_rollout_that_was_replaced_draws_nothing(
     wait_for(browser, "document.querySelectorAll('.tok').length > 50")
 
 
-def test_shared_tokens_have_the_mean_advantage_of_those_that_share_them(
+def test_tool_output_is_seen_at_once_beside_its_lane_and_the_tree_chooses_what_is_read(
     browser: HeadlessChromium, evaluation: Path
 ):
-    look(browser, group_page(evaluation, "000001", "&c=advantage"))
-    first, last, sharing, rewards = browser.run(
-        "Group.read(told().get('g')).then(async (group) => {"
-        " const last = group.rollouts[0].turns.length - 1;"
-        " const of = async (turn) => advantages(group, 0, turn, await group.turn(0, turn));"
-        " return [(await of(0))[0], (await of(last)).at(-1),"
-        " group.tree.vertices[group.path(0, 0)[0][0]].rollouts,"
-        " group.rollouts.map(one => one.advantage)]; })"
-    )
-    assert first == pytest.approx(sum(rewards[i] for i in sharing) / len(sharing), abs=1e-4)
-    assert abs(first) < abs(last)
-
-
-def test_siblings_and_dots_of_the_tree_choose_what_is_read(
-    browser: HeadlessChromium, evaluation: Path
-):
-    look(browser, group_page(evaluation, "000001"))
-    heading = "document.querySelector('#rollout h2').innerText"
-    browser.run("document.querySelector('[data-rollout=\"2\"]').click()")
-    wait_for(browser, f"{heading} === 'Rollout 3'")
-    assert browser.run("location.hash").endswith("&r=3")
-    num = browser.run("document.querySelectorAll('#rollout .turn').length")
-    assert browser.run("document.querySelectorAll('.tree .node:not(.off)').length") == num
-    assert browser.run("document.querySelectorAll('.tree .reason').length") == 1
-    browser.run(
-        "[...document.querySelectorAll('.tree .node:not(.off)')].at(-1)"
-        ".dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
-    )
-    wait_for(browser, f"document.querySelector('.turn.here')?.dataset.turn === '{num - 1}'")
-    press(browser, "h")
-    wait_for(browser, f"{heading} === 'Rollout 2'")
-
-
-def test_arrow_keys_walk_the_tree_and_tell_its_numbers(browser: HeadlessChromium, evaluation: Path):
-    look(browser, group_page(evaluation, "000001"))
-    stops = '[...document.querySelectorAll(\'.tree [tabindex="0"], .tree[tabindex="0"]\')]'
-    assert browser.run(f"{stops}.length") == 1
-    browser.run("document.querySelector('.tree').focus()")
-    told = []
-    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
-        press(browser, key)
-        told.append(text_of(browser, "#tip").splitlines()[0])
-    assert told[0] == "where all begin" and set(told[1:4]) == {"paths part here"}
-    assert told[4:] == ["end of turn 1"] * 2
-    assert re.search(r"mean reward\s+[01]", text_of(browser, "#tip"))
-    press(browser, "Enter")
-    wait_for(browser, "document.querySelector('.turn.here')?.dataset.turn === '0'")
-
-
-def test_tool_output_is_seen_at_once_beside_its_lane(browser: HeadlessChromium, evaluation: Path):
     look(browser, group_page(evaluation, "000001"))
     lefts = browser.run(
         "[...document.querySelector('.lanes').querySelectorAll('.run')]"
@@ -280,8 +256,38 @@ def test_tool_output_is_seen_at_once_beside_its_lane(browser: HeadlessChromium, 
     press(browser, "o")
     assert browser.run("document.querySelector('.lane .output').checkVisibility()") is False
 
+    stops = '[...document.querySelectorAll(\'.tree [tabindex="0"], .tree[tabindex="0"]\')]'
+    assert browser.run(f"{stops}.length") == 1
+    browser.run("document.querySelector('.tree').focus()")
+    told = []
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight"):
+        press(browser, key)
+        told.append(text_of(browser, "#tip").splitlines()[0])
+    assert told[0] == "where all begin" and set(told[1:4]) == {"paths part here"}
+    assert told[4:] == ["end of turn 1"] * 2
+    assert re.search(r"mean reward\s+[01]", text_of(browser, "#tip"))
+    press(browser, "Enter")
+    wait_for(browser, "document.querySelector('.turn.here')?.dataset.turn === '0'")
 
-def test_lists_are_searched_filtered_and_sorted(browser: HeadlessChromium, training: Path):
+    heading = "document.querySelector('#rollout h2').innerText"
+    browser.run("document.querySelector('[data-rollout=\"2\"]').click()")
+    wait_for(browser, f"{heading} === 'Rollout 3'")
+    assert browser.run("location.hash").endswith("&r=3")
+    num = browser.run("document.querySelectorAll('#rollout .turn').length")
+    assert browser.run("document.querySelectorAll('.tree .node:not(.off)').length") == num
+    assert browser.run("document.querySelectorAll('.tree .reason').length") == 1
+    browser.run(
+        "[...document.querySelectorAll('.tree .node:not(.off)')].at(-1)"
+        ".dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}))"
+    )
+    wait_for(browser, f"document.querySelector('.turn.here')?.dataset.turn === '{num - 1}'")
+    press(browser, "h")
+    wait_for(browser, f"{heading} === 'Rollout 2'")
+
+
+def test_lists_are_searched_and_sorted_and_charts_tell_their_numbers(
+    browser: HeadlessChromium, training: Path
+):
     look(browser, (training / "index.html").as_uri())
     rows = "[...document.querySelectorAll('.list tbody tr')]"
 
@@ -309,11 +315,7 @@ def test_lists_are_searched_filtered_and_sorted(browser: HeadlessChromium, train
     assert len(means) == 12 and means == sorted(means, reverse=True)
     assert "v=groups" in browser.run("location.hash")
 
-
-def test_numbers_of_all_charts_show_for_the_pointer_and_for_arrow_keys(
-    browser: HeadlessChromium, training: Path
-):
-    look(browser, (training / "index.html").as_uri())
+    browser.run("scrollTo(0, 0)")
     frame = browser.run(
         "(() => { const f = document.querySelector('.plot').getBoundingClientRect();"
         " return [f.x, f.y, f.width, f.height]; })()"
@@ -430,22 +432,9 @@ def test_a_thousand_rollouts_are_listed_lightly_and_none_is_dropped(
     assert browser.run("document.querySelectorAll('.list tbody tr').length") == 1000
 
 
-def test_at_420_pixels_no_column_is_narrower_than_eight_characters(
-    browser: HeadlessChromium, site: Path, evaluation: Path, training: Path
+def test_keys_go_through_runs_and_the_leaderboard_leads_to_rollouts(
+    browser: HeadlessChromium, site: Path
 ):
-    for url in (site / "index.html", evaluation / "index.html", training / "index.html"):
-        look(browser, url.as_uri(), width=420)
-        narrow = browser.run(
-            "(() => { const probe = document.createElement('span'); probe.textContent = '00000000';"
-            " document.querySelector('.list').after(probe); const least = probe.offsetWidth;"
-            " return [...document.querySelectorAll('tbody th, tbody td')]"
-            ".filter(cell => cell.checkVisibility() && cell.offsetWidth < least)"
-            ".map(cell => [cell.innerText, cell.offsetWidth, least]); })()"
-        )
-        assert narrow == []
-
-
-def test_keys_are_listed_and_go_through_runs(browser: HeadlessChromium, site: Path):
     look(browser, (site / "index.html").as_uri())
     press(browser, "?")
     told = text_of(browser, "dialog")
@@ -456,6 +445,10 @@ def test_keys_are_listed_and_go_through_runs(browser: HeadlessChromium, site: Pa
     assert text_of(browser, "a.button") == "compare the two runs"
     address = browser.run("document.querySelector('a.button').href")
     assert address.endswith(f"a={of_run(site, 'better').name}&b={of_run(site, 'hunt').name}")
+    browser.open((site / "leaderboard.html").as_uri(), width=WIDE, height=900)
+    address = browser.run("document.querySelector('td.alert a').href")
+    look(browser, address)
+    assert text_of(browser, "#lists .status") == "1 of 18 rollouts"
 
 
 def test_two_runs_stand_side_by_side_by_task(browser: HeadlessChromium, site: Path):
@@ -475,13 +468,6 @@ def test_two_runs_stand_side_by_side_by_task(browser: HeadlessChromium, site: Pa
     here = browser.run("[...document.querySelectorAll('.turn.here')].map(t => t.id)")
     assert here == ["side-a-turn-2", "side-b-turn-2"]
     assert "&t=" in browser.run("location.hash")
-
-
-def test_a_cell_of_the_leaderboard_leads_to_its_rollouts(browser: HeadlessChromium, site: Path):
-    browser.open((site / "leaderboard.html").as_uri(), width=1280, height=900)
-    address = browser.run("document.querySelector('td.alert a').href")
-    look(browser, address)
-    assert text_of(browser, "#lists .status") == "1 of 18 rollouts"
 
 
 def test_curves_of_several_training_runs_lie_over_each_other(

@@ -69,6 +69,20 @@ def test_a_training_run_becomes_curves_checkpoints_and_groups(training: Path):
     folded = [panel.title for panel in view.panels if not panel.is_main]
     assert folded == ["time/probe_s", "time/step_s", "train/learning_rate", "train/por"]
     assert [(c.step, round(c.success, 2)) for c in view.checkpoints][:2] == [(0, 0.18), (1, 0.38)]
+    points = [point for panel in view.panels for one in panel.series for point in one.points]
+    assert points and all(math.isfinite(x) and math.isfinite(y) for x, y in points)
+    # The reward has the interval of the rollouts that are kept.
+    (series,) = view.panels[0].series
+    assert [x for x, _ in series.points] == [1, 2, 3, 4]
+    with RolloutStore.open(training / "rollouts", create=False) as store:
+        rewards = [
+            reward_value(r)
+            for r in store.sessions()
+            if r.metadata["step"] == 3 and reward_value(r) is not None
+        ]
+    assert series.points[2][1] == pytest.approx(sum(rewards) / len(rewards))
+    band = next(band for band in series.bands if band.x == 3)
+    assert band.low < series.points[2][1] < band.high
 
 
 @pytest.mark.slow
@@ -92,22 +106,7 @@ def test_a_checkpoint_of_an_env_headed_by_the_mean_reward_has_its_interval(
     assert 'aria-label="mean reward 0.500, interval 0.45 to 0.55"' in page
 
 
-def test_reward_has_the_interval_of_the_kept_rollouts(training: Path):
-    view = read_run(training)
-    (series,) = view.panels[0].series
-    assert [x for x, _ in series.points] == [1, 2, 3, 4]
-    with RolloutStore.open(training / "rollouts", create=False) as store:
-        rewards = [
-            reward_value(r)
-            for r in store.sessions()
-            if r.metadata["step"] == 3 and reward_value(r) is not None
-        ]
-    assert series.points[2][1] == pytest.approx(sum(rewards) / len(rewards))
-    band = next(band for band in series.bands if band.x == 3)
-    assert band.low < series.points[2][1] < band.high
-
-
-def test_advantages_are_those_of_the_store_or_rewards_less_their_mean(
+def test_advantages_are_those_of_the_store_or_rewards_less_the_mean_of_valid_ones(
     training: Path, evaluation: Path
 ):
     told = read_run(training).groups[0]
@@ -121,15 +120,11 @@ def test_advantages_are_those_of_the_store_or_rewards_less_their_mean(
     assert not untold.has_advantages
     assert untold.advantage(5) is None  # the broken one
     assert sum(untold.advantage(i) or 0.0 for i in range(5)) == pytest.approx(0.0)
-
-
-def test_means_leave_out_rollouts_without_a_valid_reward(evaluation: Path):
-    group = read_run(evaluation).groups[0]
-    valid = [r.rollout for r in group.rollouts if r.rollout.reward.is_valid]
-    assert group.mean_of("num_turns") == sum(r.num_turns for r in valid) / 5
+    valid = [r.rollout for r in untold.rollouts if r.rollout.reward.is_valid]
+    assert untold.mean_of("num_turns") == sum(r.num_turns for r in valid) / 5
     nobody = GroupView(
         group_id="g", env_id="e", task_id="t",
-        rollouts=[RolloutView(rollout=group.rollouts[5].rollout)],
+        rollouts=[RolloutView(rollout=untold.rollouts[5].rollout)],
     )  # fmt: skip
     assert (nobody.mean_reward, nobody.pass_rate, nobody.mean_of("num_turns")) == (None, None, None)
     assert not nobody.is_mixed
@@ -230,53 +225,38 @@ def test_above_the_limit_the_newest_the_best_and_the_worst_are_kept():
     assert choose([], Selection()) == []
 
 
-def test_curves_never_hold_what_is_no_number(training: Path):
-    for panel in read_run(training).panels:
-        for series in panel.series:
-            assert all(math.isfinite(x) and math.isfinite(y) for x, y in series.points)
-
-
-@pytest.mark.parametrize("limit", [1, 200])
-def test_sealed_rollouts_are_read_like_live_ones(tmp_path: Path, limit: int):
+def test_sealed_rollouts_are_read_like_live_ones(tmp_path: Path):
     pytest.importorskip("pyarrow", reason="sealing needs pyarrow")
-    folder = write_training(tmp_path / "run", Words().encode, num_steps=25, num_groups=1)
-    live = read_run(folder, Selection(limit=limit))
+    folder = write_training(tmp_path / "run", Words().encode, num_steps=9, num_groups=1)
+    live = {limit: read_run(folder, Selection(limit=limit)) for limit in (1, 200)}
     with RolloutStore.open(folder / "rollouts") as store:
         store.seal()
-    sealed = read_run(folder, Selection(limit=limit))
-    assert len(sealed.groups) == min(limit, 25)
-    assert [g.group_id for g in sealed.groups] == [g.group_id for g in live.groups]
-    assert sealed.groups[0].rewards == live.groups[0].rewards
-    assert sealed.groups[0].rollouts[2].rollout.turns == live.groups[0].rollouts[2].rollout.turns
+    for limit, before in live.items():
+        sealed = read_run(folder, Selection(limit=limit))
+        assert len(sealed.groups) == min(limit, 9)
+        assert [g.group_id for g in sealed.groups] == [g.group_id for g in before.groups]
+        assert sealed.groups[0].rewards == before.groups[0].rewards
+        turns = [view.groups[0].rollouts[2].rollout.turns for view in (sealed, before)]
+        assert turns[0] == turns[1]
 
 
-def test_held_out_rollouts_are_told_apart_and_in_no_curve_of_training(tmp_path: Path):
+def test_held_out_and_refused_groups_are_told_apart_and_in_no_curve_of_training(tmp_path: Path):
     folder = write_training(tmp_path / "run", Words().encode, num_steps=2, num_groups=1)
     with RolloutStore.open(folder / "rollouts") as store:
         for rollout in made_group(Words().encode, 50, group_size=3, skill=1.0):
-            record_rollout(
-                store, rollout, group_id=f"eval-2-{rollout.task_id}",
-                metadata={"step": 2, "is_held_out": True},
-            )  # fmt: skip
+            held_out = {"step": 2, "is_held_out": True}
+            name = f"eval-2-{rollout.task_id}"
+            record_rollout(store, rollout, group_id=name, metadata=held_out)
+        for rollout in made_group(Words().encode, 60, group_size=3, skill=1.0):
+            refused = {"step": 1, "is_refused": True}
+            record_rollout(store, rollout, group_id="refused", metadata=refused)
     view = read_run(folder)
-    assert [(group.step, group.is_held_out) for group in view.groups] == [
-        (2, False), (2, True), (1, False),
-    ]  # fmt: skip
-    trained = view.groups[0]
-    assert view.panels[0].series[0].points[1] == (2, pytest.approx(trained.mean_reward))
+    found = [(group.step, group.is_held_out, group.untrained) for group in view.groups]
+    assert found[:2] == [(2, False, ""), (2, True, "held out")]
+    assert sorted(found[2:]) == [(1, False, ""), (1, False, "refused")]
+    trained = [g for g in view.groups if not g.is_held_out and not g.untrained]
+    points = view.panels[0].series[0].points
+    assert points == [(g.step, pytest.approx(g.mean_reward)) for g in reversed(trained)]
     assert not any(g.is_held_out for g in read_run(folder, Selection(limit=2)).groups)
-
-
-def test_refused_groups_are_told_apart_and_in_no_curve_of_training(tmp_path: Path):
-    folder = write_training(tmp_path / "run", Words().encode, num_steps=1, num_groups=1)
-    with RolloutStore.open(folder / "rollouts") as store:
-        for rollout in made_group(Words().encode, 50, group_size=3, skill=1.0):
-            metadata = {"step": 1, "is_refused": True}
-            record_rollout(store, rollout, group_id="refused", metadata=metadata)
-    view = read_run(folder)
-    by_kind = {group.untrained: group for group in view.groups}
-    assert by_kind.keys() == {"", "refused"}
-    (point,) = view.panels[0].series[0].points
-    assert point == (1, pytest.approx(by_kind[""].mean_reward))
     write_pages(view, tmp_path / "pages")
     assert '"untrained":"refused"' in (tmp_path / "pages" / "list.js").read_text()

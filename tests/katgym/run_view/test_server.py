@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,9 +24,10 @@ from katgym.run_view import FolderSite, Selection, ViewServer, write_folder_page
 from katgym.run_view.reading.found_runs import find_runs, run_row
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    folder = tmp_path / "runs"
+@pytest.fixture(scope="module")
+def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three runs, which no test writes to."""
+    folder = tmp_path_factory.mktemp("kept") / "runs"
     write_evaluation(folder / "deep" / "hunt", made_group(Words().encode, 1), num_tasks=1)
     write_evaluation(folder / "part", made_group(Words().encode, 2)[:4], is_finished=False)
     write_training_lock(folder / "grpo")
@@ -35,8 +37,14 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(runs: Path) -> Iterator[ViewServer]:
-    with ViewServer(FolderSite(runs)) as started:
+def runs(kept_runs: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(shutil.copytree(kept_runs, tmp_path / "runs"))
+
+
+@pytest.fixture(scope="module")
+def server(kept_runs: Path) -> Iterator[ViewServer]:
+    with ViewServer(FolderSite(kept_runs)) as started:
         yield started
 
 
@@ -56,20 +64,29 @@ def get(
     return found
 
 
-def test_runs_below_a_folder_are_found_and_told(runs: Path):
-    found = find_runs(runs)
+def test_runs_below_a_folder_are_found_and_told(kept_runs: Path):
+    found = find_runs(kept_runs)
     assert [run.name for run in found] == ["deep/hunt", "grpo", "part"]
     hunt, grpo, part = map(run_row, found)
     assert (hunt["rollouts"], hunt["planned"], hunt["kind"]) == (6, 6, "evaluation run")
     assert (part["rollouts"], part["planned"]) == (4, 12)
     assert (grpo["model"], grpo["step"]) == ("models/tiny", 0)
-    (alone,) = find_runs(runs / "part")
+    (alone,) = find_runs(kept_runs / "part")
     assert alone.name == "part"
     with pytest.raises(UsageError, match="is not a folder; name one that holds runs"):
-        find_runs(runs / "none")
+        find_runs(kept_runs / "none")
 
 
 def test_a_run_that_cannot_be_read_says_why_and_hurts_no_other(runs: Path, tmp_path: Path):
+    site = FolderSite(runs)
+    with ViewServer(site) as server:
+        slug = next(slug for slug in site.runs if slug.startswith("part"))
+        whole = (runs / "part" / "lock.json").read_text()
+        (runs / "part" / "lock.json").write_text("{")
+        status, _, content = get(server, f"/runs/{slug}/index.html")
+        assert status == 503 and "is not valid JSON" in content
+        assert get(server, "/")[0] == 200
+    (runs / "part" / "lock.json").write_text(whole)
     (runs / "part" / "live.sqlite").write_bytes(b"no database" * 100)
     lock = json.loads((runs / "grpo" / "lock.json").read_text())
     (runs / "grpo" / "lock.json").write_text(json.dumps({**lock, "envs": [{"env_id": 3}]}))
@@ -106,42 +123,25 @@ def test_what_has_not_changed_is_not_sent_again(server: ViewServer):
     assert get(server, "/runs.js", If_None_Match=headers["ETag"])[::2] == (304, "")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:1", "localhost", ""])
-def test_other_names_of_this_machine_are_refused(server: ViewServer, host: str):
-    status, _, content = get(server, "/runs.js", Host=host)
-    assert status == 403 and "deep" not in content
-
-
-def test_localhost_is_this_machine(server: ViewServer):
+def test_other_names_of_this_machine_are_refused(server: ViewServer):
+    for host in ("evil.example", "127.0.0.1:1", "localhost", ""):
+        status, _, content = get(server, "/runs.js", Host=host)
+        assert status == 403 and "deep" not in content, host
     assert get(server, "/", Host=f"localhost:{server.port}")[0] == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/../../etc/passwd", "/%2e%2e/lock.json", "/runs/part/lock.json", "/runs/../part/lock.json",
-     "/assets/../page_frame.py", "/assets/frame.css", "/runs/x/index.html", "//etc/passwd",
-     "/part/live.sqlite", "/%00", "/runs/"],
-)  # fmt: skip
-def test_nothing_but_pages_is_found(server: ViewServer, path: str):
-    assert get(server, path)[0] == 404
+def test_nothing_but_pages_is_found_and_nothing_is_taken(server: ViewServer):
+    paths = (
+        "/../../etc/passwd", "/%2e%2e/lock.json", "/runs/part/lock.json",
+        "/runs/../part/lock.json", "/assets/../page_frame.py", "/assets/frame.css",
+        "/runs/x/index.html", "//etc/passwd", "/part/live.sqlite", "/%00", "/runs/",
+    )  # fmt: skip
+    assert {path: get(server, path)[0] for path in paths} == dict.fromkeys(paths, 404)
+    assert [get(server, "/", method=method)[0] for method in ("POST", "DELETE")] == [501, 501]
 
 
-def test_it_only_tells(server: ViewServer):
-    assert get(server, "/", method="POST")[0] == 501
-    assert get(server, "/", method="DELETE")[0] == 501
-
-
-def test_a_broken_run_is_an_answer(server: ViewServer, runs: Path):
-    slug = next(slug for slug in server.site.runs if slug.startswith("part"))
-    (runs / "part" / "lock.json").write_text("{")
-    status, _, content = get(server, f"/runs/{slug}/index.html")
-    assert status == 503 and "is not valid JSON" in content
-    assert get(server, "/")[0] == 200
-
-
-def test_written_and_served_pages_are_the_same(runs: Path, server: ViewServer, tmp_path: Path):
-    site = FolderSite(runs)
-    first = write_folder_pages(site, tmp_path / "out", Selection())
+def test_written_and_served_pages_are_the_same(kept_runs: Path, server: ViewServer, tmp_path: Path):
+    first = write_folder_pages(FolderSite(kept_runs), tmp_path / "out", Selection())
     for path in first.parent.rglob("*.*"):
         name = path.relative_to(first.parent).as_posix()
         if path.suffix in (".html", ".js", ".css"):
@@ -168,8 +168,8 @@ def test_a_mark_is_found_by_the_root_and_never_in_the_runs_folder(
 
 
 @pytest.mark.slow
-def test_the_command_serves_until_it_is_interrupted(runs: Path):
-    command = [sys.executable, "-m", "katgym", "view", str(runs)]
+def test_the_command_serves_until_it_is_interrupted(kept_runs: Path):
+    command = [sys.executable, "-m", "katgym", "view", str(kept_runs)]
     restore = "import signal,sys,os; signal.signal(signal.SIGINT, signal.SIG_DFL);"
     script = f"{restore} os.execv(sys.executable, {command!r})"
     process = subprocess.Popen(
@@ -192,12 +192,15 @@ def test_the_command_serves_until_it_is_interrupted(runs: Path):
 
 
 def test_what_does_not_go_together_is_refused(
-    runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    kept_runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     (tmp_path / "empty").mkdir()
     for arguments, text in (
-        ([str(runs), "--task", "x"], "--task is about a run's transcripts; name a run's folder"),
-        ([str(runs), "--html", "--serve"], "leave out one of --serve"),
+        (
+            [str(kept_runs), "--task", "x"],
+            "--task is about a run's transcripts",
+        ),
+        ([str(kept_runs), "--html", "--serve"], "leave out one of --serve"),
         ([str(tmp_path / "empty"), "--html"], "no run is in or below"),
         ([str(tmp_path / "none")], "is not a folder; name one that holds runs"),
     ):

@@ -15,7 +15,6 @@ from katgym.sandbox import (
     Enforcement,
     ExecResult,
     Sandbox,
-    SandboxBackend,
     SandboxError,
     SandboxSpec,
     WorkspaceDiff,
@@ -25,7 +24,7 @@ from katgym.sandbox import (
 from katgym.sandbox.changes import ChangeKind
 from katgym.sandbox.conformance import (
     CHECKS,
-    ConformanceCheck,
+    ConformanceReport,
     expect,
     run_check,
     run_conformance,
@@ -33,17 +32,82 @@ from katgym.sandbox.conformance import (
 )
 from katgym.sandbox.local.backend import LocalBackend
 
+NAMES = {
+    "command": """
+        agent_is_unprivileged arguments commands_at_the_same_time environment exit_codes
+        large_arguments not_executable_is_126 not_found_is_127 nothing_is_inherited other_users
+        shell_text signals times_and_memory unknown_users working_directory
+    """,
+    "stream": """
+        binary both_streams_beyond_a_pipe closed_output_is_not_the_end endless_output floods
+        large stdin_ends stdin_is_data truncation
+    """,
+    "process": """
+        a_cancelled_call_ends_the_command a_command_cannot_end_the_sandbox
+        a_fork_bomb_is_bounded a_timeout_ends_the_tree no_signal_is_ignored no_zombies_pile_up
+        one_end_does_not_end_the_others what_is_left_running_ends
+    """,
+    "limit": """
+        a_tight_call_is_not_the_next_ones cpu disk file_size memory memory_of_many
+        number_of_files open_files processes shared_memory wall
+    """,
+    "file": """
+        a_full_disk at_the_same_time modes_and_owner odd_names read_is_capped round_trip
+        what_cannot_be_read writes_are_whole
+    """,
+    "link": """
+        only_regular_files races reads_follow_no_link_out writes_follow_no_link_out
+    """,
+    "diff": """
+        caps commands_end_first deep_trees directories files layers modes_sizes_and_targets
+        no_change nothing_of_the_agents_is_run odd_names types what_the_agent_made_unreadable
+        writes_through_a_mapping
+    """,
+    "workspace": """
+        a_fork_outlives_its_parent a_snapshot_changes_nothing forks_are_apart
+        forks_have_files_only forks_of_snapshots many_snapshots reset reset_ends_commands
+        snapshots unknown_snapshots wrong_numbers_of_forks
+    """,
+    "isolation": """
+        devices neighbours no_capabilities no_file_of_the_host no_network no_process_of_the_host
+        no_service_of_the_host no_stray_descriptors read_only_system the_supervisor_is_closed
+        what_would_lead_out
+    """,
+    "lifecycle": """
+        enforcement_is_plain further_folders gc_leaves_the_living kill_ends_everything
+        kill_of_a_fork_bomb kills_at_once leaving_the_context_kills limits_that_are_not_enforced
+        other_workdirs specs_that_cannot_be_honoured time_to_live
+    """,
+    "call": """
+        limits_hold needs_preload reports the_specs_interpreter_is_there
+    """,
+}
+"""Subject -> its checks."""
 
-@pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_the_local_backend_conforms(check: ConformanceCheck) -> None:
-    asyncio.run(_run_check(check, LocalBackend()))
+
+@pytest.mark.parametrize("subject", NAMES)
+def test_the_local_backend_conforms(subject: str, subtests: pytest.Subtests) -> None:
+    report = asyncio.run(_run([subject]))
+    written = sorted(f"{subject}.{name}" for name in NAMES[subject].split())
+    assert sorted(result.name for result in report.results) == written
+    for result in report.results:
+        with subtests.test(check=result.name):
+            if result.passed is None:
+                pytest.skip(result.detail)
+            assert result.passed, result.detail
 
 
-async def _run_check(check: ConformanceCheck, backend: SandboxBackend) -> None:
+async def _run(only: list[str]) -> ConformanceReport:
+    backend = LocalBackend()
     try:
-        await run_check(check, backend)
+        return await run_conformance(backend, only=only)
     finally:
         await backend.aclose()
+
+
+def test_every_check_has_a_written_subject_and_says_what_it_checks() -> None:
+    assert {check.subject for check in CHECKS} == set(NAMES)
+    assert all(check.description.endswith(".") for check in CHECKS)
 
 
 @pytest.mark.slow
@@ -129,37 +193,51 @@ class LivesOn(Sandbox):
         pass
 
 
-@pytest.mark.parametrize(
-    ("fault", "name"),
-    [
-        (LosesNewlines, "stream.binary"),
-        (IgnoresEnv, "command.environment"),
-        (IgnoresLimits, "limit.wall"),
-        (IgnoresLimits, "stream.truncation"),
-        (HidesTimeouts, "limit.cpu"),
-        (RaisesForAMissingProgram, "command.not_found_is_127"),
-        (GoesOnWhenCancelled, "process.a_cancelled_call_ends_the_command"),
-        (ReadsAnySize, "file.read_is_capped"),
-        (WritesThroughLinks, "link.writes_follow_no_link_out"),
-        (ForgetsModes, "diff.files"),
-        (LosesWhatIsBeyond, "diff.caps"),
-        (KeepsTmp, "workspace.reset"),
-        (ForksItself, "workspace.forks_are_apart"),
-        (LivesOn, "lifecycle.kill_ends_everything"),
-    ],
-)
-def test_a_fault_is_found(fault: type[Sandbox], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+FAULTS: list[tuple[type[Sandbox], str]] = [
+    (LosesNewlines, "stream.binary"),
+    (IgnoresEnv, "command.environment"),
+    (IgnoresLimits, "limit.wall"),
+    (IgnoresLimits, "stream.truncation"),
+    (HidesTimeouts, "limit.cpu"),
+    (RaisesForAMissingProgram, "command.not_found_is_127"),
+    (GoesOnWhenCancelled, "process.a_cancelled_call_ends_the_command"),
+    (ReadsAnySize, "file.read_is_capped"),
+    (WritesThroughLinks, "link.writes_follow_no_link_out"),
+    (ForgetsModes, "diff.files"),
+    (LosesWhatIsBeyond, "diff.caps"),
+    (KeepsTmp, "workspace.reset"),
+    (ForksItself, "workspace.forks_are_apart"),
+    (LivesOn, "lifecycle.kill_ends_everything"),
+]
+
+
+class FaultyBackend(LocalBackend):
+    """Its sandboxes have the fault of the moment."""
+
+    fault: type[Sandbox] = Sandbox
+
+    async def create(self, spec: SandboxSpec) -> Any:
+        made = await super().create(spec)
+        made.__class__ = self.fault
+        return made
+
+
+def test_a_fault_is_found(subtests: pytest.Subtests, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expect, "HANG_S", 1.0)  # some faults are that something never ends
 
-    class FaultyBackend(LocalBackend):
-        async def create(self, spec: SandboxSpec) -> Any:
-            made = await super().create(spec)
-            made.__class__ = fault
-            return made
+    async def play() -> None:
+        backend = FaultyBackend()
+        try:
+            for fault, name in FAULTS:
+                backend.fault = fault
+                (check,) = select([name])
+                is_found = pytest.raises((AssertionError, SandboxError))
+                with subtests.test(fault=fault.__name__, check=name), is_found:
+                    await run_check(check, backend)
+        finally:
+            await backend.aclose()
 
-    (check,) = select([name])
-    with pytest.raises((AssertionError, SandboxError)):
-        asyncio.run(_run_check(check, FaultyBackend()))
+    asyncio.run(play())
 
 
 class Poor(LocalBackend):
@@ -171,33 +249,28 @@ class Poor(LocalBackend):
         return replace(found, limits=limits, capabilities=frozenset({"snapshot"}))
 
 
-def test_what_a_backend_does_not_claim_is_skipped_and_said() -> None:
-    async def run() -> dict[str, str]:
+def test_what_a_backend_does_not_claim_is_skipped_and_has_to_be_refused() -> None:
+    async def play() -> ConformanceReport:
         backend = Poor()
         try:
+            (cpu,) = select(["limit.cpu"])
+            assert str(cpu) == "limit.cpu"
+            with pytest.raises(unittest.SkipTest, match="does not enforce cpu_s"):  # as a test
+                await run_check(cpu, backend)
+            (refusal,) = select(["lifecycle.limits_that_are_not_enforced"])
+            with pytest.raises(AssertionError, match="cpu_s, not enforced"):
+                await run_check(refusal, backend)
             only = ["limit.cpu", "workspace.forks_are_apart", "command.exit_codes"]
-            report = await run_conformance(backend, only=only)
+            return await run_conformance(backend, only=only)
         finally:
             await backend.aclose()
-        assert report.ok
-        return {r.name: r.detail for r in report.results if r.passed is None}
 
-    assert asyncio.run(run()) == {
+    report = asyncio.run(play())
+    assert report.ok
+    assert {r.name: r.detail for r in report.results if r.passed is None} == {
         "limit.cpu": "the backend does not enforce cpu_s",
         "workspace.forks_are_apart": "the backend has no capability 'fork'",
     }
-
-
-def test_a_limit_that_is_neither_enforced_nor_refused_is_found() -> None:
-    (check,) = select(["lifecycle.limits_that_are_not_enforced"])
-    with pytest.raises(AssertionError, match="cpu_s, not enforced"):
-        asyncio.run(_run_check(check, Poor()))
-
-
-def test_as_a_test_a_check_that_does_not_apply_is_a_skip() -> None:
-    (check,) = select(["limit.cpu"])
-    with pytest.raises(unittest.SkipTest, match="does not enforce cpu_s"):
-        asyncio.run(_run_check(check, Poor()))
 
 
 def test_checks_are_chosen_by_name_or_subject() -> None:
@@ -207,62 +280,3 @@ def test_checks_are_chosen_by_name_or_subject() -> None:
     ]
     with pytest.raises(UnknownNameError, match=r"Did you mean 'limit\.wall'\?"):
         select(["limit.wal"])
-
-
-NAMES = {
-    "command": """
-        agent_is_unprivileged arguments commands_at_the_same_time environment exit_codes
-        large_arguments not_executable_is_126 not_found_is_127 nothing_is_inherited other_users
-        shell_text signals times_and_memory unknown_users working_directory
-    """,
-    "stream": """
-        binary both_streams_beyond_a_pipe closed_output_is_not_the_end endless_output floods
-        large stdin_ends stdin_is_data truncation
-    """,
-    "process": """
-        a_cancelled_call_ends_the_command a_command_cannot_end_the_sandbox
-        a_fork_bomb_is_bounded a_timeout_ends_the_tree no_signal_is_ignored no_zombies_pile_up
-        one_end_does_not_end_the_others what_is_left_running_ends
-    """,
-    "limit": """
-        a_tight_call_is_not_the_next_ones cpu disk file_size memory memory_of_many
-        number_of_files open_files processes shared_memory wall
-    """,
-    "file": """
-        a_full_disk at_the_same_time modes_and_owner odd_names read_is_capped round_trip
-        what_cannot_be_read writes_are_whole
-    """,
-    "link": """
-        only_regular_files races reads_follow_no_link_out writes_follow_no_link_out
-    """,
-    "diff": """
-        caps commands_end_first deep_trees directories files layers modes_sizes_and_targets
-        no_change nothing_of_the_agents_is_run odd_names types what_the_agent_made_unreadable
-        writes_through_a_mapping
-    """,
-    "workspace": """
-        a_fork_outlives_its_parent a_snapshot_changes_nothing forks_are_apart
-        forks_have_files_only forks_of_snapshots many_snapshots reset reset_ends_commands
-        snapshots unknown_snapshots wrong_numbers_of_forks
-    """,
-    "isolation": """
-        devices neighbours no_capabilities no_file_of_the_host no_network no_process_of_the_host
-        no_service_of_the_host no_stray_descriptors read_only_system the_supervisor_is_closed
-        what_would_lead_out
-    """,
-    "lifecycle": """
-        enforcement_is_plain further_folders gc_leaves_the_living kill_ends_everything
-        kill_of_a_fork_bomb kills_at_once leaving_the_context_kills limits_that_are_not_enforced
-        other_workdirs specs_that_cannot_be_honoured time_to_live
-    """,
-    "call": """
-        limits_hold needs_preload reports the_specs_interpreter_is_there
-    """,
-}
-"""Subject -> its checks."""
-
-
-def test_checks_have_the_written_names_and_say_what_they_check() -> None:
-    written = [f"{subject}.{name}" for subject, names in NAMES.items() for name in names.split()]
-    assert sorted(check.name for check in CHECKS) == sorted(written)
-    assert all(check.description.endswith(".") for check in CHECKS)

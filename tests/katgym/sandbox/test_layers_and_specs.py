@@ -1,10 +1,12 @@
-"""Layers are named by their content and lead nowhere else; specs of sandboxes are checked."""
+"""What goes into sandboxes and comes out: layers, specs, and lists of changes, which may lie."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 
 from katgym.errors import UsageError
 from katgym.sandbox import LayerStore, SandboxLimits, SandboxSpec
+from katgym.sandbox.changes import FileChange, parse_changes
 from katgym.sandbox.layer import FileEntry
+from katgym.sandbox.supervisor.change_list import ChangeList
 
 
 def test_equal_trees_are_stored_once_whatever_their_order(tmp_path: Path) -> None:
@@ -26,21 +30,17 @@ def test_equal_trees_are_stored_once_whatever_their_order(tmp_path: Path) -> Non
     assert store.get(one.digest) == one and store.get("0" * 64) is None
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_whatever_differs_changes_the_digest(tmp_path: Path) -> None:
+    trees: list[dict[str, bytes | FileEntry]] = [
+        {"a": b"1"},
         {"a": b"2"},
         {"b": b"1"},
         {"a": FileEntry(content=b"1", is_executable=True)},
         {"a": FileEntry(link_target="1")},
         {"a": b"1", "b": b""},
-    ],
-)
-def test_whatever_differs_changes_the_digest(
-    tmp_path: Path, other: dict[str, bytes | FileEntry]
-) -> None:
+    ]
     store = LayerStore(tmp_path)
-    assert store.add_files({"a": b"1"}).digest != store.add_files(other).digest
+    assert len({store.add_files(tree).digest for tree in trees}) == len(trees)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4)), max_size=4))
@@ -68,17 +68,18 @@ def test_a_directory_is_copied_without_git_and_caches(tmp_path: Path) -> None:
     assert (layer.path / "folder_link").readlink() == Path("pkg")
 
 
-@pytest.mark.parametrize("path", ["/a", "../a", "a/../b", "a//b", "./a", "", "a\0b", "a/"])
-def test_paths_that_are_not_plainly_relative_are_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(UsageError, match="not a relative path"):
-        LayerStore(tmp_path).add_files({path: b""})
+def test_paths_and_links_that_lead_out_are_refused(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    store = LayerStore(tmp_path)
+    for path in ("/a", "../a", "a/../b", "a//b", "./a", "", "a\0b", "a/"):
+        with subtests.test(path=path), pytest.raises(UsageError, match="not a relative path"):
+            store.add_files({path: b""})
+    for path, target in (("l", "/etc"), ("l", ".."), ("d/l", "../../x")):
+        leads_out = pytest.raises(UsageError, match="leads out of the tree")
+        with subtests.test(path=path, target=target), leads_out:
+            store.add_files({path: FileEntry(link_target=target)})
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("path", "target"), [("l", "/etc"), ("l", ".."), ("d/l", "../../x")])
-def test_links_that_lead_out_are_refused(tmp_path: Path, path: str, target: str) -> None:
-    with pytest.raises(UsageError, match="leads out of the tree"):
-        LayerStore(tmp_path).add_files({path: FileEntry(link_target=target)})
 
 
 def test_a_file_that_is_also_a_directory_and_special_files_are_refused(tmp_path: Path) -> None:
@@ -91,11 +92,12 @@ def test_a_file_that_is_also_a_directory_and_special_files_are_refused(tmp_path:
         LayerStore(tmp_path / "s").add_directory(tmp_path / "none")
 
 
-@pytest.mark.parametrize("field", ["wall_s", "memory_bytes", "max_files"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "7", True])
-def test_limits_are_positive_or_none(field: str, value: object) -> None:
-    with pytest.raises(UsageError, match=rf"{field} is a finite number > 0 or None, got {value!r}"):
-        SandboxLimits(**{field: value})  # type: ignore[arg-type]
+def test_limits_are_positive_or_none(subtests: pytest.Subtests) -> None:
+    for field in ("wall_s", "memory_bytes", "max_files"):
+        for value in (0, -1, float("nan"), float("inf"), "7", True):
+            text = f"{field} is a finite number > 0 or None, got {value!r}"
+            with subtests.test(text), pytest.raises(UsageError, match=text):
+                SandboxLimits(**{field: value})  # type: ignore[arg-type]
 
 
 def test_tightening_takes_the_smaller_of_each() -> None:
@@ -115,13 +117,50 @@ def test_further_folders_are_absolute_and_lie_apart() -> None:
         SandboxSpec(folders=("logs",))
 
 
-@pytest.mark.parametrize("workdir", ["workspace", "/", "/a/../b"])
-def test_a_workdir_is_absolute_and_below_the_root(workdir: str) -> None:
-    with pytest.raises(UsageError, match="workdir is an absolute path below /"):
-        SandboxSpec(workdir=workdir)
+def test_workdirs_are_below_the_root_and_variables_have_names() -> None:
+    for workdir in ("workspace", "/", "/a/../b"):
+        with pytest.raises(UsageError, match="workdir is an absolute path below /"):
+            SandboxSpec(workdir=workdir)
+    for env in ({"A=B": "1"}, {"": "1"}, {"A": "\0"}):
+        with pytest.raises(UsageError, match="not an environment variable"):
+            SandboxSpec(env=env)
 
 
-@pytest.mark.parametrize("env", [{"A=B": "1"}, {"": "1"}, {"A": "\0"}])
-def test_variables_are_checked(env: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="not an environment variable"):
-        SandboxSpec(env=env)
+def parsed(row: list[Any], payload: bytes = b"") -> FileChange:
+    """Return the change of a list of one, which a sandbox sent."""
+    manifest = json.dumps([row]).encode()
+    reply = {"manifest_bytes": len(manifest), "omitted": 0}
+    return parse_changes(reply, manifest + payload)[str(row[0])]
+
+
+def test_changes_that_are_packed_are_parsed_in_order_with_contents() -> None:
+    changes = ChangeList()
+    for path, size in (("b", 3), ("a", 2), ("c\udcff", 200)):
+        changes.add(path, "added", 0o100644, size, None)
+    changes.add("l", "added", 0o120777, 7, "over/there")
+    reply, payload = changes.pack(
+        lambda path, size: path.encode()[:1] * size, max_file_bytes=100, max_bytes=4, most=3
+    )
+    diff = parse_changes(reply, payload)
+    told = [(c.path, c.size, c.content) for c in diff]
+    assert told == [("a", 2, b"aa"), ("b", 3, None), ("c\udcff", 200, None)]
+    assert diff.num_omitted == 1 and not diff.is_complete
+
+
+def test_a_list_of_changes_that_makes_no_sense_is_refused(subtests: pytest.Subtests) -> None:
+    assert parsed(["x", "added", "file", 0o644, 2, None, 2], b"12").content == b"12"
+    cases = (
+        *(((path, "added", "file"), "not a path below the workspace")
+          for path in ("/etc/passwd", "../x", "a/../../x", 7)),
+        (("x", "added", "device"), "not a type of file: 'device'"),
+        (("x", "lost", "file"), "'lost' is not a valid ChangeKind"),
+    )  # fmt: skip
+    for row, text in cases:
+        with subtests.test(row=row), pytest.raises(ValueError, match=text):
+            parsed([*row, 0o644, 0, None, -1])
+    with pytest.raises(ValueError, match="of which the list explains"):
+        parsed(["x", "added", "file", 0o644, 2, None, 2], b"123")
+    with pytest.raises(ValueError, match="not a list of changes"):
+        parse_changes({"omitted": 0}, b"")
+    with pytest.raises(OSError, match="the diff failed: no memory"):
+        parse_changes({"error": "no memory"}, b"")

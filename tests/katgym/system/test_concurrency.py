@@ -1,4 +1,4 @@
-"""Coroutines run side by side; the first error comes as it is, and nothing goes on."""
+"""Coroutines side by side, calls that block, and a loop in a thread: errors come as they are."""
 
 from __future__ import annotations
 
@@ -114,6 +114,18 @@ def test_a_call_that_blocks_runs_in_a_daemon_thread_of_its_own() -> None:
     assert thread.daemon and thread is not threading.current_thread()
 
 
+class GoneError(Exception):
+    """Told to whoever comes after the end."""
+
+
+async def name_thread() -> str:
+    return threading.current_thread().name
+
+
+async def find_thread() -> threading.Thread:
+    return threading.current_thread()
+
+
 def test_a_loop_thread_keeps_what_callers_from_several_loops_share() -> None:
     async def begin() -> asyncio.Queue[int]:
         return asyncio.Queue()
@@ -122,6 +134,12 @@ def test_a_loop_thread_keeps_what_callers_from_several_loops_share() -> None:
     queue = asyncio.run(thread.run(begin()))
     asyncio.run(thread.run(queue.put(3)))
     assert asyncio.run(thread.run(queue.get())) == 3
+    names = {asyncio.run(thread.run(name_thread())), thread.wait(name_thread())}
+    assert names == {"katgym-loop"}
+    # A caller that is cancelled cancels its own work alone.
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(thread.run(asyncio.sleep(3600)), 0.01))
+    assert thread.wait(name_thread()) == "katgym-loop"
     thread.stop()
 
 
@@ -142,27 +160,6 @@ def test_what_is_late_in_a_loop_thread_is_cancelled_and_infrastructure() -> None
     thread.stop()
 
 
-def test_a_loop_thread_cancels_at_its_end_what_runs() -> None:
-    ended = threading.Event()
-
-    async def begin() -> asyncio.Task[None]:
-        async def wait() -> None:
-            try:
-                await asyncio.sleep(3600)
-            finally:
-                ended.set()
-
-        task = asyncio.create_task(wait())
-        await asyncio.sleep(0)
-        return task
-
-    thread = LoopThread("the server", timeout_s=300)
-    task = asyncio.run(thread.run(begin()))
-    assert not task.done()
-    thread.stop()
-    assert ended.wait(300)
-
-
 def test_a_loop_thread_keeps_what_works_there_until_its_end() -> None:
     class Program(LoopThread):
         async def begin(self) -> None:
@@ -177,3 +174,35 @@ def test_a_loop_thread_keeps_what_works_there_until_its_end() -> None:
     assert found is not None and not found.task.done()
     found.stop()
     assert found.task.cancelled()
+
+
+def test_work_that_the_end_comes_before_raises_and_its_own_end_is_waited_for() -> None:
+    thread = LoopThread("the server", closed=GoneError)
+    worker, ended = thread.wait(find_thread()), []
+    has_begun = threading.Event()
+
+    async def hold() -> None:
+        has_begun.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    async def stop_meanwhile() -> None:
+        held = asyncio.create_task(thread.run(hold()))
+        await asyncio.to_thread(has_begun.wait)
+        await asyncio.to_thread(thread.stop)
+        assert ended == [True]
+        await held
+
+    with pytest.raises(GoneError):
+        asyncio.run(stop_meanwhile())
+    thread.stop()
+    with pytest.raises(GoneError):
+        thread.wait(name_thread())
+    assert not worker.is_alive()
+    idle = LoopThread("the server", closed=GoneError)  # it never worked
+    idle.stop()
+    with pytest.raises(GoneError):
+        asyncio.run(idle.run(name_thread()))

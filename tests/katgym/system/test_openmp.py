@@ -26,35 +26,33 @@ def test_threads_sleep_and_are_as_many_as_processors():
     assert without_settled({"PATH": "/bin", **environ}) == {"PATH": "/bin"}
 
 
-@pytest.mark.parametrize("name", WAITING)
-def test_what_the_user_set_stays(name: str):
-    environ = {name: "7", "OMP_NUM_THREADS": "5"}
-    settle_openmp(environ, 3)
-    assert environ == without_settled(environ) == {name: "7", "OMP_NUM_THREADS": "5"}
+def test_what_the_user_set_stays():
+    for name in WAITING:
+        environ = {name: "7", "OMP_NUM_THREADS": "5"}
+        settle_openmp(environ, 3)
+        assert environ == without_settled(environ) == {name: "7", "OMP_NUM_THREADS": "5"}
 
 
-@pytest.mark.parametrize(
-    ("groups", "limits", "num"),
-    [
-        ("0::/a/b\n", {"": "max 100000", "a": "50000 100000", "a/b": "max 100000"}, 1),
-        ("0::/\n", {"": "max 100000"}, None),
-        ("0::/a\n", {"a": "640000000 100000"}, None),
-        ("0::/a\n", {"a": "broken"}, None),
-        ("1:cpu:/a\n", {"a": "50000 100000"}, None),
-    ],
-)
-def test_a_quota_of_a_group_counts_and_of_those_above_it(tmp_path: Path, groups, limits, num):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(groups)
-    for path, text in limits.items():
-        folder = tmp_path / "sys/fs/cgroup" / path
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cpu.max").write_text(text)
-    assert usable_cpus(tmp_path) == (num or len(os.sched_getaffinity(0)))
-
-
-def test_a_machine_without_groups_has_its_processors(tmp_path: Path):
-    assert usable_cpus(tmp_path) == len(os.sched_getaffinity(0))
+def test_a_quota_of_a_group_counts_and_of_those_above_it(tmp_path: Path):
+    all_cpus = len(os.sched_getaffinity(0))
+    assert usable_cpus(tmp_path) == all_cpus  # a machine without groups
+    for number, (groups, limits, num) in enumerate(
+        (
+            ("0::/a/b\n", {"": "max 100000", "a": "50000 100000", "a/b": "max 100000"}, 1),
+            ("0::/\n", {"": "max 100000"}, all_cpus),
+            ("0::/a\n", {"a": "640000000 100000"}, all_cpus),
+            ("0::/a\n", {"a": "broken"}, all_cpus),
+            ("1:cpu:/a\n", {"a": "50000 100000"}, all_cpus),
+        )
+    ):
+        root = tmp_path / str(number)
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text(groups)
+        for path, text in limits.items():
+            folder = root / "sys/fs/cgroup" / path
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "cpu.max").write_text(text)
+        assert usable_cpus(root) == num, (groups, limits)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra 'hf'")

@@ -1,8 +1,9 @@
-"""Files survive a kill and a full disk: whole, or as they were."""
+"""Files survive a kill and a full disk: whole, or as they were; JSON in steps."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import stat
@@ -22,6 +23,7 @@ from katgym.system import (
     read_lines,
     write_atomically,
 )
+from katgym.system.large_json import STEP, encode_in_steps
 
 
 def test_a_torn_line_of_a_journal_is_cut_and_a_broken_one_refused(tmp_path: Path) -> None:
@@ -43,14 +45,9 @@ def test_a_torn_line_of_a_journal_is_cut_and_a_broken_one_refused(tmp_path: Path
     path.write_text('{"n": 1}\n[]\n{"n": 3}\n')
     with pytest.raises(UsageError, match="line 2"):
         list(read_journal(path))
-
-
-def test_a_torn_line_longer_than_a_block_is_cut(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'{"n": 1}\n' + b"x" * 200_000)
-    journal = Journal(path)
-    journal.open()
-    journal.close()
+    path.write_bytes(b'{"n": 1}\n' + b"x" * 200_000)  # a torn line longer than a block
+    again.open()
+    again.close()
     assert path.read_bytes() == b'{"n": 1}\n'
 
 
@@ -98,9 +95,14 @@ def test_a_folder_has_one_writer_until_that_process_ends(tmp_path: Path) -> None
     guard.release()
 
 
-@pytest.mark.parametrize("num", [1_000, 20_000])
-def test_a_full_disk_harms_nothing_and_says_so(num: int, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", size="16k") as disk:
+def test_a_full_disk_harms_nothing_and_says_so(tmp_path: Path) -> None:
+    for num in (1_000, 20_000):
+        fill_a_disk(tmp_path / f"disk{num}", num)
+
+
+def fill_a_disk(folder: Path, num: int) -> None:
+    """Write to a small disk, a journal in lines of so many letters, until it is full."""
+    with small_disk(folder, size="16k") as disk:
         write_atomically(disk / "x", b"old")
         journal = Journal(disk / "journal")
         journal.open()
@@ -132,3 +134,17 @@ def test_a_full_disk_is_told_by_number_or_text() -> None:
     error = pickle.loads(pickle.dumps(DiskFullError("a/b", "free some")))
     assert str(error) == "cannot write 'a/b': the disk is full; free some"
     assert (error.path, error.kind) == ("a/b", "infrastructure_error")
+
+
+TEXT = 'a"\\\n\x00\u20ac\U0001f600'
+
+
+def test_what_is_encoded_in_steps_is_read_as_it_was() -> None:
+    for value in (
+        {"a": [], "b": {}, "c": (), "d": [1, 2.5, None], "": [[[]]], "e": [True, False], "é": ""},
+        [TEXT * STEP, {"x": TEXT * (STEP // 8)}, "y" * STEP, "y" * (STEP + 1)],
+        {"ids": list(range(2 * STEP + 1)), "t": tuple(range(STEP))},
+        "x",
+        3,
+    ):
+        assert json.loads(encode_in_steps(value)) == json.loads(json.dumps(value))

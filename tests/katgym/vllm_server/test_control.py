@@ -125,7 +125,7 @@ def test_each_call_is_what_vllm_expects(told):
     ]  # fmt: skip
 
 
-def test_sleeping_and_waking_name_what_they_keep(told):
+def test_sleeping_and_waking_name_what_they_keep_and_an_unknown_pause_is_refused(told):
     told.answers |= {"/sleep": {}, "/wake_up": {}}
 
     async def work(control):
@@ -133,6 +133,8 @@ def test_sleeping_and_waking_name_what_they_keep(told):
         await control.sleep(2)
         await control.wake_up("weights")
         await control.wake_up()
+        with pytest.raises(UsageError, match="keep, wait or abort, got 'stop'"):
+            await control.pause("stop")
 
     ask(told, work)
     assert told.calls == [
@@ -141,28 +143,15 @@ def test_sleeping_and_waking_name_what_they_keep(told):
     ]  # fmt: skip
 
 
-def test_an_unknown_pause_is_refused(told):
-    with pytest.raises(UsageError, match="keep, wait or abort, got 'stop'"):
-        ask(told, lambda control: control.pause("stop"))
-
-
-@pytest.mark.parametrize(
-    ("path", "answer", "text"),
-    [
-        ("/weight_info", {}, "answered no weight_version"),
-        ("/openapi.json", [], "lists no paths"),
-        ("/v1/models", {"data": 3}, "answered no list of models"),
-    ],
-)
-def test_an_answer_that_cannot_be_used_is_shown(told, path, answer, text):
-    told.answers[path] = answer
-    work = {
-        "/weight_info": VllmControl.weight_version,
-        "/openapi.json": VllmControl.abilities,
-        "/v1/models": VllmControl.models,
-    }[path]
-    with pytest.raises(PolicyError, match=f"{path} ?{text}"):
-        ask(told, work)
+def test_an_answer_that_cannot_be_used_is_shown(told):
+    for path, answer, work, text in (
+        ("/weight_info", {}, VllmControl.weight_version, "answered no weight_version"),
+        ("/openapi.json", [], VllmControl.abilities, "lists no paths"),
+        ("/v1/models", {"data": 3}, VllmControl.models, "answered no list of models"),
+    ):
+        told.answers[path] = answer
+        with pytest.raises(PolicyError, match=f"{path} ?{text}"):
+            ask(told, work)
 
 
 def test_status_as_text_and_json(told, capsys):
@@ -179,16 +168,13 @@ def test_status_as_text_and_json(told, capsys):
     assert [name for name, has_it in status["abilities"].items() if has_it] == ["has_completions"]
 
 
-def test_a_server_that_is_not_there(capsys):
+def test_a_server_that_is_not_there_and_what_cannot_be_served(capsys):
     assert main(["vllm", "status", "http://127.0.0.1:9"]) == 1
     assert "Start one with: katgym vllm serve MODEL" in capsys.readouterr().err
     assert main(["vllm", "attach", "localhost:8000"]) == 2
     assert "looks like http://localhost:8000" in capsys.readouterr().err
     with pytest.raises(InfrastructureError, match="no healthy vLLM server answers"):
         attach("http://127.0.0.1:9", timeout_s=0.6)
-
-
-def test_serve_refuses_what_cannot_work(tmp_path, capsys):
     assert main(["vllm", "serve", "./no-such-folder", "--device", "cpu"]) == 2
     assert "there is no folder './no-such-folder'" in capsys.readouterr().err
     assert main(["vllm", "serve", "m", "--port", "99999"]) == 2

@@ -53,12 +53,9 @@ def test_the_cache_may_be_moved(cache, monkeypatch):
     assert environment_folder(Device.GPU) == Path("/x/katgym/vllm-gpu-0.32.0")
 
 
-def test_an_environment_that_was_not_made_says_how():
+def test_an_environment_that_was_not_made_or_is_broken_says_how():
     with pytest.raises(InfrastructureError, match="once with: katgym vllm install --device cpu"):
         environment_python(CONFIG)
-
-
-def test_a_broken_environment_says_so():
     folder = environment_folder(Device.CPU)
     folder.mkdir(parents=True)
     (folder / ".complete").touch()

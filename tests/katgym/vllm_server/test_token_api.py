@@ -72,17 +72,14 @@ def test_both_routes_get_all_that_is_asked():
     assert generate["cache_salt"] == completions["cache_salt"] == "v7"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
+def test_a_request_that_cannot_work_is_refused():
+    for wrong, text in (
         ({"prompt_ids": []}, "at least one prompt token"),
         ({"max_tokens": 0}, "max_tokens is >= 1, got 0"),
         ({"num_completions": 0}, "num_completions is >= 1, got 0"),
-    ],
-)
-def test_a_request_that_cannot_work_is_refused(wrong, text):
-    with pytest.raises(UsageError, match=text):
-        TokenRequest(**{"model": "m", "prompt_ids": [1], "max_tokens": 1, **wrong})
+    ):
+        with pytest.raises(UsageError, match=text):
+            TokenRequest(**{"model": "m", "prompt_ids": [1], "max_tokens": 1, **wrong})
 
 
 def generated(index=0, **changes):
@@ -123,79 +120,56 @@ def test_several_completions_come_in_order():
     assert found[0] == SampledTokens(token_ids=[0], policy_logprobs=[-1.0], finish_reason="stop")
 
 
-def test_an_aborted_completion_says_so():
-    assert (
-        parse_generate({"choices": [generated(finish_reason="abort")]})[0].finish_reason == "abort"
-    )
-
-
 def span(label, start, end):
     return {"version": label, "start": start, "end": end}
 
 
-@pytest.mark.parametrize(
-    ("told", "version", "expected"),
-    [
+def test_labels_become_versions():
+    """Those that are no numbers the caller's; weights that sampled nothing none."""
+    both = (VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2))
+    mixed = [span("default", 0, 1), span("7", 1, 2)]
+    for told, version, expected in (
         (None, None, ()),
         (None, 6, one_span(6, 2)),
         ([span("default", 0, 2)], None, ()),
-        ([span("default", 0, 1), span("7", 1, 2)], None, ()),
-        ([span("default", 0, 1), span("7", 1, 2)], 6,
-         (VersionSpan(version=6, start=0, end=1), VersionSpan(version=7, start=1, end=2))),
+        (mixed, None, ()),
+        (mixed, 6, both),
         ([span("6", 0, 0), span("7", 0, 2), span("8", 2, 2)], 5, one_span(7, 2)),
-    ],
-)  # fmt: skip
-def test_labels_become_versions(told, version, expected):
-    """Those that are no numbers the caller's; weights that sampled nothing none."""
-    (sampled,) = parse_generate({"choices": [generated(weight_versions=told)]}, version=version)
-    assert sampled.version_spans == expected
-    assert sampled.is_verified
-    if told is None:
-        choice = {"token_ids": [7, 8], "finish_reason": "stop", "logprobs": None}
-        assert (
-            parse_completions({"choices": [choice]}, version=version)[0].version_spans == expected
-        )
+    ):
+        answer = {"choices": [generated(weight_versions=told)]}
+        (sampled,) = parse_generate(answer, version=version)
+        assert (sampled.version_spans, sampled.is_verified) == (expected, True), told
+    plain = {"choices": [{"token_ids": [7, 8], "finish_reason": "stop", "logprobs": None}]}
+    assert parse_completions(plain)[0].version_spans == ()
+    assert parse_completions(plain, version=6)[0].version_spans == one_span(6, 2)
+    # Weights that did not arrive are told apart, and an aborted completion says so.
+    lost = [span("7", 0, 1), span("unverified", 1, 2)]
+    (sampled,) = parse_generate(
+        {"choices": [generated(weight_versions=lost, finish_reason="abort")]}
+    )
+    assert (sampled.is_verified, sampled.finish_reason) == (False, "abort")
 
 
-def test_weights_that_did_not_arrive_are_told_apart():
-    told = [span("7", 0, 1), span("unverified", 1, 2)]
-    assert not parse_generate({"choices": [generated(weight_versions=told)]})[0].is_verified
-
-
-@pytest.mark.parametrize(
-    ("answer", "text", "kind"),
-    [
-        ([1], "the answer has no", "policy_bad_response"),
-        ({}, "the answer has no 'choices'", "policy_bad_response"),
-        ({"choices": []}, "the answer has no choices", "policy_bad_response"),
-        ({"choices": ["x"]}, "the answer has no", "policy_bad_response"),
-        ({"choices": [{"logprobs": None}]}, "'token_ids'.*0.10.2", "policy_bad_response"),
-        ({"choices": [generated(token_ids="x")]}, "token_ids and", "policy_bad_response"),
-        (
-            {"choices": [generated(weight_versions=[{"version": "1"}])]},
-            "the answer has no 'start'",
-            "policy_bad_response",
-        ),
-        (
-            {"choices": [generated(weight_versions=[span("1", 0, 3)])]},
-            "version spans of weight_versions end at 3: .* has to end at 2",
-            "policy_bad_response",
-        ),
-        (
-            {
-                "choices": [
-                    generated(logprobs={"content": [{"logprob": -1.0}, {"logprob": -9999.0}]})
-                ]
-            },
-            "token 1 of 2 was sampled without a finite log-probability",
-            "policy_no_logprobs",
-        ),
-    ],
-)
-def test_an_answer_that_cannot_be_used_names_what_is_missing(answer, text, kind):
-    with pytest.raises(PolicyError, match=f"(?s)^server 1: .*{text}") as caught:
-        parse_generate(answer, source="server 1")
-    assert caught.value.kind == kind
+def test_an_answer_that_cannot_be_used_names_what_is_missing(subtests):
+    infinite = {"content": [{"logprob": -1.0}, {"logprob": -9999.0}]}
+    bad, none = "policy_bad_response", "policy_no_logprobs"
+    for choices, text, kind in (
+        ([], "the answer has no choices", bad),
+        (["x"], "the answer has no", bad),
+        ([{"logprobs": None}], "'token_ids'.*0.10.2", bad),
+        ([generated(token_ids="x")], "token_ids and", bad),
+        ([generated(weight_versions=[{"version": "1"}])], "the answer has no 'start'", bad),
+        ([generated(weight_versions=[span("1", 0, 3)])], "weight_versions end at 3: .* at 2", bad),
+        ([generated(logprobs=infinite)], "token 1 of 2 was sampled without a finite log-pro", none),
+    ):
+        with subtests.test(text=text):
+            with pytest.raises(PolicyError, match=f"(?s)^server 1: .*{text}") as caught:
+                parse_generate({"choices": choices}, source="server 1")
+            assert caught.value.kind == kind
+    for answer, text in (([1], "the answer has no"), ({}, "the answer has no 'choices'")):
+        with pytest.raises(PolicyError, match=f"(?s)^server 1: .*{text}") as caught:
+            parse_generate(answer, source="server 1")
+        assert caught.value.kind == bad
 
 
 def test_the_likeliest_token_is_read_from_both_shapes():
@@ -231,23 +205,22 @@ def test_events_add_up_to_the_answer_that_they_are_parts_of() -> None:
     assert sampled.version_spans == one_span(4, 3)
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        None,
-        [],
-        {},
-        {"choices": [{"index": 0}]},
-        {"choices": [{"index": "x", "token_ids": [1], "logprobs": None}]},
-        {"choices": [{"index": 0, "token_ids": [1], "logprobs": None}]},
-        {"choices": [{"token_ids": [-1], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": ["a"], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [None]}}]},
-        {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]},
-    ],
-)
-def test_an_event_that_is_no_part_of_an_answer_changes_nothing(event: Any) -> None:
-    merger = EventMerger(source="it")
-    with pytest.raises(PolicyError, match="it: the answer has no"):
-        merger.add(event)
-    assert merger.choices == {}
+def test_an_event_that_is_no_part_of_an_answer_changes_nothing(subtests: pytest.Subtests) -> None:
+    def logprobs(*values: float | None) -> dict[str, Any]:
+        return {"logprobs": {"token_logprobs": list(values)}}
+
+    choices: tuple[Any, ...] = (
+        {"index": 0},
+        {"index": "x", "token_ids": [1], "logprobs": None},
+        {"index": 0, "token_ids": [1], "logprobs": None},
+        {"token_ids": [-1], **logprobs(-1.0)},
+        {"token_ids": ["a"], **logprobs(-1.0)},
+        {"token_ids": [1], **logprobs(None)},
+        {"token_ids": [1, 2], **logprobs(-1.0)},
+    )
+    for event in (None, [], {}, *({"choices": [choice]} for choice in choices)):
+        with subtests.test(event=event):
+            merger = EventMerger(source="it")
+            with pytest.raises(PolicyError, match="it: the answer has no"):
+                merger.add(event)
+            assert merger.choices == {}

@@ -23,9 +23,7 @@ from katgym.vllm_server.weight_delta import (
     write_delta,
 )
 
-_ON_DISK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+_ON_DISK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def safetensors(numbers, dtype="BF16"):
@@ -82,13 +80,16 @@ def files(tmp_path):
     return base, result, delta, tmp_path / "made"
 
 
-@pytest.mark.parametrize("wrong", [b"", bytes(256 * 40), bytes(range(256)) * 41])
-def test_another_base_is_refused_and_nothing_is_left(files, wrong):
-    base, _, delta, made = files
-    base.write_bytes(wrong)
-    with pytest.raises(DeltaError, match=r"(not the file that the delta starts from|no whole del)"):
-        apply_delta(base, delta, made)
-    assert sorted(path.name for path in made.parent.iterdir()) == ["base", "delta", "result"]
+def test_another_base_is_refused_and_nothing_is_left(files):
+    base, result, delta, made = files
+    for wrong in (b"", bytes(256 * 40), bytes(range(256)) * 41):
+        base.write_bytes(wrong)
+        with pytest.raises(DeltaError, match=r"(not the file that the delta starts from|no whole)"):
+            apply_delta(base, delta, made)
+        found = sorted(path.name for path in made.parent.iterdir())
+        assert found == ["base", "delta", "result"]
+    with pytest.raises(UsageError, match=r"base' has 10496 bytes"):
+        write_delta(base, result, delta)
 
 
 @_ON_DISK
@@ -109,18 +110,11 @@ def test_a_flipped_bit_gives_the_right_file_or_none(files, place, bit):
         delta.write_bytes(whole)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.99])
-def test_half_a_delta_is_refused(files, share):
+def test_a_part_of_a_delta_is_refused(files):
     base, _, delta, made = files
     whole = delta.read_bytes()
-    delta.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(DeltaError, match="send the whole file"):
-        apply_delta(base, delta, made)
-    assert not made.exists()
-
-
-def test_files_of_two_sizes_have_no_delta(files):
-    base, result, delta, _ = files
-    base.write_bytes(b"short")
-    with pytest.raises(UsageError, match="base' has 5 bytes"):
-        write_delta(base, result, delta)
+    for share in (0.0, 0.05, 0.5, 0.99):
+        delta.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(DeltaError, match="send the whole file"):
+            apply_delta(base, delta, made)
+        assert not made.exists()

@@ -5,7 +5,7 @@
 One start runs every case, since starting torch costs seconds, so that this is one script of more
 than 400 lines; WORD: of the names of cases, in place
 of all. Writes FOLDER/found.json: relative errors by case, or what was raised. Not here: the bounds
-(`test_ranks_against_one.py`).
+(`test_train_ranks.py`).
 """
 
 from __future__ import annotations

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
+from rl_play import metrics as metrics
 from waiting import wait_until
 
 TIMES = ("time/", "rate/", "memory/", "rollout/model_share")
@@ -75,11 +74,6 @@ def wait_for_checkpoints(run: subprocess.Popen[str], out: Path, num: int = 2) ->
         return len(list((out / "checkpoints").glob("step-*"))) >= num
 
     wait_until(has_them, "checkpoints")
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

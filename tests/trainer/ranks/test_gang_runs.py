@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from held_run import hold, let_go
-from started_ranks import assert_equal, metrics, start, wait_for_checkpoints
+from rl_play import wait_for_steps
+from started_ranks import assert_equal, start, wait_for_checkpoints
 from test_train_ranks import write_config
 from waiting import wait_until
 
@@ -29,16 +30,6 @@ def start_gang(kind: str, config: Path, out: Path, *more: str) -> subprocess.Pop
         [sys.executable, "-m", "katgym", "train", kind, str(config), "--out", str(out), *more],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-
-
-def wait_for_steps(run: subprocess.Popen[str], out: Path, num: int) -> None:
-    """Return once a run has taken so many."""
-
-    def has_taken() -> bool:
-        assert run.poll() is None, run.communicate()[1]
-        return (out / "metrics.jsonl").exists() and len(metrics(out)) >= num
-
-    wait_until(has_taken, f"{num} steps")
 
 
 def ranks_of(out: Path, restarts: int, run: subprocess.Popen[str]) -> list[dict[str, Any]]:
@@ -82,11 +73,11 @@ def test_after_a_killed_rank_and_a_killed_node_a_run_is_bit_for_bit_that_of_torc
     text = ON_CPUS.replace("local", cluster.address)
     config.write_text(f"{config.read_text()}{text}cpus_per_rank = 2\n{hold(tmp_path, 7, 17)}")
     run = start_gang("sft", config, out, "--json")
-    wait_for_steps(run, out, 7)
+    wait_for_steps(out, 7, run)
     os.kill(ranks_of(out, 0, run)[1]["pid"], signal.SIGKILL)
     moved = ranks_of(out, 1, run)
     let_go(tmp_path, 7)
-    wait_for_steps(run, out, 17)
+    wait_for_steps(out, 17, run)
     (node,) = [n for n in cluster.worker_nodes if n.node_id.startswith(moved[0]["node"])]
     cluster.remove_node(node, allow_graceful=False)
     let_go(tmp_path, 17)

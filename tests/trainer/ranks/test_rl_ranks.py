@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from hf_server import HfServer
-from rl_play import config_text, register_env, save_model
+from rl_play import config_text, metrics, register_env, save_model
 from started_ranks import (
     assert_close,
     assert_equal,
-    metrics,
     rank_pids,
     start,
     start_each,

@@ -1,4 +1,4 @@
-"""`torchrun -m katgym train sft` trains as one process does, is killed, goes on on other ranks."""
+"""What ranks compute beside one process; `torchrun -m katgym train sft` killed and gone on with."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 from byte_tokenizer import byte_tokenizer
+from rl_play import metrics
 from started_ranks import (
     ON_RANKS,
     assert_close,
-    metrics,
     start,
     start_each,
     wait_for_checkpoints,
@@ -23,8 +23,10 @@ from tiny_qwen import tiny_qwen
 
 from katgym.cli.main import main
 from katgym.errors import UsageError
+from katgym_trainer import LOSSES
 from katgym_trainer.runs.pipeline_run import pipeline_run
 
+CASES = Path(__file__).parent / "rank_cases.py"
 CONFIG = """
 [model]
 path = "{model}"
@@ -57,6 +59,29 @@ def write_config(folder: Path) -> Path:
     config = folder / "tiny.toml"
     config.write_text(CONFIG.format(model=folder / "model", steps=8))
     return config
+
+
+@pytest.mark.slow  # 2 minutes: six Pythons with torch and transformers
+def test_two_and_then_four_ranks_compute_what_one_process_does(tmp_path: Path) -> None:
+    for num_ranks in (2, 4):  # four read the checkpoints of two
+        command = [*ON_RANKS, str(num_ranks), str(CASES), str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        assert done.returncode == 0, done.stderr[-4000:]
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert len(found) == 2 * len(LOSSES) + 44
+        halves = [found.pop(name) for name in list(found) if "halves" in name]
+        assert {name: error for name, error in found.items() if not isinstance(error, float)} == {}
+        assert {name: error for name, error in found.items() if error > 5e-6} == {}
+        # bfloat16 rounds other sums, as it does between two budgets of one process.
+        assert max(halves) < 0.06
+
+
+@pytest.mark.slow  # 40 s: more than ranks wait for one that hangs
+def test_a_late_rank_is_waited_for_longer_than_one_that_hangs() -> None:
+    runs = start_each(2, "late_rank.py", "33")
+    told = [run.communicate(timeout=600) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], told
+    assert [out for out, _ in told] == ["[0, 1]\n", "[0, 1]\n"]
 
 
 @pytest.mark.slow

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from byte_tokenizer import byte_tokenizer
 from tiny_qwen import tiny_qwen
+from waiting import HANG_S, wait_until
 
 import katgym
 from katgym.plugins.registry import register
@@ -80,3 +85,33 @@ def config_text(model: Path, *, steps: int = 6, **more: Any) -> str:
     """Return the text of a run's file."""
     told: Mapping[str, Any] = {"env": ENV_ID, "rollouts": "", "train": "", "more": "", **more}
     return CONFIG.format(model=model, steps=steps, **told)
+
+
+def start_run(config: Path, run: Path, *more: str, **variables: str) -> subprocess.Popen[str]:
+    """Start `katgym train rl` in a process of its own; variables: of its environment, also."""
+    script = Path(__file__).parents[1] / "ranks" / "rl_process.py"
+    path = os.pathsep.join([str(config.parent), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, str(script), "train", "rl", str(config), "--out", str(run), *more],
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines that a run has written so far, as a whole."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def wait_for_steps(
+    run: Path, num: int, process: subprocess.Popen[str], *, limit_s: float = HANG_S
+) -> None:
+    """Return once a run has taken so many steps."""
+
+    def are_there() -> bool:
+        assert process.poll() is None, process.communicate()
+        return len(metrics(run)) >= num
+
+    wait_until(are_there, f"{num} steps", limit_s=limit_s)

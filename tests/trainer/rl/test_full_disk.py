@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rl_play import LowEnv, config_text, save_model
+from rl_play import LowEnv, config_text, metrics
 from small_disk import fill, small_disk
 
 from katgym.cli.main import main
@@ -35,17 +34,16 @@ def register_filling(first_of_step: int, fill_disk: Callable[[], Any]) -> None:
 
 
 def learned(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     names = ("step", "rollout/reward", "rollout/completion_tokens", "train/loss")
-    return [{name: pytest.approx(line[name], abs=1e-4) for name in names} for line in lines]
+    return [{name: pytest.approx(line[name], abs=1e-4) for name in names} for line in metrics(run)]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def told(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a configuration, `rl.toml`, and an undisturbed run of it, `whole`."""
     folder = tmp_path_factory.mktemp("told")
     config = folder / "rl.toml"
-    config.write_text(config_text(save_model(folder / "model"), steps=NUM_STEPS, env=ENV_ID))
+    config.write_text(config_text(model, steps=NUM_STEPS, env=ENV_ID))
     register_filling(NUM_STEPS + 1, lambda: None)
     assert main(["train", "rl", str(config), "--out", str(folder / "whole")]) == 0
     return folder

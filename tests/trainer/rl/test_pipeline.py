@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rl_play import ENV_ID, register_env, save_model
+from rl_play import ENV_ID, register_env
 
 from katgym.cli.main import main
 from katgym.errors import UsageError
@@ -47,11 +47,6 @@ learning_rate = 1e-3
 @pytest.fixture(autouse=True)
 def _env() -> None:
     register_env()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def test_stages_are_named_and_get_the_model_of_the_one_before() -> None:

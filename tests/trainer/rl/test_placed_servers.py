@@ -21,7 +21,6 @@ import httpx
 import pytest
 from hf_server import HfServer
 from hf_server_process import python_for
-from rl_play import save_model
 from waiting import wait_until_async
 
 from katgym.cluster.cluster_config import ClusterConfig
@@ -37,11 +36,6 @@ from katgym_trainer.trainer import Trainer
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
 
 MEMORY = 80_000_000
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 class Nodes:

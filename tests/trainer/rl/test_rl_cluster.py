@@ -13,13 +13,12 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from held_run import hold, let_go
 from hf_server import HfServer
 from hf_server_process import python_for
-from rl_play import config_text, save_model
+from rl_play import config_text, metrics, wait_for_steps
 from waiting import wait_until
 
 from katgym.cli.main import main
@@ -34,11 +33,6 @@ import pluggy
 def katgym_register_envs(register):
     register("rlworkers/Low-v0", "rl_play:LowEnv", description="Digits.")
 """
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def write(
@@ -100,20 +94,6 @@ def servers(model: Path) -> list[int]:
     return found
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    path = run / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def wait_for_steps(run: Path, num: int, process: subprocess.Popen[str]) -> None:
-    def are_there() -> bool:
-        assert process.poll() is None, process.communicate()
-        return len(lines(run)) >= num
-
-    wait_until(are_there, f"{num} steps", limit_s=LIMIT_S)
-
-
 def check_kept(run: Path, *, steps: int) -> None:
     """Every step trained on whole groups, and no group was trained on twice."""
     with RolloutStore.open(run / "rollouts", create=False) as store:
@@ -138,7 +118,7 @@ def test_workers_play_what_is_trained_on_with_the_newest_weights(
         output, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, output
     assert "placing rollout workers" in output
-    found = lines(tmp_path / "run")
+    found = metrics(tmp_path / "run")
     assert len(found) == 3
     assert max(line["rollout/max_staleness"] for line in found) <= staleness
     assert all(line["rollout/num_invalid"] == 0 for line in found)
@@ -170,21 +150,21 @@ def test_killed_workers_and_a_killed_run_train_on_nothing_twice(
         # 1. Workers are killed in the middle of the run, one after another.
         killed: set[int] = set()
         for step in (1, 2):
-            wait_for_steps(run, step, process)
+            wait_for_steps(run, step, process, limit_s=LIMIT_S)
             others = wait_until(lambda: set(workers(tmp_path)) - killed, "another worker")
             pid = min(others)
             killed.add(pid)
             os.kill(pid, signal.SIGKILL)
             let_go(tmp_path, step)
         # 2. The run is killed, and goes on where it was.
-        wait_for_steps(run, 3, process)
+        wait_for_steps(run, 3, process, limit_s=LIMIT_S)
         process.kill()
         process.communicate()
         let_go(tmp_path, 3)
         process = start(config)
         output, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, output
-    assert [line["step"] for line in lines(run)] == list(range(1, 6))
+    assert [line["step"] for line in metrics(run)] == list(range(1, 6))
     check_kept(run, steps=5)
 
 
@@ -204,7 +184,7 @@ def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
     text = text.replace("rollout_workers = 2", "rollout_workers = 1")
     config.write_text(text + hold(tmp_path, 1))
     process = start(config)
-    wait_for_steps(run, 1, process)
+    wait_for_steps(run, 1, process, limit_s=LIMIT_S)
     killed = servers(model)
     for pid in killed:
         with contextlib.suppress(ProcessLookupError):  # it ends with the one before it
@@ -213,12 +193,12 @@ def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
     output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
     assert len(killed) == 2
-    assert lines(run)[-1]["sync/num_restarts"] == 2
+    assert metrics(run)[-1]["sync/num_restarts"] == 2
     assert main(["cluster", "status", str(run)]) == 0
     shown = capsys.readouterr().out
     assert " on here " in shown and "(node " in shown
-    assert all(line["rollout/num_invalid"] == 0 for line in lines(run))
-    assert max(line["rollout/max_staleness"] for line in lines(run)) <= 1
+    assert all(line["rollout/num_invalid"] == 0 for line in metrics(run))
+    assert max(line["rollout/max_staleness"] for line in metrics(run)) <= 1
     check_kept(run, steps=4)
 
 
@@ -276,7 +256,7 @@ def test_a_server_on_the_trainers_devices_sleeps_while_a_gang_of_ranks_trains(
     process = start(config)
     output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
-    found = lines(tmp_path / "run")
+    found = metrics(tmp_path / "run")
     assert [line["time/asleep_s"] > 0 for line in found] == [True, True]
     assert all(line["sync/difference"] <= 1e-4 for line in found)
     assert all(line["rollout/num_invalid"] == 0 for line in found)

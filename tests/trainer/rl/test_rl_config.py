@@ -1,4 +1,7 @@
-"""The file of `katgym train rl`: what it may say, and what is wrong in it."""
+"""The file of `katgym train rl`: what it may say, what is wrong in it; the files that come with it.
+
+Not here: stages (`test_pipeline.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from typing import Any
 
 import pytest
 
+from katgym.config.toml_files import read_toml
 from katgym.errors import UsageError
 from katgym.vllm_server.config import server_command
 from katgym_trainer.advantages.reward_shaping import RewardShaping
 from katgym_trainer.config.frozen_models import ReferenceConfig, TeacherConfig
+from katgym_trainer.config.pipeline_config import PipelineConfig
+from katgym_trainer.config.presets import PRESETS
 from katgym_trainer.config.rl_config import RlConfig, StaleGroups, SyncKind, TaskChoice
 from katgym_trainer.config.server_config import ServerConfig, ServerTag, sharing_devices
+from katgym_trainer.config.train_run_config import TrainKind, TrainRunConfig
 from katgym_trainer.rl.servers.load_balancing import Signal
 from katgym_trainer.rl.servers.server_role import ServerRole, server_config
 from katgym_trainer.rollouts.turn_errors import TurnError
@@ -117,84 +124,152 @@ def test_what_may_change_in_a_continued_run_is_not_its_identity() -> None:
         assert parse(more).identity() != parse().identity()
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ("[rollout]\n", r"unknown section of rl.toml 'rollout'. Did you mean 'rollouts'"),
-        ("[rollouts]\ngroup_sise = 4", r"key of rl.toml \[rollouts\] 'group_sise'. Did you mean"),
-        ("[train]\nlearning_rat = 1", r"key of rl.toml \[train\] 'learning_rat'. Did you mean"),
-        ("[train]\ntemperature = 1.0", r"key of rl.toml \[train\] 'temperature'"),
-        ("[train]\nalgorithm = 'grpoo'", r"\[train\]: unknown algorithm 'grpoo'. Did you mean"),
-        ("[train]\nalgorithm = 'sft'", r"'sft' makes no advantages of rewards; .* train sft"),
-        ("[train]\nmomentum = 0.5", r"momentum=0.5 changes nothing; it needs optimizer='muon'"),
-        ("[rollouts]\ngroup_size = 1", r"group_size is an int >= 2, got 1"),
-        ("[rollouts]\ngroup_size = 'a'", r"\[rollouts\] group_size: Expected `int`, got `str`"),
-        ("[rollouts]\nstale = 'drop'", r"stale = 'drop' changes nothing with max_staleness = 0"),
-        ("[rollouts]\nstale = 'dorp'", r"\[rollouts\] stale 'dorp'. Did you mean 'drop'"),
-        ("[rollouts]\nchoice = 'uniform'\nfloor = 0.1", r"change nothing with choice = 'uniform'"),
-        ("[rollouts]\nmax_offered = 3", r"max_offered is 0 or at least num_groups \(8\), got 3"),
-        ("[policy]\nuri = 'openai:http://x#y'", r"weights get to no other policy"),
-        ("[policy]\nsync = 'lora'", r"sync = 'lora' changes nothing without a uri"),
-        (
-            "[policy]\nuri = 'vllm:http://x#y'\nsync = 'lora'",
-            r"\[policy\] sync = 'lora' needs lora_rank >= 1, got 0",
-        ),
-        ("[policy]\nserver_python = 'x'", r"of a server that the run starts: uri = 'vllm'"),
-        (
-            "[policy]\nuri = 'vllm'\nserver_args = ['--enable-return-routed-experts']\n"
-            "[train]\nshould_compile = true",
-            r"should_compile: compiled layers do not replay the experts that servers tell",
-        ),
-        ("[policy]\nuri = 'vllm:host#n'", r"\[policy\]: url is URL#NAME, .* got 'host#n'"),
-        ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
-        ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),
-        ("[evaluate]\nattempts = 0", r"attempts is an int >= 1, got 0"),
-        ("[[envs]]\nid = 'katgym/Arithmetic-v1'", r"'katgym/Arithmetic-v1' is there twice"),
-        ("[[envs]]\nweight = 1.0", r"\[\[envs\]\] 1 has no 'id'"),
-        ("[[envs]]\nid = 'a/B-v0'\nweight = -1.0", r"weight is a number > 0, got -1.0"),
-        ("[train]\nloss = {kl_coef = 0.1}", r"add a section \[reference\] .* or train adapters"),
-        (
-            "[reference]\npath = 'm'",
-            r"\[reference\] changes nothing without .* loss.kl_coef",
-        ),
-        ("[[teachers]]\nweight = 1.0", r"\[\[teachers\]\] 0 has no 'path'"),
-        ("[[teachers]]\npath = 't'\nweight = 0.0", r"weight is a number > 0, got 0.0"),
-        (
-            "[[teachers]]\npath = 't'\nenvs = ['katgym/Arithmetic-v2']",
-            r"unknown env of \[\[teachers\]\] 0 'katgym/Arithmetic-v2'. Did you mean",
-        ),
-        ("[[teachers]]\npath = 't'\n[[teachers]]\npath = 'u'", r"two teachers name no envs; one"),
-        (
-            "[[teachers]]\npath = 't'\nenvs = ['katgym/Arithmetic-v1', 'katgym/Arithmetic-v1']",
-            r"env 'katgym/Arithmetic-v1' has two teachers; leave it out of one",
-        ),
-        (
-            "[[teachers]]\npath = 't'\nreward_weight = 0\n[rollouts]\nmax_offered = 9",
-            r"reward_weight = 0 looks at no reward, and \[rollouts\] max_offered refuses groups",
-        ),
-        (
-            "[[teachers]]\npath = 't'\n[train]\nalgorithm = 'gspo'",
-            r"\[train\]: teachers give each token an advantage of its own, which loss 'gspo'",
-        ),
-        ("[rewards]\noverlong_factor = 0.5", r"changes nothing without overlong_buffer_tokens"),
-        ("[rewards]\noverlong_buffer_tokens = 9", r"max_episode_tokens, which is None"),
-        (
-            "[rewards]\noverlong_buffer_tokens = 9\n[rollouts]\nmax_episode_tokens = 8",
-            r"overlong_buffer_tokens = 9 are the last of .* max_episode_tokens, which is 8",
-        ),
-        ("[rewards]\ntruncated = 'nul'", r"\[rewards\] truncated 'nul'"),
-        ("[rewards]\nloss_masks = ['lop']", r"\[rewards\] loss_masks 'lop'. Did you mean 'loop'"),
-        (
-            "[rewards]\nloss_masks = ['loop']\nadvantage_masks = ['loop']",
-            r"'loop' is in loss_masks and in advantage_masks",
-        ),
-        ("[policy]\nmax_context_tokens = 9000", r"is more than \[train\] max_tokens \(8192\)"),
-        ("[[envs]]\nid = 'a/B-v0'\nadvance_at = 0.5", r"advance_at changes nothing for 'a/B-v0'"),
-    ],
-)
-def test_what_is_wrong_is_named_with_its_section(more: str, text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        parse(more)
+TEACHER = "[[teachers]]\npath = 't'\n"
+OVERLONG = "[rewards]\noverlong_buffer_tokens = 9\n"
+VLLM = "[policy]\nuri = 'vllm'\n"
+SERVER = VLLM + "[[policy.servers]]\n"
+THERE = SERVER + "url = 'http://h:1#n'\n"
+WRONG = [
+    ("[rollout]\n", r"unknown section of rl.toml 'rollout'. Did you mean 'rollouts'"),
+    ("[rollouts]\ngroup_sise = 4", r"key of rl.toml \[rollouts\] 'group_sise'. Did you mean"),
+    ("[train]\nlearning_rat = 1", r"key of rl.toml \[train\] 'learning_rat'. Did you mean"),
+    ("[train]\ntemperature = 1.0", r"key of rl.toml \[train\] 'temperature'"),
+    ("[train]\nalgorithm = 'grpoo'", r"\[train\]: unknown algorithm 'grpoo'. Did you mean"),
+    ("[train]\nalgorithm = 'sft'", r"'sft' makes no advantages of rewards; .* train sft"),
+    ("[train]\nmomentum = 0.5", r"momentum=0.5 changes nothing; it needs optimizer='muon'"),
+    ("[train]\nloss = {kl_coef = 0.1}", r"add a section \[reference\] .* or train adapters"),
+    ("[reference]\npath = 'm'", r"\[reference\] changes nothing without .* loss.kl_coef"),
+    ("[rollouts]\ngroup_size = 1", r"group_size is an int >= 2, got 1"),
+    ("[rollouts]\ngroup_size = 'a'", r"\[rollouts\] group_size: Expected `int`, got `str`"),
+    ("[rollouts]\nstale = 'drop'", r"stale = 'drop' changes nothing with max_staleness = 0"),
+    ("[rollouts]\nstale = 'dorp'", r"\[rollouts\] stale 'dorp'. Did you mean 'drop'"),
+    ("[rollouts]\nchoice = 'uniform'\nfloor = 0.1", r"change nothing with choice = 'uniform'"),
+    ("[rollouts]\nmax_offered = 3", r"max_offered is 0 or at least num_groups \(8\), got 3"),
+    ("[policy]\nuri = 'openai:http://x#y'", r"weights get to no other policy"),
+    ("[policy]\nsync = 'lora'", r"sync = 'lora' changes nothing without a uri"),
+    (
+        "[policy]\nuri = 'vllm:http://x#y'\nsync = 'lora'",
+        r"\[policy\] sync = 'lora' needs lora_rank >= 1, got 0",
+    ),
+    ("[policy]\nserver_python = 'x'", r"of a server that the run starts: uri = 'vllm'"),
+    (
+        VLLM + "server_args = ['--enable-return-routed-experts']\n[train]\nshould_compile = true",
+        r"should_compile: compiled layers do not replay the experts",
+    ),
+    ("[policy]\nuri = 'vllm:host#n'", r"\[policy\]: url is URL#NAME, .* got 'host#n'"),
+    ("[policy]\nmax_tokens = 5000", r"leaves no room for a prompt in max_context_tokens"),
+    ("[policy]\nmax_context_tokens = 9000", r"is more than \[train\] max_tokens \(8192\)"),
+    ("[policy]\ntemperature = 0.0", r"temperature is a number > 0, got 0.0"),
+    ("[evaluate]\nattempts = 0", r"attempts is an int >= 1, got 0"),
+    ("[[envs]]\nid = 'katgym/Arithmetic-v1'", r"'katgym/Arithmetic-v1' is there twice"),
+    ("[[envs]]\nweight = 1.0", r"\[\[envs\]\] 1 has no 'id'"),
+    ("[[envs]]\nid = 'a/B-v0'\nweight = -1.0", r"weight is a number > 0, got -1.0"),
+    ("[[envs]]\nid = 'a/B-v0'\nadvance_at = 0.5", r"advance_at changes nothing for 'a/B-v0'"),
+    ("[[teachers]]\nweight = 1.0", r"\[\[teachers\]\] 0 has no 'path'"),
+    (TEACHER + "weight = 0.0", r"weight is a number > 0, got 0.0"),
+    (
+        TEACHER + "envs = ['katgym/Arithmetic-v2']",
+        r"unknown env of \[\[teachers\]\] 0 'katgym/Arithmetic-v2'. Did you mean",
+    ),
+    (TEACHER + TEACHER.replace("'t'", "'u'"), r"two teachers name no envs; one"),
+    (
+        TEACHER + "envs = ['katgym/Arithmetic-v1', 'katgym/Arithmetic-v1']",
+        r"env 'katgym/Arithmetic-v1' has two teachers; leave it out of one",
+    ),
+    (
+        TEACHER + "reward_weight = 0\n[rollouts]\nmax_offered = 9",
+        r"reward_weight = 0 looks at no reward, and \[rollouts\] max_offered refuses groups",
+    ),
+    (TEACHER + "[train]\nalgorithm = 'gspo'", r"\[train\]: teachers give .* which loss 'gspo'"),
+    ("[rewards]\noverlong_factor = 0.5", r"changes nothing without overlong_buffer_tokens"),
+    (OVERLONG, r"max_episode_tokens, which is None"),
+    (
+        OVERLONG + "[rollouts]\nmax_episode_tokens = 8",
+        r"overlong_buffer_tokens = 9 are the last of .* max_episode_tokens, which is 8",
+    ),
+    ("[rewards]\ntruncated = 'nul'", r"\[rewards\] truncated 'nul'"),
+    ("[rewards]\nloss_masks = ['lop']", r"\[rewards\] loss_masks 'lop'. Did you mean 'loop'"),
+    (
+        "[rewards]\nloss_masks = ['loop']\nadvantage_masks = ['loop']",
+        r"'loop' is in loss_masks and in advantage_masks",
+    ),
+]
+WRONG_SERVERS = [
+    (VLLM + "servers = 2", r"\[policy\] servers: Expected `array`, got `int`"),
+    (VLLM + "servers = [2]", r"servers.0 is a table of keys and values, got 2"),
+    (SERVER + "tags = ['trian']", r"servers.0 tags 'trian'. Did you mean 'train'"),
+    (SERVER + "tags = ['train']", r"servers.0: tags = \['train'\] has no 'rollout'"),
+    (SERVER + "tags = []", r"tags = \[\] has no 'rollout'"),
+    (SERVER + "tags = ['rollout', 'rollout']", r"tag 'rollout' is there twice"),
+    (SERVER + "tags = 'rollout'", r"servers.0 tags"),
+    (SERVER + "gpus = 1\ntags = ['rolout']", r"tags.*'rolout'"),
+    (SERVER + "device = '0'", r"key of rl.toml \[policy\] servers.0 'device'. Did you mean"),
+    (SERVER + "devices = 0", r"servers.0 devices: Expected `str`, got `int`"),
+    (SERVER + "max_concurrency = -1", r"servers.0.*max_concurrency"),
+    (SERVER + "count = 0", r"servers.0.*count is an int >= 1, got 0"),
+    (SERVER + "count = 3", r"count = 3 is of servers that Ray places: say gpus, of each"),
+    (SERVER + "gpus = -1", r"servers.0.*gpus is an int >= 0.*, got -1"),
+    (SERVER + "gpus = 1.5", r"servers.0 gpus: Expected .*, got 1.5"),
+    (SERVER + "gpus = 1", r"gpus = 1 is of a server that Ray places: add a section \[cluster\]"),
+    (SERVER + "gpus = 1\ndevices = '0'", r"Ray chooses the devices of a server that it places"),
+    (SERVER + "gpus = 1\ntags = ['rollout', 'train']", r"gpus = 1 and the tag 'train'"),
+    (SERVER + "gpus = 1\n[cluster]\npatience_s = 0.0", r"patience_s is > 0, got 0.0"),
+    (SERVER + "[cluster]", r"without \[\[policy.servers\]\] that have gpus: leave it out"),
+    (
+        VLLM + "sync = 'ipc'\n[[policy.servers]]\ngpus = 1\n[cluster]",
+        r"sync = 'ipc' hands over memory of the trainer's own GPUs",
+    ),
+    (SERVER + "url = 'http://h:1'", r"url is URL#NAME, as in .* got 'http://h:1'"),
+    (SERVER + "url = 'h:1#n'", r"url is URL#NAME"),
+    (THERE + "gpus = 1", r"gpus = 1 .*; there is one at http://h:1#n"),
+    (THERE + "devices = '1'", r"devices = '1' is of a server .*; the one at http://h:1#n has"),
+    (THERE + "max_concurrency = 9", r"give that of http://h:1#n .*: ...\?max_concurrency=9"),
+    (
+        THERE + "[[policy.servers]]\nurl = 'http://h:1/v1#m'",
+        r"url 'http://h:1' is there twice",
+    ),
+    (
+        THERE.replace("'vllm'\n", "'vllm'\nserver_args = ['-v']\n"),
+        r"server_args and server_python are of a server that the run starts",
+    ),
+    (
+        "[[policy.servers]]\ndevices = '0'",
+        r"servers are those of uri = 'vllm', and there is no",
+    ),
+    (
+        "[policy]\nuri = 'vllm:http://h:1#n'\n[[policy.servers]]\ndevices = '0'",
+        r"got 'vllm:http://h:1#n': give that one a section with url = 'http://h:1#n'",
+    ),
+    (
+        VLLM + "gateway = 'http://g:2'\n[[policy.servers]]\ndevices = '0'",
+        r"gateway = 'http://g:2' stands in front of a server.*with url for each",
+    ),
+    (
+        "[policy]\ngateway = 'http://g:2'\n[rollouts]\nstore = 's'",
+        r"gateway = 'http://g:2' stands in front of a server",
+    ),
+    (
+        "[policy]\nuri = 'vllm:http://h:1#n'\ngateway = 'http://g:2'",
+        r"gateway changes nothing without \[rollouts\] store",
+    ),
+    (
+        "[policy]\nuri = 'vllm:http://h:1#n'\ngateway = 'g:2'\n[rollouts]\nstore = 's'",
+        r"'g:2' is no URL",
+    ),
+]
+INCOMPLETE = [
+    ("[[envs]]\nid = 'a/B-v0'", r"rl.toml has no section \[model\]"),
+    ("[model]\npath = 'm'", r"rl.toml has no section \[\[envs\]\]"),
+    ("[model]\npath = 'm'\n[envs]\nid = 'a/B-v0'", r"is a list of tables, each begun by"),
+    (f"policy = 3\n{LEAST}", r"rl.toml \[policy\] is a table of keys and values, got"),
+]
+
+
+def test_what_is_wrong_is_named_with_its_section(subtests: pytest.Subtests) -> None:
+    files = [(LEAST + more, text) for more, text in (*WRONG, *WRONG_SERVERS)]
+    for file, text in (*files, *INCOMPLETE):
+        with subtests.test(file), pytest.raises(UsageError, match=text):
+            parse(least=file)
 
 
 def test_servers_stand_where_their_tags_say() -> None:
@@ -215,87 +290,9 @@ def test_servers_stand_where_their_tags_say() -> None:
     assert config.identity() == parse("[policy]\nuri = 'vllm'").identity()
 
 
-SERVERS = "[policy]\nuri = 'vllm'\n[[policy.servers]]\n"
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (SERVERS + "tags = ['trian']", r"servers.0 tags 'trian'. Did you mean 'train'"),
-        (SERVERS + "device = '0'", r"key of rl.toml \[policy\] servers.0 'device'. Did you mean"),
-        (SERVERS + "tags = ['train']", r"servers.0: tags = \['train'\] has no 'rollout'"),
-        (SERVERS + "tags = []", r"tags = \[\] has no 'rollout'"),
-        (SERVERS + "tags = ['rollout', 'rollout']", r"tag 'rollout' is there twice"),
-        (SERVERS + "tags = 'rollout'", r"servers.0 tags"),
-        (SERVERS + "devices = 0", r"servers.0 devices: Expected `str`, got `int`"),
-        (SERVERS + "url = 'http://h:1'", r"url is URL#NAME, as in .* got 'http://h:1'"),
-        (SERVERS + "url = 'h:1#n'", r"url is URL#NAME"),
-        (
-            SERVERS + "url = 'http://h:1#n'\ndevices = '1'",
-            r"devices = '1' is of a server that the run starts; the one at http://h:1#n has",
-        ),
-        (SERVERS + "max_concurrency = -1", r"servers.0.*max_concurrency"),
-        (SERVERS + "count = 0", r"servers.0.*count is an int >= 1, got 0"),
-        (SERVERS + "gpus = -1", r"servers.0.*gpus is an int >= 0.*, got -1"),
-        (SERVERS + "gpus = 1.5", r"servers.0 gpus: Expected .*, got 1.5"),
-        (SERVERS + "gpus = 1\ntags = ['rolout']", r"tags.*'rolout'"),
-        (
-            SERVERS + "gpus = 1",
-            r"gpus = 1 is of a server that Ray places: add a section \[cluster\]",
-        ),
-        (SERVERS + "count = 3", r"count = 3 is of servers that Ray places: say gpus, of each"),
-        (SERVERS + "gpus = 1\nurl = 'http://h:1#n'", r"gpus = 1 .*; there is one at http://h:1#n"),
-        (
-            SERVERS + "gpus = 1\ndevices = '0'",
-            r"Ray chooses the devices of a server that it places",
-        ),
-        (SERVERS + "gpus = 1\ntags = ['rollout', 'train']", r"gpus = 1 and the tag 'train'"),
-        (
-            "[policy]\nuri = 'vllm'\nsync = 'ipc'\n[[policy.servers]]\ngpus = 1\n[cluster]",
-            r"sync = 'ipc' hands over memory of the trainer's own GPUs",
-        ),
-        (SERVERS + "[cluster]", r"without \[\[policy.servers\]\] that have gpus: leave it out"),
-        (SERVERS + "gpus = 1\n[cluster]\npatience_s = 0.0", r"patience_s is > 0, got 0.0"),
-        (
-            SERVERS + "url = 'http://h:1#n'\nmax_concurrency = 9",
-            r"give that of http://h:1#n as an option: ...\?max_concurrency=9",
-        ),
-        (
-            SERVERS + "url = 'http://h:1#n'\n[[policy.servers]]\nurl = 'http://h:1/v1#m'",
-            r"url 'http://h:1' is there twice",
-        ),
-        (
-            "[[policy.servers]]\ndevices = '0'",
-            r"servers are those of uri = 'vllm', and there is no",
-        ),
-        (
-            "[policy]\nuri = 'vllm:http://h:1#n'\n[[policy.servers]]\ndevices = '0'",
-            r"got 'vllm:http://h:1#n': give that one a section with url = 'http://h:1#n'",
-        ),
-        (
-            "[policy]\nuri = 'vllm'\ngateway = 'http://g:2'\n[[policy.servers]]\ndevices = '0'",
-            r"gateway = 'http://g:2' stands in front of a server.*with url for each",
-        ),
-        (
-            "[policy]\nuri = 'vllm'\nserver_args = ['-v']\n"
-            "[[policy.servers]]\nurl = 'http://h:1#n'",
-            r"server_args and server_python are of a server that the run starts",
-        ),
-        ("[policy]\nuri = 'vllm'\nservers = 2", r"\[policy\] servers: Expected `array`, got `int`"),
-        (
-            "[policy]\nuri = 'vllm'\nservers = [2]",
-            r"servers.0 is a table of keys and values, got 2",
-        ),
-    ],
-)
-def test_what_is_wrong_with_servers_is_named(more: str, text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        parse(more)
-
-
 def test_a_section_with_a_count_is_so_many_servers_each_with_its_gpus() -> None:
     more = "gpus = 2\ncount = 3\nmax_concurrency = 9\n[[policy.servers]]\nurl = 'http://h:1#n'"
-    config = parse(f"{SERVERS}{more}\n[cluster]\naddress = 'local'")
+    config = parse(f"{SERVER}{more}\n[cluster]\naddress = 'local'")
     placed = config.policy.placed
     assert [(where.gpus, where.max_concurrency) for where in placed] == [(2, 9)] * 3 + [(None, 0)]
     where = placed[1]
@@ -313,41 +310,19 @@ def test_a_section_with_a_count_is_so_many_servers_each_with_its_gpus() -> None:
     assert "--tensor-parallel-size" not in server_config(on_cpu).extra_args
 
 
-@pytest.mark.parametrize(
-    ("least", "text"),
-    [
-        ("[[envs]]\nid = 'a/B-v0'", r"rl.toml has no section \[model\]"),
-        ("[model]\npath = 'm'", r"rl.toml has no section \[\[envs\]\]"),
-        ("[model]\npath = 'm'\n[envs]\nid = 'a/B-v0'", r"is a list of tables, each begun by"),
-    ],
-)
-def test_sections_that_have_to_be_there(least: str, text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        parse(least=least)
-
-
-def test_bad_sections_are_told_as_such() -> None:
-    raw: dict[str, Any] = {"model": {"path": "m"}, "envs": [{"id": "a/B-v0"}], "policy": 3}
-    with pytest.raises(UsageError, match=r"rl.toml \[policy\] is a table of keys and values, got"):
-        RlConfig.of(raw, name="rl.toml")
-
-
-@pytest.mark.parametrize(
-    ("servers", "groups"),
-    [
+def test_servers_that_may_share_a_device_start_in_turn(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[dict[str, Any]], list[list[int]]]] = [
         ([{"devices": "0"}, {"devices": "1"}], [[0], [1]]),
-        ([{"devices": "0"}, {"devices": "1"}, {"devices": "0, 2"}], [[1], [0, 2]]),
+        ([{"devices": "0"}, {"devices": "1"}, {"devices": "0, 2"}], [[0, 2], [1]]),
         ([{"devices": "0"}, {"devices": "1"}, {"devices": "1,0"}], [[0, 1, 2]]),
         ([{"devices": "0"}, {}], [[0, 1]]),
         ([{"url": "http://a:1#m"}, {}, {"url": "http://b:1#m"}], [[0], [1], [2]]),
         ([{"gpus": 1}, {}, {"gpus": 0}, {"devices": "0"}], [[0], [1, 3], [2]]),
-    ],
-)
-def test_servers_that_may_share_a_device_start_in_turn(
-    servers: list[dict[str, Any]], groups: list[list[int]]
-) -> None:
-    found = sharing_devices([ServerConfig(**server) for server in servers])
-    assert sorted(sorted(places) for places in found) == sorted(groups)
+    ]
+    for servers, groups in cases:
+        with subtests.test(str(servers)):
+            found = sharing_devices([ServerConfig(**server) for server in servers])
+            assert sorted(sorted(places) for places in found) == groups
 
 
 def test_a_run_is_told_apart_by_the_text_of_its_file_of_envs(tmp_path: Path) -> None:
@@ -360,3 +335,42 @@ def test_a_run_is_told_apart_by_the_text_of_its_file_of_envs(tmp_path: Path) -> 
         versions.append(version)
     assert versions[0].startswith("sha256:") and versions[0] != versions[1]
     assert "env_files" not in parse().identity()
+
+
+EXAMPLES = Path(__file__).parents[3] / "trainer/examples"
+
+
+def test_every_example_is_a_run(subtests: pytest.Subtests) -> None:
+    paths = sorted(EXAMPLES.glob("*.toml"))
+    assert len(paths) > 5
+    for path in paths:
+        raw = tomllib.loads(path.read_text())
+        with subtests.test(path.name):
+            if path.stem == "stages":
+                config = PipelineConfig.of(raw, name=path.name)
+                assert [stage.kind for stage in config.stages] == ["sft", "rl"]
+            elif path.stem in ("rl", "lora"):
+                assert len(RlConfig.of(raw, name=path.name).envs[0].lessons) == 3
+            elif path.stem == "distil":
+                teachers = RlConfig.of(raw, name=path.name).teachers
+                assert [teacher.envs for teacher in teachers] == [("katgym/TreasureHunt-v1",), ()]
+            else:
+                kind = TrainKind(path.stem)
+                assert TrainRunConfig.of(raw, kind=kind, name=path.name).kind is kind
+
+
+def test_presets_fit_the_file_of_adapters_which_the_guide_shows_to_a_machine() -> None:
+    file, found = EXAMPLES / "lora.toml", {}
+    for preset in PRESETS:
+        config = RlConfig.of(read_toml(file, PRESETS[preset]), name=file.name)
+        policy, trained = config.policy, config.trainer_config()
+        assert trained.lora_rank == 32
+        found[preset] = (policy.uri, policy.server_args, trained.dtype, trained.max_tokens)
+    assert found == {
+        "cpu": ("", (), "float32", 4096),
+        "gpu-24": ("vllm", ("--gpu-memory-utilization", "0.45"), "bfloat16", 8192),
+        "gpu-80": ("vllm", ("--gpu-memory-utilization", "0.4"), "bfloat16", 16384),
+    }
+    page = (EXAMPLES.parents[1] / "docs/guides/train-lora.md").read_text()
+    shown = page.partition("```toml\n")[2].partition("```")[0]
+    assert "".join(file.read_text().splitlines(keepends=True)[3:]) == shown

@@ -1,14 +1,13 @@
 """A run trains the model behind a gateway through which agents play; and what can be wrong there.
 
 The model server is `hf_server.py`. Not here: a real vLLM (`test_rl_gateway_vllm.py`), single groups
-(`test_store_stream.py`).
+(`test_store_stream.py`), what is wrong in a file (`test_rl_config.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -22,7 +21,7 @@ import pytest
 from gateway_process import ENVIRONMENT, KEY, gateway_of, started
 from held_run import hold, let_go
 from hf_server import HfServer
-from rl_play import save_model
+from rl_play import metrics
 from waiting import wait_until
 
 from katgym.cli.main import main
@@ -82,11 +81,6 @@ class Place:
         """Return a context in which agents play."""
         return started([sys.executable, str(AGENTS), "3", "2"], KATGYM_GATEWAY_URL=self.gateway)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        path = self.run / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
     def told(self, request: str, **options: Any) -> dict[str, Any]:
         """Ask the gateway as its owner."""
 
@@ -96,11 +90,6 @@ class Place:
                 return answer
 
         return asyncio.run(ask())
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 @pytest.fixture
@@ -132,7 +121,7 @@ def test_agents_play_with_each_steps_weights_and_versions_are_counted(place: Pla
         assert main(place.command(steps=3)) == 0
         assert place.told("status")["version"] == 3
         assert main(place.command(steps=4)) == 0  # goes on
-    lines = place.metrics()
+    lines = metrics(place.run)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # Sampled by the weights that are trained; nothing is where all rewards of a group are the same.
     fresh = [line for line in lines if line["rollout/max_staleness"] == 0]
@@ -156,12 +145,14 @@ def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> No
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path}
     with place.agents():
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: len(place.metrics()) == 3 or process.poll() is not None, "three steps")
+        wait_until(
+            lambda: len(metrics(place.run)) == 3 or process.poll() is not None, "three steps"
+        )
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, err
         let_go(place.folder, 3)
-        rewards = {line["step"]: line["rollout/reward"] for line in place.metrics()}
+        rewards = {line["step"]: line["rollout/reward"] for line in metrics(place.run)}
         version = place.told("status")["version"]
         # Of the last checkpoint, or of the step after that, which may be on its way still.
         assert version in (2, 3)
@@ -169,7 +160,7 @@ def test_a_killed_run_takes_its_steps_again_while_calls_wait(place: Place) -> No
             command, env=environment, capture_output=True, text=True, timeout=600, check=False
         )
     assert again.returncode == 0, again.stderr
-    lines = place.metrics()
+    lines = metrics(place.run)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for step, reward in rewards.items():
         assert lines[step - 1]["rollout/reward"] == pytest.approx(reward)
@@ -208,7 +199,7 @@ def test_several_servers_shards_and_gateways_train_one_model(place: Place, tmp_p
         assert (front["version"], place.told("status")["version"]) == (5, 5)
         assert (place.server.version, other.version) == ("5", "5")
         assert not front["is_paused"]
-    lines = place.metrics()
+    lines = metrics(place.run)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert all(0 <= line["rollout/max_staleness"] <= 1 for line in lines)
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
@@ -236,41 +227,29 @@ def failed(place: Place, capsys: pytest.CaptureFixture[str], code: int, **told: 
     return " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.slow
-def test_a_gateway_that_is_not_there_is_told_with_what_to_start(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_who_lets_nobody_in_or_is_not_there_is_told_with_what_to_start(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = failed(place, capsys, 1, gateway="http://127.0.0.1:9")
     assert "no katgym gateway answers at http://127.0.0.1:9. Start one: katgym gateway" in text
     assert f"--upstream {place.server.url} --store {place.store} --port 9" in text
     text = failed(place, capsys, 2, store=str(place.folder / "none"))
     assert "there is no rollout store at" in text and "katgym gateway --upstream URL" in text
-    assert place.server.num_updates == 0
-
-
-def test_a_wrong_key_is_told(
-    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("KATGYM_GATEWAY_KEY", "other")
     text = failed(place, capsys, 2)
     assert "does not know this key: set KATGYM_GATEWAY_KEY" in text
+    assert place.server.num_updates == 0
 
 
 @pytest.mark.slow
-def test_a_gateway_of_another_run_is_refused(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_gateways_of_other_runs_and_servers_are_refused(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.told("resume", version=7)
     text = failed(place, capsys, 2)
     assert "has weights of version 7, and this run has taken 0 steps" in text
     assert "a store of its own" in text
     assert place.told("status")["is_paused"] is False
-
-
-@pytest.mark.slow
-def test_a_gateway_in_front_of_a_server_without_weights_is_refused(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     with (
         HfServer(place.model) as other,
         gateway_of(place.server.url, tmp_path / "two", "--upstream", other.url) as url,
@@ -278,22 +257,3 @@ def test_a_gateway_in_front_of_a_server_without_weights_is_refused(
         text = failed(place, capsys, 2, gateway=url)
     assert "asks 2 model servers" in text and "the run's weights go to 1" in text
     assert f"not to {other.url}. Name all in [[policy.servers]]" in text
-
-
-def test_what_does_not_go_together_is_found_in_the_file(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "is no URL" in failed(place, capsys, 2, gateway="127.0.0.1:8900")
-    config = place.folder / "rl.toml"
-    place.command()
-    text = config.read_text()
-    config.write_text(text.replace(f'uri = "vllm:{place.server.url}#tiny"', ""))
-    assert main(["train", "rl", str(config)]) == 2
-    assert "stands in front of a server" in " ".join(capsys.readouterr().err.split())
-    config.write_text(
-        text.replace(f'store = "{place.store}"', "") + '\n[[envs]]\nid = "katgym/Echo-v0"\n'
-    )
-    assert main(["train", "rl", str(config)]) == 2
-    assert "gateway changes nothing without [rollouts] store" in " ".join(
-        capsys.readouterr().err.split()
-    )

@@ -2,13 +2,12 @@
 
     KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/trainer/rl
 
-Not here: what goes wrong without a model server (`test_gateway_link.py`, `test_store_stream.py`).
+Not here: what goes wrong without a model server (`test_rl_gateway.py`, `test_store_stream.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from gateway_process import KEY, gateway_of, started
+from rl_play import metrics
 from vllm_servers import save, server_of, tiny_model
 
 from katgym.cli.main import main
@@ -78,10 +78,6 @@ def played(tmp_path_factory: pytest.TempPathFactory, vllm_python: str) -> Iterat
 async def status_of(gateway: str) -> dict[str, Any]:
     async with GatewayClient(gateway) as client:
         return await client.status()
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_every_step_trains_on_what_the_agents_sampled(played: Any) -> None:

@@ -1,13 +1,16 @@
-"""How old the weights behind a step's tokens are, token by token."""
+"""What is measured of a step, as the age of its weights token by token; and what is shown of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
 
 import pytest
 from made_rollouts import record, rollout_of, turn
+from rich.console import Console
 
 from katgym import RolloutGroup, TokenRecord, VersionSpan
+from katgym_trainer.cli.rl_progress import RlProgress, sparkline, split_of
+from katgym_trainer.cli.stage_progress import StageProgress
 from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl.curriculum import GroupDraw
 from katgym_trainer.rl.group_stream import PlayedGroup, Taken
@@ -47,21 +50,14 @@ def test_staleness_is_the_mean_age_of_tokens_whatever_their_groups() -> None:
     assert staleness(played(tokens((4, 7))), version=4) == (0.0, 0)
 
 
-@pytest.mark.parametrize(
-    ("records", "expected"),
-    [
-        ([], (0.0, 0)),
-        ([None], (0.0, 0)),
-        ([tokens((1, 0))], (0.0, 0)),  # an empty answer has no token that is old
-        ([tokens((1, 0)), tokens((3, 1))], (2.0, 2)),
-        # Not known is as old as can be.
-        ([record(None, 0, [1], [3], version_spans=()), tokens((5, 4))], (1.0, 5)),
-    ],
-)
-def test_staleness_without_tokens_and_without_versions(
-    records: Sequence[TokenRecord | None], expected: tuple[float, float]
-) -> None:
-    assert staleness(played(*records), version=5) == expected
+def test_staleness_without_tokens_and_without_versions() -> None:
+    unknown = record(None, 0, [1], [3], version_spans=())
+    assert staleness(played(), version=5) == (0.0, 0)
+    assert staleness(played(None), version=5) == (0.0, 0)
+    assert staleness(played(tokens((1, 0))), version=5) == (0.0, 0)  # no token that is old
+    assert staleness(played(tokens((1, 0)), tokens((3, 1))), version=5) == (2.0, 2)
+    # Not known is as old as can be.
+    assert staleness(played(unknown, tokens((5, 4))), version=5) == (1.0, 5)
 
 
 def test_tokens_beyond_the_bound_are_counted() -> None:
@@ -74,3 +70,98 @@ def test_a_group_is_as_old_as_its_oldest_token() -> None:
     assert played(tokens((3, 2)), tokens((2, 1), (4, 9)), begun_version=1).oldest_version == 2
     assert played(tokens((5, 2), (4, 3)), begun_version=1).oldest_version == 4
     assert played(None, begun_version=1).oldest_version == 1
+
+
+SHOWN = {
+    "rollout/reward": 0.4125,
+    "rollout/reward_low": 0.35,
+    "rollout/reward_high": 0.475,
+    "rollout/success": 0.38,
+    "rollout/turns": 2.1,
+    "rollout/parallel_calls_per_turn": 0.8,
+    "rollout/num_rollouts": 64.0,
+    "rollout/open_groups": 0.625,
+    "rollout/num_invalid": 3.0,
+    "rollout/invalid/sandbox_error": 2.0,
+    "rollout/invalid/policy_timeout": 1.0,
+    "rollout/staleness": 0.5,
+    "rollout/model_share": 0.75,
+    "train/loss": -0.0123,
+    "train/entropy": 1.21,
+    "train/por": 0.712,
+    "rate/sampled_tokens_per_s": 1230.0,
+    "rate/trained_tokens_per_s": 8400.0,
+    "memory/resident_mib": 1234.0,
+    "time/total_s": 10.0,
+    "time/wait_s": 4.0,
+    "time/step_s": 5.0,
+    "time/sync_s": 0.5,
+}
+
+
+def test_a_plain_line_has_reward_success_rate_and_time_left() -> None:
+    out = io.StringIO()
+    with RlProgress(Console(file=out, width=200), line_every_s=0) as progress:
+        progress.say("loading [model]")
+        progress.step(10, 370, {**SHOWN, "eval/success": 0.25})
+        progress.step(11, 371, SHOWN)
+    first, second, third = out.getvalue().splitlines()
+    assert first == "loading [model]"
+    assert second == (
+        "step 10/370, reward 0.412 [0.350, 0.475], success 0.380, held-out 0.250 (step 10),"
+        " 2.10 turns, 0.80 parallel calls a turn, 1,230 tokens/s, 1:00:00 left"
+    )
+    assert "held-out 0.250 (step 10)" in third
+
+
+def test_few_lines_are_printed_and_the_first_and_last_step_are() -> None:
+    out = io.StringIO()
+    with RlProgress(Console(file=out, width=200), line_every_s=100) as progress:
+        for step in range(1, 51):
+            progress.step(step, 50, SHOWN)
+    first, last = out.getvalue().splitlines()
+    assert first.startswith("step 1/50, ") and last.startswith("step 50/50, ")
+
+
+def test_a_terminal_gets_a_table_of_everything() -> None:
+    out = io.StringIO()
+    with RlProgress(Console(file=out, width=120, force_terminal=True, no_color=True)) as progress:
+        progress.step(12, 100, SHOWN)
+    shown = out.getvalue()
+    for text in (
+        "step 12/100", "0:14:40 left", "0.412 [0.350, 0.475]", "64 a step", "62% of groups teach",
+        "3 invalid (sandbox_error 2, policy_timeout 1)", "loss -0.0123", "entropy 1.210",
+        "overlap 71%", "8,400 trained", "staleness 0.5", "1,234 MiB", "generate 30%", "env 10%",
+        "train 50%", "sync 5%",
+    ):  # fmt: skip
+        assert text in shown, text
+
+
+def test_metrics_that_are_not_there_are_told_as_unknown() -> None:
+    out = io.StringIO()
+    with RlProgress(Console(file=out, width=120, force_terminal=True)) as progress:
+        progress.step(1, 2, {"rollout/reward": float("nan")})
+    assert "step 1/2" in out.getvalue()
+    assert "–" in out.getvalue()
+
+
+def test_sparklines_span_the_least_to_the_most() -> None:
+    bars = {(): "", (0.0, 0.5, 1.0): "▁▅█", (2.0, 2.0): "▁▁", (-1.0, 1.0, 0.0): "▁█▅"}
+    assert {values: sparkline(list(values)) for values in bars} == bars
+
+
+def test_stages_of_both_kinds_follow_each_other_on_a_terminal() -> None:
+    out = io.StringIO()
+    with StageProgress(Console(file=out, width=120, force_terminal=True, no_color=True)) as shown:
+        shown.step(1, 2, {"train/loss": 1.25, "time/step_s": 0.5})
+        shown.step(1, 2, SHOWN)
+        shown.step(2, 2, {"train/loss": 0.75, "time/step_s": 0.5})
+    for text in ("step 1/2, loss 1.2500", "0.412 [0.350, 0.475]", "step 2/2, loss 0.7500"):
+        assert text in out.getvalue(), text
+
+
+def test_the_wait_is_split_between_policy_and_envs() -> None:
+    assert split_of(SHOWN) == pytest.approx(
+        {"generate": 0.3, "env": 0.1, "train": 0.5, "sync": 0.05, "evaluate": 0.0, "save": 0.0}
+    )
+    assert split_of({}) == {}

@@ -1,24 +1,34 @@
-"""`katgym train rl` as a user meets it: a tiny random model learns, stops, goes on."""
+"""`katgym train rl` as a user meets it: a tiny random model learns, stops, goes on.
+
+Not here: a full disk (`test_full_disk.py`), several processes (`test_rl_cluster.py`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from held_run import hold, let_go
-from rl_play import ENV_ID, LowEnv, config_text, register_env, save_model
+from rl_play import (
+    ENV_ID,
+    LowEnv,
+    config_text,
+    metrics,
+    register_env,
+    save_model,
+    start_run,
+    wait_for_steps,
+)
 from transformers import AutoTokenizer
-from waiting import wait_until
 
 from katgym.cli.main import main
 from katgym.environment.messages import Message
@@ -34,23 +44,10 @@ from katgym_trainer.rl.rl_metrics import RL_METRICS
 from katgym_trainer.rollouts.turn_errors import is_truncated
 from katgym_trainer.runs.model_loading import load_frozen
 
-_PROGRAM = """
-import sys
-from rl_play import register_env
-from katgym.cli.main import main
-register_env()
-sys.exit(main(sys.argv[1:]))
-"""
-
 
 @pytest.fixture(autouse=True)
 def _env() -> None:
     register_env()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def write(folder: Path, model: Path, **told: Any) -> Path:
@@ -59,38 +56,14 @@ def write(folder: Path, model: Path, **told: Any) -> Path:
     return path
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def train(config: Path, run: Path, *more: str) -> int:
     return main(["train", "rl", str(config), "--out", str(run), *more])
-
-
-def in_process(config: Path, run: Path, *more: str) -> subprocess.Popen[str]:
-    """Start the command in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "train", "rl", str(config), "--out", str(run), *more],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(config.parent), *sys.path])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_lines(run: Path, num: int, process: subprocess.Popen[str]) -> None:
-    def are_there() -> bool:
-        assert process.poll() is None, process.communicate()
-        path = run / "metrics.jsonl"
-        return path.exists() and path.read_text().count("\n") >= num
-
-    wait_until(are_there, f"{num} steps")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rollouts", "steps"),
-    [("", 14), pytest.param("max_staleness = 1", 28, marks=pytest.mark.slow)],  # on older groups
+    [("", 14), ("max_staleness = 1", 28)],  # on older groups
 )
 def test_a_random_model_learns_what_is_paid_for(
     rollouts: str, steps: int, model: Path, tmp_path: Path
@@ -139,12 +112,6 @@ def test_partial_groups_play_on_and_only_their_fresh_tokens_are_trained_on(
     assert {round(line["rollout/too_old"] * 16) for line in late} <= {4, 8, 12, 16}
 
 
-def told_apart(lines: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return what was learned, step by step, without what a clock or the machine decides."""
-    names = ("step", "rollout/reward", "rollout/completion_tokens", "train/loss", "train/entropy")
-    return [{name: pytest.approx(line[name], abs=1e-4) for name in names} for line in lines]
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_tasks_and_weights_that_would_have_come(
     model: Path, tmp_path: Path
@@ -152,28 +119,22 @@ def test_a_killed_run_goes_on_with_the_tasks_and_weights_that_would_have_come(
     config = write(tmp_path, model, steps=7)
     assert train(config, tmp_path / "whole") == 0
     config = write(tmp_path, model, steps=7, more=hold(tmp_path, 3))
-    process = in_process(config, tmp_path / "run")
-    wait_for_lines(tmp_path / "run", 3, process)
+    process = start_run(config, tmp_path / "run")
+    wait_for_steps(tmp_path / "run", 3, process)
     process.kill()
     process.communicate()
     let_go(tmp_path, 3)
-    again = in_process(config, tmp_path / "run", "--json")
+    again = start_run(config, tmp_path / "run", "--json")
     out, err = again.communicate(timeout=300)
     assert again.returncode == 0, err
     assert json.loads(out)["resumed_from"] == 2
-    assert [line["step"] for line in metrics(tmp_path / "run")] == list(range(1, 8))
-    assert metrics(tmp_path / "run") == told_subset(metrics(tmp_path / "whole"))
-
-
-class told_subset(list[Any]):  # noqa: N801 - reads as a word of the assertion
-    """Equal to lines that agree on what was learned."""
-
-    def __eq__(self, other: object) -> bool:
-        assert isinstance(other, list)
-        return [
-            {name: line[name] for name in wanted}
-            for line, wanted in zip(other, told_apart(self), strict=True)
-        ] == told_apart(self)
+    names = ("step", "rollout/reward", "rollout/completion_tokens", "train/loss", "train/entropy")
+    found, wanted = (
+        [{name: line[name] for name in names} for line in metrics(tmp_path / run)]
+        for run in ("run", "whole")
+    )
+    assert found == [pytest.approx(line, abs=1e-4) for line in wanted]
+    assert [line["step"] for line in found] == list(range(1, 8))
 
 
 @pytest.mark.slow
@@ -181,8 +142,8 @@ def test_ctrl_c_saves_the_last_step_and_the_same_command_goes_on(
     model: Path, tmp_path: Path
 ) -> None:
     config = write(tmp_path, model, steps=5000)
-    process = in_process(config, tmp_path / "run")
-    wait_for_lines(tmp_path / "run", 3, process)
+    process = start_run(config, tmp_path / "run")
+    wait_for_steps(tmp_path / "run", 3, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
@@ -214,24 +175,26 @@ def test_held_out_tasks_are_played_and_the_best_weights_are_the_model(
     more = "[evaluate]\nevery_steps = 2\nnum_tasks = 3\nattempts = 2"
     config = write(tmp_path, model, steps=4, more=more)
     assert train(config, tmp_path / "run") == 0
-    lines = [
-        json.loads(line) for line in (tmp_path / "run" / "eval.jsonl").read_text().splitlines()
-    ]
+    text = (tmp_path / "run" / "eval.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
     assert [line["step"] for line in lines] == [0, 2, 4]
     assert {line["num_rollouts"] for line in lines} == {6}
     assert {(line["env"], line["headline"]) for line in lines} == {
         ("rltest/Low-v0", "success_rate")
     }
     assert [line.get("eval/success") for line in metrics(tmp_path / "run")] == [None, 0.0] * 2
-    known = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", n) for n in
-             (*METRICS, *RL_METRICS)}  # fmt: skip
     emitted = {name for line in metrics(tmp_path / "run") for name in line} - {"step"}
-    told = {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", name) for name in emitted}
+    told, known = (
+        {re.sub(r"(eval|lesson|rollout/invalid)/.*", r"\1/", name) for name in names}
+        for names in (emitted, (*METRICS, *RL_METRICS))
+    )
     assert told <= known  # every metric is in the tables
     assert best_of(tmp_path / "run") == {"step": 4, "headline": 0.0}  # of equal ones the newest
-    weights = [(tmp_path / "run" / p / "model.safetensors").read_bytes()
-               for p in ("model", "best/step-000004")]  # fmt: skip
-    assert weights[0] == weights[1]
+    assert weights(tmp_path / "run" / "model") == weights(tmp_path / "run/best/step-000004")
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
 
 
 def best_of(run: Path) -> dict[str, float]:
@@ -259,14 +222,14 @@ def test_a_model_of_an_earlier_end_is_replaced(model: Path, tmp_path: Path) -> N
     """A run that was prolonged, and killed after its last checkpoint, before its model."""
     run = tmp_path / "run"
     assert train(write(tmp_path, model, steps=2), run) == 0
-    earlier = (run / "model" / "model.safetensors").read_bytes()
+    earlier = weights(run / "model")
     assert train(write(tmp_path, model, steps=4), run) == 0
-    wanted = (run / "model" / "model.safetensors").read_bytes()
+    wanted = weights(run / "model")
     assert wanted != earlier
     (run / "model" / "model.safetensors").write_bytes(earlier)
     (run / "model.json").write_text('{"step": 2}')
     assert train(write(tmp_path, model, steps=4), run) == 0
-    assert (run / "model" / "model.safetensors").read_bytes() == wanted
+    assert weights(run / "model") == wanted
 
 
 @pytest.mark.slow
@@ -277,16 +240,14 @@ def test_a_run_begun_anew_takes_nothing_of_the_one_before(model: Path, tmp_path:
     assert train(write(tmp_path, model, steps=2, more=evaluate), run) == 0
     shutil.rmtree(run / "checkpoints")  # as a kill before the first checkpoint leaves it
     (run / "metrics.jsonl").write_text("")
-    before = (run / "model" / "model.safetensors").read_bytes()
-    known = {
-        **json.loads((run / "best.json").read_text()),
-        "models": [{"step": 0, "headline": 0.9}],
-    }
+    before = weights(run / "model")
+    known = json.loads((run / "best.json").read_text())
+    known["models"] = [{"step": 0, "headline": 0.9}]
     (run / "best.json").write_text(json.dumps(known))
     other = write(tmp_path, model, steps=2, train="algorithm = 'dapo'", more=evaluate)
     assert train(other, run) == 0
     assert best_of(run)["headline"] == 0.0
-    assert (run / "model" / "model.safetensors").read_bytes() != before
+    assert weights(run / "model") != before
     with RolloutStore.open(run / "rollouts") as store:
         records = [r for r in store.sessions() if not r.metadata.get("is_held_out")]
     assert len(records) == 2 * 16  # those of the run before are gone, not trained on
@@ -325,21 +286,17 @@ def test_a_run_compares_with_its_first_weights_and_masks_what_was_cut(
     truncated: str, model: Path, tmp_path: Path
 ) -> None:
     config = write(
-        tmp_path,
-        model,
-        steps=2,
-        rollouts="max_episode_tokens = 12",
+        tmp_path, model, steps=2, rollouts="max_episode_tokens = 12",
         train='loss = { kl_coef = 0.1 }\nalgorithm = "reinforce_plus_plus_baseline"',
         more=f'[reference]\n[rewards]\noverlong_buffer_tokens = 4\ntruncated = "{truncated}"',
-    )
+    )  # fmt: skip
     assert train(config, tmp_path / "run") == 0
     first, second = metrics(tmp_path / "run")
     with RolloutStore.open(tmp_path / "run" / "rollouts") as store:
         steps = [s.record.metadata["step"] for s in store.each() if not is_truncated(as_rollout(s))]
     if truncated == "masked":
-        assert [line["train/num_rows"] for line in (first, second)] == [
-            steps.count(1), steps.count(2)
-        ]  # fmt: skip
+        num_rows = [line["train/num_rows"] for line in (first, second)]
+        assert num_rows == [steps.count(1), steps.count(2)]
         assert len(steps) < 32
     else:
         assert first["train/ref_kl"] == pytest.approx(0, abs=1e-6)
@@ -390,3 +347,45 @@ def test_adapters_are_trained_and_merged(model: Path, tmp_path: Path) -> None:
     assert train(config, tmp_path / "run") == 0
     assert [line["train/is_skipped"] for line in metrics(tmp_path / "run")] == [0.0, 0.0]
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_what_hangs_is_played_again_and_what_hangs_twice_is_masked(
+    is_blocking: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reset, which checks the prompt, all 16 rollouts of a step, one of them again.
+
+    The hour that an episode has is over as soon as it hangs, as the loop's clock is then set
+    forward. Those that do not hang have all of it, however slow the machine is: one is played at a
+    time.
+    """
+    timeout_s = 3600.0
+    episodes, is_released, skipped_s = itertools.count(1), threading.Event(), []
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda _: time.monotonic() + sum(skipped_s))
+
+    class HangingEnv(LowEnv):
+        async def setup(self) -> None:
+            # 1 is the first reset, 2 and 3 are one rollout, of the others each has two.
+            if (number := next(episodes)) in (1, 3) or (number % 2 == 0 and number <= 32):
+                skipped_s.append(timeout_s)
+                await (
+                    asyncio.to_thread(is_released.wait) if is_blocking else asyncio.Event().wait()
+                )
+
+    register(ENV_ID, HangingEnv, description="Hangs.", should_replace=True)
+    config = write(
+        tmp_path, model, steps=2, rollouts=f"timeout_s = {timeout_s}\nmax_concurrency = 1"
+    )
+    try:
+        assert train(config, tmp_path / "run") == 0
+    finally:
+        is_released.set()
+    first, second = metrics(tmp_path / "run")
+    assert first["rollout/num_invalid"] == first["rollout/invalid/env_timeout"] == 1
+    assert (first["rollout/num_rollouts"], first["rollout/num_retries"]) == (16, 16)
+    assert (second["rollout/num_invalid"], second["rollout/num_retries"]) == (0, 0)
+    with RolloutStore.open(tmp_path / "run" / "rollouts") as store:
+        records = list(store.sessions())
+    advantages = ["advantage" in record.metadata for record in records]
+    assert (len(records), advantages.count(False)) == (32, 1)

@@ -1,37 +1,30 @@
-"""A run whose policy is a real vLLM server: its own, which is killed, and one that is there.
+"""Runs whose policy is a real vLLM server: one that is there, one or two of their own, killed.
 
     KATGYM_VLLM_PYTHON=/path/to/venv/bin/python pytest -m vllm tests/trainer/rl
 
-Not here: runs in one process (`test_rl_run.py`), the ways of weights (`test_weight_sync*.py`).
+Not here: runs in one process (`test_rl_run.py`), the ways of weights (`test_weight_sync*.py`), what
+servers are asked, call by call (`test_server_pool.py`).
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import subprocess
-import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from rl_play import config_text, register_env
+from rl_play import config_text, metrics, register_env, start_run, wait_for_steps
 from vllm_servers import save, server_of, tiny_model
+from waiting import wait_until
 
 from katgym.cli.main import main
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-
-_PROGRAM = """
-import sys
-from rl_play import register_env
-from katgym.cli.main import main
-register_env()
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def text_of(model: Path, policy: str, **told: Any) -> str:
     text = config_text(model, **told)
     return text.replace("max_context_tokens = 400", f"max_context_tokens = 400\n{policy}")
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    path = run / "metrics.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def children(pid: int) -> list[int]:
@@ -85,17 +72,9 @@ def test_a_server_that_dies_is_started_again_with_the_weights_it_had(
     text = text_of(model, policy, steps=10, rollouts="max_staleness = 1")
     config.write_text(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"))
     run = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "train", "rl", str(config), "--out", str(run)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start_run(config, run)
     try:
-        deadline = time.monotonic() + 400
-        while len(metrics(run)) < 3:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_steps(run, 3, process, limit_s=1200)
         servers = children(process.pid)
         assert len(servers) > 1
         url = (run / "train.log").read_text().split("vLLM serves 'trained' at ")[1].split()[0]
@@ -127,3 +106,102 @@ def test_a_server_that_is_not_there_is_told_with_what_to_start(
     assert main(["train", "rl", str(config), "--out", str(tmp_path / "run")]) == 1
     told = " ".join(capsys.readouterr().err.split())
     assert "http://127.0.0.1:9" in told and "katgym vllm serve" in told
+
+
+NUM_ROLLOUTS = 16
+"""Of a step; as many are played ahead, and begin with them."""
+SERVERS = """max_context_tokens = 400
+uri = "vllm"
+server_python = "{python}"
+server_args = ["--enforce-eager"]
+[[policy.servers]]
+tags = ["rollout", "train"]
+devices = "0"
+[[policy.servers]]
+tags = ["rollout"]
+devices = "1"
+"""
+
+
+class Run:
+    """A run in a process, and what its files say."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder, self.process = folder, process
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return metrics(self.folder)
+
+    def num_requests(self, server: int, route: str) -> int:
+        """Return how often a route was answered well, by what the server has logged."""
+        log = (self.folder / f"vllm-{server}.log").read_text()
+        lines = [line for line in log.splitlines() if f'"POST {route}' in line]
+        return sum(line.endswith('" 200 OK') for line in lines)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        def is_so_while_it_runs() -> bool:
+            assert self.process.poll() is None, self.process.communicate()
+            return is_so()
+
+        wait_until(is_so_while_it_runs, "what the run does", limit_s=1200)
+
+    def kill(self, device: str) -> None:
+        """Kill all processes of the server that sees a device."""
+        killed = 0
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                words = Path(f"/proc/{pid}/cmdline").read_text()
+                is_ours = f"KATGYM_TEST_RUN={self.folder}".encode() in variables
+                if is_ours and f"CUDA_VISIBLE_DEVICES={device}".encode() in variables and words:
+                    os.kill(int(pid), signal.SIGKILL)
+                    killed += 1
+        assert killed > 1
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path, vllm_python: str) -> Iterator[Run]:
+    """Begin a run on two servers that goes on until it is told to stop."""
+    text = config_text(model, steps=9999, rollouts="max_staleness = 1", train="lora_rank = 4")
+    text = text.replace("max_context_tokens = 400\n", SERVERS.format(python=vllm_python))
+    (tmp_path / "rl.toml").write_text(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"))
+    folder = tmp_path / "run"
+    process = start_run(tmp_path / "rl.toml", folder, KATGYM_TEST_RUN=str(folder))
+    try:
+        yield Run(folder, process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run) -> None:
+    sampled = "/inference/v1/generate"
+    run.until(lambda: len(run.metrics()) >= 2)
+    num_probes = [run.num_requests(server, "/update_weight_version") for server in (0, 1)]
+    assert all(run.num_requests(i, sampled) >= NUM_ROLLOUTS + num_probes[i] - 1 for i in (0, 1))
+
+    num_steps, num_sampled = len(run.metrics()), run.num_requests(1, sampled)
+    run.kill("1")
+    run.until(lambda: len(run.metrics()) >= num_steps + 2)  # the other goes on
+    run.until(lambda: run.num_requests(1, sampled) >= num_sampled + NUM_ROLLOUTS)
+
+    run.process.send_signal(signal.SIGINT)
+    _, err = run.process.communicate(timeout=600)
+    assert run.process.returncode == 128 + signal.SIGINT, err
+    lines = run.metrics()
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    # A step's line tells of the weights that arrived since the line before: of none, at times,
+    # where some wait for the trainer and others are on their way while it goes on.
+    told = [line for line in lines if "sync/difference" in line]
+    assert len(told) >= 2 and told[-1]["sync/num_restarts"] == 1
+    assert all(0 <= line["sync/difference"] < 1e-4 for line in told)
+    assert all(line["rollout/num_invalid"] == 0 for line in lines)
+    assert max(line["rollout/max_staleness"] for line in lines) <= 1
+    # It sleeps on where the next step's groups are there already.
+    assert any(line.get("time/asleep_s", 0.0) > 0 for line in lines)
+    num_sleeps = [run.num_requests(0, f"/sleep?level=1&mode={mode}") for mode in ("abort", "keep")]
+    assert 0 < sum(num_sleeps) <= len(lines)
+    assert num_sleeps[0] > 0  # while the other is up its requests go there
+    num_wakes = run.num_requests(0, "/wake_up?tags=weights")
+    assert sum(num_sleeps) - num_wakes in (0, 1)  # 1: the run ended while it slept
+    assert run.num_requests(1, "/sleep") == 0

@@ -1,6 +1,6 @@
 """A run's servers: those that share the trainer's devices sleep, those that die come back.
 
-The servers are those of `hf_server.py`. Not here: real ones (`test_rl_placement_vllm.py`), who is
+The servers are those of `hf_server.py`. Not here: real ones (`test_rl_vllm.py`), who is
 asked for what (`test_load_balancing.py`), what is wrong in a file (`test_rl_config.py`).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -20,12 +19,14 @@ from urllib.parse import urlsplit
 import pytest
 from hf_server import HfServer
 from hf_server_process import python_for
+from in_loop import in_loop
 from peft import PeftModel
-from rl_play import config_text, register_env, save_model
+from rl_play import config_text, metrics, register_env
 from waiting import HANG_S, wait_until, wait_until_async
 
 from katgym.cli.main import main
 from katgym.policies.base import Sampling
+from katgym.policies.token_policy import Generated
 from katgym_trainer.config.rl_config import EnvConfig, PolicyConfig, RlConfig, RolloutsConfig
 from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.config.server_config import ServerConfig, ServerTag
@@ -38,11 +39,6 @@ SLEPT = "/sleep?level=2&mode=abort"
 LINES = 'max_context_tokens = 400\nuri = "vllm"\n'
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
-
-
 def run(
     model: Path, folder: Path, servers: str, *, steps: int, staleness: int, train: str = ""
 ) -> list[float]:
@@ -52,7 +48,7 @@ def run(
     config = folder / "rl.toml"
     config.write_text(text.replace("max_context_tokens = 400\n", LINES + servers))
     assert main(["train", "rl", str(config), "--out", str(folder / "run")]) == 0
-    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    lines = metrics(folder / "run")
     assert len(lines) == steps
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     assert max(line["rollout/max_staleness"] for line in lines) <= staleness
@@ -197,16 +193,17 @@ def test_a_server_that_cannot_sleep_is_told_with_what_to_start(
 
 
 @contextlib.asynccontextmanager
-async def own_pool(model: Path, folder: Path, *tags: tuple[ServerTag, ...]) -> AsyncIterator[Pool]:
-    """Start servers of the run's own, each a process."""
-    servers = tuple(
-        ServerConfig(tags=tag, devices=str(i), max_concurrency=7) for i, tag in enumerate(tags)
-    )
-    policy = PolicyConfig(
-        uri="vllm", servers=servers, server_python=str(python_for(folder)), max_context_tokens=400
-    )
+async def pool_of(
+    model: Path, folder: Path, *servers: ServerConfig, max_staleness: int = 0, python: str = ""
+) -> AsyncIterator[Pool]:
+    """Have a pool of servers; python: of those that it starts."""
     config = RlConfig(
-        model=ModelConfig(path=str(model)), envs=(EnvConfig(id="katgym/Echo-v0"),), policy=policy
+        model=ModelConfig(path=str(model)),
+        envs=(EnvConfig(id="katgym/Echo-v0"),),
+        policy=PolicyConfig(
+            uri="vllm", servers=servers, server_python=python, max_context_tokens=400
+        ),
+        rollouts=RolloutsConfig(max_staleness=max_staleness),
     )
     with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
         pool = await ServerPool(trainer, config, folder=folder).start()
@@ -216,22 +213,34 @@ async def own_pool(model: Path, folder: Path, *tags: tuple[ServerTag, ...]) -> A
             await pool.aclose()
 
 
+def own_pool(
+    model: Path, folder: Path, *tags: tuple[ServerTag, ...]
+) -> contextlib.AbstractAsyncContextManager[Pool]:
+    """Start servers of the run's own, each a process."""
+    servers = [
+        ServerConfig(tags=tag, devices=str(i), max_concurrency=7) for i, tag in enumerate(tags)
+    ]
+    return pool_of(model, folder, *servers, python=str(python_for(folder)))
+
+
 class Pool:
     """A pool with its trainer."""
 
     def __init__(self, pool: ServerPool, trainer: Trainer) -> None:
         self.pool, self.trainer = pool, trainer
 
-    async def ask(self, session_id: str) -> int:
-        """Return how many tokens are sampled."""
-        generated = await self.pool.policy.generate(
+    async def generate(self, session_id: str, max_tokens: int) -> Generated:
+        return await self.pool.policy.generate(
             [5, 6],
             sampling=Sampling(temperature=0.0),
-            max_tokens=4,
+            max_tokens=max_tokens,
             seed=None,
             session_id=session_id,
         )
-        return len(generated.token_ids)
+
+    async def ask(self, session_id: str) -> int:
+        """Return how many tokens are sampled."""
+        return len((await self.generate(session_id, 4)).token_ids)
 
     def url(self, number: int) -> str:
         return str(self.pool.policy.describe()["servers"][number]["url"])
@@ -257,28 +266,25 @@ class Pool:
 
 
 @pytest.mark.slow
-def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_on(
+@in_loop
+async def test_a_shared_server_that_dies_asleep_is_started_again_while_the_other_goes_on(
     model: Path, tmp_path: Path
 ) -> None:
-    async def go() -> None:
-        async with own_pool(model, tmp_path, SHARED, (ServerTag.ROLLOUT,)) as own:
-            first = own.url(0)
-            assert [await own.ask("a"), await own.ask("b")] == [4, 4]
-            async with own.pool.training():
-                own.kill(0)
-                assert await own.ask("a") == 4  # moved
-                own.trainer.step_rows([])
-            metrics = await own.pool.push(1)
-            assert metrics["sync/difference"] < 1e-4
-            await wait_until_async(lambda: own.url(0) != first, "another server")
-            metrics = await own.step()
-            assert (metrics["sync/num_restarts"], own.trainer.num_steps) == (1, 2)
-            assert metrics["time/asleep_s"] > 0
-            own.kill(1)
-            assert await own.ask("a") == 4  # lost, and asked of the other
-        assert sorted(path.name for path in tmp_path.glob("*.log")) == ["vllm-0.log", "vllm-1.log"]
-
-    asyncio.run(go())
+    async with own_pool(model, tmp_path, SHARED, (ServerTag.ROLLOUT,)) as own:
+        first = own.url(0)
+        assert [await own.ask("a"), await own.ask("b")] == [4, 4]
+        async with own.pool.training():
+            own.kill(0)
+            assert await own.ask("a") == 4  # moved
+            own.trainer.step_rows([])
+        assert (await own.pool.push(1))["sync/difference"] < 1e-4
+        await wait_until_async(lambda: own.url(0) != first, "another server")
+        told = await own.step()
+        assert (told["sync/num_restarts"], own.trainer.num_steps) == (1, 2)
+        assert told["time/asleep_s"] > 0
+        own.kill(1)
+        assert await own.ask("a") == 4  # lost, and asked of the other
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == ["vllm-0.log", "vllm-1.log"]
 
 
 class HaltingServer(HfServer):
@@ -294,129 +300,90 @@ class HaltingServer(HfServer):
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_to_sleep_hands_its_requests_over(model: Path, tmp_path: Path) -> None:
-    async def go(first: HaltingServer, second: HfServer) -> None:
-        servers = (
-            ServerConfig(tags=SHARED, url=f"{first.url}#tiny"),
-            ServerConfig(url=f"{second.url}#tiny"),
-        )
-        config = RlConfig(
-            model=ModelConfig(path=str(model)),
-            envs=(EnvConfig(id="katgym/Echo-v0"),),
-            policy=PolicyConfig(uri="vllm", servers=servers, max_context_tokens=400),
-        )
-        with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
-            pool = await ServerPool(trainer, config, folder=tmp_path).start()
-            try:
-                first.num_left = 100
-                asking = [
-                    asyncio.create_task(
-                        pool.policy.generate(
-                            [5, 6], sampling=Sampling(temperature=0.0), max_tokens=300, seed=None,
-                            session_id=name,
-                        )
-                    )
-                    for name in "ab"
-                ]  # fmt: skip
-                await wait_until_async(lambda: not first._is_running.is_set(), "its standing still")
-                async with pool.training():
-                    both = await asyncio.gather(*asking)  # also what the first had
-                    assert second.num_sampled == 2
-                    trainer.step_rows([])
-                await pool.push(1)
-                assert [call for call in first.calls if "sleep" in call] == [SLEPT]
-            finally:
-                await pool.aclose()
+@in_loop
+async def test_a_server_that_goes_to_sleep_hands_its_requests_over(
+    model: Path, tmp_path: Path
+) -> None:
+    with HaltingServer(model) as first, HfServer(model) as second:
+        shared = ServerConfig(tags=SHARED, url=f"{first.url}#tiny")
+        async with pool_of(model, tmp_path, shared, ServerConfig(url=f"{second.url}#tiny")) as own:
+            first.num_left = 100
+            asking = [asyncio.create_task(own.generate(name, 300)) for name in "ab"]
+            await wait_until_async(lambda: not first._is_running.is_set(), "its standing still")
+            async with own.pool.training():
+                one, other = await asyncio.gather(*asking)  # also what the first had
+                assert second.num_sampled == 2
+                own.trainer.step_rows([])
+            await own.pool.push(1)
+            assert [call for call in first.calls if "sleep" in call] == [SLEPT]
         # Greedy: what was handed over is what one server alone would have sampled.
-        one, other = both
         assert list(one.token_ids) == list(other.token_ids)
         assert len(one.token_ids) == len(one.policy_logprobs) == 300
         assert list(one.policy_logprobs) == pytest.approx(list(other.policy_logprobs), abs=1e-4)
 
-    with HaltingServer(model) as first, HfServer(model) as second:
-        asyncio.run(go(first, second))
 
-
-def test_a_shared_server_sleeps_on_while_the_trainer_does_not_wait(
+@in_loop
+async def test_a_shared_server_sleeps_on_while_the_trainer_does_not_wait(
     model: Path, tmp_path: Path
 ) -> None:
-    async def go(shared: HfServer, apart: HfServer) -> None:
+    with HfServer(model) as shared, HfServer(model) as apart:
         servers = (
             ServerConfig(tags=SHARED, url=f"{shared.url}#tiny"),
             ServerConfig(url=f"{apart.url}#tiny"),
         )
-        config = RlConfig(
-            model=ModelConfig(path=str(model)),
-            envs=(EnvConfig(id="katgym/Echo-v0"),),
-            policy=PolicyConfig(uri="vllm", servers=servers, max_context_tokens=400),
-            rollouts=RolloutsConfig(max_staleness=1),
-        )
-        with contextlib.closing(Trainer(str(model), "grpo")) as trainer:
-            pool = await ServerPool(trainer, config, folder=tmp_path).start()
-            own = Pool(pool, trainer)
-            try:
-                shared.calls.clear()
-                for version in (1, 2):
-                    async with pool.training():
-                        trainer.step_rows([])
-                    push = await pool.begin_push(version, should_wake=False)
-                    assert not push.done()  # the trainer goes on meanwhile
-                    metrics = await push
-                    assert "time/asleep_s" not in metrics
-                    assert (shared.calls, apart.version) == ([SLEPT], str(version))
-                    assert await own.ask("a") == 4
-                async with pool.training():
-                    trainer.step_rows([])
-                metrics = (await pool.begin_push(3)).result()
-                assert metrics["time/asleep_s"] > 0
-                assert shared.calls == [SLEPT, *A_STEP[1:]]
-                assert (shared.version, apart.version) == ("3", "3")
-            finally:
-                await pool.aclose()
-
-    with HfServer(model) as shared, HfServer(model) as apart:
-        asyncio.run(go(shared, apart))
+        async with pool_of(model, tmp_path, *servers, max_staleness=1) as own:
+            shared.calls.clear()
+            for version in (1, 2):
+                async with own.pool.training():
+                    own.trainer.step_rows([])
+                push = await own.pool.begin_push(version, should_wake=False)
+                assert not push.done()  # the trainer goes on meanwhile
+                assert "time/asleep_s" not in await push
+                assert (shared.calls, apart.version) == ([SLEPT], str(version))
+                assert await own.ask("a") == 4
+            async with own.pool.training():
+                own.trainer.step_rows([])
+            told = (await own.pool.begin_push(3)).result()
+            assert told["time/asleep_s"] > 0
+            assert shared.calls == [SLEPT, *A_STEP[1:]]
+            assert (shared.version, apart.version) == ("3", "3")
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
+@in_loop
+async def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
     model: Path, tmp_path: Path
 ) -> None:
-    async def go() -> None:
-        async with own_pool(model, tmp_path, (ServerTag.ROLLOUT,)) as own:
-            first = own.started(0)
-            script, fail = tmp_path / "python", tmp_path / "fail"
-            once = f"if [ -e {fail} ]; then rm {fail}; exit 3; fi\n"
-            script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{once}"))
-            fail.touch()
-            async with own.pool.training():  # it gets no weights meanwhile
-                own.kill(0)
-                await wait_until_async(lambda: own.started(0) != first, "another server")
-                own.kill(0)
-            metrics = await own.pool.push(own.trainer.num_steps)
-            assert metrics["sync/num_restarts"] == 3  # one did not start
-            state = own.pool._servers[0].state()
-            assert state.config.max_concurrency == 7
-            assert await own.ask("a") == 4
-
-    asyncio.run(go())
+    async with own_pool(model, tmp_path, (ServerTag.ROLLOUT,)) as own:
+        first = own.started(0)
+        script, fail = tmp_path / "python", tmp_path / "fail"
+        once = f"if [ -e {fail} ]; then rm {fail}; exit 3; fi\n"
+        script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{once}"))
+        fail.touch()
+        async with own.pool.training():  # it gets no weights meanwhile
+            own.kill(0)
+            await wait_until_async(lambda: own.started(0) != first, "another server")
+            own.kill(0)
+        told = await own.pool.push(own.trainer.num_steps)
+        assert told["sync/num_restarts"] == 3  # one did not start
+        state = own.pool._servers[0].state()
+        assert state.config.max_concurrency == 7
+        assert await own.ask("a") == 4
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Path) -> None:
-    async def go() -> None:
-        async with own_pool(model, tmp_path, SHARED) as own:
-            log = tmp_path / "vllm.log"
-            log.unlink()
-            log.mkdir()  # what starts it again fails with an error that is not ours
-            async with own.pool.training():
-                waiting = asyncio.create_task(own.ask("a"))
-                own.kill(0)
-            with pytest.raises(IsADirectoryError):
-                await asyncio.wait_for(waiting, HANG_S)
-            with pytest.raises(IsADirectoryError):
-                await own.ask("b")
-            with pytest.raises(IsADirectoryError):
-                await own.pool.push(0)
-
-    asyncio.run(go())
+@in_loop
+async def test_nobody_waits_for_a_server_whose_watch_failed(model: Path, tmp_path: Path) -> None:
+    async with own_pool(model, tmp_path, SHARED) as own:
+        log = tmp_path / "vllm.log"
+        log.unlink()
+        log.mkdir()  # what starts it again fails with an error that is not ours
+        async with own.pool.training():
+            waiting = asyncio.create_task(own.ask("a"))
+            own.kill(0)
+        with pytest.raises(IsADirectoryError):
+            await asyncio.wait_for(waiting, HANG_S)
+        with pytest.raises(IsADirectoryError):
+            await own.ask("b")
+        with pytest.raises(IsADirectoryError):
+            await own.pool.push(0)

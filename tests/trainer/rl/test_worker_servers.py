@@ -11,18 +11,12 @@ from pathlib import Path
 
 import pytest
 from hf_server import HfServer
-from rl_play import save_model
 from waiting import HANG_S, wait_until_async
 
 from katgym.play.workers.player_pool import WorkerLostError
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import VllmConfig
 from katgym_trainer.rl.servers.worker_servers import ServerState, ToldPolicy
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def state_of(server: HfServer, model: Path, **more: object) -> ServerState:

@@ -16,7 +16,7 @@ import katgym
 from katgym.sandbox import close_shared_backends
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_sandbox_is_left() -> Iterator[None]:
     yield
     close_shared_backends()
@@ -34,23 +34,20 @@ def _play(*programs: str) -> list[str]:
     return texts
 
 
-def test_programs_print_and_share_files_but_no_variables() -> None:
-    assert (
-        _play(
-            "x = 2 ** 100; print(x); open('kept', 'w').write('7')",
-            "print(open('kept').read()); print(x)",
-        )[0]
-        == "1267650600228229401496703205376\n"
+def test_programs_print_share_files_but_no_variables_and_reach_no_network() -> None:
+    texts = _play(
+        "x = 2 ** 100; print(x); open('kept', 'w').write('7')",
+        "print(open('kept').read(), flush=True); print(x)",
+        "1 + 1",
+        "import socket; socket.create_connection(('1.1.1.1', 53), 1)",
+        "print('\\x1b[31mred')",
     )
-    second = _play(
-        "open('kept', 'w').write('7')", "print(open('kept').read(), flush=True); print(x)"
-    )
-    assert second[1].startswith("7\n") and "NameError" in second[1]
-    assert second[1].endswith("[ended with exit code 1]")
-
-
-def test_a_program_without_output_is_told_so() -> None:
-    assert _play("1 + 1") == ["[no output]"]
+    assert texts[0] == "1267650600228229401496703205376\n"
+    assert texts[1].startswith("7\n") and "NameError" in texts[1]
+    assert texts[1].endswith("[ended with exit code 1]")
+    assert texts[2] == "[no output]"
+    assert "Network is unreachable" in texts[3]
+    assert texts[4] == "\\x1b[31mred\n"
 
 
 def test_no_gold_answer_is_within_reach_of_a_program() -> None:
@@ -79,14 +76,6 @@ def test_what_is_installed_beside_the_base_interpreter_is_hidden() -> None:
     assert any(packages.iterdir()), "nothing there to hide"
     code = f"import os, sys; print(os.listdir({str(packages)!r}), sys.prefix != sys.base_prefix)"
     assert _play(code) == ["[] True\n"]
-
-
-def test_a_program_reaches_no_network_and_hides_no_escape() -> None:
-    texts = _play(
-        "import socket; socket.create_connection(('1.1.1.1', 53), 1)", "print('\\x1b[31mred')"
-    )
-    assert "Network is unreachable" in texts[0]
-    assert texts[1] == "\\x1b[31mred\n"
 
 
 def test_oracle_earns_the_maximum_and_a_program_does_not_end_the_episode() -> None:

@@ -25,10 +25,11 @@ def swe(*arguments: str) -> int:
     return main(["swe", *arguments])
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_help_has_an_example(name: str, capsys: Capture) -> None:
-    assert swe(name, "--help") == 0
-    assert f"  katgym swe {name}" in capsys.readouterr().out
+def test_help_has_an_example(capsys: Capture) -> None:
+    assert SUBCOMMANDS
+    for name in SUBCOMMANDS:
+        assert swe(name, "--help") == 0, name
+        assert f"  katgym swe {name}" in capsys.readouterr().out
 
 
 def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
@@ -44,24 +45,24 @@ def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
     assert "patch" not in row and "FAIL_TO_PASS" not in row and "origin" not in row["katgym"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_wrong_use_is_exit_code_2_with_what_is_wrong(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    grading = ("grade", "--task", f"toy#{TASK}", "--patch")
+    cases = (
         (("show", f"toy#{TASK}x"), f"Did you mean '{TASK}'"),
         (("show", "toy#"), "unknown task"),
         (("list", "/no/such"), "no set of tasks"),
-        (("grade", "--task", f"toy#{TASK}", "--patch", "/no/such"), "cannot read patch"),
-        (("grade", "--task", f"toy#{TASK}", "--patch", "-", "--sandbox", "lokal"), "local"),
+        ((*grading, "/no/such"), "cannot read patch"),
+        ((*grading, "-", "--sandbox", "lokal"), "local"),
         (("export-predictions", "/no", "--out", "x"), "'/no' is no folder"),
-    ],
-)
-def test_wrong_use_is_exit_code_2_with_what_is_wrong(
-    arguments: tuple[str, ...], words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdin", _Stdin(b"x"))
-    assert swe(*arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and "Traceback" not in said
+    )
+    for arguments, words in cases:
+        with subtests.test(arguments=arguments):
+            monkeypatch.setattr(sys, "stdin", _Stdin(b"x"))
+            assert swe(*arguments) == 2
+            said = capsys.readouterr().err
+            assert words in said and "Traceback" not in said
 
 
 class _Stdin:

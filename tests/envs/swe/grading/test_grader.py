@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from attacks import toy_repository as toy
@@ -14,11 +15,7 @@ from attacks.catalogue import ATTACKS
 from faulty_backend import BreakingBackend, FaultyBackend
 from waiting import wait_until_async
 
-from katgym.sandbox import (
-    SandboxBackend,
-    WorkspaceDiff,
-)
-from katgym.sandbox.backends import backend
+from katgym.sandbox import SandboxBackend, WorkspaceDiff, shared_backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
@@ -29,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("toy_is_studied")
 GOLD = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
 
 
-def with_backend(work: Callable[[SandboxBackend, GradedTask], Awaitable[object]]) -> object:
-    async def go() -> object:
-        sandboxes = backend("local")
-        try:
-            return await work(sandboxes, await toy.studied_task(sandboxes))
-        finally:
-            await sandboxes.aclose()
+T = TypeVar("T")
+
+
+def with_backend(work: Callable[[SandboxBackend, GradedTask], Awaitable[T]]) -> T:
+    async def go() -> T:
+        sandboxes = shared_backend("local")
+        return await work(sandboxes, await toy.studied_task(sandboxes))
 
     return asyncio.run(go())
 
@@ -46,9 +43,7 @@ def graded(patch: str | bytes | WorkspaceDiff, **changes: object) -> GradeReport
         config = GraderConfig(rng=random.Random(7))
         return await grade(replace(task, hidden=hidden), patch, backend=sandboxes, config=config)
 
-    report = with_backend(work)
-    assert isinstance(report, GradeReport)
-    return report
+    return with_backend(work)
 
 
 @pytest.mark.slow
@@ -102,7 +97,6 @@ def test_an_imported_task_may_be_graded_without_canaries_and_says_so():
         return await grade(bare, patch_of(GOLD), backend=sandboxes)
 
     report = with_backend(work)
-    assert isinstance(report, GradeReport)
     assert report.outcome is Outcome.RESOLVED
     assert any("proves nothing" in text for text in report.suspicions)
 
@@ -116,7 +110,7 @@ def test_a_fault_of_the_sandboxes_is_tried_once_more(num_faults, outcome):
         faulty = FaultyBackend(sandboxes, lambda n: n <= num_faults)
         return await grade(task, patch_of(GOLD), backend=faulty), faulty.num_created
 
-    report, num_created = with_backend(work)  # type: ignore[misc]
+    report, num_created = with_backend(work)
     assert report.outcome is outcome
     if outcome is Outcome.INFRA_ERROR:
         assert report.reason == "SandboxError: no sandbox today"
@@ -134,7 +128,6 @@ def test_a_patch_that_breaks_its_sandboxes_is_failed():
         return await grade(task, patch_of({toy.SOURCE_PATH: bomb.encode()}), backend=faulty)
 
     report = with_backend(work)
-    assert isinstance(report, GradeReport)
     assert report.outcome is Outcome.FAILED
     assert report.reason.startswith("its code breaks the sandbox, gold does not: SandboxError")
 
@@ -145,7 +138,6 @@ def test_sandboxes_that_gold_breaks_too_are_an_infrastructure_fault():
         return await grade(task, patch_of(GOLD), backend=BreakingBackend(sandboxes, b""))
 
     report = with_backend(work)
-    assert isinstance(report, GradeReport)
     assert report.outcome is Outcome.INFRA_ERROR
 
 
@@ -156,7 +148,6 @@ def test_an_interpreter_that_is_not_there_is_an_infrastructure_fault():
         return await grade(broken, patch_of(GOLD), backend=sandboxes)
 
     report = with_backend(work)
-    assert isinstance(report, GradeReport)
     assert report.outcome is Outcome.INFRA_ERROR
 
 
@@ -213,7 +204,7 @@ def test_a_task_whose_canaries_can_be_told_is_no_verdict_unless_it_was_imported(
         imported = replace(told, is_unsafe_allowed=True)
         return [await grade(t, patch_of(GOLD), backend=sandboxes) for t in (told, imported)]
 
-    refused, graded_all_the_same = with_backend(work)  # type: ignore[misc]
+    refused, graded_all_the_same = with_backend(work)
     assert refused.outcome is Outcome.INFRA_ERROR
     assert "up to 2^-0.0, more than 2^-8" in refused.reason
     assert graded_all_the_same.outcome is Outcome.RESOLVED
@@ -257,7 +248,7 @@ def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
             await grade(unsafe, patch_of(GOLD), backend=counting)
         return [counting.num_created for counting in counted]
 
-    first, second = with_backend(work)  # type: ignore[misc]
+    first, second = with_backend(work)
     assert first == second + 1
 
 

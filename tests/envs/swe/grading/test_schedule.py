@@ -4,8 +4,9 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import some_of
 
 from katgym_envs.swe.grading.schedule import (
     GUESS_BITS,
@@ -60,7 +61,6 @@ def roles(schedule: Schedule, name: str) -> str:
     return "".join(letters)
 
 
-@settings(max_examples=60)
 @given(st.data(), st.integers(1, 6), st.integers(0, 12))
 def test_every_test_is_itself_and_fail_to_pass_tests_are_canaries(data, num_f2p, num_p2p):
     total = num_f2p + num_p2p
@@ -104,27 +104,18 @@ def test_no_canary_is_reported_and_drawn_as_itself():
     assert set(roles(schedule, node(1))) == {"R"}
 
 
-def test_canaries_at_the_place_of_the_failure_are_taken():
-    task = hidden(
-        1,
-        0,
-        [canary(1, 0, place="5:1"), canary(2, 0, place="6:1"), canary(3, 0, place="6:2")],
-        base_places={node(0): "6:1"},
-    )
-    for seed in range(20):
-        schedule = draw_schedule(task, random.Random(seed))
-        assert {c.places[node(0)] for r in schedule.rounds for c in r.canaries} == {"6:1"}
+def places(*there: str, seed: int = 3) -> set[str]:
+    """Return where the canaries drawn are, of those there; the base state fails at 6:1."""
+    made = [canary(i, 0, place=place) for i, place in enumerate(there, 1)]
+    task = hidden(1, 0, made, base_places={node(0): "6:1"})
+    drawn = draw_schedule(task, random.Random(seed)).rounds
+    return {c.places[node(0)] for r in drawn for c in r.canaries}
 
 
-def test_without_one_there_the_next_place_is_taken():
-    task = hidden(
-        1,
-        0,
-        [canary(1, 0, place="5:1"), canary(2, 0, place="8:1"), canary(3, 0, place="9:1")],
-        base_places={node(0): "6:1"},
-    )
-    schedule = draw_schedule(task, random.Random(3))
-    assert {c.places[node(0)] for r in schedule.rounds for c in r.canaries} == {"8:1"}
+def test_canaries_at_the_place_of_the_failure_are_taken_or_those_at_the_next():
+    found = [places("5:1", "6:1", "6:2", seed=seed) for seed in range(20)]
+    assert found == [{"6:1"}] * 20
+    assert places("5:1", "8:1", "9:1") == {"8:1"}
 
 
 def test_a_kept_case_that_many_canaries_take_along_is_itself_once():
@@ -198,19 +189,20 @@ def test_near_canaries_leave_rounds_and_bits_as_they_are():
         assert len({roles(schedule, node(i)) for i in range(3)}) == 1
 
 
-@pytest.mark.parametrize("num_f2p", [1, 2, 3, 6])
-def test_a_guessing_forger_wins_about_once_in_a_thousand(num_f2p):
+def test_a_guessing_forger_wins_about_once_in_a_thousand(subtests: pytest.Subtests):
     """The best guess: toss a coin for each appearance, knowing the schedule's rules."""
-    rng = random.Random(num_f2p)
-    task = hidden(num_f2p, 0, [canary(10 * i + k, i) for i in range(num_f2p) for k in range(6)])
-    courses: Counter[tuple[str, ...]] = Counter()
     tries = 5_000
-    for _ in range(tries):
-        schedule = draw_schedule(task, rng)
-        courses[tuple(roles(schedule, name) for name in task.fail_to_pass)] += 1
-    likeliest = courses.most_common(1)[0][1] / tries
-    assert schedule.guess_bits >= GUESS_BITS
-    assert likeliest <= 2.0 ** -(GUESS_BITS - 1.5)  # the sample's own noise included
+    for num in some_of((1, 2, 3, 6), 2):
+        rng = random.Random(num)
+        task = hidden(num, 0, [canary(10 * i + k, i) for i in range(num) for k in range(6)])
+        courses: Counter[tuple[str, ...]] = Counter()
+        for _ in range(tries):
+            schedule = draw_schedule(task, rng)
+            courses[tuple(roles(schedule, name) for name in task.fail_to_pass)] += 1
+        likeliest = courses.most_common(1)[0][1] / tries
+        with subtests.test(num_fail_to_pass=num):
+            assert schedule.guess_bits >= GUESS_BITS
+            assert likeliest <= 2.0 ** -(GUESS_BITS - 1.5)  # the sample's own noise included
 
 
 def test_turned_canaries_count_for_nothing_in_the_bound() -> None:

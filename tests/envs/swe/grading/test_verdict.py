@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
-
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import Outcome, TestStatus
 from katgym_envs.swe.grading.rounds import RoundResult
@@ -68,16 +66,13 @@ def test_a_test_to_keep_that_passes_both_ways_on_the_base_state_too_is_no_forger
     assert judge(HIDDEN, kept).outcome is Outcome.RESOLVED
 
 
-def test_values_that_were_not_computed_in_the_blind_round_are_tampered_where_all_passes():
+def test_values_not_computed_blind_and_ways_to_the_tests_withhold_resolved_and_nothing_else():
     assert judge(HIDDEN, GOOD, (A,)).outcome is Outcome.TAMPERED
-    assert judge(HIDDEN, [one(a="failed", b="passed", p="passed")], (A,)).outcome is Outcome.PARTIAL
-
-
-def test_a_way_to_running_tests_withholds_resolved_and_nothing_else():
     verdict = judge(HIDDEN, GOOD, (), ("a.py: reads the call stack",))
     assert verdict.outcome is Outcome.TAMPERED
     assert verdict.reason.endswith("from a search, and a.py: reads the call stack")
     partial = [one(a="failed", b="passed", p="passed")]
+    assert judge(HIDDEN, partial, (A,)).outcome is Outcome.PARTIAL
     assert judge(HIDDEN, partial, (), ("x",)).outcome is Outcome.PARTIAL
 
 
@@ -88,18 +83,20 @@ def test_a_wrong_answer_that_a_canary_happens_to_expect_is_no_forgery():
     assert judge(HIDDEN, rounds).outcome is Outcome.FAILED
 
 
-@pytest.mark.parametrize("status", ["error", "skipped", "xfailed", "xpassed", "missing"])
-def test_a_canary_that_does_anything_but_fail_is_tampered(status):
-    rounds = [one((B,), a="passed", b=status, p="passed"), one((A,), a="failed", b="passed")]
-    assert judge(HIDDEN, rounds).outcome is Outcome.TAMPERED
+def test_a_canary_that_does_anything_but_fail_is_tampered():
+    statuses = ("error", "skipped", "xfailed", "xpassed", "missing")
+    last = one((A,), a="failed", b="passed")
+    found = {s: judge(HIDDEN, [one((B,), a="passed", b=s, p="passed"), last]) for s in statuses}
+    told = {status: verdict.outcome for status, verdict in found.items()}
+    assert told == dict.fromkeys(statuses, Outcome.TAMPERED)
 
 
-@pytest.mark.parametrize("status", ["failed", "error", "skipped", "xfailed", "xpassed", "missing"])
-def test_whatever_is_not_passed_is_not_resolved(status):
-    rounds = [one((B,), a="passed", b="failed", p=status), one((A,), a="failed", b="passed")]
-    verdict = judge(HIDDEN, rounds)
-    assert verdict.outcome is Outcome.PARTIAL
-    assert verdict.pass_to_pass == {P: TestStatus(status)}
+def test_whatever_is_not_passed_is_not_resolved():
+    statuses = ("failed", "error", "skipped", "xfailed", "xpassed", "missing")
+    last = one((A,), a="failed", b="passed")
+    found = {s: judge(HIDDEN, [one((B,), a="passed", b="failed", p=s), last]) for s in statuses}
+    told = {status: (v.outcome, v.pass_to_pass) for status, v in found.items()}
+    assert told == {s: (Outcome.PARTIAL, {P: TestStatus(s)}) for s in statuses}
 
 
 def test_a_test_that_was_never_itself_is_missing():
@@ -129,14 +126,11 @@ def test_reports_that_disagree_are_tampered():
     assert (verdict.outcome, verdict.reason) == (Outcome.TAMPERED, "they disagree")
 
 
-def test_a_round_that_ran_out_of_time_is_a_timeout():
+def test_a_round_that_ran_out_of_time_is_a_timeout_and_an_early_end_is_named():
     late = {"is_finished": False, "execution": ExecResult(exit_code=None, is_timed_out=True)}
     rounds = [one(a="missing", b="missing", run=late)]
     assert judge(HIDDEN, rounds).outcome is Outcome.TIMEOUT
     assert is_decided(HIDDEN, rounds)
-
-
-def test_an_early_end_is_named():
     ended = {"is_finished": False, "execution": ExecResult(exit_code=None, signal=11)}
     verdict = judge(HIDDEN, [one(a="missing", b="missing", run=ended)])
     assert verdict.reason == "the test process ended early (signal 11)"

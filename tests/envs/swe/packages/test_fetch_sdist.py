@@ -70,13 +70,6 @@ def test_sdist_is_fetched_and_nothing_of_it_run(
     assert [p.name for p in (tmp_path / "cache" / "lilac").iterdir()] == ["1.2"]
 
 
-def test_cached_sdist_needs_no_index(tmp_path: Path, index: Path) -> None:
-    made = add_sdist(index, "lilac", "1.2")
-    first = fetch_sdist("lilac", "1.2", cache_dir=tmp_path)
-    made.unlink()
-    assert fetch_sdist("lilac", "1.2", sha256=first.sha256, cache_dir=tmp_path) == first
-
-
 def test_wrong_sha256_is_refused_and_not_kept(tmp_path: Path, index: Path) -> None:
     add_sdist(index, "lilac", "1.2")
     with pytest.raises(UsageError, match=r"lilac==1\.2 has sha256 '[0-9a-f]{64}', expected 'ab'"):
@@ -124,24 +117,27 @@ def test_download_has_a_time_limit(tmp_path: Path, index: Path) -> None:
         download_sdist("lilac", "1.2", tmp_path, timeout_s=0.01)
 
 
-@pytest.mark.parametrize("name", ["", "../x", "-r", "a b", "https://x/y", "a/b", ".", "a\n"])
-def test_names_that_are_none_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="a package name is"):
-        fetch_sdist(name, "1.0", cache_dir=tmp_path)
+def test_names_and_versions_that_are_none_are_refused(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for name in ("", "../x", "-r", "a b", "https://x/y", "a/b", ".", "a\n"):
+        with subtests.test(name=name), pytest.raises(UsageError, match="a package name is"):
+            fetch_sdist(name, "1.0", cache_dir=tmp_path)
+    for version in ("", "..", "1..2", "../1", "1 --pre", "*", "-1"):
+        refused = pytest.raises(UsageError, match="the version of 'lilac'")
+        with subtests.test(version=version), refused:
+            fetch_sdist("lilac", version, cache_dir=tmp_path)
 
 
-@pytest.mark.parametrize("version", ["", "..", "1..2", "../1", "1 --pre", "*", "-1"])
-def test_versions_that_are_none_are_refused(tmp_path: Path, version: str) -> None:
-    with pytest.raises(UsageError, match="the version of 'lilac'"):
-        fetch_sdist("lilac", version, cache_dir=tmp_path)
-
-
-def test_unlisted_package_is_laid_out_by_guessing(tmp_path: Path, index: Path) -> None:
-    add_sdist(index, "lilac", "1.2")
+def test_unlisted_package_is_laid_out_by_guessing_and_kept(tmp_path: Path, index: Path) -> None:
+    made = add_sdist(index, "lilac", "1.2")
     tree = open_package("lilac==1.2", cache_dir=tmp_path)
     assert tree.product == ("lilac/__init__.py",)
     assert tree.test_modules == ("tests/test_it.py",)
-    assert tree.package.sha256 == fetch_sdist("lilac", "1.2", cache_dir=tmp_path).sha256
+    made.unlink()  # what is kept needs no index
+    kept = fetch_sdist("lilac", "1.2", cache_dir=tmp_path)
+    assert kept.sha256 == tree.package.sha256
+    assert fetch_sdist("lilac", "1.2", sha256=kept.sha256, cache_dir=tmp_path) == kept
     with pytest.raises(UsageError, match="'lilac' is not in the table; name a version"):
         open_package("lilac", cache_dir=tmp_path)
 

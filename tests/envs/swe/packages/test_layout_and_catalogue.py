@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,33 +28,29 @@ def guessed(*paths: str) -> SourceTree:
     return SourceTree(package=guess_package(SDIST, files), files=files)
 
 
-@pytest.mark.parametrize(
-    ("paths", "product", "tests", "python_path"),
-    [
-        (["lilac.py", "test_lilac.py", "setup.py"], ("lilac.py",), ("test_lilac.py",), (".",)),
-        (
-            ["src/lilac/a.py", "tests/test_a.py", "tests/conftest.py", "docs/conf.py"],
-            ("src/lilac/a.py",),
-            ("tests/test_a.py",),
-            ("src", "."),
-        ),
-        (
-            ["lilac/a.py", "lilac/b/c.py", "lilac/tests/test_a.py", "lilac/tests/data.py"],
-            ("lilac/a.py", "lilac/b/c.py"),
-            ("lilac/tests/test_a.py",),
-            (".",),
-        ),
-        (["lilac.py", "tests.py"], ("lilac.py",), ("tests.py",), (".",)),
-        (["lilac/a.py", "lilac/a_test.py"], ("lilac/a.py",), ("lilac/a_test.py",), (".",)),
-    ],
-)
-def test_layout_is_guessed(
-    paths: list[str], product: tuple[str, ...], tests: tuple[str, ...], python_path: tuple[str, ...]
-) -> None:
-    tree = guessed(*paths)
-    assert tree.product == product
-    assert tree.test_modules == tests
-    assert tree.package.python_path == python_path
+LAYOUTS = (
+    # paths; product, test modules, folders on the path of imports
+    (("lilac.py", "test_lilac.py", "setup.py"), ("lilac.py",), ("test_lilac.py",), (".",)),
+    (
+        ("src/lilac/a.py", "tests/test_a.py", "tests/conftest.py", "docs/conf.py"),
+        ("src/lilac/a.py",), ("tests/test_a.py",), ("src", "."),
+    ),
+    (
+        ("lilac/a.py", "lilac/b/c.py", "lilac/tests/test_a.py", "lilac/tests/data.py"),
+        ("lilac/a.py", "lilac/b/c.py"), ("lilac/tests/test_a.py",), (".",),
+    ),
+    (("lilac.py", "tests.py"), ("lilac.py",), ("tests.py",), (".",)),
+    (("lilac/a.py", "lilac/a_test.py"), ("lilac/a.py",), ("lilac/a_test.py",), (".",)),
+)  # fmt: skip
+
+
+def test_layout_is_guessed() -> None:
+    wanted = {paths: rest for paths, *rest in LAYOUTS}
+    trees = {paths: guessed(*paths) for paths in wanted}
+    assert {
+        paths: [tree.product, tree.test_modules, tree.package.python_path]
+        for paths, tree in trees.items()
+    } == wanted
 
 
 def test_licence_is_read_from_the_metadata() -> None:
@@ -88,46 +85,47 @@ def test_digest_of_a_tree_tells_paths_from_contents() -> None:
     assert len({SourceTree(package=package, files=files).sha256 for files in trees}) == 4
 
 
-@pytest.mark.parametrize("package", list_packages().values(), ids=list(list_packages()))
-def test_entry_of_the_table_is_complete(package: KnownPackage) -> None:
-    assert re.fullmatch(r"[0-9a-f]{64}", package.sha256 or "")
-    assert package.license
-    assert package.split in ("train", "validation", "test")
-    assert package.source
-    assert package.tests
-    assert package.test_roots
-    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in package.all_requirements)
-    assert all(reason for reason in package.excluded.values())
-    paths = (*package.source, *package.tests, *package.test_roots, *package.excluded)
-    assert not any(path.startswith("/") or ".." in path.split("/") for path in paths)
+def test_entries_of_the_table_are_complete_and_there_are_some_for_every_split(
+    subtests: pytest.Subtests,
+) -> None:
+    packages = list_packages().values()
+    for package in packages:
+        with subtests.test(package=package.name):
+            assert re.fullmatch(r"[0-9a-f]{64}", package.sha256 or "")
+            assert package.license
+            assert package.source
+            assert package.tests
+            assert package.test_roots
+            assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in package.all_requirements)
+            assert all(package.excluded.values())
+            paths = (*package.source, *package.tests, *package.test_roots, *package.excluded)
+            assert not any(path.startswith("/") or ".." in path.split("/") for path in paths)
+    assert len(packages) >= 6
+    assert {package.split for package in packages} == {"train", "validation", "test"}
+    assert len({package.sha256 for package in packages}) == len(packages)
 
 
-def test_table_holds_packages_for_every_split() -> None:
-    splits = [package.split for package in list_packages().values()]
-    assert len(splits) >= 6
-    assert set(splits) == {"train", "validation", "test"}
-    assert len({package.sha256 for package in list_packages().values()}) == len(splits)
+def run_in(folder: Path, files: Mapping[str, bytes], *arguments: str) -> tuple[int, str]:
+    """Return exit code and output of a Python with these files in its directory."""
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout
 
 
 @pytest.mark.slow
 def test_tests_of_the_toy_repository_pass(tmp_path: Path) -> None:
     tree = open_toy()
-    for path, content in tree.files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(content)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", ".",
-               "-p", "no:cacheprovider", *tree.test_modules]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout
+    options = ("-q", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider")
+    code, said = run_in(tmp_path, tree.files, "pytest", *options, *tree.test_modules)
+    assert code == 0, said
     assert len(tree.product) == 5
     assert len(tree.test_modules) == 4
 
 
 def test_readme_of_the_toy_repository_is_right(tmp_path: Path) -> None:
     tree = open_toy()
-    for path in (*tree.product, "README.md"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(tree.files[path])
-    command = [sys.executable, "-m", "doctest", "README.md"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "")
+    files = {path: tree.files[path] for path in (*tree.product, "README.md")}
+    assert run_in(tmp_path, files, "doctest", "README.md") == (0, "")

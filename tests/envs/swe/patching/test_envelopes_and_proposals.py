@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,8 @@ def test_text_is_added_below_an_anchor_or_at_the_end() -> None:
     assert after("*** Update File: a.py", "@@", "+y = 1")["a.py"].content.endswith(b"y = 1\n")
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
+def test_an_envelope_that_does_not_fit_is_refused(subtests: pytest.Subtests) -> None:
+    cases = (
         (("*** Update File: a.py", "-        return 1", "+x"), PatchFailure.CONTEXT_AMBIGUOUS),
         (("*** Update File: a.py", "-        return 3", "+x"), PatchFailure.CONTEXT_MISMATCH),
         (("*** Update File: a.py", "@@ class C:", "-x", "+y"), PatchFailure.CONTEXT_MISMATCH),
@@ -85,56 +85,46 @@ def test_text_is_added_below_an_anchor_or_at_the_end() -> None:
         (("*** Delete File: end", "*** Add File: end", "+x"), PatchFailure.DUPLICATE_PATH),
         (("what",), PatchFailure.MALFORMED),
         ((), PatchFailure.EMPTY),
-    ],
-)
-def test_an_envelope_that_does_not_fit_is_refused(
-    lines: tuple[str, ...], reason: PatchFailure
-) -> None:
-    with pytest.raises(PatchError) as caught:
-        after(*lines)
-    assert caught.value.reason is reason, str(caught.value)
+    )
+    for lines, reason in cases:
+        with subtests.test(lines=lines):
+            with pytest.raises(PatchError) as caught:
+                after(*lines)
+            assert caught.value.reason is reason, str(caught.value)
 
 
 DIFF = "--- a/end\n+++ b/end\n@@ -1 +1 @@\n-x\n+z\n"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_a_patch_is_found_in_a_message(subtests: pytest.Subtests) -> None:
+    messages = (
         DIFF,
         f"The bug is here:\n```python\nx = 1\n```\nso:\n```diff\n{DIFF}```\nDone.",
         f"~~~patch\n{DIFF}~~~",
         f"```\n{DIFF}```",
         f"Sure.\n\n{DIFF}",
         "I did\n" + envelope("*** Update File: end", "-x", "+z") + "\nok",
-    ],
-)
-def test_a_patch_is_found_in_a_message(message: str) -> None:
-    proposal = parse_proposal(message)
-    assert proposal.paths == {"end"}
-    assert update_tree(TREE, proposal.apply(TREE))["end"].content == b"z\ny"
+    )
+    for message in messages:
+        with subtests.test(message=message):
+            proposal = parse_proposal(message)
+            assert proposal.paths == {"end"}
+            assert update_tree(TREE, proposal.apply(TREE))["end"].content == b"z\ny"
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ("I cannot.", "no patch found"),
-        (f"```diff\n{DIFF}```\n```diff\n{DIFF}```", "more than one code block"),
-        (envelope("*** Delete File: end") * 2, "more than one"),
-        ("*** Begin Patch\n*** Delete File: end\n", "without"),
-        ("", "is empty"),
-    ],
-)
-def test_a_message_without_one_patch_is_refused(message: str, words: str) -> None:
-    with pytest.raises(PatchError, match=words):
-        parse_proposal(message)
-
-
-def test_an_error_survives_a_process_boundary() -> None:
-    with pytest.raises(PatchError) as caught:
-        parse_proposal("no")
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.reason, str(again)) == (caught.value.reason, str(caught.value))
+def test_a_message_without_one_patch_is_refused_and_the_error_can_be_sent() -> None:
+    refused = {
+        "I cannot.": "no patch found",
+        f"```diff\n{DIFF}```\n```diff\n{DIFF}```": "more than one code block",
+        envelope("*** Delete File: end") * 2: "more than one",
+        "*** Begin Patch\n*** Delete File: end\n": "without",
+        "": "is empty",
+    }
+    for message, words in refused.items():
+        with pytest.raises(PatchError, match=words) as caught:
+            parse_proposal(message)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (again.reason, str(again)) == (caught.value.reason, str(caught.value))
 
 
 def diff_of(*changes: FileChange) -> WorkspaceDiff:
@@ -160,29 +150,21 @@ def test_what_git_and_programs_leave_is_no_change() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (FileChange(path="x", kind=ChangeKind.ADDED, file_type="other"), PatchFailure.NOT_A_FILE),
-        (
-            FileChange(path="x", kind=ChangeKind.ADDED, content=b"", mode=0o4755),
-            PatchFailure.BAD_MODE,
-        ),
-        (FileChange(path="x", kind=ChangeKind.ADDED, size=1 << 30), PatchFailure.TOO_LARGE),
-        (
-            FileChange(path="x", kind=ChangeKind.ADDED, file_type="link", link_target="/etc"),
-            PatchFailure.LINK_ESCAPES,
-        ),
-        (FileChange(path=".GIT/x", kind=ChangeKind.ADDED, content=b""), PatchFailure.PATH_GIT),
-    ],
-)
-def test_what_no_patch_may_hold_is_refused(change: FileChange, reason: PatchFailure) -> None:
-    with pytest.raises(PatchError) as caught:
-        workspace_changes(diff_of(change))
-    assert caught.value.reason is reason
-
-
-def test_an_incomplete_diff_is_refused() -> None:
+def test_what_no_patch_may_hold_is_refused(subtests: pytest.Subtests) -> None:
+    new = FileChange(path="x", kind=ChangeKind.ADDED, content=b"")
+    link = replace(new, content=None, file_type="link", link_target="/etc")
+    cases = (
+        (replace(new, content=None, file_type="other"), PatchFailure.NOT_A_FILE),
+        (replace(new, mode=0o4755), PatchFailure.BAD_MODE),
+        (replace(new, content=None, size=1 << 30), PatchFailure.TOO_LARGE),
+        (link, PatchFailure.LINK_ESCAPES),
+        (replace(new, path=".GIT/x"), PatchFailure.PATH_GIT),
+    )
+    for change, reason in cases:
+        with subtests.test(reason=reason):
+            with pytest.raises(PatchError) as caught:
+                workspace_changes(diff_of(change))
+            assert caught.value.reason is reason
     with pytest.raises(PatchError, match="7 changes too many"):
         workspace_changes(WorkspaceDiff(num_omitted=7))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,59 +16,73 @@ from katgym_envs.swe.sources.open_source import DATA, open_source
 from katgym_envs.swe.sources.row_set import visible_row
 
 
-def copied(folder: Path, change: str = "", new: str = "") -> MutationSet:
-    """Return the toy set in another folder, with a text of its first line replaced."""
-    (folder / "packages").mkdir(parents=True)
-    for path in (DATA / "toy" / "packages").iterdir():
-        (folder / "packages" / path.name).write_bytes(path.read_bytes())
-    lines = (DATA / "toy" / "specs.jsonl").read_text().splitlines()
-    if change:
-        assert change in lines[0]
-        lines[0] = lines[0].replace(change, new, 1)
-    (folder / "specs.jsonl").write_text("\n".join(lines) + "\n")
-    return MutationSet(folder)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the toy set."""
+    return Path(shutil.copytree(DATA / "toy", tmp_path / "toy"))
 
 
-def test_the_toy_set_is_made_again_to_the_byte() -> None:
-    source = MutationSet(DATA / "toy")
+def change(folder: Path, **fields: object) -> str:
+    """Change the first spec; return its id."""
+    path = folder / "specs.jsonl"
+    first, *rest = path.read_text().splitlines()
+    spec = {**json.loads(first), **fields}
+    path.write_text("\n".join([json.dumps(spec), *rest]) + "\n")
+    return str(spec["id"])
+
+
+def test_the_toy_set_is_made_again_to_the_byte_from_wherever_it_lies(folder: Path) -> None:
+    source = MutationSet(folder)
     assert len(source.specs) == 16
     for instance_id, spec in source.specs.items():
         assert tree_digest(source.base_files(instance_id)) == spec.workspace_sha256
         row = source.row(instance_id)
         assert row.katgym.hidden_files and row.patch.startswith("diff --git ")
         assert SweRow.from_json(json.loads(json.dumps(row.to_json()))) == row
+        shown = visible_row(row)
+        assert (shown.patch, shown.test_patch) == ("", "")
+        assert (shown.FAIL_TO_PASS, shown.PASS_TO_PASS) == ([], [])
+        assert shown.katgym.hidden_files == {}
+        assert shown.problem_statement
 
 
-def test_the_visible_row_holds_nothing_that_is_graded() -> None:
-    source = MutationSet(DATA / "toy")
-    instance_id = next(iter(source.specs))
-    row = visible_row(source.row(instance_id))
-    assert (row.patch, row.test_patch, row.FAIL_TO_PASS, row.PASS_TO_PASS) == ("", "", [], [])
-    assert row.katgym.hidden_files == {}
-    assert row.problem_statement
+def test_a_bug_that_does_not_fit_the_workspace_is_refused(folder: Path) -> None:
+    task = change(folder, workspace_sha256="0" * 64)
+    for load in (MutationSet(folder).load_files, MutationSet(folder).base_files):
+        with pytest.raises(UsageError, match=r"the spec says '0000.*another version of katgym"):
+            load(task)
 
 
-def test_a_bug_that_does_not_fit_the_workspace_is_refused(tmp_path: Path) -> None:
-    digest = next(iter(MutationSet(DATA / "toy").specs.values())).workspace_sha256
-    source = copied(tmp_path, digest, "0" * 64)
-    with pytest.raises(UsageError, match="made by another version of katgym"):
-        source.base_files(next(iter(source.specs)))
+def test_edits_that_do_not_fit_and_files_that_are_not_there_are_refused(folder: Path) -> None:
+    task = change(folder, edits={"parcelkit/__init__.py": [[0, 999999, ""]]})
+    with pytest.raises(UsageError, match=r"end=999999.* does not fit \d+ bytes"):
+        MutationSet(folder).load_files(task)
+    change(folder, edits={"nosuch.py": [[0, 0, "x"]]})
+    with pytest.raises(UsageError, match=r"unknown file 'nosuch\.py'"):
+        MutationSet(folder).load_files(task)
 
 
-@pytest.mark.parametrize(
-    ("change", "new", "words"),
-    [
+def test_a_broken_line_is_named(folder: Path, subtests: pytest.Subtests) -> None:
+    path = folder / "specs.jsonl"
+    sound = path.read_text()
+    cases = (
         ('"fail_to_pass":[', '"fail_to_pass":[99999,', "has to number some of the"),
-        ('{"id":', '{"id"', "line 1"),
-        ('"split":"train"', '"split":7', "line 1.*split"),
-        ('"package":"parcelkit-1.0.0"', '"package":"none-1.0"', "cannot be read"),
-    ],
-)
-def test_a_broken_line_is_named(tmp_path: Path, change: str, new: str, words: str) -> None:
-    source = copied(tmp_path, change, new)
-    with pytest.raises(UsageError, match=words):
-        for task in source.tasks():
-            source.row(task.instance_id)
+        ('{"id":', '{"id"', "line 1: not JSON"),
+        ('"split":"train"', '"split":7', "line 1 .*split"),
+        ('"fail_to_pass":[', '"fail_to_pass":["x",', "line 1 .*fail_to_pass"),
+        ('{"id":', '{"mutations":[],"id":', "line 1 .*mutations.* has to be made again"),
+        ('"package":"parcelkit-1.0.0"', '"package":"none-1.0"', r"none-1\.0\.json' cannot be read"),
+    )
+    for old, new, words in cases:
+        assert old in sound
+        path.write_text(sound.replace(old, new, 1))
+        with subtests.test(new=new), pytest.raises(UsageError, match=words):
+            source = MutationSet(folder)
+            for task in source.tasks():
+                source.row(task.instance_id)
+    path.write_text(sound + '{"id": \n')
+    with pytest.raises(UsageError, match="line 17: not JSON"):
+        MutationSet(folder).tasks()
 
 
 def test_unknown_names_suggest_known_ones(tmp_path: Path) -> None:

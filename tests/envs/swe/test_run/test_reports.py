@@ -40,50 +40,49 @@ def read(*lines: object, code: int = 0, junit: bytes | None = JUNIT):
     return read_reports(ExecResult(exit_code=code), data, junit)
 
 
-def test_an_honest_run_agrees():
+def test_an_honest_run_agrees_and_one_that_said_nothing_was_not_started():
     run = read(HELLO, COLLECTED, test(), END)
     assert run.all_passed
     assert run.results[0].duration_s == pytest.approx(0.4)
+    silent = read_reports(ExecResult(exit_code=1), b"", None)
+    assert not silent.was_started
+    assert silent.disagreements == ()
 
 
-@pytest.mark.parametrize(
-    ("lines", "code", "junit", "text"),
-    [
-        ([HELLO, COLLECTED, test(), test(), END], 0, JUNIT, "a test more than once"),
-        ([HELLO, HELLO, COLLECTED, test(), END], 0, JUNIT, "a step of the run more than once"),
-        ([HELLO, COLLECTED, test(), END, END], 0, JUNIT, "more than once"),
-        ([HELLO, COLLECTED, test(), test(1), END], 0, JUNIT, "was not collected"),
-        ([HELLO, COLLECTED, END], 0, JUNIT, "tests that did not pass"),
-        ([HELLO, COLLECTED, test()], 0, JUNIT, "before pytest came to its end"),
-        ([HELLO, COLLECTED, test(), END], 1, JUNIT, "exit code 1, but the channel reports 0"),
-        ([HELLO, COLLECTED, test(), {**END, "exit_code": 1}], 1, JUNIT, "no test that failed"),
-        ([HELLO, COLLECTED, test(), END], 0, None, "without writing its junit"),
-        ([HELLO, COLLECTED, test(), END], 0, b"<x", "unreadable"),
-        ([HELLO, COLLECTED, test(), END], 0, b"<!DOCTYPE x><a/>", "unreadable"),
-        ([HELLO, COLLECTED, test(), END], 0, b"<testsuites/>", "disagree about the tests"),
-        ([HELLO, COLLECTED, test(), END], 0, FAILED_JUNIT, "disagree"),
-        ([HELLO, COLLECTED, test(phases=phases("failed")), END], 0, JUNIT, "did not pass"),
-        ([HELLO, {"kind": "other"}, END], 0, JUNIT, "no report"),
-        ([HELLO, {"kind": "collected", "tests": [[1, 2, 3]]}, END], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(phases=[1]), END], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(index=0.5), END], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(phases=phases("odd")), END], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(), {**END, "exit_code": float("inf")}], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(), {**END, "exit_code": 10**4000}], 0, JUNIT, "no report"),
-        ([HELLO, COLLECTED, test(), END], 0, ROT13 + FAILED_JUNIT, "disagree"),
-        ([HELLO, COLLECTED, test(), END], 0, JUNIT.decode().encode("utf-16"), "unreadable"),
-    ],
+CONTRADICTIONS = (
+    # lines, exit code, junit file; what is said of them
+    ([HELLO, COLLECTED, test(), test(), END], 0, JUNIT, "a test more than once"),
+    ([HELLO, HELLO, COLLECTED, test(), END], 0, JUNIT, "a step of the run more than once"),
+    ([HELLO, COLLECTED, test(), END, END], 0, JUNIT, "more than once"),
+    ([HELLO, COLLECTED, test(), test(1), END], 0, JUNIT, "was not collected"),
+    ([HELLO, COLLECTED, END], 0, JUNIT, "tests that did not pass"),
+    ([HELLO, COLLECTED, test()], 0, JUNIT, "before pytest came to its end"),
+    ([HELLO, COLLECTED, test(), END], 1, JUNIT, "exit code 1, but the channel reports 0"),
+    ([HELLO, COLLECTED, test(), {**END, "exit_code": 1}], 1, JUNIT, "no test that failed"),
+    ([HELLO, COLLECTED, test(), END], 0, None, "without writing its junit"),
+    ([HELLO, COLLECTED, test(), END], 0, b"<x", "unreadable"),
+    ([HELLO, COLLECTED, test(), END], 0, b"<!DOCTYPE x><a/>", "unreadable"),
+    ([HELLO, COLLECTED, test(), END], 0, b"<testsuites/>", "disagree about the tests"),
+    ([HELLO, COLLECTED, test(), END], 0, FAILED_JUNIT, "disagree"),
+    ([HELLO, COLLECTED, test(phases=phases("failed")), END], 0, JUNIT, "did not pass"),
+    ([HELLO, {"kind": "other"}, END], 0, JUNIT, "no report"),
+    ([HELLO, {"kind": "collected", "tests": [[1, 2, 3]]}, END], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(phases=[1]), END], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(index=0.5), END], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(phases=phases("odd")), END], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(), {**END, "exit_code": float("inf")}], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(), {**END, "exit_code": 10**4000}], 0, JUNIT, "no report"),
+    ([HELLO, COLLECTED, test(), END], 0, ROT13 + FAILED_JUNIT, "disagree"),
+    ([HELLO, COLLECTED, test(), END], 0, JUNIT.decode().encode("utf-16"), "unreadable"),
 )  # fmt: skip
-def test_reports_that_contradict_each_other(lines, code, junit, text):
-    run = read(*lines, code=code, junit=junit)
-    assert not run.all_passed
-    assert any(text in problem for problem in run.disagreements), run.disagreements
 
 
-def test_a_run_that_said_nothing_was_not_started():
-    run = read_reports(ExecResult(exit_code=1), b"", None)
-    assert not run.was_started
-    assert run.disagreements == ()
+def test_reports_that_contradict_each_other(subtests: pytest.Subtests) -> None:
+    for lines, code, junit, text in CONTRADICTIONS:
+        with subtests.test(lines=lines, code=code, junit=junit):
+            run = read(*lines, code=code, junit=junit)
+            assert not run.all_passed
+            assert any(text in problem for problem in run.disagreements), run.disagreements
 
 
 def test_statuses_of_phases():
@@ -103,11 +102,8 @@ def test_statuses_of_phases():
     assert status(*good, {**good[1], "subtest": True, "outcome": "failed"}) is TestStatus.FAILED
 
 
-def test_no_mutated_report_breaks_the_reader():
+def test_no_mutated_report_and_no_deep_nesting_breaks_the_reader():
     """Of the fuzzer's reports some; `fuzz_reports.py` reads a million."""
     assert fuzz(4_000, seed=7) > 1_000
-
-
-def test_nor_does_deep_nesting():
     run = read_reports(ExecResult(exit_code=0), b"[" * 200_000, None)
     assert run.disagreements[0] == "the channel holds a line that is no report"

@@ -7,8 +7,7 @@ import pytest
 from waiting import HANG_S
 
 from katgym.errors import UsageError
-from katgym.sandbox import layer_store
-from katgym.sandbox.backends import backend
+from katgym.sandbox import layer_store, shared_backend
 from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.row import EnvironmentRecipe
@@ -76,17 +75,13 @@ def run(given: Mapping[str, bytes], *, is_warm: bool = True, **plan: object) -> 
     """Run test files in the small repository, in a fresh sandbox."""
 
     async def go() -> TestRun:
-        sandboxes = backend("local")
-        try:
-            workspace = Workspace(
-                layer=layer_store().add_files(PRODUCT), python=str(ensure_venv(["pytest==9.2.0"]))
-            )
-            spec = make_spec(workspace, EnvironmentRecipe(), is_warm=is_warm)
-            async with await sandboxes.create(spec) as sandbox:
-                fields = {"files": tuple(given), "put": given, "timeout_s": HANG_S, **plan}
-                return await run_tests(sandbox, TestPlan(**fields))  # type: ignore[arg-type]
-        finally:
-            await sandboxes.aclose()
+        workspace = Workspace(
+            layer=layer_store().add_files(PRODUCT), python=str(ensure_venv(["pytest==9.2.0"]))
+        )
+        spec = make_spec(workspace, EnvironmentRecipe(), is_warm=is_warm)
+        async with await shared_backend("local").create(spec) as sandbox:
+            fields = {"files": tuple(given), "put": given, "timeout_s": HANG_S, **plan}
+            return await run_tests(sandbox, TestPlan(**fields))  # type: ignore[arg-type]
 
     return asyncio.run(go())
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from katgym.errors import ToolError
-from katgym.sandbox import SandboxSpec, backend, close_shared_backends, layer_store, shared_backend
+from katgym.sandbox import SandboxSpec, layer_store, shared_backend
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.env import SweEnv
@@ -28,12 +27,6 @@ FILES: dict[str, bytes | FileEntry] = {
     "data.bin": b"\0\1\2",
     "test_a.py": b"from pkg.a import f\n\ndef test_f():\n    assert f(1) == 1\n",
 }
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_shared_backends()
 
 
 class Tools:
@@ -59,21 +52,13 @@ class Tools:
         return await self.workspace.sandbox.read(path)
 
 
-@asynccontextmanager
-async def opened(files: Mapping[str, bytes | FileEntry] = FILES, **spec: Any) -> Any:
-    made = backend("local")
-    layer = layer_store().add_files(files)
-    try:
-        async with await made.create(SandboxSpec(layers=(layer,), **spec)) as sandbox:
-            yield Tools(OpenWorkspace(sandbox=sandbox))
-    finally:
-        await made.aclose()
-
-
 def with_tools(test: Callable[[Tools], Any], **spec: Any) -> None:
+    """Play a test with a workspace of its own."""
+
     async def go() -> None:
-        async with opened(**spec) as tools:
-            await test(tools)
+        made = SandboxSpec(layers=(layer_store().add_files(FILES),), **spec)
+        async with await shared_backend("local").create(made) as sandbox:
+            await test(Tools(OpenWorkspace(sandbox=sandbox)))
 
     asyncio.run(go())
 

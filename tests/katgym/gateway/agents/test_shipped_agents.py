@@ -106,7 +106,7 @@ def compacted(zoo: Zoo, resumed: Run | None) -> Run | None:
 def test_it_answers(zoo: Zoo, worked: Run) -> None:
     assert worked.code == 0, worked.err
     assert "all done" in worked.out
-    assert not zoo.gateway.store.failed_calls("s")
+    assert not zoo.gateway.failed_calls()
     assert_prompts_are_whole(zoo, "s")
     tell(zoo.agent.name, "answers", "yes")
 
@@ -228,7 +228,7 @@ def test_an_agent_that_is_stopped_leaves_a_session_that_goes_on(zoo: Zoo) -> Non
                 raise
     finally:
         zoo.server.is_held = False
-    assert zoo.gateway.say("stopped", "and on", model="tiny").status_code == 200
+    assert zoo.gateway.of("stopped").say("and on", model="tiny").status_code == 200
     tell(zoo.agent.name, "abort", "yes")
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from pathlib import Path
 
 import pytest
+from docker_play import run
 
-from katgym.sandbox.conformance import CHECKS, ConformanceCheck, run_check
-from katgym.sandbox.docker_engine.backend import DockerBackend
+from katgym.sandbox.conformance import CHECKS, run_conformance
 
 pytestmark = pytest.mark.docker
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_docker_conforms(check: ConformanceCheck, docker_image: str, tmp_path, monkeypatch):
+@pytest.mark.parametrize("subject", sorted({check.subject for check in CHECKS}))
+def test_docker_conforms(
+    subject: str,
+    docker_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    async def main() -> None:
-        backend = DockerBackend(image=docker_image)
-        try:
-            await run_check(check, backend)
-        finally:
-            await backend.aclose()
-
-    asyncio.run(main())
+    report = run(lambda backend: run_conformance(backend, only=[subject]), image=docker_image)
+    assert report.results
+    for result in report.results:
+        with subtests.test(check=result.name):
+            if result.passed is None:
+                pytest.skip(result.detail)
+            assert result.passed, result.detail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from docker_play import run
-from kernel_state import KERNEL_STATES, REFUSED, KernelState, move_state, read_state
+from kernel_state import KERNEL_STATES, REFUSED, move_state, read_state
 
 from katgym.sandbox import SandboxSpec
 from katgym.sandbox.docker_engine.backend import DockerBackend
@@ -12,26 +12,27 @@ from katgym.sandbox.docker_engine.backend import DockerBackend
 pytestmark = pytest.mark.docker
 
 
-@pytest.mark.parametrize(
-    "state", [s for s in KERNEL_STATES if s.is_open_in_containers is not None], ids=str
-)
 def test_what_was_moved_before_is_read_where_the_table_says_open(
-    state: KernelState, docker_image: str
+    docker_image: str, subtests: pytest.Subtests
 ) -> None:
-    async def read_around(backend: DockerBackend) -> tuple[int | str, int | str]:
-        before = await read_state(backend, state)
-        await move_state(backend, state)
-        return before, await read_state(backend, state)
+    async def read_around(backend: DockerBackend) -> None:
+        for state in KERNEL_STATES:
+            if state.is_open_in_containers is None:
+                continue
+            with subtests.test(state=state.name):
+                before = await read_state(backend, state)
+                await move_state(backend, state)
+                after = await read_state(backend, state)
+                if not state.is_open_in_containers:
+                    assert before == after
+                elif REFUSED in (before, after):
+                    pytest.skip(f"this kernel has no {state.name}")
+                elif state.by:
+                    assert (int(after) - int(before)) % 2**32 >= state.by
+                else:
+                    assert before != after
 
-    before, after = run(read_around, image=docker_image)
-    if not state.is_open_in_containers:
-        assert before == after
-    elif REFUSED in (before, after):
-        pytest.skip(f"this kernel has no {state.name}")
-    elif state.by:
-        assert (int(after) - int(before)) % 2**32 >= state.by
-    else:
-        assert before != after
+    run(read_around, image=docker_image)
 
 
 def test_no_command_begins_an_audit_session(docker_image: str) -> None:

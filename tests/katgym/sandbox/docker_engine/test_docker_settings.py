@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
 
 import pytest
 
@@ -45,7 +46,7 @@ def config(facts: EngineFacts = FACTS, folders: tuple[str, ...] = (), **limits):
     return container_config(plan)
 
 
-def test_container_is_isolated():
+def test_container_is_isolated_and_limited():
     found = config()
     host = found["HostConfig"]
     assert found["User"] == "1000:1000"
@@ -55,9 +56,6 @@ def test_container_is_isolated():
     assert host["ReadonlyRootfs"] is True
     assert host["AutoRemove"] is True
     assert "Binds" not in host
-
-
-def test_container_is_limited():
     host = config(memory_bytes=400 * MEBIBYTE, max_processes=10, disk_bytes=MEBIBYTE, max_files=7)[
         "HostConfig"
     ]
@@ -76,57 +74,43 @@ def test_further_folders_are_memory_like_the_home_and_leave_less_to_the_workspac
     assert sizes[0] - sizes[1] == 64 * MEBIBYTE  # half of two homes
 
 
-@pytest.mark.parametrize("memory", [8, 96, 2048])
-def test_full_disks_leave_memory_for_the_supervisor(memory):
-    limits = SandboxLimits(memory_bytes=memory * MEBIBYTE, disk_bytes=1 << 40)
-    size = settings.disk_bytes(limits)
-    assert size is not None
-    reserve = min(64, memory // 4) * MEBIBYTE
-    others = reserve + settings.SHM_BYTES + settings.home_bytes(limits)
-    assert 2 * size <= max(2 * 4096, memory * MEBIBYTE - others)
+def test_full_disks_leave_memory_for_the_supervisor():
+    for memory in (8, 96, 2048):
+        limits = SandboxLimits(memory_bytes=memory * MEBIBYTE, disk_bytes=1 << 40)
+        size = settings.disk_bytes(limits)
+        assert size is not None
+        reserve = min(64, memory // 4) * MEBIBYTE
+        others = reserve + settings.SHM_BYTES + settings.home_bytes(limits)
+        assert 2 * size <= max(2 * 4096, memory * MEBIBYTE - others), memory
 
 
-@pytest.mark.parametrize("name", ["memory_bytes", "max_processes"])
-def test_limit_that_the_engine_cannot_enforce_is_refused(name):
-    facts = EngineFacts(
-        version="1",
-        num_cpus=1,
-        has_memory_limit=False,
-        has_swap_limit=False,
-        has_pids_limit=False,
-        has_cpu_limit=False,
-        has_seccomp=False,
-        is_rootless=False,
-    )
+def test_limit_that_the_engine_cannot_enforce_is_refused():
+    lacking = {field.name: False for field in fields(EngineFacts) if field.name.startswith("has_")}
+    assert len(lacking) == 5
+    facts = replace(FACTS, **lacking)
     others = {"memory_bytes": None, "max_processes": None}
     check_limits(facts, SandboxLimits(**others))
-    with pytest.raises(UsageError, match=rf"cannot limit {name}.*pass {name}=None"):
-        check_limits(facts, SandboxLimits(**{**others, name: 1 << 30}))
     told = describe(facts, "", 2.0)
     assert not told.is_safe
-    assert name not in told.limits
+    for name in others:
+        with pytest.raises(UsageError, match=rf"cannot limit {name}.*pass {name}=None"):
+            check_limits(facts, SandboxLimits(**{**others, name: 1 << 30}))
+        assert name not in told.limits
 
 
-def test_containers_of_this_process_are_not_abandoned():
+def test_containers_are_abandoned_with_their_process_and_those_of_other_machines_by_time_only():
     mine = labels.make_labels("x", 100.0, {"owner": "me", labels.MARK: "forged"})
     assert (mine["owner"], mine[labels.MARK]) == ("me", "x")
     assert not labels.is_abandoned(mine)
-
-
-def test_containers_of_dead_processes_are_abandoned():
-    mine = labels.make_labels("x", 100.0, {})
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
     assert labels.is_abandoned({**mine, "katgym.sandbox.pid": str(dead.pid)})
     # The pid was given to another process since.
     assert labels.is_abandoned({**mine, "katgym.sandbox.pid_started": "1"})
-
-
-def test_containers_of_other_machines_are_abandoned_by_time_only():
-    other = {**labels.make_labels("x", 100.0, {}), "katgym.sandbox.boot": "another"}
-    dead = {**other, "katgym.sandbox.pid": "1", "katgym.sandbox.pid_started": "7"}
-    assert not labels.is_abandoned(dead)
-    late = {**dead, "katgym.sandbox.deadline": str(time.time() - labels.GRACE_S - 1)}
+    there = {**mine, "katgym.sandbox.boot": "another"}
+    there |= {"katgym.sandbox.pid": "1", "katgym.sandbox.pid_started": "7"}
+    assert not labels.is_abandoned(there)
+    late = {**there, "katgym.sandbox.deadline": str(time.time() - labels.GRACE_S - 1)}
     assert labels.is_abandoned(late)
     assert not labels.is_abandoned({labels.MARK: "without the rest"})
 
@@ -151,28 +135,20 @@ def test_missing_engine_is_said_with_what_to_do(tmp_path):
     assert "no Docker Engine" in told.probes["engine"]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_what_containers_cannot_honour_is_refused(subtests: pytest.Subtests):
+    cases = (
         ({}, "needs an image"),
         ({"image": "x", "python": "/usr/bin/python3"}, "image's own interpreter"),
         ({"image": "x", "preload": ("json",)}, "not supported"),
         ({"image": "x", "workdir": "/tmp/work"}, "may not be /tmp or below it"),
         ({"image": "x", "folders": ("/logs", "/proc/x")}, "may not be /proc or below it"),
-    ],
-)
-def test_spec_that_containers_cannot_honour_is_refused(options, text):
-    async def main():
-        await DockerBackend().create(SandboxSpec(**options))
-
-    with pytest.raises(UsageError, match=text):
-        asyncio.run(main())
-
-
-@pytest.mark.parametrize("option", ["max_concurrency", "max_starting"])
-def test_options_have_a_least_value(option):
-    with pytest.raises(UsageError, match=f"{option} is at least 1, got 0"):
-        DockerBackend(**{option: 0})
+    )
+    for options, text in cases:
+        with subtests.test(options=options), pytest.raises(UsageError, match=text):
+            asyncio.run(DockerBackend().create(SandboxSpec(**options)))
+    for option in ("max_concurrency", "max_starting"):
+        with pytest.raises(UsageError, match=f"{option} is at least 1, got 0"):
+            DockerBackend(**{option: 0})
 
 
 @pytest.mark.slow

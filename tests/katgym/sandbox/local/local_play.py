@@ -6,50 +6,41 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from waiting import wait_until
 
-from katgym.sandbox import (
-    ExecResult,
-    Sandbox,
-    SandboxLimits,
-    SandboxSpec,
-)
+from katgym.sandbox import Sandbox, SandboxLimits, SandboxSpec
 from katgym.sandbox.local.backend import LocalBackend
 from katgym.sandbox.local.local_link import LocalLink
 
+T = TypeVar("T")
 SMALL = SandboxLimits(
     wall_s=300, memory_bytes=128 << 20, max_processes=40, disk_bytes=8 << 20, max_files=200
 )
 
 
-Play = Callable[[Sandbox], Awaitable[None]]
-
-
-def in_sandbox(play: Play, spec: SandboxSpec | None = None) -> None:
-    async def run() -> None:
+def with_backend(work: Callable[[LocalBackend], Awaitable[T]]) -> T:
+    async def run() -> T:
         backend = LocalBackend()
         try:
-            async with await backend.create(spec or SandboxSpec(limits=SMALL)) as sandbox:
-                await play(sandbox)
+            return await work(backend)
         finally:
             await backend.aclose()
 
-    asyncio.run(run())
+    return asyncio.run(run())
 
 
-def run_command(command: str | list[str], **options: object) -> ExecResult:
-    found: list[ExecResult] = []
+def in_sandbox(play: Callable[[Sandbox], Awaitable[T]], spec: SandboxSpec | None = None) -> T:
+    async def run(backend: LocalBackend) -> T:
+        async with await backend.create(spec or SandboxSpec(limits=SMALL)) as sandbox:
+            return await play(sandbox)
 
-    async def play(sandbox: Sandbox) -> None:
-        found.append(await sandbox.exec(command, **options))  # type: ignore[arg-type]
-
-    in_sandbox(play)
-    return found[0]
+    return with_backend(run)
 
 
-def shown(command: str) -> str:
-    result = run_command(command)
+async def shown(sandbox: Sandbox, command: str) -> str:
+    result = await sandbox.exec(command)
     return (result.stdout + result.stderr).decode()
 
 

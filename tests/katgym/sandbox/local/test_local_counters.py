@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from kernel_state import KERNEL_STATES, REFUSED, KernelState, draw_port, move_state, read_state
-from local_play import SMALL, run_command, shown
+from kernel_state import KERNEL_STATES, REFUSED, draw_port, move_state, read_state
+from local_play import SMALL, in_sandbox, shown, with_backend
 
-from katgym.sandbox import SandboxSpec
+from katgym.sandbox import Sandbox, SandboxSpec
 from katgym.sandbox.local.backend import LocalBackend
 
-T = TypeVar("T")
 GRADING = Path(__file__).parents[4] / "docs/concepts/grading.md"
 _COLD = """
 import os
@@ -39,45 +36,36 @@ for call in (27 if os.uname().machine == "x86_64" else 232, 451):  # mincore, ca
 """
 
 
-def _with_backend(work: Callable[[LocalBackend], Awaitable[T]]) -> T:
-    async def run() -> T:
-        backend = LocalBackend()
-        try:
-            return await work(backend)
-        finally:
-            await backend.aclose()
-
-    return asyncio.run(run())
-
-
-async def run_in_new(backend: LocalBackend, argv: list[str]) -> str:
+async def _run_in_new(backend: LocalBackend, argv: list[str]) -> str:
     async with await backend.create(SandboxSpec(limits=SMALL)) as sandbox:
         return (await sandbox.exec(argv)).stdout.decode()
 
 
-async def _read_around(backend: LocalBackend, state: KernelState) -> tuple[int | str, int | str]:
-    before = await read_state(backend, state)
-    await move_state(backend, state)
-    return before, await read_state(backend, state)
+def test_what_was_moved_before_is_read_where_the_table_says_open_alone(
+    subtests: pytest.Subtests,
+) -> None:
+    async def play(backend: LocalBackend) -> None:
+        for _, grouped in itertools.groupby(KERNEL_STATES, key=lambda state: state.move):
+            moved_together = list(grouped)
+            before = [await read_state(backend, state) for state in moved_together]
+            await move_state(backend, moved_together[0])
+            for state, was in zip(moved_together, before, strict=True):
+                with subtests.test(state=state.name):
+                    found = await read_state(backend, state)
+                    if not state.is_open:
+                        assert found == was
+                    elif REFUSED in (was, found):
+                        pytest.skip(f"this kernel has no {state.name}")
+                    else:
+                        assert (int(found) - int(was)) % 2**32 >= state.by
 
-
-@pytest.mark.parametrize("state", [s for s in KERNEL_STATES if not s.is_open], ids=str)
-def test_what_was_moved_before_is_not_read(state: KernelState) -> None:
-    before, after = _with_backend(lambda backend: _read_around(backend, state))
-    assert before == after
-
-
-@pytest.mark.parametrize("state", [s for s in KERNEL_STATES if s.is_open], ids=str)
-def test_what_the_table_calls_open_is(state: KernelState) -> None:
-    before, after = _with_backend(lambda backend: _read_around(backend, state))
-    if REFUSED in (before, after):
-        pytest.skip(f"this kernel has no {state.name}")
-    assert (int(after) - int(before)) % 2**32 >= state.by
+    with_backend(play)
 
 
 def test_the_load_average_is_the_hosts_and_open() -> None:
+    look = "python3 -c 'import os; print(os.getloadavg()[0])'"
     before = os.getloadavg()[0]
-    told = float(shown("python3 -c 'import os; print(os.getloadavg()[0])'"))
+    told = float(in_sandbox(lambda sandbox: shown(sandbox, look)))
     assert told in (before, os.getloadavg()[0])
 
 
@@ -85,7 +73,7 @@ def test_ports_are_drawn_from_a_range_of_each_sandboxs_own() -> None:
     async def draw(backend: LocalBackend) -> list[tuple[int, int, int]]:
         return [await draw_port(backend, num) for num in (1, 300, 1)]
 
-    drawn = _with_backend(draw)
+    drawn = with_backend(draw)
     assert len({high - low for low, high, _ in drawn}) > 1
     assert all(low <= port <= high and high - low > 15_000 for low, high, port in drawn)
 
@@ -99,11 +87,11 @@ def test_what_a_sandbox_read_leaves_memory_with_it() -> None:
         if not (await backend.enforcement()).level.endswith("+cgroup"):
             pytest.skip("without a control group it stays")
         return [
-            int((await run_in_new(backend, ["python3", "-c", _COLD.replace("FILE", path)])) or 0)
+            int((await _run_in_new(backend, ["python3", "-c", _COLD.replace("FILE", path)])) or 0)
             for _ in range(3)
         ]
 
-    first, second, third = _with_backend(read)
+    first, second, third = with_backend(read)
     if not first:
         pytest.skip(f"{path} is never anywhere but in memory here")
     assert first == second == third
@@ -111,7 +99,7 @@ def test_what_a_sandbox_read_leaves_memory_with_it() -> None:
 
 def test_a_sandbox_that_is_left_to_the_interpreters_exit_leaves_nothing() -> None:
     code = (
-        "import asyncio, os; from katgym.sandbox import SandboxSpec, shared_backend\n"
+        "import asyncio, os; from katgym.sandbox import Sandbox, SandboxSpec, shared_backend\n"
         "fd = os.open('/usr/share/common-licenses/GPL-2', 0)\n"
         "os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED); os.close(fd)\n"
         "async def main():\n"
@@ -123,19 +111,21 @@ def test_a_sandbox_that_is_left_to_the_interpreters_exit_leaves_nothing() -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_calls_that_tell_of_the_page_cache_are_refused() -> None:
-    told = shown(f"python3 - <<'END'\n{_CACHE_CALLS}\nEND").splitlines()
-    assert told == ["Operation not supported", *["-1 Function not implemented"] * 2]
+def test_calls_that_tell_of_the_page_cache_are_refused_and_programs_find_what_they_need() -> None:
+    async def play(sandbox: Sandbox) -> None:
+        told = await shown(sandbox, f"python3 - <<'END'\n{_CACHE_CALLS}\nEND")
+        refused = ["Operation not supported", *["-1 Function not implemented"] * 2]
+        assert told.splitlines() == refused
+        found = await sandbox.exec(
+            "set -e; free | grep -q Mem; uptime | grep -q 'load average'; ps aux | grep -q bash;"
+            " python3 -c 'import multiprocessing, os; assert os.cpu_count();"
+            " assert multiprocessing.Pool(2).map(abs, [-1]) == [1]';"
+            " grep -c processor /proc/cpuinfo"
+        )
+        assert found.exit_code == 0, found.text()
+        assert int(found.stdout) == os.cpu_count()
 
-
-def test_programs_find_the_figures_they_need() -> None:
-    told = run_command(
-        "set -e; free | grep -q Mem; uptime | grep -q 'load average'; ps aux | grep -q bash;"
-        " python3 -c 'import multiprocessing, os; assert os.cpu_count();"
-        " assert multiprocessing.Pool(2).map(abs, [-1]) == [1]'; grep -c processor /proc/cpuinfo"
-    )
-    assert told.exit_code == 0, told.text()
-    assert int(told.stdout) == os.cpu_count()
+    in_sandbox(play)
 
 
 def test_the_table_has_a_row_for_every_state_and_says_what_is_open() -> None:

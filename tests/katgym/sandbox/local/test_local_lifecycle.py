@@ -14,12 +14,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from local_play import SMALL, in_sandbox, num_processes, wait_until_alone
+from local_play import SMALL, in_sandbox, num_processes, wait_until_alone, with_backend
 from waiting import wait_until, wait_until_async
 
 from katgym.errors import UsageError
 from katgym.sandbox import (
     Enforcement,
+    ExecResult,
     Sandbox,
     SandboxError,
     SandboxSpec,
@@ -27,7 +28,7 @@ from katgym.sandbox import (
 )
 from katgym.sandbox.local import cgroups, client
 from katgym.sandbox.local.backend import LocalBackend
-from katgym.sandbox.local.client import LauncherClient
+from katgym.sandbox.local.client import LauncherClient, LauncherKey
 
 
 def _num_open_files() -> int:
@@ -35,10 +36,20 @@ def _num_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_use_after_kill_says_so_and_kill_may_be_repeated() -> None:
-    async def play(sandbox: Sandbox) -> None:
+def test_a_cancelled_command_is_ended_and_use_after_kill_says_so() -> None:
+    async def start(sandbox: Sandbox) -> asyncio.Task[ExecResult]:
         running = asyncio.create_task(sandbox.exec("sleep 3600"))
         await wait_until_async(lambda: num_processes(sandbox) > 2, "the command to run")
+        return running
+
+    async def play(sandbox: Sandbox) -> None:
+        cancelled = await start(sandbox)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await sandbox.exec("true")
+        wait_until_alone(sandbox)
+        running = await start(sandbox)
         await sandbox.kill()
         await sandbox.kill()
         with pytest.raises(SandboxError, match="was"):
@@ -50,25 +61,21 @@ def test_use_after_kill_says_so_and_kill_may_be_repeated() -> None:
 
 
 def test_a_sandbox_killed_while_it_is_made_is_dead_and_leaves_nothing_open() -> None:
-    async def play() -> None:
-        backend = LocalBackend()
+    async def play(backend: LocalBackend) -> None:
         await (await backend.create(SandboxSpec(limits=SMALL))).kill()  # starts the launcher
         num_before = _num_open_files()
-        try:
-            for num_steps in range(3, 12):
-                making = asyncio.create_task(backend.create(SandboxSpec(limits=SMALL)))
-                for _ in range(num_steps):
-                    await asyncio.sleep(0)
-                (sandbox,) = backend.live.values()
-                await sandbox.kill()
-                with pytest.raises(SandboxError, match=r"was killed|create failed"):
-                    await (await making).exec("true")
-                assert not backend.live
-            await wait_until_async(lambda: _num_open_files() <= num_before, "all to be closed")
-        finally:
-            await backend.aclose()
+        for num_steps in range(3, 12):
+            making = asyncio.create_task(backend.create(SandboxSpec(limits=SMALL)))
+            for _ in range(num_steps):
+                await asyncio.sleep(0)
+            (sandbox,) = backend.live.values()
+            await sandbox.kill()
+            with pytest.raises(SandboxError, match=r"was killed|create failed"):
+                await (await making).exec("true")
+            assert not backend.live
+        await wait_until_async(lambda: _num_open_files() <= num_before, "all to be closed")
 
-    asyncio.run(play())
+    with_backend(play)
 
 
 def test_a_backend_closed_while_its_launcher_starts_leaves_nothing_open(
@@ -76,7 +83,7 @@ def test_a_backend_closed_while_its_launcher_starts_leaves_nothing_open(
 ) -> None:
     started: list[LauncherClient] = []
 
-    async def play() -> None:
+    async def play(backend: LocalBackend) -> None:
         may_go_on = asyncio.Event()
         start = LauncherClient.start
 
@@ -86,7 +93,6 @@ def test_a_backend_closed_while_its_launcher_starts_leaves_nothing_open(
             await may_go_on.wait()
 
         monkeypatch.setattr(LauncherClient, "start", start_and_wait)
-        backend = LocalBackend()
         num_before = _num_open_files()
         making = asyncio.create_task(backend.create_unchecked(SandboxSpec(limits=SMALL)))
         await wait_until_async(lambda: started, "the launcher to start")
@@ -97,7 +103,7 @@ def test_a_backend_closed_while_its_launcher_starts_leaves_nothing_open(
         assert not started[0].is_alive()
         await wait_until_async(lambda: _num_open_files() <= num_before, "all to be closed")
 
-    asyncio.run(play())
+    with_backend(play)
 
 
 def test_a_sandbox_ends_itself_at_its_deadline() -> None:
@@ -108,29 +114,30 @@ def test_a_sandbox_ends_itself_at_its_deadline() -> None:
     in_sandbox(play, SandboxSpec(limits=SMALL, ttl_s=0.5))
 
 
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        (SandboxSpec(image="debian@sha256:00"), "runs no images"),
-        (SandboxSpec(preload=("json",)), "`preload` needs `python`"),
-    ],
-)
-def test_a_spec_that_cannot_be_honoured_is_refused(spec: SandboxSpec, text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        in_sandbox(lambda sandbox: asyncio.sleep(0), spec)
+def test_sixty_snapshots_deep_still_works_and_a_reset_empties_all_but_the_workspace() -> None:
+    async def play(sandbox: Sandbox) -> None:
+        for number in range(60):
+            await sandbox.write(f"f{number}", b"x")
+            name = await sandbox.snapshot()
+        assert len(await sandbox.diff()) == 60
+        await sandbox.exec("rm f59; touch /tmp/x /dev/shm/x ~/x")
+        await sandbox.reset(name)
+        assert await sandbox.read("f59") == b"x"
+        assert (await sandbox.exec("ls /tmp /dev/shm ~")).stdout.count(b"x") == 0
+        await sandbox.reset()
+        assert len(await sandbox.diff()) == 0
+
+    in_sandbox(play)
 
 
-def test_an_unknown_user_is_refused_and_a_cancelled_command_is_ended() -> None:
+def test_what_cannot_be_honoured_is_refused() -> None:
     async def play(sandbox: Sandbox) -> None:
         with pytest.raises(UsageError, match="unknown sandbox user 'bob'"):
             await sandbox.exec("id", user="bob")
-        running = asyncio.create_task(sandbox.exec("sleep 3600"))
-        await wait_until_async(lambda: num_processes(sandbox) > 2, "the command to run")
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await sandbox.exec("true")
-        wait_until_alone(sandbox)
+        with pytest.raises(UsageError, match="runs no images"):
+            await sandbox.backend.create(SandboxSpec(image="debian@sha256:00"))
+        with pytest.raises(UsageError, match="`preload` needs `python`"):
+            await sandbox.backend.create(SandboxSpec(preload=("json",)))
 
     in_sandbox(play)
 
@@ -274,3 +281,19 @@ def test_a_folder_that_another_process_removes_meanwhile_is_no_fault(monkeypatch
     gone = "katgym-sandboxes-1-1-gone"
     monkeypatch.setattr(client.Path, "glob", lambda folder, pattern: [folder / gone])
     assert client.remove_dead_folders() == []
+
+
+def test_a_launcher_whose_end_is_cancelled_leaves_neither_process_nor_folder() -> None:
+    async def close_and_cancel() -> LauncherClient:
+        launcher = LauncherClient(LauncherKey(), workspace="auto", has_group=False)
+        await launcher.start()
+        closing = asyncio.create_task(launcher.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        return launcher
+
+    launcher = asyncio.run(close_and_cancel())
+    assert not Path(launcher.state).exists()
+    assert launcher._process is not None
+    assert launcher._process.returncode is not None, "it was not waited for"

@@ -324,47 +324,43 @@ def test_a_fleet_of_nobody_says_who_cannot_be_reached(dead_urls: list[str]) -> N
     play(f"{first},{second}", work)
 
 
-@pytest.mark.parametrize(
-    ("places", "text"),
-    [
-        ("http://a:1,http://a:1/", "names sandboxd 'http://a:1' twice"),
-        ("http://a:1,b:2", "a sandboxd is named like 'sandboxd:http://HOST:PORT', got 'b:2'"),
-        ("http://a:1,", "got ''"),
-        ("@", "the list of daemons '.' cannot be read"),
-        ("@{}/none", "none' cannot be read: .*No such file"),
-        ("@{}/empty", "empty' names no sandboxd; write a URL"),
-    ],
-)
-def test_a_list_that_is_none_is_refused(tmp_path: Path, places: str, text: str) -> None:
+def test_a_list_that_is_none_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
     (tmp_path / "empty").write_text("# nobody yet\n\n")
-    with pytest.raises(UsageError, match=text):
-        backend(f"sandboxd:{places.format(tmp_path)}", token=TOKEN)
+    refused = {
+        "http://a:1,http://a:1/": "names sandboxd 'http://a:1' twice",
+        "http://a:1,b:2": "a sandboxd is named like 'sandboxd:http://HOST:PORT', got 'b:2'",
+        "http://a:1,": "got ''",
+        "@": "the list of daemons '.' cannot be read",
+        f"@{tmp_path}/none": "none' cannot be read: .*No such file",
+        f"@{tmp_path}/empty": "empty' names no sandboxd; write a URL",
+    }
+    for places, text in refused.items():
+        with subtests.test(places=places), pytest.raises(UsageError, match=text):
+            backend(f"sandboxd:{places}", token=TOKEN)
 
 
 def test_the_command_line_names_a_fleet(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    server: Server,
     dead_urls: list[str],
 ) -> None:
     monkeypatch.setenv("KATGYM_SANDBOXD_TOKEN", TOKEN)
-    with running_sandboxd(tmp_path / "one") as server:
-        (tmp_path / "hosts").write_text(f"{server.url}\n{dead_urls[0]}\n")
-        assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'hosts'}"]) == 0
-        assert "local: " in capsys.readouterr().out
+    (tmp_path / "hosts").write_text(f"{server.url}\n{dead_urls[0]}\n")
+    assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'hosts'}"]) == 0
+    assert "local: " in capsys.readouterr().out
     assert main(["sandbox", "list", f"sandboxd:@{tmp_path / 'none'}"]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("patient")
-def test_making_one_that_fails_everywhere_says_why(tmp_path: Path, dead_urls: list[str]) -> None:
-    with running_sandboxd(tmp_path / "one") as server:
+def test_making_one_that_fails_everywhere_says_why(server: Server, dead_urls: list[str]) -> None:
+    async def work(made: FleetBackend) -> None:
+        with pytest.raises(UsageError, match="offers no interpreter"):
+            await made.create(SandboxSpec(python="/bin/none"))
+        with pytest.raises((UsageError, SandboxError), match="image"):
+            await made.create(SandboxSpec(image="x"))
+        assert await (await made.create(SandboxSpec())).exec("true")
 
-        async def work(made: FleetBackend) -> None:
-            with pytest.raises(UsageError, match="offers no interpreter"):
-                await made.create(SandboxSpec(python="/bin/none"))
-            with pytest.raises((UsageError, SandboxError), match="image"):
-                await made.create(SandboxSpec(image="x"))
-            assert await (await made.create(SandboxSpec())).exec("true")
-
-        play(f"{server.url},{dead_urls[0]}", work)
+    play(f"{server.url},{dead_urls[0]}", work)

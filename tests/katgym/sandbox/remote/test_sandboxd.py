@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -38,11 +39,7 @@ from katgym.sandbox.remote.client import RemoteBackend
 from katgym.sandbox.remote.config import SandboxdConfig
 from katgym.sandbox.venvs import ensure_venv
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_sandboxd(tmp_path_factory.mktemp("sandboxd")) as found:
-        yield found
+T = TypeVar("T")
 
 
 def _backend(server: Server, token: str = TOKEN) -> RemoteBackend:
@@ -51,16 +48,22 @@ def _backend(server: Server, token: str = TOKEN) -> RemoteBackend:
     return made
 
 
-def _failures(server: Server, only: tuple[str, ...]) -> list[tuple[str, str]]:
-    async def run() -> list[tuple[str, str]]:
+def _play(server: Server, play: Callable[[RemoteBackend], Awaitable[T]]) -> T:
+    async def run() -> T:
         made = _backend(server)
-        spec = SandboxSpec(python=ensure_venv(()))
-        report = await run_conformance(made, spec=spec, only=only)
-        await made.aclose()
-        assert [r.name for r in report.results if r.passed is None] == []
-        return [(r.name, r.detail) for r in report.failures]
+        try:
+            return await play(made)
+        finally:
+            await made.aclose()
 
     return asyncio.run(run())
+
+
+def _failures(server: Server, only: tuple[str, ...]) -> list[tuple[str, str]]:
+    spec = SandboxSpec(python=ensure_venv(()))
+    report = _play(server, lambda made: run_conformance(made, spec=spec, only=only))
+    assert [r.name for r in report.results if r.passed is None] == []
+    return [(r.name, r.detail) for r in report.failures]
 
 
 @pytest.mark.slow
@@ -95,30 +98,23 @@ def test_a_wrong_token_and_a_missing_server_are_told_apart(server: Server) -> No
     assert httpx.get(server.url + "/", timeout=300).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("url", "token", "text"),
-    [("", TOKEN, "is named like"), ("http://x", "", "KATGYM_SANDBOXD_TOKEN")],
-)
-def test_a_backend_needs_a_url_and_a_token(
-    url: str, token: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_needs_a_url_and_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KATGYM_SANDBOXD_TOKEN", raising=False)
-    with pytest.raises(UsageError, match=text):
-        RemoteBackend(url, token=token)
+    with pytest.raises(UsageError, match="is named like"):
+        RemoteBackend("", token=TOKEN)
+    with pytest.raises(UsageError, match="KATGYM_SANDBOXD_TOKEN"):
+        RemoteBackend("http://x", token="")
 
 
 def test_interpreters_are_those_the_server_offers(server: Server) -> None:
-    async def run() -> None:
-        made = _backend(server)
+    async def play(made: RemoteBackend) -> None:
         notes = (await made.enforcement()).notes
         assert f"interpreters: {ensure_venv(())}" in notes
-        try:
+        offered = r"offers no interpreter '/usr/bin/python3'; it offers '"
+        with pytest.raises(UsageError, match=offered):
             await made.create(SandboxSpec(python="/usr/bin/python3"))
-        finally:
-            await made.aclose()
 
-    with pytest.raises(UsageError, match="offers no interpreter '/usr/bin/python3'; it offers '"):
-        asyncio.run(run())
+    _play(server, play)
 
 
 def test_a_full_server_says_so_and_a_repeated_request_makes_one(server: Server) -> None:
@@ -148,8 +144,7 @@ def test_a_full_server_says_so_and_a_repeated_request_makes_one(server: Server) 
 
 
 def test_what_a_cancelled_caller_asked_for_is_killed(server: Server) -> None:
-    async def run() -> None:
-        made = _backend(server)
+    async def play(made: RemoteBackend) -> None:
         first = await made.create(SandboxSpec())
         for delay_s in (0.0, 0.002, 0.004, 0.008, 0.016, 0.03):
             asking = [
@@ -167,22 +162,27 @@ def test_what_a_cancelled_caller_asked_for_is_killed(server: Server) -> None:
         await asyncio.gather(*made._undoing)
         boxes = await first.fork(5)  # with the first one that is all the server may have
         assert len(boxes) == 5
-        await made.aclose()
 
-    asyncio.run(run())
+    _play(server, play)
 
 
-def test_a_layer_that_the_server_lost_is_sent_again(server: Server) -> None:
-    async def run() -> None:
-        made = _backend(server)
+def test_a_layer_that_the_server_lost_is_sent_again_and_a_wrong_one_refused(
+    server: Server, subtests: pytest.Subtests
+) -> None:
+    async def play(made: RemoteBackend) -> None:
         layer = layer_store().add_files({"lost": os.urandom(8)})
         for _ in range(2):
             async with await made.create(SandboxSpec(layers=(layer,))) as box:
                 assert (await box.exec("cat lost")).stdout == (layer.path / "lost").read_bytes()
             shutil.rmtree(server.layers / layer.digest)
-        await made.aclose()
+        leaves = "not a relative path"
+        refused = {"a": "have digest", "../x": leaves, "a/../../x": leaves, "/x": leaves}
+        for path, text in refused.items():
+            with subtests.test(path=path), pytest.raises(UsageError, match=text):
+                files = {path: FileEntry(content=b"x")}
+                await made.ask(f"/layers/{'0' * 64}", bool, files)
 
-    asyncio.run(run())
+    _play(server, play)
 
 
 def test_a_request_that_announces_too_much_is_refused_unread(server: Server) -> None:
@@ -238,42 +238,10 @@ def _sleeping(mark: str) -> list[str]:
     return found
 
 
-def test_a_layer_with_other_content_than_its_digest_is_refused(server: Server) -> None:
-    async def run() -> None:
-        made = _backend(server)
-        try:
-            files = {"a": FileEntry(content=b"x")}
-            await made.ask(f"/layers/{'0' * 64}", bool, files)
-        finally:
-            await made.aclose()
-
-    with pytest.raises(UsageError, match="have digest"):
-        asyncio.run(run())
-
-
-@pytest.mark.parametrize("path", ["../x", "a/../../x", "/x"])
-def test_no_path_leaves_the_store(server: Server, path: str) -> None:
-    async def run() -> None:
-        made = _backend(server)
-        try:
-            files = {path: FileEntry(content=b"x")}
-            await made.ask(f"/layers/{'0' * 64}", bool, files)
-        finally:
-            await made.aclose()
-
-    with pytest.raises(UsageError, match="not a relative path"):
-        asyncio.run(run())
-
-
-def test_odd_names_survive_the_wire() -> None:
-    odd = os.fsdecode(b"\xff\xfe\n")
-    value = Read(path=odd)
-    assert wire.decode(wire.encode(value), Read) == value
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_a_body_that_makes_no_sense_is_a_usage_error(subtests: pytest.Subtests) -> None:
+    odd = Read(path=os.fsdecode(b"\xff\xfe\n"))
+    assert wire.decode(wire.encode(odd), Read) == odd
+    bodies = (
         b"\x91" * 200_000 + b"\xc0",  # lists in lists
         b"\x81\xa4path" * 5_000 + b"\xc0",
         b"\x81\x80\x01",  # a map as a key
@@ -281,32 +249,27 @@ def test_odd_names_survive_the_wire() -> None:
         msgspec.msgpack.encode({"path": "a", "max_bytes": -1}),
         msgspec.msgpack.encode({"path": "a", "max_bytes": float("inf")}),
         msgspec.msgpack.encode({"path": "a", "max_bytes": 10**17}) + b"more",
-    ],
-)
-def test_a_body_that_makes_no_sense_is_a_usage_error(body: bytes) -> None:
-    with pytest.raises(UsageError, match="not a Read"):
-        wire.decode(body, Read)
+    )
+    for body in bodies:
+        with subtests.test(body=body[:30]), pytest.raises(UsageError, match="not a Read"):
+            wire.decode(body, Read)
 
 
-@pytest.mark.parametrize("limits", [{"wall_s": -1.0}, {"wall_s": math.inf}, {"cpu_s": math.nan}])
-def test_a_time_that_is_none_is_refused(server: Server, limits: dict[str, float]) -> None:
-    async def run() -> None:
-        made = _backend(server)
-        try:
-            async with await made.create(SandboxSpec()) as sandbox:
+def test_a_time_that_is_none_is_refused(server: Server) -> None:
+    async def play(made: RemoteBackend) -> None:
+        async with await made.create(SandboxSpec()) as sandbox:
+            for limits in ({"wall_s": -1.0}, {"wall_s": math.inf}, {"cpu_s": math.nan}):
                 body = {"argv": ["true"], "limits": limits}
-                await made.ask(f"/sandboxes/{sandbox.id}/exec", bool, body)
-        finally:
-            await made.aclose()
+                with pytest.raises(UsageError, match="finite number"):
+                    await made.ask(f"/sandboxes/{sandbox.id}/exec", bool, body)
 
-    with pytest.raises(UsageError, match="finite number"):
-        asyncio.run(run())
+    _play(server, play)
 
 
-@pytest.mark.parametrize("settings", [{"lease_s": math.nan}, {"lease_s": 0}, {"max_sandboxes": 0}])
-def test_a_server_that_could_not_serve_is_not_configured(settings: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=next(iter(settings))):
-        SandboxdConfig(**settings)  # type: ignore[arg-type]
+def test_a_server_that_could_not_serve_is_not_configured() -> None:
+    for name, value in (("lease_s", math.nan), ("lease_s", 0), ("max_sandboxes", 0)):
+        with pytest.raises(UsageError, match=name):
+            SandboxdConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def test_listening_to_others_needs_a_token_of_ones_own(

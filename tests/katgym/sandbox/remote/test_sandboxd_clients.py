@@ -133,10 +133,10 @@ def test_a_failed_request_may_be_made_again() -> None:
     _play(play, lease_s=60)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 32, "1" * 33, "../" + "1" * 29])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_a_name_that_is_none_is_refused() -> None:
     async def play(clients: Clients) -> None:
-        clients.hear(name)
+        for name in ("", "x" * 32, "1" * 33, "../" + "1" * 29):
+            with pytest.raises(UsageError, match="32 hexadecimal digits"):
+                clients.hear(name)
 
-    with pytest.raises(UsageError, match="32 hexadecimal digits"):
-        _play(play)
+    _play(play)

@@ -1,4 +1,4 @@
-"""Fixture `supervised`: a supervisor as a plain child process, and a channel to it.
+"""Fixture `supervised`: plays with a supervisor that is a plain child process.
 
 Not here: supervisors inside of namespaces or containers (the backends' tests).
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from katgym.sandbox.supervised.bundle import bundle
 from katgym.sandbox.supervised.channel import Channel
 
+T = TypeVar("T")
 MAIN = """
 from katgym.sandbox.supervisor.guardian import Confinement
 from katgym.sandbox.supervisor.program import Supervisor, handle_ignored_signals
@@ -54,8 +56,8 @@ class Supervised:
 @contextlib.asynccontextmanager
 async def start(folder: Path) -> AsyncIterator[Supervised]:
     work, tmp = folder / "work", folder / "tmp"
-    work.mkdir(exist_ok=True)
-    tmp.mkdir(exist_ok=True)
+    work.mkdir(parents=True)
+    tmp.mkdir()
     program = folder / "program.py"
     program.write_text(bundle(main=MAIN))
     ours, theirs = socket.socketpair()
@@ -72,8 +74,19 @@ async def start(folder: Path) -> AsyncIterator[Supervised]:
         await asyncio.to_thread(process.wait, 300)
 
 
+Play = Callable[[Supervised], Awaitable[T]]
+
+
 @pytest.fixture
-def supervised(
-    tmp_path: Path,
-) -> Callable[[], contextlib.AbstractAsyncContextManager[Supervised]]:
-    return lambda: start(tmp_path)
+def supervised(tmp_path: Path) -> Callable[[Play[T]], T]:
+    """Run `await play(box)` with a supervisor of its own, and return what it returns."""
+    numbers = itertools.count()
+
+    def run(play: Play[T]) -> T:
+        async def main() -> T:
+            async with start(tmp_path / str(next(numbers))) as box:
+                return await play(box)
+
+        return asyncio.run(main())
+
+    return run

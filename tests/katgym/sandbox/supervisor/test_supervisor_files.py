@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -23,96 +22,88 @@ async def write(box, path, data, mode=0o644):
 
 
 def test_what_is_written_is_read_with_its_mode(supervised):
-    async def main():
-        async with supervised() as box:
-            await write(box, "deep/er/file", b"\x00\xff", mode=0o755)
-            await write(box, box.tmp / "x", b"tmp")
-            mode = stat.S_IMODE((box.work / "deep/er/file").stat().st_mode)
-            absolute = await read(box, box.work / "deep/er/file")
-            return await read(box, "deep/er/file"), absolute, await read(box, box.tmp / "x"), mode
+    async def play(box):
+        await write(box, "deep/er/file", b"\x00\xff", mode=0o755)
+        await write(box, box.tmp / "x", b"tmp")
+        assert await read(box, "deep/er/file") == b"\x00\xff"
+        assert await read(box, box.work / "deep/er/file") == b"\x00\xff"
+        assert await read(box, box.tmp / "x") == b"tmp"
+        assert stat.S_IMODE((box.work / "deep/er/file").stat().st_mode) == 0o755
 
-    assert asyncio.run(main()) == (b"\x00\xff", b"\x00\xff", b"tmp", 0o755)
+    supervised(play)
 
 
-@pytest.mark.parametrize(
-    ("path", "number"),
-    [
-        ("missing", errno.ENOENT),
-        ("folder", errno.EISDIR),
-        (".", errno.EISDIR),
-        ("", errno.EISDIR),
-        ("pipe", errno.EINVAL),
-        ("large", errno.EFBIG),
-        ("../outside", errno.EXDEV),
-        ("folder/../../outside", errno.EXDEV),
-        ("/etc/passwd", errno.EXDEV),
-        ("link-out", errno.EXDEV),
-        ("folder-out/outside", errno.EXDEV),
-        ("absolute-out", errno.EXDEV),
-        ("/proc/self/status", errno.EXDEV),
-        ("loop", errno.ELOOP),
-    ],
-)
-def test_what_cannot_be_read_says_why(supervised, path, number):
-    async def main():
-        async with supervised() as box:
-            (box.work.parent / "outside").write_text("secret")
-            (box.work / "folder").mkdir()
-            os.mkfifo(box.work / "pipe")
-            (box.work / "large").write_bytes(bytes(1001))
-            (box.work / "link-out").symlink_to("../outside")
-            (box.work / "folder-out").symlink_to("..")
-            (box.work / "absolute-out").symlink_to(box.work.parent / "outside")
-            (box.work / "loop").symlink_to("loop")
-            with pytest.raises(SandboxFileError) as caught:
-                await read(box, path)
-            return caught.value.errno
+UNREADABLE = {
+    "missing": errno.ENOENT,
+    "folder": errno.EISDIR,
+    ".": errno.EISDIR,
+    "": errno.EISDIR,
+    "pipe": errno.EINVAL,
+    "large": errno.EFBIG,
+    "../outside": errno.EXDEV,
+    "folder/../../outside": errno.EXDEV,
+    "/etc/passwd": errno.EXDEV,
+    "link-out": errno.EXDEV,
+    "folder-out/outside": errno.EXDEV,
+    "absolute-out": errno.EXDEV,
+    "/proc/self/status": errno.EXDEV,
+    "loop": errno.ELOOP,
+}
 
-    assert asyncio.run(main()) == number
+
+def test_what_cannot_be_read_says_why(supervised, subtests):
+    async def play(box):
+        (box.work.parent / "outside").write_text("secret")
+        (box.work / "folder").mkdir()
+        os.mkfifo(box.work / "pipe")
+        (box.work / "large").write_bytes(bytes(1001))
+        (box.work / "link-out").symlink_to("../outside")
+        (box.work / "folder-out").symlink_to("..")
+        (box.work / "absolute-out").symlink_to(box.work.parent / "outside")
+        (box.work / "loop").symlink_to("loop")
+        for path, number in UNREADABLE.items():
+            with subtests.test(path=path):
+                with pytest.raises(SandboxFileError) as caught:
+                    await read(box, path)
+                assert caught.value.errno == number
+
+    supervised(play)
 
 
 def test_links_that_stay_inside_are_followed(supervised):
-    async def main():
-        async with supervised() as box:
-            (box.work / "a").mkdir()
-            (box.work / "a/file").write_text("content")
-            (box.work / "relative").symlink_to("a/../a/file")
-            (box.work / "absolute").symlink_to(box.work / "a/file")
-            (box.work / "folder").symlink_to(box.work / "a")
-            await write(box, "folder/new", b"through a link")
-            results = [await read(box, name) for name in ("relative", "absolute", "folder/file")]
-            return results, (box.work / "a/new").read_bytes()
+    async def play(box):
+        (box.work / "a").mkdir()
+        (box.work / "a/file").write_text("content")
+        (box.work / "relative").symlink_to("a/../a/file")
+        (box.work / "absolute").symlink_to(box.work / "a/file")
+        (box.work / "folder").symlink_to(box.work / "a")
+        await write(box, "folder/new", b"through a link")
+        found = [await read(box, name) for name in ("relative", "absolute", "folder/file")]
+        assert found == [b"content"] * 3
+        assert (box.work / "a/new").read_bytes() == b"through a link"
 
-    assert asyncio.run(main()) == ([b"content"] * 3, b"through a link")
-
-
-def test_write_replaces_a_link_and_never_follows_it(supervised):
-    async def main():
-        async with supervised() as box:
-            outside = box.work.parent / "outside"
-            outside.write_text("untouched")
-            (box.work / "link").symlink_to(outside)
-            (box.work / "folder").symlink_to(box.work.parent)
-            await write(box, "link", b"new")
-            with pytest.raises(SandboxFileError, match="leads out"):
-                await write(box, "folder/outside", b"bad")
-            with pytest.raises(SandboxFileError, match="leads out"):
-                await write(box, "../outside", b"bad")
-            left = sorted(os.listdir(box.work))
-            return outside.read_text(), (box.work / "link").is_symlink(), left
-
-    assert asyncio.run(main()) == ("untouched", False, ["folder", "link"])
+    supervised(play)
 
 
-def test_write_over_a_folder_leaves_no_temporary_file(supervised):
-    async def main():
-        async with supervised() as box:
-            (box.work / "folder").mkdir()
-            with pytest.raises(SandboxFileError):
-                await write(box, "folder", b"x")
-            return os.listdir(box.work)
+def test_write_replaces_a_link_and_never_follows_it_and_leaves_nothing_else(supervised):
+    async def play(box):
+        outside = box.work.parent / "outside"
+        outside.write_text("untouched")
+        (box.work / "link").symlink_to(outside)
+        (box.work / "folder").symlink_to(box.work.parent)
+        (box.work / "taken").mkdir()
+        await write(box, "link", b"new")
+        with pytest.raises(SandboxFileError, match="leads out"):
+            await write(box, "folder/outside", b"bad")
+        with pytest.raises(SandboxFileError, match="leads out"):
+            await write(box, "../outside", b"bad")
+        with pytest.raises(SandboxFileError):
+            await write(box, "taken", b"x")
+        assert outside.read_text() == "untouched"
+        assert not (box.work / "link").is_symlink()
+        assert sorted(os.listdir(box.work)) == ["folder", "link", "taken"]  # no temporary file
 
-    assert asyncio.run(main()) == ["folder"]
+    supervised(play)
 
 
 def test_fallback_without_openat2_follows_the_same_rules(tmp_path, monkeypatch):
@@ -135,24 +126,24 @@ def test_fallback_without_openat2_follows_the_same_rules(tmp_path, monkeypatch):
 
 
 def test_wipe_empties_hostile_trees(supervised):
-    async def main():
-        async with supervised() as box:
-            before = os.getcwd()
-            os.chdir(box.tmp)
-            try:
-                for _ in range(300):
-                    os.mkdir("d" * 100)
-                    os.chdir("d" * 100)
-            finally:
-                os.chdir(before)
-            locked = box.tmp / "locked"
-            locked.mkdir()
-            (locked / "file").write_text("x")
-            locked.chmod(0)
-            outside = box.work / "kept"
-            outside.write_text("kept")
-            (box.tmp / "link").symlink_to(box.work)
-            await box.channel.request("wipe", timeout_s=300)
-            return os.listdir(box.tmp), outside.read_text()
+    async def play(box):
+        before = os.getcwd()
+        os.chdir(box.tmp)
+        try:
+            for _ in range(300):
+                os.mkdir("d" * 100)
+                os.chdir("d" * 100)
+        finally:
+            os.chdir(before)
+        locked = box.tmp / "locked"
+        locked.mkdir()
+        (locked / "file").write_text("x")
+        locked.chmod(0)
+        outside = box.work / "kept"
+        outside.write_text("kept")
+        (box.tmp / "link").symlink_to(box.work)
+        await box.channel.request("wipe", timeout_s=300)
+        assert os.listdir(box.tmp) == []
+        assert outside.read_text() == "kept"
 
-    assert asyncio.run(main()) == ([], "kept")
+    supervised(play)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 
-import pytest
-
 from katgym_envs.swe.canaries import render
 from katgym_plugin_swe_factory.canaries import BaseFailure, NearFinder
 
@@ -78,30 +76,25 @@ def lines_changed(qualname: str, place: str, left: str, right: str, **more: obje
     return lines
 
 
-@pytest.mark.parametrize(
-    ("qualname", "line", "left", "right", "changed"),
-    [
-        ("test_loop", "for word, wanted in TABLE", "'citys'", "'cities'", "TABLE = ["),
-        ("test_name", "assert found ==", "{'a': 1, 'b': 4}", "{'a': 1, 'b': 2}", "expected = {"),
-        ("TestUnit::test_first", '"toys", plural', "'toys'", "'toies'", '"toys", plural'),
-        ("TestUnit::test_lines", "self.assertEqual(\n", "['a', 'd']", "['a', 'b']",  '"b"],'),
-    ],
-)  # fmt: skip
-def test_the_expected_literal_is_changed(
-    qualname: str, line: str, left: str, right: str, changed: str
-) -> None:
-    number = TESTS[: TESTS.index(line)].count("\n") + 1
-    if qualname == "test_loop":
-        number += 1
-    assert lines_changed(qualname, f"{number}:1", left, right) == {line_of(changed)}
+def test_the_expected_literal_is_changed() -> None:
+    """Literals are found in a table, a variable, an argument and one of several lines."""
+    wanted = {
+        ("test_loop", "wanted\n\n\ndef test_name", "'citys'", "'cities'"): "TABLE = [",
+        ("test_name", "assert found ==", "{'a': 1, 'b': 4}", "{'a': 1, 'b': 2}"): "expected = {",
+        ("TestUnit::test_first", '"toys", plural', "'toys'", "'toies'"): '"toys", plural',
+        ("TestUnit::test_lines", "self.assertEqual(\n", "['a', 'd']", "['a', 'b']"): '"b"],',
+    }
+    found = {}
+    for name, text, left, right in wanted:
+        line = TESTS[: TESTS.index(text)].count("\n") + 1
+        found[name, text, left, right] = lines_changed(name, f"{line}:1", left, right)
+    assert found == {case: {line_of(text)} for case, text in wanted.items()}
 
 
 def test_an_argument_of_the_tests_own_check_is_changed() -> None:
     called, failing = line_of('check("pony"'), line_of("assert plural(given)")
     place = f"{called}:1>{failing}:1"
-    assert lines_changed("test_check", place, "'ponys'", "'ponies'") == {
-        line_of('check("pony", "ponies")')
-    }
+    assert lines_changed("test_check", place, "'ponys'", "'ponies'") == {called}
 
 
 def test_only_the_row_of_the_case_is_changed() -> None:

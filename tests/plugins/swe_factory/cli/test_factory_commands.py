@@ -17,33 +17,27 @@ def swe(*arguments: str) -> int:
     return main(["swe", *arguments])
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_help_has_an_example(name: str, capsys: Capture) -> None:
-    assert swe(name, "--help") == 0
-    assert f"  katgym swe {name}" in capsys.readouterr().out
-
-
-def test_the_env_names_every_subcommand_that_the_factory_has() -> None:
+def test_the_env_names_every_subcommand_and_each_has_an_example(capsys: Capture) -> None:
     assert set(FACTORY_SUBCOMMANDS) == set(SUBCOMMANDS)
+    for name in SUBCOMMANDS:
+        assert swe(name, "--help") == 0
+        assert f"  katgym swe {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("make", "--package", "x==1", "--out", "o", "--tasks", "0"), "at least 1"),
-        (
-            ("make", "--package", "parcelkit", "--out", "o", "--set", "splits.parcelkit=tst"),
-            "split of 'parcelkit': unknown split 'tst'. Did you mean 'test'?",
-        ),
-        (("check", "toy", "--id", "none"), "unknown task"),
-    ],
-)
 def test_wrong_use_is_exit_code_2_with_what_is_wrong(
-    arguments: tuple[str, ...], words: str, capsys: Capture
+    capsys: Capture, subtests: pytest.Subtests
 ) -> None:
-    assert swe(*arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and "Traceback" not in said
+    parcelkit = ("make", "--package", "parcelkit", "--out", "o")
+    for words, arguments in {
+        "at least 1": ("make", "--package", "x==1", "--out", "o", "--tasks", "0"),
+        "split of 'parcelkit': unknown split 'tst'. Did you mean 'test'?":
+            (*parcelkit, "--set", "splits.parcelkit=tst"),
+        "unknown task": ("check", "toy", "--id", "none"),
+    }.items():  # fmt: skip
+        with subtests.test(words):
+            assert swe(*arguments) == 2
+            said = capsys.readouterr().err
+            assert words in said and "Traceback" not in said
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import TypeVar
 
 from katgym.sandbox.backends import backend
@@ -31,11 +32,10 @@ def in_lab(name: str, product: str, tests: dict[str, str], work: Work[T]) -> T:
     tree = SourceTree(package=package, files={path: text.encode() for path, text in files.items()})
 
     async def go() -> T:
-        sandboxes = backend("local")
-        try:
-            async with PackageLab(tree, sandboxes, num_sandboxes=2) as lab:
-                return await work(lab, await study_package(lab))
-        finally:
-            await sandboxes.aclose()
+        async with (
+            aclosing(backend("local")) as sandboxes,
+            PackageLab(tree, sandboxes, num_sandboxes=2) as lab,
+        ):
+            return await work(lab, await study_package(lab))
 
     return asyncio.run(go())

@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from nightly import some_of
 from small_lab import in_lab
 from toy_set import MAKE_ANY, run_make
 
@@ -85,18 +86,16 @@ def test_sound_tests_are_known_with_what_they_reach() -> None:
     assert reached[8] == {"tests/test_sound.py::test_clamp"}
 
 
-def test_tests_that_pass_by_luck_or_after_another_judge_nothing() -> None:
-    found = study(sound=SOUND, lucky=LUCKY, ordered=ORDERED)
-    assert names(found) == {"test_larger", "test_clamp", "test_first"}
-    told = {*found.flaky, *found.failing}
-    assert "tests/test_ordered.py::test_needs_the_first" in found.flaky
-    assert "tests/test_lucky.py::test_by_luck" in told
-
-
-def test_a_test_that_needs_any_of_many_is_found_in_parts() -> None:
-    found = study(sound=SOUND, helpful=HELPFUL)
-    assert "test_needs_any_of_them" not in names(found)
-    assert found.flaky == ("tests/test_helpful.py::test_needs_any_of_them",)
+def test_tests_that_pass_by_luck_or_after_others_judge_nothing() -> None:
+    """That some test needs any of many others is found where they run in parts."""
+    found = study(sound=SOUND, lucky=LUCKY, ordered=ORDERED, helpful=HELPFUL)
+    helping = {f"test_helps_{i}" for i in range(12)}
+    assert names(found) == {"test_larger", "test_clamp", "test_first"} | helping
+    assert set(found.flaky) - {"tests/test_lucky.py::test_by_luck"} == {
+        "tests/test_ordered.py::test_needs_the_first",
+        "tests/test_helpful.py::test_needs_any_of_them",
+    }
+    assert "tests/test_lucky.py::test_by_luck" in {*found.flaky, *found.failing}
 
 
 def test_parts_hold_every_function_once_a_turn() -> None:
@@ -111,18 +110,16 @@ def test_parts_hold_every_function_once_a_turn() -> None:
     assert [len(part) for part, _ in random_parts([("t.py", "test_a")])] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("tests", "words"),
-    [
-        ({"sound": SOUND, "other": UNCOLLECTABLE}, "wordless==1.0: tests do not collect"),
-        ({"other": FAILING}, "no test passes in 3 runs on correct code"),
-        ({"other": "def test_a():\n    import os; os._exit(0)\n"}, "do not run to their end"),
-        ({"other": "def test_a():\n    assert 1\n"}, "its tests run none of its functions"),
-    ],
-)
-def test_a_package_that_cannot_be_used_says_why(tests: dict[str, str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        study(**tests)
+def test_a_package_that_cannot_be_used_says_why(subtests: pytest.Subtests) -> None:
+    packages = {
+        "wordless==1.0: tests do not collect": {"sound": SOUND, "other": UNCOLLECTABLE},
+        "no test passes in 3 runs on correct code": {"other": FAILING},
+        "do not run to their end": {"other": "def test_a():\n    import os; os._exit(0)\n"},
+        "its tests run none of its functions": {"other": "def test_a():\n    assert 1\n"},
+    }
+    for words, tests in some_of(packages.items(), 3):
+        with subtests.test(words), pytest.raises(UsageError, match=words):
+            study(**tests)
 
 
 def test_a_package_that_pytest_brings_along_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,13 +188,10 @@ def results(made: Path) -> dict[str, TaskCheckResult]:
     )
 
     async def go() -> dict[str, TaskCheckResult]:
-        sandboxes = backend("local")
-        try:
+        async with aclosing(backend("local")) as sandboxes:
             tasks = BrokenTasks(source, chosen)
             checked = check_tasks(tasks, list(CHANGES), sandboxes)
             return {result.instance_id: result async for result in checked}
-        finally:
-            await sandboxes.aclose()
 
     return asyncio.run(go())
 
@@ -250,12 +248,9 @@ def test_a_test_that_passes_anyway_is_no_test_to_fix(made: Path, tmp_path: Path)
     (hidden / "specs.jsonl").write_text(json.dumps(data) + "\n")
 
     async def go() -> list[TaskCheckResult]:
-        sandboxes = backend("local")
-        try:
+        async with aclosing(backend("local")) as sandboxes:
             tasks = open_source(tmp_path)
             return [r async for r in check_tasks(tasks, [spec.id], sandboxes)]
-        finally:
-            await sandboxes.aclose()
 
     (found,) = asyncio.run(go())
     assert any(text.endswith("passes without a fix") for text in found.problems), found.problems

@@ -9,6 +9,7 @@ import re
 import signal
 import stat
 import subprocess
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,7 @@ def test_gold_resolves_and_nothing_does_not(made: Path) -> None:
     source = open_source(made)
 
     async def go() -> list[tuple[Outcome, Outcome]]:
-        sandboxes = backend("local")
-        try:
+        async with aclosing(backend("local")) as sandboxes:
             found = []
             for task in list(source.tasks())[:3]:
                 graded = GradedTask.load(source, task.instance_id)
@@ -79,8 +79,6 @@ def test_gold_resolves_and_nothing_does_not(made: Path) -> None:
                 assert comment.endswith(b"# nothing\n")
                 found.append((gold.outcome, (await grade(graded, text, backend=sandboxes)).outcome))
             return found
-        finally:
-            await sandboxes.aclose()
 
     for gold, noop in asyncio.run(go()):
         assert gold is Outcome.RESOLVED

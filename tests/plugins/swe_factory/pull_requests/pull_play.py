@@ -1,6 +1,7 @@
 """Imports pull requests of made repositories, for the tests here."""
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,8 @@ Result = MakeResult[PullRequest, SweRow]
 def run(made: PullRepository, *, num_allowed: int = 10**6, **more: Any) -> Result:
     async def go() -> Result:
         sandboxes = FaultyBackend(backend("local"), lambda n: n > num_allowed)
-        try:
+        async with aclosing(sandboxes):
             return await make_set(PullSource(config_of(made, **more), sandboxes))
-        finally:
-            await sandboxes.aclose()
 
     return asyncio.run(go())
 
@@ -41,12 +40,9 @@ def config_of(made: PullRepository, **more: Any) -> PullConfig:
 
 def graded(out: Path, instance_id: str, patch: str) -> Outcome:
     async def go() -> Outcome:
-        sandboxes = backend("local")
-        try:
+        async with aclosing(backend("local")) as sandboxes:
             task = GradedTask.load(open_source(out), instance_id)
             return (await grade(task, patch, backend=sandboxes)).outcome
-        finally:
-            await sandboxes.aclose()
 
     return asyncio.run(go())
 

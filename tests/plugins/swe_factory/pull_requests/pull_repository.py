@@ -5,6 +5,7 @@ Not here: what is made of them (the tests).
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -188,9 +189,17 @@ class PullRepository:
         self.pulls.append(made)
         return made
 
+    def told_otherwise(self, folder: Path, **more: Any) -> PullRepository:
+        """Return the same clone with a dump of its own, in which the last pull request differs."""
+        other = copy.copy(self)
+        other.folder, other.dump = folder, folder / "dump"
+        other.repository, other.issues = {**self.repository}, [*self.issues]
+        other.pulls = [*self.pulls[:-1], {**self.pulls[-1], **more}]
+        return other
+
     def write_dump(self) -> Path:
         """Write the dump, and return its folder."""
-        self.dump.mkdir(exist_ok=True)
+        self.dump.mkdir(parents=True, exist_ok=True)
         (self.dump / "repository.json").write_text(json.dumps(self.repository))
         for name, items in (("pulls", self.pulls), ("issues", self.issues)):
             text = "".join(json.dumps(item) + "\n" for item in items)

@@ -15,8 +15,10 @@ def arguments(made: PullRepository, *more: str) -> list[str]:
     return ["swe", "from-prs", *fixed, *more]
 
 
-def some_pulls(folder: Path) -> PullRepository:
-    made = PullRepository(folder)
+@pytest.fixture(scope="module")
+def pulls(tmp_path_factory: pytest.TempPathFactory) -> PullRepository:
+    """Two pull requests, of which the second closes no issue."""
+    made = PullRepository(tmp_path_factory.mktemp("pulls"))
     made.issue(1)
     made.pull(2, closes=1)
     made.pull(3, {"wordkit/more.py": "A = 1\n"})
@@ -34,9 +36,9 @@ def test_help_shows_an_example_and_every_filter(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_tasks_are_made_shown_and_graded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pulls: PullRepository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = some_pulls(tmp_path)
+    made = pulls.told_otherwise(tmp_path)
     assert main(arguments(made)) == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[0] == f"1 tasks of 2 pull requests in {str(tmp_path / 'o')!r}"
@@ -51,16 +53,21 @@ def test_tasks_are_made_shown_and_graded(
     assert main(["swe", "grade", "--task", str(tmp_path / "o"), *patch]) == 0
 
 
-def test_json_counts_what_was_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(some_pulls(tmp_path), "--json", "--pull", "3")) == 1
+def test_json_counts_what_was_refused(
+    pulls: PullRepository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = pulls.told_otherwise(tmp_path)
+    assert main(arguments(made, "--json", "--pull", "3")) == 1
     told = json.loads(capsys.readouterr().out)
     out = str(tmp_path / "o")
     refused = {"no_issue": 1}
     assert told == {"out": out, "tasks": [], "splits": {}, "refused": refused, "left_out": {}}
 
 
-def test_filters_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = some_pulls(tmp_path)
+def test_filters_are_read_from_a_file(
+    pulls: PullRepository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = pulls.told_otherwise(tmp_path)
     made.repository["archived"] = True
     path = tmp_path / "filters.toml"
     for line, told in (
@@ -77,55 +84,50 @@ def test_filters_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
         assert f"#2 {told}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        (["--pull", "9"], "pull request 9 is not in"),
-        (["--set", "min_killed_share=2"], "min_killed_share is a share from 0 to 1, got 2"),
-        (["--workers", "0"], "num_sandboxes is at least 1, got 0"),
-        (["--set", "timeout_s=0"], "timeout_s is above 0, got 0"),
-        (["--set", "timeout=0"], "Did you mean 'timeout_s'?"),
-        (["--filters", "nowhere.toml"], "cannot read 'nowhere.toml'"),
-        (["--sandbox", "locl"], "Did you mean 'local'?"),
-        (["--generated-tests", "nowhere"], "no such folder of generated tests: 'nowhere'"),
-        (["--recipes", "nowhere.json"], "cannot read 'nowhere.json'"),
-        (["--clone", "nowhere"], "no git clone at"),
-        (["--dump", "nowhere"], "no such folder with a dump: 'nowhere'"),
-    ],
-)
+MISTAKES = [
+    (["--pull", "9"], "pull request 9 is not in"),
+    (["--set", "min_killed_share=2"], "min_killed_share is a share from 0 to 1, got 2"),
+    (["--workers", "0"], "num_sandboxes is at least 1, got 0"),
+    (["--set", "timeout_s=0"], "timeout_s is above 0, got 0"),
+    (["--set", "timeout=0"], "Did you mean 'timeout_s'?"),
+    (["--filters", "nowhere.toml"], "cannot read 'nowhere.toml'"),
+    (["--sandbox", "locl"], "Did you mean 'local'?"),
+    (["--generated-tests", "nowhere"], "no such folder of generated tests: 'nowhere'"),
+    (["--recipes", "nowhere.json"], "cannot read 'nowhere.json'"),
+    (["--clone", "nowhere"], "no git clone at"),
+    (["--dump", "nowhere"], "no such folder with a dump: 'nowhere'"),
+]
+FILTERS = {
+    "max_lines = -1": "filters.toml: max_lines is at least 0, got -1",
+    "min_python_share = 2.0": "filters.toml: min_python_share is a share from 0 to 1, got 2",
+    "since = 'soon'": "filters.toml since: ",
+    "max_line = 1": "unknown key of filters.toml 'max_line'. Did you mean 'max_lines'?",
+}
+
+
 def test_mistakes_exit_with_2_and_say_what_is_allowed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+    pulls: PullRepository,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    subtests: pytest.Subtests,
 ) -> None:
-    assert main(arguments(some_pulls(tmp_path), *more)) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "o/tasks.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("max_lines = -1", "filters.toml: max_lines is at least 0, got -1"),
-        ("min_python_share = 2.0", "filters.toml: min_python_share is a share from 0 to 1, got 2"),
-        ("since = 'soon'", "filters.toml since: "),
-        ("max_line = 1", "unknown key of filters.toml 'max_line'. Did you mean 'max_lines'?"),
-    ],
-)
-def test_a_mistake_in_the_filters_exits_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, told: str
-) -> None:
-    path = tmp_path / "filters.toml"
-    path.write_text(line)
-    assert main(arguments(some_pulls(tmp_path), "--filters", str(path))) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_broken_dump_names_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = arguments(some_pulls(tmp_path))
+    made = pulls.told_otherwise(tmp_path)
+    mistakes = [*MISTAKES]
+    for number, (line, told) in enumerate(FILTERS.items()):
+        (tmp_path / str(number)).mkdir()
+        path = tmp_path / str(number) / "filters.toml"
+        path.write_text(line)
+        mistakes.append((["--filters", str(path)], told))
+    for more, told in mistakes:
+        with subtests.test(told):
+            assert main(arguments(made, *more)) == 2
+            assert told in " ".join(capsys.readouterr().err.split())
+            assert not (tmp_path / "o/tasks.jsonl").exists()
+    given = arguments(made)
     (tmp_path / "dump/pulls.jsonl").write_text('{"number": 1}\n{"title": "no number"}\n')
     assert main(given) == 2
-    assert "pulls.jsonl' line 2: Object missing required field `number`" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    told = " ".join(capsys.readouterr().err.split())
+    assert "pulls.jsonl' line 2: Object missing required field `number`" in told
 
 
 @pytest.mark.slow

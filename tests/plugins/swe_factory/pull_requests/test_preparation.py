@@ -1,7 +1,6 @@
 """What is read off a clone that git has made: two states, patches, issues and hints.
 
-Not here: filters (`test_pull_filters.py`), dumps (`test_tracker_dump.py`), recipes
-(`test_pull_recipes.py`).
+Not here: filters (`test_pull_filters.py`), dumps and recipes (`test_import_inputs.py`).
 """
 
 from pathlib import Path
@@ -26,21 +25,22 @@ from katgym_plugin_swe_factory.history.git_clone import GitClone
 from katgym_plugin_swe_factory.history.tracker_dump import read_dump
 
 
-@pytest.mark.parametrize("how", ["merge", "squash", "rebase"])
 def test_merged_squashed_and_rebased_pulls_have_the_same_two_states(
-    tmp_path: Path, how: str
+    tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    made = PullRepository(tmp_path)
-    base = made.commit({"other.txt": "x\n"}, "before")
-    made.issue(1)
-    made.pull(2, closes=1, how=how)
-    made.commit({"later.txt": "x\n"}, "after")
-    found = prepare(made, 2)
-    assert found.diff.range.base == base
-    assert set(found.diff.before) == set(FIX)
-    assert found.states.base_files["tests/test_words.py"] == TESTS.encode()
-    assert found.states.hidden_files == {"tests/test_words.py": PLURAL_TESTS.encode()}
-    assert found.instance_id == "acme__wordkit-2"
+    for how in ("merge", "squash", "rebase"):
+        with subtests.test(how):
+            made = PullRepository(tmp_path / how)
+            base = made.commit({"other.txt": "x\n"}, "before")
+            made.issue(1)
+            made.pull(2, closes=1, how=how)
+            made.commit({"later.txt": "x\n"}, "after")
+            found = prepare(made, 2)
+            assert found.diff.range.base == base
+            assert set(found.diff.before) == set(FIX)
+            assert found.states.base_files["tests/test_words.py"] == TESTS.encode()
+            assert found.states.hidden_files == {"tests/test_words.py": PLURAL_TESTS.encode()}
+            assert found.instance_id == "acme__wordkit-2"
 
 
 def test_a_merge_commit_does_not_count_what_came_to_main_meanwhile(tmp_path: Path) -> None:
@@ -69,9 +69,14 @@ def test_a_rebased_pull_whose_head_is_gone_is_counted_back(tmp_path: Path) -> No
     assert found.base == made.pulls[0]["base"]["sha"]
 
 
-def test_a_pull_that_the_clone_lacks_says_so(tmp_path: Path) -> None:
-    made = one_pull(tmp_path, merge_commit_sha="ab" * 20, head={"sha": "cd" * 20})
-    assert "clone: the clone has neither the merge commit nor the head" in refused(made, 2)
+def test_a_clone_that_lacks_the_pull_or_is_none_says_so(
+    sound_pull: PullRepository, tmp_path: Path
+) -> None:
+    lost = {"merge_commit_sha": "ab" * 20, "head": {"sha": "cd" * 20}}
+    told = refused(sound_pull.told_otherwise(tmp_path, **lost), 2)
+    assert "clone: the clone has neither the merge commit nor the head" in told
+    with pytest.raises(UsageError, match="no git clone at"):
+        GitClone(tmp_path)
 
 
 def test_documents_are_in_neither_patch(tmp_path: Path) -> None:
@@ -110,34 +115,34 @@ def test_an_executable_bit_is_part_of_the_patch(tmp_path: Path) -> None:
     assert "old mode 100644\nnew mode 100755\n" in found.patch
 
 
-@pytest.mark.parametrize(
-    ("pull", "issue"),
-    [
-        ({"title": "Resolve #1: plurals"}, {}),
-        ({"body": "Closes: https://github.com/Acme/WordKit/issues/1"}, {}),
-        ({"commits": [{"sha": "", "commit": {"message": "x\n\nFixes GH-1"}}]}, {}),
-        ({"timeline": [{"event": "connected", "source": {"issue": {"number": 1}}}]}, {}),
-        ({}, {"timeline": [{"event": "connected", "source": {"issue": {"number": 2}}}]}),
-    ],
-)
-def test_an_issue_is_linked_by_keyword_or_event(
-    tmp_path: Path, pull: dict[str, Any], issue: dict[str, Any]
+LINKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"title": "Resolve #1: plurals"}, {}),
+    ({"body": "Closes: https://github.com/Acme/WordKit/issues/1"}, {}),
+    ({"commits": [{"sha": "", "commit": {"message": "x\n\nFixes GH-1"}}]}, {}),
+    ({"timeline": [{"event": "connected", "source": {"issue": {"number": 1}}}]}, {}),
+    ({}, {"timeline": [{"event": "connected", "source": {"issue": {"number": 2}}}]}),
+]
+
+
+def test_an_issue_is_linked_by_keyword_or_event_or_closed_by_the_merge(
+    sound_pull: PullRepository, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    made = PullRepository(tmp_path)
-    made.issue(1, **issue)
-    made.pull(2, **pull)
-    assert "a wrong plural" in prepare(made, 2).statement
+    merge = sound_pull.pulls[0]["merge_commit_sha"]
+    closed = {"timeline": [{"event": "closed", "commit_id": merge}]}
+    for pull, issue in [*LINKS, ({}, closed)]:
+        with subtests.test(pull=pull, issue=issue):
+            made = sound_pull.told_otherwise(tmp_path, **{"body": "Something better", **pull})
+            made.issues = []
+            made.issue(1, **issue)
+            statement = prepare(made, 2).statement
+            assert statement.startswith("Odd result 1\n\n") and "a wrong plural" in statement
 
 
-def test_an_issue_closed_by_the_merge_is_linked(tmp_path: Path) -> None:
-    made = PullRepository(tmp_path)
-    pull = made.pull(2)
-    made.issue(1, timeline=[{"event": "closed", "commit_id": pull["merge_commit_sha"]}])
-    assert prepare(made, 2).statement.startswith("Odd result 1\n\n")
-
-
-def test_hints_are_what_people_said_before_the_pull_without_the_fix(tmp_path: Path) -> None:
-    made = PullRepository(tmp_path)
+def test_hints_are_what_people_said_before_the_pull_without_the_fix(
+    sound_pull: PullRepository, tmp_path: Path
+) -> None:
+    made = sound_pull.told_otherwise(tmp_path)
+    made.issues = []
     day = "2025-02-01T00:00:00Z"
     made.issue(
         1,
@@ -148,13 +153,7 @@ def test_hints_are_what_people_said_before_the_pull_without_the_fix(tmp_path: Pa
             {"body": "Thanks!", "created_at": "2025-04-01T00:00:00Z"},
         ],
     )
-    made.pull(2, closes=1)
     assert prepare(made, 2).hints == "Also `pony`."
-
-
-def test_a_folder_that_is_no_clone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no git clone at"):
-        GitClone(tmp_path)
 
 
 def test_reading_a_clone_runs_nothing_that_it_brings_along(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from katgym_envs.swe.sources.open_source import open_source
 from katgym_plugin_swe_factory.checking.task_check import check_tasks
 from katgym_plugin_swe_factory.making.set_maker import make_set
 from katgym_plugin_swe_factory.making.trial import Trial
-from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig
+from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig, TrialConfig
 from katgym_plugin_swe_factory.pull_requests.pull_source import PullSource
 
 CHUNKS_ISSUE = """\
@@ -31,6 +32,45 @@ CHECK = """\
 """
 
 
+SIZED = FIXED_PLURAL.replace('most `size`."""\n', 'most `size`."""\n' + CHECK)
+SIZE_TESTS = (
+    "import pytest\n\n"
+    + PLURAL_TESTS
+    + """
+
+def test_size():
+    with pytest.raises(ValueError, match="at least 1, got -1"):
+        chunks([1], -1)
+"""
+)
+FIX_SIZES = {"wordkit/__init__.py": SIZED, "tests/test_words.py": SIZE_TESTS}
+
+
+def test_a_pull_becomes_a_task_in_a_folder_of_its_repository(tmp_path: Path) -> None:
+    made = one_pull(tmp_path)
+    few = TrialConfig(max_mutants=2)
+    assert run(made, trial=few).tasks == (TASK,)
+    out = made.folder / "out"
+    row = open_source(out).row(TASK)
+    assert row.FAIL_TO_PASS == [
+        "tests/test_words.py::test_consonant",
+        "tests/test_words.py::test_counted",
+    ]
+    assert row.PASS_TO_PASS[-1] == "tests/test_words.py::test_vowel"
+    assert len(row.PASS_TO_PASS) == 5
+    hidden = open_source(out).load_hidden(TASK)
+    for node in hidden.fail_to_pass:
+        near = [c for c in hidden.canaries if c.near_for and node in c.fails]
+        far = [c for c in hidden.canaries if not c.near_for and node in c.fails]
+        assert near and far
+        assert {c.near_for for c in near} == {frozenset({TASK})}
+        assert {c.places[node] for c in near} == {hidden.base_places[node]}
+    assert hidden.own_canaries == hidden.canaries
+    made.repository["full_name"] = "acme/other"
+    with pytest.raises(UsageError, match="was begun with repository 'acme/wordkit'"):
+        run(made, trial=few)
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[PullRepository, Result]:
     """Two tasks, of a merged and of a squashed pull request, and one that makes none."""
@@ -38,22 +78,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> tuple[PullRepository, 
     made.issue(1)
     made.pull(2, {**FIX, "pyproject.toml": BASE["pyproject.toml"] + "# 2\n"}, closes=1)  # type: ignore[operator]  # a text
     made.issue(3, CHUNKS_ISSUE)
-    fixed = FIXED_PLURAL.replace('most `size`."""\n', 'most `size`."""\n' + CHECK)
-    test = """
-
-def test_size():
-    with pytest.raises(ValueError, match="at least 1, got -1"):
-        chunks([1], -1)
-"""
-    made.pull(
-        4,
-        {
-            "wordkit/__init__.py": fixed,
-            "tests/test_words.py": "import pytest\n\n" + PLURAL_TESTS + test,
-        },
-        closes=3,
-        how="squash",
-    )
+    made.pull(4, FIX_SIZES, closes=3, how="squash")
     made.pull(5, {"wordkit/more.py": "A = 1\n", "tests/test_more.py": "def test_a(): pass\n"})
     return made, run(made)
 
@@ -110,12 +135,9 @@ def test_imported_tasks_are_sound(imported: tuple[PullRepository, Result]) -> No
     out = imported[0].folder / "out"
 
     async def check() -> list[tuple[str, ...]]:
-        sandboxes = backend("local")
-        try:
+        async with aclosing(backend("local")) as sandboxes:
             ids = [TASK]
             return [r.problems async for r in check_tasks(open_source(out), ids, sandboxes)]
-        finally:
-            await sandboxes.aclose()
 
     assert asyncio.run(check()) == [()]
 
@@ -145,15 +167,7 @@ def test_an_import_that_was_stopped_goes_on(tmp_path: Path) -> None:
     made = one_pull(tmp_path)
     run(made)
     made.issue(3, CHUNKS_ISSUE)
-    fixed = FIXED_PLURAL.replace('most `size`."""\n', 'most `size`."""\n' + CHECK)
-    test = """
-
-def test_size():
-    with pytest.raises(ValueError, match="at least 1, got -1"):
-        chunks([1], -1)
-"""
-    tests = "import pytest\n\n" + PLURAL_TESTS + test
-    made.pull(4, {"wordkit/__init__.py": fixed, "tests/test_words.py": tests}, closes=3)
+    made.pull(4, FIX_SIZES, closes=3)
     stopped = run(made, num_allowed=0)
     assert decided(stopped, 2) == TASK
     assert decided(stopped, 4) == "infrastructure: no sandbox today"
@@ -183,12 +197,3 @@ def test_a_killed_import_loses_no_trial(tmp_path: Path) -> None:
         asyncio.run(killed())
     assert not (made.folder / "out/tasks.jsonl").exists()
     assert run(made, num_allowed=0).tasks == (TASK,)
-
-
-def test_a_folder_of_another_repository_is_refused(
-    imported: tuple[PullRepository, Result], tmp_path: Path
-) -> None:
-    made = one_pull(tmp_path)
-    made.repository["full_name"] = "acme/other"
-    with pytest.raises(UsageError, match="was begun with repository 'acme/wordkit'"):
-        run(made, out=imported[0].folder / "out")

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from nightly import some_of
 from pull_play import TASK, Result, config_of, decided, graded, one_line, run, with_tests
 from pull_repository import (
     BASE,
@@ -13,11 +15,9 @@ from pull_repository import (
     PLURAL_TESTS,
     SOURCE,
     TESTS,
-    Files,
     PullRepository,
     one_pull,
 )
-from waiting import HANG_S
 
 from katgym.errors import InfrastructureError, UsageError
 from katgym.sandbox.backends import backend
@@ -78,55 +78,34 @@ def test_fix_by_order():
     assert len(row.PASS_TO_PASS) == 7
 
 
-@pytest.mark.slow
-def test_tests_to_fix_get_canaries_near_what_the_old_code_computes(tmp_path: Path) -> None:
-    made = one_pull(tmp_path)
-    assert run(made).tasks == (TASK,)
-    hidden = open_source(made.folder / "out").load_hidden(TASK)
-    assert len(hidden.fail_to_pass) == 2
-    for node in hidden.fail_to_pass:
-        near = [c for c in hidden.canaries if c.near_for and node in c.fails]
-        far = [c for c in hidden.canaries if not c.near_for and node in c.fails]
-        assert near and far
-        assert {c.near_for for c in near} == {frozenset({TASK})}
-        assert {c.places[node] for c in near} == {hidden.base_places[node]}
-    assert hidden.own_canaries == hidden.canaries
-
-
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
+def test_a_trial_refuses_with_the_reason(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    refusals = [
         (
-            {**FIX, "tests/test_words.py": TESTS + "\n\ndef test_a():\n    assert plural('day')\n"},
             "no_fail_to_pass: no test passes with the fix only",
+            TESTS + "\n\ndef test_a():\n    assert plural('day')\n",
         ),
-        (
-            {**FIX, "tests/test_words.py": TESTS.replace("cats", "cat")},
-            "no_fail_to_pass: ",
-        ),
-        ({**FIX, "tests/test_words.py": "import nowhere\n"}, "gold_broken: "),
-        ({**FIX, "tests/test_words.py": "import os\nos._exit(3)\n"}, "gold_broken: "),
-        pytest.param(
-            with_tests("\n\ndef test_wait():\n    import time\n\n    time.sleep(3600)\n"),
-            "timeout: its tests take too long with gold",
-            marks=pytest.mark.slow,  # there is time for a run to start
-        ),
-        pytest.param(
-            {**FIX, "tests/test_words.py": PLURAL_TESTS.replace("test_consonant", "test_citys")
-             .replace("def test_counted", "def citys")},
-            None,
-            marks=pytest.mark.slow,
-        ),
-    ],
-)  # fmt: skip
-def test_a_trial_refuses_with_the_reason(tmp_path: Path, files: Files, told: str | None) -> None:
-    made = one_pull(tmp_path, files)
-    is_late = told is not None and told.startswith("timeout")
-    result = run(made, trial=TrialConfig(timeout_s=15.0 if is_late else HANG_S))
-    if told is None:
-        assert result.tasks == (TASK,)
-    else:
-        assert decided(result, 2).startswith(told)
+        ("no_fail_to_pass: ", TESTS.replace("cats", "cat")),
+        ("gold_broken: ", "import nowhere\n"),
+        ("gold_broken: ", "import os\nos._exit(3)\n"),
+    ]
+    for number, (told, tests) in enumerate(some_of(refusals, 2)):
+        with subtests.test(told, tests=tests):
+            made = one_pull(tmp_path / str(number), {**FIX, "tests/test_words.py": tests})
+            assert decided(run(made), 2).startswith(told)
+
+
+@pytest.mark.slow  # there is time for a run to start
+def test_tests_that_wait_are_refused(tmp_path: Path) -> None:
+    text = "\n\ndef test_wait():\n    import time\n\n    time.sleep(3600)\n"
+    result = run(one_pull(tmp_path, with_tests(text)), trial=TrialConfig(timeout_s=15.0))
+    assert decided(result, 2).startswith("timeout: its tests take too long with gold")
+
+
+@pytest.mark.slow
+def test_words_of_the_issue_may_be_in_names_of_tests(tmp_path: Path) -> None:
+    tests = PLURAL_TESTS.replace("test_consonant", "test_citys")
+    tests = tests.replace("def test_counted", "def citys")
+    assert run(one_pull(tmp_path, {**FIX, "tests/test_words.py": tests})).tasks == (TASK,)
 
 
 @pytest.mark.slow
@@ -275,11 +254,8 @@ def test_a_recipe_may_name_an_image(tmp_path: Path) -> None:
     config = config_of(made, recipes=Recipes(default=recipe))
 
     async def go() -> Result:
-        sandboxes = backend("docker")
-        try:
+        async with aclosing(backend("docker")) as sandboxes:
             return await make_set(PullSource(config, sandboxes))
-        finally:
-            await sandboxes.aclose()
 
     assert asyncio.run(go()).tasks == (TASK,)
     row = open_source(made.folder / "out").row(TASK)

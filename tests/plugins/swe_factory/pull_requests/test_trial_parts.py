@@ -1,10 +1,7 @@
 """What six runs say of tests, and which lines a wrong variant of a fix may change."""
 
-from pathlib import Path
-
 import pytest
 
-from katgym.config.sections import names
 from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import split_node_id
@@ -16,7 +13,6 @@ from katgym_plugin_swe_factory.mutation.wrong_variants import (
     wrong_variants,
 )
 from katgym_plugin_swe_factory.pull_requests.generated_tests import place_tests
-from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig
 from katgym_plugin_swe_factory.pull_requests.pull_filters import check_text
 from katgym_plugin_swe_factory.pull_requests.repeated_runs import sort_tests
 
@@ -124,10 +120,3 @@ def test_a_text_that_names_a_test_is_refused() -> None:
     check_text("It fails.", ["return x"], frozenset({"test_a"}))
     with pytest.raises(Refused, match="test_in_text: the issue names a hidden test"):
         check_text("See test_a.", [], frozenset({"test_a"}))
-
-
-def test_the_docs_name_every_key_of_the_filters() -> None:
-    page = Path(__file__).parents[4] / "docs/guides/swe-from-pull-requests.md"
-    text = page.read_text()
-    for name in (*names(FilterConfig), "scope", "min_killed_share", "--install-declared"):
-        assert f"`{name}" in text or f" {name}=" in text, name

@@ -1,4 +1,4 @@
-"""Rows of other data sets, as their files have them, read into ours."""
+"""Rows of other data sets, as their files have them, read into ours by `katgym swe import`."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from katgym.cli.main import main
 from katgym.errors import UsageError
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.sources.open_source import open_source
@@ -125,43 +126,37 @@ def test_commands_of_a_live_row_are_rebuilt_then_tested() -> None:
     assert normalise(data).other["eval_script"] == "pip install -e .\npytest -rA tests\n"
 
 
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (swe_bench(), RowFormat.SWE_BENCH),
-        (swe_smith(), RowFormat.SWE_SMITH),
-        (swe_rebench(), RowFormat.SWE_REBENCH),
-        (swe_bench(katgym={"split": "test"}), RowFormat.KATGYM),
-    ],
-)
-def test_formats_are_told_apart_by_their_keys(data: dict[str, Any], found: RowFormat) -> None:
-    assert detect_format(data) is found
+def test_formats_are_told_apart_by_their_keys() -> None:
+    rows = [swe_bench(), swe_smith(), swe_rebench(), swe_bench(katgym={"split": "test"})]
+    assert [detect_format(row) for row in rows] == [
+        RowFormat.SWE_BENCH, RowFormat.SWE_SMITH, RowFormat.SWE_REBENCH, RowFormat.KATGYM,
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("data", "field", "text"),
-    [
-        (swe_bench(instance_id="../etc"), "instance_id", "a name of letters"),
-        (swe_bench(instance_id=None), "instance_id", "got None"),
-        (swe_bench(patch=""), "patch", "is missing or empty"),
-        (swe_bench(patch="rm -rf"), "patch", "not a unified diff"),
-        (swe_bench(problem_statement="  "), "problem_statement", "is missing or empty"),
-        (swe_bench(FAIL_TO_PASS="[]"), "FAIL_TO_PASS", "no test is listed"),
-        (swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS", "neither a list nor the JSON text"),
-        (swe_bench(PASS_TO_PASS=[1]), "PASS_TO_PASS", "a list of test names is needed"),
-        (swe_bench(created_at=5), "created_at", "a text is needed, got int"),
-        (swe_rebench(install_config="{"), "install_config", "JSON text"),
-        (swe_rebench(install_config={"python": "3.9"}), "install_config.test_cmd", "how to test"),
-        (swe_smith(patch="GIT binary patch\n--- a\n"), "patch", "a binary diff"),
-        (swe_smith(patch="--- a/x\n"), "patch", "no hunk"),
-        (swe_bench(katgym={"splitt": "test"}), "katgym", "splitt"),
-    ],
-)
-def test_a_field_that_does_not_fit_is_named(data: dict[str, Any], field: str, text: str) -> None:
-    with pytest.raises(RowError) as caught:
-        normalise(data)
-    assert caught.value.field == field
-    assert text in caught.value.text
+UNFIT = [
+    (swe_bench(instance_id="../etc"), "instance_id", "a name of letters"),
+    (swe_bench(instance_id=None), "instance_id", "got None"),
+    (swe_bench(patch=""), "patch", "is missing or empty"),
+    (swe_bench(patch="rm -rf"), "patch", "not a unified diff"),
+    (swe_bench(problem_statement="  "), "problem_statement", "is missing or empty"),
+    (swe_bench(FAIL_TO_PASS="[]"), "FAIL_TO_PASS", "no test is listed"),
+    (swe_bench(FAIL_TO_PASS="[1"), "FAIL_TO_PASS", "neither a list nor the JSON text"),
+    (swe_bench(PASS_TO_PASS=[1]), "PASS_TO_PASS", "a list of test names is needed"),
+    (swe_bench(created_at=5), "created_at", "a text is needed, got int"),
+    (swe_rebench(install_config="{"), "install_config", "JSON text"),
+    (swe_rebench(install_config={"python": "3.9"}), "install_config.test_cmd", "how to test"),
+    (swe_smith(patch="GIT binary patch\n--- a\n"), "patch", "a binary diff"),
+    (swe_smith(patch="--- a/x\n"), "patch", "no hunk"),
+    (swe_bench(katgym={"splitt": "test"}), "katgym", "splitt"),
+]
+
+
+def test_a_field_that_does_not_fit_is_named(subtests: pytest.Subtests) -> None:
+    for data, field, text in UNFIT:
+        with subtests.test(field=field, text=text):
+            with pytest.raises(RowError) as caught:
+                normalise(data)
+            assert caught.value.field == field and text in caught.value.text
 
 
 def test_broken_rows_are_named_by_line_and_the_others_are_read(tmp_path: Path) -> None:
@@ -200,17 +195,12 @@ def test_an_array_and_a_parquet_file_hold_the_same_rows(tmp_path: Path) -> None:
     assert [r.instance_id for r in read_rows_of(path).rows] == [swe_smith()["instance_id"], "other"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.jsonl", None), ("b.json", "[{"), ("c.parquet", "x")]
-)
-def test_a_file_that_cannot_be_read_is_a_clear_error(
-    tmp_path: Path, name: str, text: str | None
-) -> None:
-    path = tmp_path / name
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UsageError, match=name):
-        read_rows_of(path)
+def test_a_file_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text("[{")
+    (tmp_path / "c.parquet").write_text("x")
+    for name in ("a.jsonl", "b.json", "c.parquet"):
+        with pytest.raises(UsageError, match=name):
+            read_rows_of(tmp_path / name)
 
 
 def test_an_imported_set_shows_no_patch_and_no_test_to_a_rollout(tmp_path: Path) -> None:
@@ -248,30 +238,48 @@ def test_our_own_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "rows.jsonl")["acme__words-12"] == row
 
 
-@pytest.mark.parametrize(
-    "patch",
-    [
-        "--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-a\n+b\n+c\n",
-        "--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@ def f\n a\n-b\n+c\n d\n\\ No newline at end of file\n",
-        "diff --git a/x b/y\nsimilarity index 90%\nrename from x\nrename to y\nindex 12..34\n"
-        "--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n",
-        "diff --git a/n b/n\nnew file mode 100644\nindex 0000000..34\n--- /dev/null\n+++ b/n\n"
-        "@@ -0,0 +1 @@\n+a\n",
-        "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+b\n",
-    ],
-)
-def test_turning_a_patch_around_twice_gives_it_back(patch: str) -> None:
-    once = reverse_patch(patch)
-    assert once != patch
-    assert reverse_patch(once) == patch
+ROW = {
+    "instance_id": "acme__words-12",
+    "patch": "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n",
+    "problem_statement": "It is wrong.",
+    "FAIL_TO_PASS": '["tests/test_x.py::test_a"]',
+    "PASS_TO_PASS": "[]",
+}
 
 
-def test_a_new_file_turned_around_is_a_deleted_one() -> None:
-    patch = (
-        "diff --git a/n b/n\nnew file mode 100644\nindex 0000000..34\n--- /dev/null\n+++ b/n\n"
-        "@@ -0,0 +1 @@\n+a\n"
-    )
-    assert reverse_patch(patch) == (
-        "diff --git a/n b/n\ndeleted file mode 100644\nindex 34..0000000\n--- a/n\n+++ /dev/null\n"
-        "@@ -1 +0,0 @@\n-a\n"
-    )
+def test_sound_rows_become_a_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "set"
+    assert main(["swe", "import", str(written(tmp_path, ROW)), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"1 rows in {str(out)!r}, 0 broken\n"
+    assert main(["swe", "list", str(out)]) == 0
+    assert "acme__words-12" in capsys.readouterr().out
+
+
+def test_broken_rows_are_named_and_exit_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(written(tmp_path, ROW, {**ROW, "instance_id": "b", "patch": ""}))
+    assert main(["swe", "import", file]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"{file}: line 2 (b): patch: is missing or empty", "1 rows, 1 broken"]
+    assert main(["swe", "import", file, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "rows": ["acme__words-12"],
+        "broken": [
+            {"line": 2, "instance_id": "b", "field": "patch", "reason": "is missing or empty"}
+        ],
+    }
+
+
+def test_a_format_may_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(written(tmp_path, ROW))
+    assert main(["swe", "import", file, "--format", "swe-rebench"]) == 1
+    assert "install_config.test_cmd: neither it nor test_cmds" in capsys.readouterr().out
+
+
+def test_a_missing_file_and_a_full_folder_exit_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["swe", "import", str(tmp_path / "no.jsonl")]) == 2
+    assert main(["swe", "import", str(written(tmp_path, ROW)), "--out", str(tmp_path)]) == 2
+    assert "no empty folder" in " ".join(capsys.readouterr().err.split())

@@ -1,6 +1,0 @@
-"""Makes package `attacks` (the toy repository) importable for the tests here."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))

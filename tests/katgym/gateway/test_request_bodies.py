@@ -1,0 +1,355 @@
+"""Bodies of requests in every API: fields that are read, ignored or refused, and what is no JSON.
+
+Not here: large bodies (`test_gateway_service.py`); SDKs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from katgym.gateway.call import ModelCall
+from katgym.gateway.errors import GatewayError
+from katgym.gateway.server.bodies import decode
+from katgym.gateway.server.body_process import BodyReading, parse
+from katgym.gateway.wire import field_policy
+from katgym.gateway.wire.dialects import find_route
+
+from .scripted_server import ScriptedServer
+from .served_gateway import USER, Running, running
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+BODIES: dict[str, dict[str, Any]] = {
+    "v1/chat/completions": {"model": "tiny", "messages": [USER]},
+    "v1/completions": {"model": "tiny", "prompt": "hi"},
+    "v1/responses": {"model": "tiny", "input": "hi"},
+    "v1/messages": {"model": "tiny", "max_tokens": 50, "messages": [USER]},
+    "v1beta/models/tiny:generateContent": {"contents": [{"parts": [{"text": "hi"}]}]},
+}
+CHAT, COMPLETIONS, RESPONSES, MESSAGES, GOOGLE = BODIES
+Case = tuple[str, dict[str, Any], str]
+"""Path, fields that differ from the good body (None: it is left out), and what the error names."""
+
+
+def ask(gateway: Running, path: str, **more: Any) -> Any:
+    return gateway.post(path, json={**BODIES[path], **more})
+
+
+def read(path: str, **more: Any) -> ModelCall:
+    """Return the call of a body, or raise, as the gateway does."""
+    route = find_route(f"/{path}", "")
+    assert route is not None
+    body = {name: value for name, value in {**BODIES[path], **more}.items() if value is not None}
+    return route.api.parse(BodyReading(route=route.api.ROUTE, given=route.given).complete(body))
+
+
+# ---- what is refused
+
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+SPACE = {"type": "namespace", "name": "a", "tools": [TOOL]}
+MALFORMED: list[Case] = [
+    (CHAT, {"messages": None}, "messages is a list"),
+    (CHAT, {"messages": []}, "messages is empty"),
+    (CHAT, {"messages": [{"role": "wizard"}]}, "messages[0].role is one of"),
+    (CHAT, {"messages": [{**USER, "content": 3}]}, "content is a list"),
+    (CHAT, {"temperature": "hot"}, "temperature is a number"),
+    (CHAT, {"temperature": -1}, "temperature is a number in 0"),
+    (CHAT, {"n": 0}, "n is a whole number"),
+    (CHAT, {"max_tokens": 1.5}, "max_tokens is a whole number"),
+    (CHAT, {"stream": "yes"}, "stream is true or false"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
+    (CHAT, {"model": 3}, "model is a string"),
+    *(
+        (CHAT, {name: value}, name)
+        for name, value in {
+            "logit_bias": "x",
+            "tool_choice": 3,
+            "bad_words": 3,
+            "stop_token_ids": [1, "x"],
+            "min_p": "x",
+            "min_tokens": -1,
+            "ignore_eos": 3,
+            "frequency_penalty": "x",
+            "presence_penalty": 3.5,
+            "repetition_penalty": 0,
+            "structured_outputs": 3,
+            "chat_template_kwargs": [1],
+            "reasoning_effort": 3,
+            "guided_json": 3,
+            "guided_choice": ["a", 1],
+            "guided_regex": {"a": 1},
+        }.items()
+    ),
+    (CHAT, {"logit_bias": {"x": 1}}, "object of token ids, got 'x'"),
+    (CHAT, {"logit_bias": {"1": "x"}}, "number in -100..100"),
+    (CHAT, {"tool_choice": "required"}, "required (with tools)"),
+    (CHAT, {"tool_choice": {"function": {"name": "f"}}}, "of tools ([])"),
+    (COMPLETIONS, {"prompt": {"a": 1}}, "prompt is a string"),
+    (COMPLETIONS, {"prompt": [1, -1]}, "prompt[1] is a token id"),
+    (COMPLETIONS, {"stream_options": "y"}, "stream_options is an object"),
+    (RESPONSES, {"input": 3}, "input is a list"),
+    (RESPONSES, {"text": {"format": []}, "tool_choice": 3}, "tool_choice is"),
+    (RESPONSES, {"text": {"format": [1]}}, "text.format is an object"),
+    (RESPONSES, {"tool_choice": {"type": "x", "name": "f"}}, "names a function"),
+    (RESPONSES, {"tools": [{"type": "namespace"}]}, "tools[0].name is a string"),
+    (RESPONSES, {"tools": [{**SPACE, "tools": [3]}]}, "tools[0] is an object"),
+    (RESPONSES, {"tools": [{**SPACE, "tools": [{}]}]}, "tools[0].tools.name is a"),
+    (RESPONSES, {"tools": [SPACE, {**TOOL, "name": "a__f"}]}, "are named ['a__f'] together"),
+    (
+        RESPONSES,
+        {"input": [{"type": "function_call", "namespace": 3, "name": "f"}]},
+        "input[0].namespace is a string",
+    ),
+    (MESSAGES, {"max_tokens": None}, "max_tokens: field required"),
+    (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "role is user or assistant"),
+    (MESSAGES, {"tool_choice": {"type": "some"}}, "tool_choice.type"),
+    (MESSAGES, {"output_config": {"format": {"type": "xml"}}}, "type is json_schema"),
+    (MESSAGES, {"thread": {"type": "continue"}}, "previous_message_id is a string"),
+    (MESSAGES, {"thread": {"type": "fork"}}, "create or continue"),
+    (MESSAGES, {"thread": 3}, "thread is an object"),
+    (GOOGLE, {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}}, "no functions to"),
+]
+UNSUPPORTED: list[Case] = [
+    (CHAT, {"tools": [{"type": "retrieval"}]}, "not 'function'"),
+    (CHAT, {"tools": [{"function": {"name": "f"}, "x": 1}]}, "'tools[0].x'"),
+    (CHAT, {"functions": [{"name": "f"}]}, "functions"),
+    (CHAT, {"function_call": "auto"}, "function_call"),
+    (CHAT, {"modalities": ["audio"]}, "modalities"),
+    (CHAT, {"audio": {"voice": "x"}}, "audio"),
+    (CHAT, {"web_search_options": {}}, "web_search_options"),
+    (CHAT, {"moderation": {"model": "x"}}, "moderation is not supported"),
+    (
+        CHAT,
+        {"messages": [USER, {"role": "assistant", "function_call": {"name": "f"}}]},
+        "messages[1].function_call is not supported; give tool_calls",
+    ),
+    (COMPLETIONS, {"suffix": "y"}, "suffix is not supported"),
+    (RESPONSES, {"background": True}, "background"),
+    (RESPONSES, {"tools": [{"type": "custom", "name": "f"}]}, "only OpenAI can"),
+    (RESPONSES, {"conversation": "conv_1"}, "give previous_response_id"),
+    (RESPONSES, {"prompt": {"id": "x"}}, "prompt is not supported"),
+    (RESPONSES, {"truncation": "auto"}, "truncation is 'disabled'"),
+    (RESPONSES, {"top_logprobs": 3}, "ask /v1/chat/completions"),
+    (RESPONSES, {"include": ["message.output_text.logprobs"]}, "ask /v1/chat/completions"),
+    (RESPONSES, {"text": {"tone": "warm"}}, "'text.tone'"),
+    (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
+    (MESSAGES, {"compaction": {"type": "x"}}, "compaction is not supported"),
+    (MESSAGES, {"output_config": {"task_budget": {"total": 9}}}, "give max_tokens"),
+    (MESSAGES, {"output_config": {"tone": "warm"}}, "'output_config.tone'"),
+    (
+        MESSAGES,
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "edits with 'clear_tool_uses_20250919'",
+    ),
+    (
+        MESSAGES,
+        {"tools": [{"name": "f", "input_schema": SCHEMA, "input_examples": [{"x": 1}]}]},
+        "tools[0].input_examples is not supported",
+    ),
+    (GOOGLE, {"cachedContent": "cachedContents/x"}, "send it as contents"),
+    (GOOGLE, {"generationConfig": {"speechConfig": {"x": 1}}}, "generationConfig.speechConfig"),
+    (GOOGLE, {"generationConfig": {"responseLogprobs": True}}, "/v1/chat/completions"),
+    (GOOGLE, {"tools": [{"computerUse": {"environment": "x"}}]}, "'tools[0].computerUse'"),
+]
+NO_TEXT = "text is all that is recorded: token ids do not hold an image. Give text instead"
+SOURCE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+URL = {"url": "data:image/png;base64,aGk="}
+BLOB = {"mimeType": "image/png", "data": "aGk="}
+
+
+def saying(part: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a message with one part."""
+    return {**USER, "content": [part], **more}
+
+
+IMAGES: list[Case] = [
+    (path, more, NO_TEXT)
+    for path, more in [
+        (CHAT, {"messages": [saying({"type": "image_url", "image_url": URL})]}),
+        (CHAT, {"messages": [saying({"type": "image_url"}, role="tool")]}),
+        (RESPONSES, {"input": [saying({"type": "input_image", "image_url": URL["url"]})]}),
+        (
+            RESPONSES,
+            {"input": [{"type": "function_call_output", "call_id": "c",
+                        "output": [{"type": "input_image"}]}]},
+        ),
+        (MESSAGES, {"messages": [saying({"type": "image", "source": SOURCE})]}),
+        (MESSAGES, {"messages": [saying({"type": "image"})]}),
+        (MESSAGES, {"messages": [saying({"type": "document", "source": SOURCE})]}),
+        (
+            MESSAGES,
+            {"messages": [saying({"type": "tool_result", "tool_use_id": "c",
+                                  "content": [{"type": "image"}]})]},
+        ),
+        (GOOGLE, {"contents": [{"parts": [{"text": "see"}, {"inlineData": BLOB}]}]}),
+        (GOOGLE, {"contents": [{"parts": [{"file_data": {"file_uri": "x"}}]}]}),
+        (
+            GOOGLE,
+            {"contents": [{"parts": [
+                {"functionResponse": {"name": "f", "parts": [{"inlineData": BLOB}]}}
+            ]}]},
+        ),
+        (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}}),
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "cases"),
+    [("malformed", MALFORMED), ("unsupported", UNSUPPORTED), ("unsupported", IMAGES)],
+    ids=["malformed", "unsupported", "images"],
+)
+def test_what_cannot_be_served_is_refused_with_what_is_wrong(
+    subtests: pytest.Subtests, kind: str, cases: list[Case]
+) -> None:
+    for path, more, what in cases:
+        with subtests.test(path=path, more=more):
+            with pytest.raises(GatewayError) as refused:
+                read(path, **more)
+            assert (refused.value.kind, refused.value.status) == (kind, 400)
+            assert what in refused.value.message
+
+
+def test_a_refusal_has_the_shape_of_its_api_and_is_written_down(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    refused = {path: ask(gateway, path, top_pp=0.5) for path in BODIES}
+    refused |= {"malformed": gateway.post(CHAT, json={"model": "tiny"})}
+    assert {answer.status_code for answer in refused.values()} == {400}
+    errors = {path: answer.json()["error"] for path, answer in refused.items()}
+    google = errors.pop(GOOGLE)
+    assert (google["code"], google["status"]) == (400, "INVALID_ARGUMENT")
+    assert {error["type"] for error in errors.values()} == {"invalid_request_error"}
+    assert refused[MESSAGES].json()["type"] == "error"
+    assert "details" not in errors[MESSAGES]
+    failed = [(call.route, call.kind, call.status) for call in gateway.failed_calls()]
+    routes = [
+        "openai/chat", "openai/completions", "openai/responses", "anthropic/messages",
+        "google/generate_content",
+    ]  # fmt: skip
+    assert failed == [
+        *((route, "unsupported", 400) for route in routes),
+        ("openai/chat", "malformed", 400),
+    ]
+    assert (gateway.turns(), server.num_calls) == ([], 0)
+
+
+def test_an_answer_to_go_on_from_is_one_of_the_session(gateway: Running) -> None:
+    gone = {
+        RESPONSES: {"previous_response_id": "resp_x"},
+        MESSAGES: {"thread": {"type": "continue", "previous_message_id": "msg_x"}},
+    }
+    for path, more in gone.items():
+        answer = ask(gateway, path, **more)
+        assert (answer.status_code, "not of this session" in answer.text) == (400, True)
+    assert answer.json()["error"]["details"] == {"error_code": "thread_not_found"}
+    assert [call.kind for call in gateway.failed_calls()] == ["unknown_previous"] * 2
+
+
+def test_a_field_that_nobody_knows_is_refused_unless_it_is_empty(
+    subtests: pytest.Subtests,
+) -> None:
+    told = "leave it out, or have the gateway's owner list it in ignored_fields"
+    for path in BODIES:
+        with subtests.test(path=path):
+            assert [read(path, top_pp=empty) for empty in ("", [], {})] == [read(path)] * 3
+            for value in (0.5, False):
+                with pytest.raises(GatewayError, match=r"'top_?[pP]p'") as refused:
+                    read(path, top_pp=value)
+                assert told in refused.value.message
+                assert refused.value.kind == "unsupported"
+
+
+def test_fields_that_change_no_answer_are_ignored() -> None:
+    more = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "flex"}
+    assert {path: read(path, **more) for path in BODIES} == {path: read(path) for path in BODIES}
+
+
+def test_the_owner_has_fields_ignored_also_of_large_bodies(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    with running(tmp_path / "store", server.url, ignored_fields=("provider",)) as gateway:
+        for path in BODIES:
+            assert ask(gateway, path, provider={"order": ["x"]}).status_code == 200
+            assert ask(gateway, path, providers=["x"]).status_code == 400
+    reading = BodyReading(route="openai/chat", ignored=("provider",))
+    long = {"provider": "x", "messages": [{"role": "user", "content": "x" * 600_000}]}
+    call, _ = parse(reading, json.dumps(long).encode())
+    assert call.messages == long["messages"]
+    with pytest.raises(GatewayError, match="'providers'"):
+        parse(reading, json.dumps({**long, "providers": 1}).encode())
+
+
+def test_what_is_meant_for_a_vendors_models_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hints: list[tuple[str, dict[str, Any], int]] = [
+        (CHAT, {"verbosity": "low"}, 1),
+        (RESPONSES, {"reasoning": {"effort": "high", "summary": "auto"}}, 1),
+        (RESPONSES, {"text": {"verbosity": "low"}}, 1),
+        (MESSAGES, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, 2),
+        (GOOGLE, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 5}}}, 1),
+    ]
+    for path, more, num_told in hints:
+        field_policy._logged.clear()
+        caplog.clear()
+        assert read(path, **more) == read(path, **more)
+        told = [r.message for r in caplog.records if "has no effect here" in r.message]
+        assert len(told) == num_told, (path, more)
+
+
+def test_a_schema_of_output_config_goes_to_the_server(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    server.script = ['{"x": 1}']
+    form = {"type": "json_schema", "schema": SCHEMA}
+    answer = ask(gateway, MESSAGES, output_config={"format": form, "effort": "low"})
+    assert json.loads(answer.json()["content"][0]["text"]) == {"x": 1}
+    ((_, sent),) = server.requests
+    named = {"name": "answer", "schema": SCHEMA}
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": named}
+    assert "constraints" in gateway.turns()[0].sampling
+
+
+# ---- what is no JSON
+
+NO_JSON = {
+    "ends": b"{",
+    "no text": b"\xff\xfe",
+    "utf-8": b'{"a": "\xff"}',
+    "utf-8 of a key": b'{"\xff": 1}',
+    "cut": b'{"a": "\xe2\x82',
+    "surrogate": b'{"a": "\xed\xa0\x80"}',
+    "escaped surrogate": b'{"a": "\\ud800"}',
+    "nan": b'{"a": NaN}',
+    "infinite": b'{"a": 1e999}',
+    "deep": b"[" * 50_000,
+    "deeper": b'{"a": ' * 50_000 + b"1" + b"}" * 50_000,
+}
+
+
+def test_what_is_no_json_object_is_malformed(subtests: pytest.Subtests) -> None:
+    for name, content in {**NO_JSON, "list": b"[]"}.items():
+        with subtests.test(name), pytest.raises(GatewayError, match="no JSON") as refused:
+            decode(content)
+        assert refused.value.kind == "malformed"
+    assert "no JSON object" in refused.value.message
+
+
+def test_no_route_takes_what_is_no_json(gateway: Running, server: ScriptedServer) -> None:
+    agents = [
+        *("chat/completions", "completions", "responses", "messages", "messages/count_tokens"),
+        *("models/tiny:generateContent", "models/tiny:countTokens"),
+    ]
+    routes = [f"/s/{gateway.session}/v1/{name}" for name in agents]
+    routes += [f"/s/{gateway.session}/{name}" for name in ("reward", "finish")]
+    routes += ["/sessions", "/control/resume", "/control/replace"]
+    for path in routes:
+        for name in ("utf-8", "deeper"):
+            answer = gateway.client.post(path, content=NO_JSON[name])
+            told = (answer.status_code, "no JSON" in answer.json()["error"]["message"])
+            assert told == (400, True), (path, name)
+    assert server.num_calls == 0

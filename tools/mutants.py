@@ -1,7 +1,7 @@
 """Do the tests see what is wrong? Mutants of the product, and the tests that run the changed line.
 
     python -m pytest -n 3 --cov --cov-context=test      # what each test runs, into .coverage
-    python tools/mutants.py draw --seed 1 --number 100 >mutants.jsonl
+    python tools/mutants.py draw --seed 20261128 --number 100 >mutants.jsonl
     python tools/mutants.py try mutants.jsonl >tried.csv
 
 A mutant is one operator, constant or decision of one line changed, as cosmic-ray changes it. Lines

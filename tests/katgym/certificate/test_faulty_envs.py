@@ -85,9 +85,9 @@ class HangsInItsThirdReset(envs.Sums):
     is_over = threading.Event()
 
     async def setup(self) -> None:
-        if next(self.resets) >= 2:
+        # Time goes on: a call of the other thread may have taken as long as one step of it.
+        while next(self.resets) >= 2 and not self.is_over.wait(0.01):
             CLOCK.now_s += 60
-            self.is_over.wait()
 
 
 class WorksLong(envs.Sums):

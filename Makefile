@@ -19,7 +19,7 @@ help:
 	@echo "make demo-train new models learn to call tools, then to call them in parallel"
 	@echo "make nightly    a language model, adapters and a real vLLM server, a few steps"
 	@echo "make nightly-tasks  gold and a change of nothing, graded on every shipped task"
-	@echo "make test      the unmarked tests (about 10 minutes on two cores)"
+	@echo "make test      the unmarked tests (about 6 minutes on two cores)"
 	@echo "make test-all  also the slow ones and those that run the language model"
 	@echo "make check     lint, format, types, layers, circles of imports"
 	@echo "make docs      write the JSON Schemas of TOML files"

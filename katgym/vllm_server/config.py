@@ -156,6 +156,10 @@ def server_command(
     if config.resolved_device is Device.CPU:
         # Of a CPU it counts the machine's memory, which others use as well.
         command += ["--gpu-memory-utilization", "0.2"]
+        # A seeded request whose prompt is prefilled in pieces ends the engine there, as vLLM 0.32
+        # rewinds its generator, and torch's of a CPU cannot be. Without pieces a batch has room
+        # for the longest prompt that the model takes, and what does not fit waits for the next.
+        command += ["--no-enable-chunked-prefill"]
     if is_guarded:  # the last middleware is the outermost
         guard = f"{Path(bearer_guard.__file__).stem}.{bearer_guard.BearerGuard.__name__}"
         return [*command, *config.extra_args, "--middleware", guard]

@@ -1,4 +1,4 @@
-"""Hints for a vLLM server that did not start, read from its log.
+"""Hints for a vLLM server that did not start or has ended, read from its log or its answers.
 
 Not here: the log's own text, which is shown beside the hint (`server.py`).
 """
@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import re
 
+_CHUNKED_PREFILL = (
+    "a request with a seed had its prompt prefilled in pieces, which vLLM does not survive on a"
+    " CPU; start it with --no-enable-chunked-prefill, as `katgym vllm serve` does"
+)
 _HINTS = (
+    (r"CPU Generator does not use offset", _CHUNKED_PREFILL),
+    (
+        r"max_num_batched_tokens .*is smaller than max_model_len",
+        "its batches have no room for the longest prompt, and without chunked prefill they need it;"
+        " raise --max-num-batched-tokens, or lower --max-model-len",
+    ),
     (
         r"No module named '?vllm|cannot start '.*python",
         "its environment has no vLLM; make one with `katgym vllm install`, or name the Python of"
@@ -62,3 +72,10 @@ def find_errors(log: str, *, num_lines: int = 4) -> list[str]:
 def hint(log: str) -> str:
     """Return what to do about the log of a server that ended, "" where nobody knows."""
     return next((text for pattern, text in _HINTS if re.search(pattern, log)), "")
+
+
+def answer_hint(answer: str) -> str:
+    """Return what to do about a server's answer of a 5xx status, "" where nobody knows."""
+    if not re.search(r"EngineCore encountered an issue|EngineDeadError", answer):
+        return ""
+    return f"its engine has ended, and its log tells why: perhaps {_CHUNKED_PREFILL}"

@@ -1,4 +1,4 @@
-"""A real vLLM server answers and takes new weights."""
+"""A real vLLM server answers, takes new weights, and stands what a run asks of it at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import long_prompts
 import pytest
 import torch
 from byte_tokenizer import byte_tokenizer
@@ -19,7 +20,11 @@ from katgym_trainer.weight_sync.reload_sync import ReloadSync
 
 pytestmark = pytest.mark.proof
 
-SHAPE = {"vocab_size": 288, "max_position_embeddings": 2048, "initializer_range": 0.3}
+SHAPE = {
+    "vocab_size": 288,
+    "max_position_embeddings": long_prompts.MAX_TOKENS,
+    "initializer_range": 0.3,
+}
 
 
 def test_a_server_plays_an_env_and_takes_new_weights(
@@ -35,7 +40,7 @@ def test_a_server_plays_an_env_and_takes_new_weights(
         served_name="tiny",
         python=os.environ["KATGYM_VLLM_PYTHON"],  # .ci/vllm_environment prints it
         dtype="float32",
-        max_model_len=1024,
+        max_model_len=long_prompts.MAX_TOKENS,
         has_rl_routes=True,
         log_file=tmp_path / "server.log",
         start_timeout_s=600.0,
@@ -48,10 +53,14 @@ def test_a_server_plays_an_env_and_takes_new_weights(
         # The probe compares the server's log-probabilities with the new model's.
         difference, version = asyncio.run(send(model, server, tmp_path / "weights"))
         after = play(server, folder, tmp_path / "after")
+        # Groups of 16 with seeds, whose prompts together are longer than any batch.
+        loads = [play_load(server, folder, tmp_path / f"load-{number}") for number in range(2)]
     assert (difference <= 1e-4, version) == (True, "1")
     print(before, after)
     assert [v for v, _ in before + after] == [0, 0, 1, 1]
     assert [tokens for _, tokens in before] != [tokens for _, tokens in after]
+    assert loads[0] == loads[1]
+    assert len(loads[0]) == 64 == len({tokens for _, tokens in loads[0]})
 
 
 def play(server: VllmServer, folder: Path, run: Path) -> list[tuple[int | None, list[int]]]:
@@ -62,6 +71,17 @@ def play(server: VllmServer, folder: Path, run: Path) -> list[tuple[int | None, 
     rollouts = sorted(read_rollouts(run), key=lambda rollout: rollout.task_id)
     records = [rollout.turns[0].tokens for rollout in rollouts]
     return [(record.policy_version, record.completion_ids) for record in records if record]
+
+
+def play_load(server: VllmServer, folder: Path, run: Path) -> list[tuple[str, tuple[int, ...]]]:
+    """Play 64 rollouts at once; return the task and tokens of each."""
+    policy = f"vllm:{server.url}#tiny?tokenizer={folder}"
+    options = ["--tasks", "4", "--group-size", "16", "--concurrency", "64", "--max-tokens", "16"]
+    env = f"{long_prompts.__file__}:{long_prompts.LongPromptEnv.__name__}"
+    assert main(["eval", env, "--policy", policy, *options, "--out", str(run)]) == 0
+    rollouts = read_rollouts(run)
+    assert all(len(rollout.turns[0].tokens.prompt_ids) > 2048 for rollout in rollouts)
+    return sorted((r.task_id, tuple(r.turns[0].tokens.completion_ids)) for r in rollouts)
 
 
 async def send(model: Any, server: VllmServer, folder: Path) -> tuple[float, str | None]:

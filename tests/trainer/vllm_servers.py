@@ -20,9 +20,9 @@ SHAPE = {
 }  # fmt: skip
 
 
-def tiny_model(seed: int = 0, *, is_tied: bool = False) -> Any:
+def tiny_model(seed: int = 0, *, is_tied: bool = False, **shape: Any) -> Any:
     """Return a model of a shape that vLLM runs, with log-probabilities far apart."""
-    return tiny_qwen(seed, **SHAPE, tie_word_embeddings=is_tied).eval()
+    return tiny_qwen(seed, **{**SHAPE, **shape}, tie_word_embeddings=is_tied).eval()
 
 
 def server_of(folder: Path, log: Path, python: str, **options: Any) -> VllmServer:

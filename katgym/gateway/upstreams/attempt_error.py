@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from katgym.gateway.errors import ErrorKind, GatewayError
+from katgym.vllm_server.failure_hints import answer_hint
 
 _MAX_SHOWN = 500
 
@@ -41,7 +42,9 @@ def raise_for(status: int, content: bytes, asked_s: float) -> None:
         is_long = "context length" in lowered or "maximum model length" in lowered
         kind = ErrorKind.CONTEXT_LENGTH if is_long else ErrorKind.MALFORMED
         raise GatewayError(kind, text)
-    error = GatewayError(ErrorKind.UPSTREAM, f"the model server answered {status}: {text}")
+    advice = answer_hint(text) if status >= 500 else ""
+    told = f"the model server answered {status}: {text}" + (f" ({advice})" if advice else "")
+    error = GatewayError(ErrorKind.UPSTREAM, told)
     raise AttemptError(error, asked_s=asked_s, is_passing=status == 429 or status >= 500)
 
 

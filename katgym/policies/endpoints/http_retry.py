@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,10 +61,13 @@ class HttpStatusError(PolicyError):
 
 
 class _PassingError(Exception):
-    """A failure that may be gone at the next attempt, and how long the server asked to wait."""
+    """A failure that may be gone at the next attempt; its text is for the log.
 
-    def __init__(self, error: PolicyError, asked_s: float | None = None) -> None:
-        super().__init__(str(error))
+    error: what it is if there is none. asked_s: how long the server asked to wait.
+    """
+
+    def __init__(self, text: str, error: PolicyError, asked_s: float | None = None) -> None:
+        super().__init__(text)
         self.error = error
         self.asked_s = asked_s
 
@@ -78,9 +81,13 @@ class HttpClient:
     headers: Mapping[str, str] = field(default_factory=dict)
     max_connections: int = 256
     """Requests in flight; more wait for a connection, and that wait is not counted as time."""
+    explain: Callable[[str], str] = lambda answer: ""
+    """What to do about an answer of a 5xx status, "" where nobody knows: it is added to errors."""
     num_retries: int = 0
     """Retries made so far."""
     _has_answered: bool = False
+    _last_fault: str = ""
+    """What it answered last, where that was a fault of its own: why it may be gone soon after."""
     _client: httpx.AsyncClient | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -122,7 +129,7 @@ class HttpClient:
                 if attempt == self.retry.max_retries:
                     raise e.error from e.__cause__
                 pause_s = self.retry.pause_s(attempt, e.asked_s)
-                logger.warning("%s; retry %d in %.1f s", e.error, attempt + 1, pause_s)
+                logger.warning("%s; retry %d in %.1f s", e, attempt + 1, pause_s)
             self.num_retries += 1
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
@@ -140,21 +147,32 @@ class HttpClient:
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as e:
             raise UsageError(f"cannot request {url!r}: {e}") from e
         except httpx.TransportError as e:
-            unreachable = PolicyError(f"cannot reach {url}: {type(e).__name__}: {e}")
-            raise _PassingError(unreachable) from e
+            text = f"cannot reach {url}: {type(e).__name__}: {e}"
+            before = f". Before that it {self._last_fault}" if self._last_fault else ""
+            raise _PassingError(text, PolicyError(f"{text}{before}")) from e
         self._has_answered = True
         status, text = response.status_code, response.text
+        if status < 500:
+            self._last_fault = ""
         if status < 300:
             return response
-        is_passing = status == 429 or status >= 500
-        what = f"answered {status}: {text:.300}"
-        if not is_passing:
-            what = f"refused the request with {status}: {text:.500}"
-        kind = "policy_unavailable" if is_passing else "policy_rejected"
-        error = HttpStatusError(f"{url} {what}", kind=kind, status=status, body=text)
-        if is_passing:
-            raise _PassingError(error, retry_after_s(response.headers.get("retry-after")))
-        raise error
+        if status < 500 and status != 429:
+            raise HttpStatusError(
+                f"{url} refused the request with {status}: {text:.500}",
+                kind="policy_rejected", status=status, body=text,
+            )  # fmt: skip
+        told = full = f"answered {status}: {text:.300}"
+        if status >= 500:
+            if advice := self.explain(text):
+                full = f"{told} ({advice})"
+                if not self._last_fault:
+                    logger.warning("%s: %s", self.base_url, advice)
+            self._last_fault = full
+        error = HttpStatusError(
+            f"{url} {full}", kind="policy_unavailable", status=status, body=text
+        )
+        asked_s = retry_after_s(response.headers.get("retry-after"))
+        raise _PassingError(f"{url} {told}", error, asked_s)
 
     def _open(self) -> httpx.AsyncClient:
         """Return the client of the running loop: connections cannot move between loops."""

@@ -19,6 +19,7 @@ from katgym.play.seeding import derive_seed
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 from katgym.policies.endpoints.http_retry import HttpClient, HttpStatusError, RetryConfig
 from katgym.policies.uri_options import parse_options
+from katgym.vllm_server.failure_hints import answer_hint
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 FORM = "openai:URL#MODEL[?option=value&...], as in openai:https://api.openai.com/v1#gpt-4.1-mini"
@@ -65,6 +66,7 @@ class OpenAIChatPolicy(Policy):
             ),
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             max_connections=self.config.max_concurrency,
+            explain=answer_hint,  # it may well be a vLLM
         )
 
     def start(self, context: EpisodeContext) -> OpenAIChatSession:

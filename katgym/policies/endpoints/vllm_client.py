@@ -39,6 +39,7 @@ from katgym.policies.uri_options import parse_options
 from katgym.policies.version_span import one_span
 from katgym.system.sync import run_sync
 from katgym.vllm_server.control import VllmControl
+from katgym.vllm_server.failure_hints import answer_hint
 from katgym.vllm_server.token_api import TokenRequest
 from katgym.vllm_server.token_client import TokenClient
 
@@ -130,6 +131,7 @@ class VllmPolicy(TokenPolicy):
             retry=RetryConfig(timeout_s=config.timeout_s, max_retries=config.max_retries),
             headers=bearer(token),
             max_connections=config.max_concurrency,
+            explain=answer_hint,
         )
         card, has_generate = run_sync(_ask_server(http, model))
         source = model_source(config.tokenizer or card.get("root") or model)

@@ -13,6 +13,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from waiting import wait_until
 
@@ -20,6 +21,7 @@ from katgym.errors import UsageError
 from katgym.gateway.config import GatewayConfig
 from katgym.gateway.gateway import Gateway
 from katgym.gateway.upstreams import health_watch, server_facts, upstream
+from katgym.gateway.upstreams.attempt_error import AttemptError, raise_for
 from katgym.gateway.upstreams.least_loaded import LeastLoaded
 from katgym.gateway.upstreams.server_facts import compare_weights, describe_drift
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
@@ -138,6 +140,18 @@ def test_servers_that_all_fail_are_a_clear_error_and_no_storm(two):
     first.fault = ""
     wait_until_healthy(gateway)
     assert say_often(gateway, 12) == [200] * 12
+
+
+def test_an_engine_that_ended_is_told_with_the_cure():
+    for said, cure in (
+        ("EngineCore encountered an issue. See stack trace (above)", "--no-enable-chunked-prefill"),
+        ("no memory", ""),
+    ):
+        with pytest.raises(AttemptError) as caught:
+            raise_for(500, msgspec.json.encode({"error": {"message": said}}), 0.0)
+        told = str(caught.value.error)
+        assert told.startswith(f"the model server answered 500: {said}")
+        assert cure in told and told.endswith(said) == (not cure)
 
 
 def test_calls_wait_for_a_server_that_is_started_again(tmp_path):

@@ -107,6 +107,12 @@ def test_failures_have_their_kind(server, context, caplog, subtests):
             assert "sk-x" not in caplog.text + str(caught.value)
 
 
+def test_an_engine_that_ended_is_told_with_the_cure(server, context):
+    server.script = [(500, "EngineCore encountered an issue. See stack trace (above)")]
+    with pytest.raises(PolicyError, match=r"\(above\) \(its engine .*--no-enable-chunked-prefill"):
+        complete(server, context)
+
+
 def test_a_server_that_hangs_is_not_asked_again(server, context):
     server.script = ["hang"]
     with pytest.raises(PolicyError) as caught:

@@ -241,6 +241,30 @@ def test_generate_is_used_where_the_server_has_it(server, connected):
     assert connected.describe()["has_generate"] is True
 
 
+def test_what_ended_a_servers_engine_is_told_when_nobody_answers_any_more(
+    server, model_directory, caplog
+):
+    card = {"id": "tiny", "root": str(model_directory), "max_model_len": 64}
+    routes = {"paths": {"/inference/v1/generate": {}, "/v1/completions": {}}}
+    server.script = [(200, {"data": [card]}), (200, routes)]
+    policy = from_uri(f"{server.url}#tiny?max_retries=1")
+    dead = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    cure = "start it with --no-enable-chunked-prefill, as `katgym vllm serve` does"
+    server.script = [(500, "no memory"), (200, generated([("1", 0, 2)]))]
+    assert generate(policy).token_ids == [5, 6]
+    assert cure not in caplog.text
+    server.script = [(500, dead)]
+    assert all(words in fail(policy)[1] for words in (dead, cure))
+    server.close()
+    for _ in range(2):
+        kind, text = fail(policy)
+        assert kind == "policy_unavailable"
+        assert text.startswith("cannot reach ")
+        assert all(words in text for words in (f"Before that it answered 500: {dead}", cure))
+    told = [record.getMessage() for record in caplog.records if cure in record.getMessage()]
+    assert len(told) == 1  # not with every retry
+
+
 def test_labels_that_are_no_numbers_leave_the_version_that_was_set(server, connected):
     server.script = [(200, generated([("default", 0, 2)]))]
     assert generate(connected).version_spans == one_span(9, 2)

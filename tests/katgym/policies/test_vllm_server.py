@@ -16,8 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import long_prompts
 import pytest
 import torch
+from random_qwen import random_qwen
 from waiting import wait_until
 
 import katgym
@@ -28,6 +30,7 @@ from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import from_uri
 from katgym.policies.hf.hf_policy import HfPolicy
 from katgym.policies.version_span import one_span
+from katgym.vllm_server import VllmServer, VllmServerConfig
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -223,3 +226,23 @@ def test_status_tells_what_the_server_can(served, capsys):
 def test_an_unknown_model_lists_what_is_served(served, model_directory):
     with pytest.raises(UsageError, match="Did you mean 'tiny'"):
         from_uri(uri(served, model_directory, model="tinny"))
+
+
+def test_a_server_that_somebody_else_started_and_that_long_prompts_end_is_told_with_the_cure(
+    tokenizer, tmp_path, vllm_python, capsys
+):
+    model = random_qwen(vocab_size=288, max_position_embeddings=long_prompts.MAX_TOKENS)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    config = VllmServerConfig(
+        model=str(tmp_path / "model"), served_name="tiny", python=vllm_python, device="cpu",
+        dtype="float32", log_file=tmp_path / "server.log",
+        extra_args=("--enable-chunked-prefill", "--enforce-eager"),  # vLLM's own ways
+    )  # fmt: skip
+    env = f"{long_prompts.__file__}:{long_prompts.LongPromptEnv.__name__}"
+    with VllmServer(config) as server:
+        policy = f"vllm:{server.url}#tiny?max_retries=1"
+        options = ["--policy", policy, "--max-tokens", "4", "--out", str(tmp_path / "run")]
+        assert main(["eval", env, *options]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "start it with --no-enable-chunked-prefill" in told

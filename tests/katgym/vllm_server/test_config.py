@@ -79,7 +79,7 @@ def test_everything_at_once_on_a_cpu(tmp_path):
     assert command[command.index("--enable-scale-out") :] == [
         "--enable-scale-out", "--max-model-len", "99", "--enable-lora", "--max-lora-rank", "8",
         "--max-loras", "2", "--weight-transfer-config", '{"backend": "ipc"}',
-        "--gpu-memory-utilization", "0.2", "--seed", "1",
+        "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill", "--seed", "1",
     ]  # fmt: skip
     python = tmp_path / "bin" / "python"
     openmp = tmp_path / "lib" / "libiomp5.so"
@@ -118,5 +118,7 @@ def test_the_first_errors_of_a_log_are_its_cause():
         "torch.OutOfMemoryError: CUDA out of memory. Tried": "lower --max-model-len",
         "`new` but Transformers does not recognize this architecture": "does not know",
         "error: unrecognized arguments: --speed": "after -- are passed on",
+        "RuntimeError: CPU Generator does not use offset": "--no-enable-chunked-prefill",
+        "max_num_batched_tokens (2) is smaller than max_model_len (3)": "raise --max-num-batched",
     }.items():
         assert advice in hint(said), said

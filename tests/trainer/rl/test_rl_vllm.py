@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import long_prompts
 import pytest
 from rl_play import config_text, metrics, register_env, start_run, wait_for_steps
 from vllm_servers import save, server_of, tiny_model
 from waiting import wait_until
 
 from katgym.cli.main import main
+from katgym.rollout_store import RolloutStore
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -108,6 +110,7 @@ def test_a_server_that_is_not_there_is_told_with_what_to_start(
     assert "http://127.0.0.1:9" in told and "katgym vllm serve" in told
 
 
+SAMPLED = "/inference/v1/generate"
 NUM_ROLLOUTS = 16
 """Of a step; as many are played ahead, and begin with them."""
 SERVERS = """max_context_tokens = 400
@@ -134,8 +137,9 @@ class Run:
 
     def num_requests(self, server: int, route: str) -> int:
         """Return how often a route was answered well, by what the server has logged."""
-        log = (self.folder / f"vllm-{server}.log").read_text()
-        lines = [line for line in log.splitlines() if f'"POST {route}' in line]
+        log = self.folder / f"vllm-{server}.log"
+        told = log.read_text().splitlines() if log.exists() else []
+        lines = [line for line in told if f'"POST {route}' in line]
         return sum(line.endswith('" 200 OK') for line in lines)
 
     def until(self, is_so: Callable[[], bool]) -> None:
@@ -159,31 +163,37 @@ class Run:
         assert killed > 1
 
 
-@pytest.fixture
-def run(model: Path, tmp_path: Path, vllm_python: str) -> Iterator[Run]:
-    """Begin a run on two servers that goes on until it is told to stop."""
-    text = config_text(model, steps=9999, rollouts="max_staleness = 1", train="lora_rank = 4")
-    text = text.replace("max_context_tokens = 400\n", SERVERS.format(python=vllm_python))
-    (tmp_path / "rl.toml").write_text(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"))
-    folder = tmp_path / "run"
-    process = start_run(tmp_path / "rl.toml", folder, KATGYM_TEST_RUN=str(folder))
+@contextlib.contextmanager
+def begun(text: str, folder: Path) -> Iterator[Run]:
+    """Begin a run in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rl.toml").write_text(text)
+    process = start_run(folder / "rl.toml", folder / "run", KATGYM_TEST_RUN=str(folder / "run"))
     try:
-        yield Run(folder, process)
+        yield Run(folder / "run", process)
     finally:
         process.kill()
         process.communicate()
 
 
+@pytest.fixture
+def run(model: Path, tmp_path: Path, vllm_python: str) -> Iterator[Run]:
+    """Begin a run on two servers that goes on until it is told to stop."""
+    text = config_text(model, steps=9999, rollouts="max_staleness = 1", train="lora_rank = 4")
+    text = text.replace("max_context_tokens = 400\n", SERVERS.format(python=vllm_python))
+    with begun(text.replace("learning_rate = 1e-2", "learning_rate = 1e-4"), tmp_path) as run:
+        yield run
+
+
 def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run) -> None:
-    sampled = "/inference/v1/generate"
     run.until(lambda: len(run.metrics()) >= 2)
     num_probes = [run.num_requests(server, "/update_weight_version") for server in (0, 1)]
-    assert all(run.num_requests(i, sampled) >= NUM_ROLLOUTS + num_probes[i] - 1 for i in (0, 1))
+    assert all(run.num_requests(i, SAMPLED) >= NUM_ROLLOUTS + num_probes[i] - 1 for i in (0, 1))
 
-    num_steps, num_sampled = len(run.metrics()), run.num_requests(1, sampled)
+    num_steps, num_sampled = len(run.metrics()), run.num_requests(1, SAMPLED)
     run.kill("1")
     run.until(lambda: len(run.metrics()) >= num_steps + 2)  # the other goes on
-    run.until(lambda: run.num_requests(1, sampled) >= num_sampled + NUM_ROLLOUTS)
+    run.until(lambda: run.num_requests(1, SAMPLED) >= num_sampled + NUM_ROLLOUTS)
 
     run.process.send_signal(signal.SIGINT)
     _, err = run.process.communicate(timeout=600)
@@ -205,3 +215,59 @@ def test_one_server_sleeps_and_wakes_and_the_other_is_killed_and_mended(run: Run
     num_wakes = run.num_requests(0, "/wake_up?tags=weights")
     assert sum(num_sleeps) - num_wakes in (0, 1)  # 1: the run ended while it slept
     assert run.num_requests(1, "/sleep") == 0
+
+
+LOADED = """max_context_tokens = {max_tokens}
+uri = "vllm"
+server_python = "{python}"
+server_args = ["--enforce-eager"]
+[[policy.servers]]
+devices = "0"
+[[policy.servers]]
+devices = "1"
+"""
+
+
+def loaded(folder: Path, model: Path, python: str) -> contextlib.AbstractContextManager[Run]:
+    """Begin a run of four steps with 64 rollouts at a time, whose weights get through unchanged."""
+    env = f"{long_prompts.__file__}:{long_prompts.LongPromptEnv.__name__}"
+    text = config_text(model, steps=4, env=env, rollouts="max_staleness = 1\nmax_concurrency = 64")
+    servers = LOADED.format(max_tokens=long_prompts.MAX_TOKENS, python=python)
+    text = text.replace("max_context_tokens = 400\n", servers)
+    text = text.replace("group_size = 4", "group_size = 16").replace("num_tasks = 12\n", "")
+    return begun(text.replace("learning_rate = 1e-2", "learning_rate = 1e-12"), folder)
+
+
+def test_a_load_of_long_prompts_comes_back_the_same_when_a_server_is_killed_under_it(
+    tmp_path: Path, vllm_python: str
+) -> None:
+    shape = {"max_position_embeddings": long_prompts.MAX_TOKENS}
+    model = save(tiny_model(**shape), tmp_path / "tiny")
+    told = []
+    for should_kill in (False, True):
+        with loaded(tmp_path / f"kill-{should_kill}", model, vllm_python) as run:
+            if should_kill:
+                run.until(lambda run=run: run.num_requests(1, SAMPLED) >= 40)
+                run.kill("1")
+            _, err = run.process.communicate(timeout=1200)
+        assert run.process.returncode == 0, err
+        lines = run.metrics()
+        assert [line["step"] for line in lines] == [1, 2, 3, 4]
+        assert all(line["rollout/num_invalid"] == 0 for line in lines)
+        assert all(line["train/num_updates"] == 1 for line in lines)
+        assert lines[-1]["sync/num_restarts"] == should_kill
+        answers: dict[tuple[str, int], list[list[int]]] = {}  # of a group
+        with RolloutStore.open(run.folder / "rollouts", create=False) as store:
+            for stored in store.each():
+                (turn,) = stored.turns
+                assert len(turn.tokens.prompt_ids) > 2048
+                rollout = stored.record.rollout
+                group = answers.setdefault((rollout.task_id, rollout.seed), [])
+                group.append(list(turn.tokens.completion_ids))
+        assert [len(group) for group in answers.values()] == [16] * 16
+        assert all(len({tuple(ids) for ids in group}) == 16 for group in answers.values())
+        told.append({key: sorted(group) for key, group in answers.items()})
+    # Which groups are trained on is decided by which came back first: not all are in both.
+    both = told[0].keys() & told[1].keys()
+    assert len(both) >= 8
+    assert {key: told[0][key] for key in both} == {key: told[1][key] for key in both}

@@ -74,10 +74,11 @@ class ServerActor:
             return pack_error(e)
         return pickle.dumps(self._server.url)
 
-    async def wait(self) -> int | None:
-        """Return the server's exit code, once it has ended."""
+    async def wait(self) -> tuple[int | None, str]:
+        """Return the server's exit code and what became of it, once it has ended."""
         assert self._server is not None, "it was started"
-        return await asyncio.to_thread(self._server.wait)
+        code = await asyncio.to_thread(self._server.wait)
+        return code, self._server.end
 
     async def stop(self) -> None:
         """End the server and all that it started."""
@@ -106,6 +107,8 @@ class RayServer:
         """The node, or what is waited for."""
         self.exit_code: int | None = None
         """The server's; None while it runs, and where it was lost with its actor."""
+        self.end = ""
+        """What became of it, as far as is known; "" while it runs."""
         self._token, self._placement = token, placement
         self._actor: Any = None
         self._ending: asyncio.Task[None] | None = None
@@ -152,7 +155,7 @@ class RayServer:
             ray.kill(actor)
 
     async def _start(self) -> None:
-        self.exit_code, self._is_placed = None, False
+        self.exit_code, self.end, self._is_placed = None, "", False
         self._actor = ray.remote(
             num_cpus=_CPUS, num_gpus=self._placement.gpus, max_restarts=0, max_task_retries=0
         )(ServerActor).remote()
@@ -199,7 +202,7 @@ class RayServer:
 
     async def _notice_end(self, actor: Any) -> None:
         try:
-            self.exit_code = await actor.wait.remote()
+            self.exit_code, self.end = await actor.wait.remote()
         except ray.exceptions.RayError as e:
             logger.warning("%s on %s: %s", self._placement.name, self.place, type(e).__name__)
 

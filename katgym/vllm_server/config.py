@@ -14,7 +14,7 @@ from pathlib import Path
 from katgym.errors import UsageError
 from katgym.policies.model_source import model_source
 from katgym.system.openmp import without_settled
-from katgym.vllm_server.middleware import bearer_guard
+from katgym.vllm_server.middleware import bearer_guard, engine_end
 
 
 class Device(StrEnum):
@@ -160,10 +160,10 @@ def server_command(
         # rewinds its generator, and torch's of a CPU cannot be. Without pieces a batch has room
         # for the longest prompt that the model takes, and what does not fit waits for the next.
         command += ["--no-enable-chunked-prefill"]
+    command += [*config.extra_args, "--middleware", "engine_end.EngineEnd"]
     if is_guarded:  # the last middleware is the outermost
-        guard = f"{Path(bearer_guard.__file__).stem}.{bearer_guard.BearerGuard.__name__}"
-        return [*command, *config.extra_args, "--middleware", guard]
-    return [*command, *config.extra_args]
+        command += ["--middleware", "bearer_guard.BearerGuard"]
+    return command
 
 
 def server_environment(
@@ -172,18 +172,20 @@ def server_environment(
     environ: Mapping[str, str] = os.environ,
     *,
     token: str = "",
+    log: str = "",
 ) -> dict[str, str]:
     """Return the variables a server is started with; what the caller has set stays.
 
-    token: what a server that is guarded asks for.
+    token: what a server that is guarded asks for. log: as `engine_end.VARIABLE` has it.
     """
     found = without_settled(environ)  # vLLM binds threads to processors, and decides how they wait
     # katgym's own path would put its packages before those of the server's environment.
     for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
         found.pop(name, None)
+    found["PYTHONPATH"] = str(Path(engine_end.__file__).parent)  # of the middleware alone
+    found[engine_end.VARIABLE] = log
     if token:
         found[bearer_guard.VARIABLE] = token
-        found["PYTHONPATH"] = str(Path(bearer_guard.__file__).parent)
     found.setdefault("VLLM_NO_USAGE_STATS", "1")
     if config.devices:
         found["CUDA_VISIBLE_DEVICES"] = config.devices

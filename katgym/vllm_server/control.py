@@ -25,6 +25,9 @@ PauseMode = Literal["keep", "wait", "abort"]
 SleepLevel = Literal[1, 2]
 """What a sleeping server keeps in the host's memory: 1 its weights, 2 nothing."""
 _LORAS = re.compile(r"^vllm:lora_requests_info\{(.*)\} ([0-9.e+]+)$", re.M)
+_FINISHED = re.compile(
+    r'^vllm:request_success_total\{.*finished_reason="(?:stop|length)".*\} ([0-9.e+]+)$', re.M
+)
 _LISTED = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
 
 
@@ -174,6 +177,14 @@ class VllmControl:
                 latest, found = float(seconds), labels
         names = (name for listed in _LISTED.findall(found) for name in listed.split(","))
         return {name for name in names if name}
+
+    async def num_finished(self) -> int | None:
+        """Return how many requests have ended by themselves since the server was started.
+
+        None where it does not count them (`--disable-log-stats`).
+        """
+        found = _FINISHED.findall(await self.http.get_text("/metrics"))
+        return int(sum(map(float, found))) if found else None
 
     async def reload_weights(self, folder: Path, *, timeout_s: float = 300.0) -> None:
         """Load all weights from safetensors in a folder the server can read."""

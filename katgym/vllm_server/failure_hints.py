@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import re
 
+from katgym.vllm_server.middleware.engine_end import CAUSE
+
 _CHUNKED_PREFILL = (
     "a request with a seed had its prompt prefilled in pieces, which vLLM does not survive on a"
     " CPU; start it with --no-enable-chunked-prefill, as `katgym vllm serve` does"
 )
 _HINTS = (
     (r"CPU Generator does not use offset", _CHUNKED_PREFILL),
+    (
+        r"(?:died|exited) unexpectedly",
+        "the kernel killed one of its processes for want of memory; lower --max-model-len, or end"
+        " what else uses memory",
+    ),
     (
         r"max_num_batched_tokens .*is smaller than max_model_len",
         "its batches have no room for the longest prompt, and without chunked prefill they need it;"
@@ -60,15 +67,6 @@ _HINTS = (
 )
 
 
-_RAISED = re.compile(r"(?:^|\s)((?:[A-Za-z_][\w.]*)?(?:Error|Exception): .+)$")
-
-
-def find_errors(log: str, *, num_lines: int = 4) -> list[str]:
-    """Return the first errors a log tells: the others mostly follow from them."""
-    found = (_RAISED.search(line) for line in log.splitlines())
-    return list(dict.fromkeys(match[1][:300] for match in found if match))[:num_lines]
-
-
 def hint(log: str) -> str:
     """Return what to do about the log of a server that ended, "" where nobody knows."""
     return next((text for pattern, text in _HINTS if re.search(pattern, log)), "")
@@ -77,5 +75,9 @@ def hint(log: str) -> str:
 def answer_hint(answer: str) -> str:
     """Return what to do about a server's answer of a 5xx status, "" where nobody knows."""
     if not re.search(r"EngineCore encountered an issue|EngineDeadError", answer):
+        return ""
+    if known := hint(answer):
+        return known
+    if CAUSE in answer:
         return ""
     return f"its engine has ended, and its log tells why: perhaps {_CHUNKED_PREFILL}"

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,12 +32,21 @@ from katgym.errors import InfrastructureError, UsageError
 from katgym.vllm_server import process_guard
 from katgym.vllm_server.config import VllmServerConfig, server_command, server_environment
 from katgym.vllm_server.environment import environment_python
-from katgym.vllm_server.failure_hints import find_errors, hint
+from katgym.vllm_server.failure_hints import hint
+from katgym.vllm_server.middleware.engine_end import find_cause, read_log
 
 logger = logging.getLogger(__name__)
 
 _TAIL_LINES = 40
+_MAX_LINES = 2000
+"""From its log's end, in which words are looked for that have an advice."""
 _POLL_S = 0.5
+_ENDS_S = 30.0
+"""Wall seconds within which a server whose engine has ended ends as well."""
+_MAX_BATCH = 16_384
+"""Tokens that a batch takes at most, if nobody chose (`get_batch_defaults` of vLLM 0.32)."""
+_NO_PIECES = "enable_chunked_prefill=False"
+"""What its log has where prompts are prefilled whole."""
 
 
 class ServerError(InfrastructureError):
@@ -63,6 +73,10 @@ class ServerProcess(Protocol):
     @property
     def exit_code(self) -> int | None:
         """None while it runs, and where nobody is left who knows."""
+
+    @property
+    def end(self) -> str:
+        """What became of it, with the cause where its log tells one; "" while it runs."""
 
     async def __aenter__(self) -> Self:
         """Start it, as often as it has ended."""
@@ -108,12 +122,22 @@ class VllmServer:
         """The server's exit code; None while it runs or before it was started."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def end(self) -> str:
+        """What became of it, with the cause where its log tells one; "" while it runs."""
+        code = self.exit_code
+        if code is None:
+            return ""
+        cause, _ = find_cause(self._log())
+        how = f"ended with exit code {code}"
+        number = -code if code < 0 else code - 128
+        with contextlib.suppress(ValueError):
+            how = f"was killed ({signal.Signals(number).name})"
+        return f"{how}: {cause}" if cause else f"{how}; its log tells no cause"
+
     def log_tail(self, num_lines: int = _TAIL_LINES) -> str:
         """Return the last lines of its output since it was started last."""
-        if self.log_file is None or not self.log_file.exists():
-            return ""
-        text = self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
-        return "\n".join(text.splitlines()[-num_lines:])
+        return "\n".join(self._log().splitlines()[-num_lines:])
 
     def start(self) -> Self:
         """Start it and return when it is healthy.
@@ -148,9 +172,7 @@ class VllmServer:
             while not is_healthy(self.url):
                 seconds = time.monotonic() - start
                 if not self.is_alive:
-                    raise self._error(
-                        f"vLLM ended with exit code {self.exit_code} after {seconds:.0f} s"
-                    )
+                    raise self._error(f"vLLM did not start: after {seconds:.0f} s it {self.end}")
                 if seconds > self.config.start_timeout_s:
                     raise self._error(
                         f"vLLM was not healthy after {self.config.start_timeout_s:g} s"
@@ -158,7 +180,7 @@ class VllmServer:
                 if self._is_unwanted.wait(_POLL_S):
                     raise ServerError("vLLM was stopped while it started")
             if not self.is_alive:  # another program answers at this port
-                raise self._error(f"vLLM ended with exit code {self.exit_code}")
+                raise self._error(f"vLLM {self.end}")
         except BaseException:
             self._end()
             raise
@@ -190,10 +212,38 @@ class VllmServer:
         self._end()
         return self._start_at(self.port)
 
+    def try_model(self) -> None:
+        """Have it answer a request with a seed, whose prompts it has to cut if it ever cuts any.
+
+        Raises `ServerError` with what ended it, or with its answer.
+        """
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            with httpx.Client(
+                base_url=self.url, headers=headers, timeout=self.config.start_timeout_s
+            ) as client:
+                limit = client.get("/v1/models").json()["data"][0]["max_model_len"]
+                is_cut = _NO_PIECES not in self.log_tail(num_lines=_MAX_LINES)
+                body = {
+                    "model": self.config.name,
+                    "prompt": _prompts(limit - 1) if is_cut else [[1]],
+                    "max_tokens": 1,
+                    "seed": 1,
+                }
+                answer = client.post("/v1/completions", json=body)
+            told = f"answered {answer.status_code}: {answer.text:.500}"
+            is_well = answer.status_code == 200
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as e:
+            told, is_well = f"did not answer as vLLM does ({type(e).__name__}: {e})", False
+        if not is_well:
+            if self.wait(_ENDS_S) is not None:
+                told = self.end
+            raise self._error(f"vLLM serves, but at its first request it {told}")
+
     def check(self) -> None:
         """Raise `ServerError` with the end of its log if it has ended."""
         if not self.is_alive:
-            raise self._error(f"vLLM ended with exit code {self.exit_code}")
+            raise self._error(f"vLLM {self.end}")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -221,9 +271,10 @@ class VllmServer:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:  # what a server before it wrote may tell why it ended
             self._log_start = log.seek(0, os.SEEK_END)
+            told = f"{self._log_start}:{log_file.absolute()}"
             return subprocess.Popen(
                 [*own, str(self.config.stop_timeout_s), *command],
-                env=server_environment(self.config, python, token=self._token),
+                env=server_environment(self.config, python, token=self._token, log=told),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -244,15 +295,28 @@ class VllmServer:
             process.kill()
             process.wait()
 
+    def _log(self) -> str:
+        if self.log_file is None or not self.log_file.exists():
+            return ""
+        return read_log(self.log_file, self._log_start)
+
     def _error(self, what: str) -> ServerError:
-        log = self.log_tail(num_lines=2000)
-        likely = hint(log)
+        log = self._log()
+        cause, num_lines = find_cause(log)
+        lines = log.splitlines()
+        likely = hint(cause) or hint("\n".join(lines[-_MAX_LINES:]))
         advice = f" Probably {likely}." if likely else ""
-        raised = "".join(f"\n{line}" for line in find_errors(log))
-        tail = self.log_tail()
-        return ServerError(
-            f"{what}.{advice}{raised}\nThe end of its log ({self.log_file}):\n{tail}"
-        )
+        which = "Its log up to that" if cause else "The end of its log"
+        shown = lines[:num_lines] if cause else lines  # what follows from a cause is long
+        told = "\n".join(shown[-_TAIL_LINES:])
+        return ServerError(f"{what}.{advice}\n{which} ({self.log_file}):\n{told}")
+
+
+def _prompts(max_tokens: int) -> list[list[int]]:
+    """Return prompts that no batch takes whole, as the first may be taken alone."""
+    length = min(max_tokens, _MAX_BATCH + 1)
+    num = 1 if length > _MAX_BATCH else 2 + _MAX_BATCH // length
+    return [[1 + place % 64] * length for place in range(num)]  # the prefix cache knows none
 
 
 def is_healthy(url: str, *, timeout_s: float = 5.0) -> bool:

@@ -1,8 +1,8 @@
-"""Start a vLLM server, wait until it is healthy, and watch it until Ctrl-C.
+"""Start a vLLM server, try its model with a request, and watch it until Ctrl-C.
 
-It runs in the environment of `katgym vllm install`, or in that of --python. When it fails, the end
-of its log is shown; when this command ends, in whatever way, nothing of it is left. What follows --
-is passed on to vLLM.
+It runs in the environment of `katgym vllm install`, or in that of --python. When it fails, what
+ended it is shown, with the end of its log; when this command ends, in whatever way, nothing of it
+is left. What follows -- is passed on to vLLM.
 
 With --lora adapters can be exchanged while it runs, with --rl it can be paused and get new weights:
 whoever can connect can do so as well.
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     server = VllmServer(config)
     try:
         with server:
+            server.try_model()
             text = f"vllm:{server.url}#{config.name}"
             console.stdout.print(text, soft_wrap=True)
             console.stderr.print(f"log: {server.log_file}; Ctrl-C stops it")

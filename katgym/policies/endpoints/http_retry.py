@@ -88,6 +88,8 @@ class HttpClient:
     _has_answered: bool = False
     _last_fault: str = ""
     """What it answered last, where that was a fault of its own: why it may be gone soon after."""
+    _warned: str = ""
+    """Why a request was tried again, last; "" once one came back."""
     _client: httpx.AsyncClient | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -129,7 +131,10 @@ class HttpClient:
                 if attempt == self.retry.max_retries:
                     raise e.error from e.__cause__
                 pause_s = self.retry.pause_s(attempt, e.asked_s)
-                logger.warning("%s; retry %d in %.1f s", e, attempt + 1, pause_s)
+                is_known = str(e) == self._warned  # of a server that is gone, all requests say it
+                level = logging.DEBUG if is_known else logging.WARNING
+                logger.log(level, "%s; retry %d in %.1f s", e, attempt + 1, pause_s)
+                self._warned = str(e)
             self.num_retries += 1
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
@@ -155,6 +160,7 @@ class HttpClient:
         if status < 500:
             self._last_fault = ""
         if status < 300:
+            self._warned = ""
             return response
         if status < 500 and status != 429:
             raise HttpStatusError(

@@ -263,6 +263,10 @@ def test_what_ended_a_servers_engine_is_told_when_nobody_answers_any_more(
         assert all(words in text for words in (f"Before that it answered 500: {dead}", cure))
     told = [record.getMessage() for record in caplog.records if cure in record.getMessage()]
     assert len(told) == 1  # not with every retry
+    warned = [record.getMessage() for record in caplog.records if "retry 1" in record.getMessage()]
+    assert [words.split(": ")[0].rpartition("/")[2] for words in warned] == [
+        "generate answered 500", "generate answered 500", "generate",
+    ]  # fmt: skip
 
 
 def test_labels_that_are_no_numbers_leave_the_version_that_was_set(server, connected):

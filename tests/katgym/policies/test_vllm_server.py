@@ -228,7 +228,7 @@ def test_an_unknown_model_lists_what_is_served(served, model_directory):
         from_uri(uri(served, model_directory, model="tinny"))
 
 
-def test_a_server_that_somebody_else_started_and_that_long_prompts_end_is_told_with_the_cure(
+def test_an_engine_that_long_prompts_end_is_told_with_cause_and_cure(
     tokenizer, tmp_path, vllm_python, capsys
 ):
     model = random_qwen(vocab_size=288, max_position_embeddings=long_prompts.MAX_TOKENS)
@@ -245,4 +245,26 @@ def test_a_server_that_somebody_else_started_and_that_long_prompts_end_is_told_w
         options = ["--policy", policy, "--max-tokens", "4", "--out", str(tmp_path / "run")]
         assert main(["eval", env, *options]) == 1
     told = " ".join(capsys.readouterr().err.split())
+    assert "It was: RuntimeError: CPU Generator does not use offset" in told
     assert "start it with --no-enable-chunked-prefill" in told
+
+
+def test_serve_tells_what_ends_the_engine_at_its_first_request(
+    tokenizer, tmp_path, vllm_python, capsys, subtests
+):
+    command = ["vllm", "serve", "--port", "0", "--device", "cpu", "--python", vllm_python]
+    command += ["--dtype", "float32"]
+    cases = {
+        "head": ({"head_dim": 16}, [], "Unsupported CPU attention configuration: head_dim=16"),
+        "pieces": ({}, ["--enable-chunked-prefill"], "CPU Generator does not use offset"),
+    }
+    for name, (shape, more, cause) in cases.items():
+        with subtests.test(name):
+            model = random_qwen(vocab_size=288, max_position_embeddings=512, **shape)
+            model.save_pretrained(tmp_path / name)
+            tokenizer.save_pretrained(tmp_path / name)
+            assert main([*command, str(tmp_path / name), "--", "--enforce-eager", *more]) == 1
+            out, err = capsys.readouterr()
+            assert out == ""  # it was never said to be up
+            told = " ".join(err.partition("Its log up to that")[0].split())
+            assert f"at its first request it ended with exit code 0: RuntimeError: {cause}" in told

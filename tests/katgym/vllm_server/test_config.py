@@ -10,9 +10,11 @@ from katgym.errors import UsageError
 from katgym.system.openmp import settle_openmp
 from katgym.vllm_server import VllmServerConfig
 from katgym.vllm_server.config import server_command, server_environment
-from katgym.vllm_server.failure_hints import find_errors, hint
+from katgym.vllm_server.failure_hints import hint
+from katgym.vllm_server.middleware import engine_end
 
 PYTHON = Path("/venv/bin/python")
+FOLDER = str(Path(engine_end.__file__).parent)
 
 
 def test_what_cannot_work_is_refused(subtests):
@@ -39,20 +41,26 @@ def test_a_plain_server_on_a_gpu():
         "--model", "Qwen/Qwen3-0.6B", "--served-model-name", "Qwen/Qwen3-0.6B",
         "--host", "127.0.0.1", "--port", "8000", "--dtype", "auto",
         "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
+        "--middleware", "engine_end.EngineEnd",
     ]  # fmt: skip
     environ = {"HOME": "/h", "PYTHONPATH": "/ours", "VIRTUAL_ENV": "/ours/.venv"}
-    assert server_environment(config, PYTHON, environ) == {"HOME": "/h", "VLLM_NO_USAGE_STATS": "1"}
+    assert server_environment(config, PYTHON, environ, log="0:/l") == {
+        "HOME": "/h", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": FOLDER,
+        "KATGYM_SERVER_LOG": "0:/l",
+    }  # fmt: skip
 
 
 def test_a_server_with_a_token_loads_what_asks_for_it():
     config = VllmServerConfig(model="m", device="gpu", extra_args=("--middleware", "a.B"))
     command = server_command(config, PYTHON, 1, is_guarded=True)
-    assert command[-4:] == ["--middleware", "a.B", "--middleware", "bearer_guard.BearerGuard"]
+    loaded = ["a.B", "engine_end.EngineEnd", "bearer_guard.BearerGuard"]  # the guard is outermost
+    assert command[-6:] == [word for name in loaded for word in ("--middleware", name)]
     assert not any("s3cret" in word for word in command)
     found = server_environment(config, PYTHON, {"PYTHONPATH": "/ours"}, token="s3cret")
     assert found["KATGYM_SERVER_TOKEN"] == "s3cret"
-    (folder,) = found["PYTHONPATH"].split(":")
-    assert [path.name for path in Path(folder).glob("*.py")] == ["bearer_guard.py"]
+    assert found["PYTHONPATH"] == FOLDER
+    files = sorted(path.name for path in Path(FOLDER).glob("*.py"))
+    assert files == ["bearer_guard.py", "engine_end.py"]
 
 
 def test_only_a_gpus_build_takes_the_option_for_sleep_and_sees_the_devices_it_is_given():
@@ -80,6 +88,7 @@ def test_everything_at_once_on_a_cpu(tmp_path):
         "--enable-scale-out", "--max-model-len", "99", "--enable-lora", "--max-lora-rank", "8",
         "--max-loras", "2", "--weight-transfer-config", '{"backend": "ipc"}',
         "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill", "--seed", "1",
+        "--middleware", "engine_end.EngineEnd",
     ]  # fmt: skip
     python = tmp_path / "bin" / "python"
     openmp = tmp_path / "lib" / "libiomp5.so"
@@ -87,8 +96,10 @@ def test_everything_at_once_on_a_cpu(tmp_path):
     openmp.touch()
     environ = {"VLLM_CPU_KVCACHE_SPACE": "4"}
     settle_openmp(environ)  # vLLM has its own way
-    found = server_environment(config, python, environ)
+    found = server_environment(config, python, environ, log="7:/server.log")
     assert found == {
+        "PYTHONPATH": FOLDER,
+        "KATGYM_SERVER_LOG": "7:/server.log",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
@@ -100,17 +111,8 @@ def test_everything_at_once_on_a_cpu(tmp_path):
     }
 
 
-def test_the_first_errors_of_a_log_are_its_cause():
-    log = """INFO all is well
-(EngineCore pid=7) ERROR 11-21 [core.py:1] ValueError: head size 9 is not supported
-(EngineCore pid=7) ERROR 11-21 [core.py:2] ValueError: head size 9 is not supported
-(APIServer pid=6) RuntimeError: Engine core initialization failed.
-"""
-    assert find_errors(log) == [
-        "ValueError: head size 9 is not supported",
-        "RuntimeError: Engine core initialization failed.",
-    ]
-    assert hint(log) == hint("something else") == ""
+def test_what_to_do_about_a_log_is_told():
+    assert hint("ValueError: head size 9 is not supported") == ""
     for said, advice in {
         "OSError: [Errno 98] Address already in use": "another program listens",
         "No module named 'vllm'": "katgym vllm install",

@@ -58,6 +58,24 @@ def test_a_server_that_ends_by_itself_is_noticed_and_its_log_kept(make_config, p
     log.unlink()
 
 
+def test_serve_tries_the_model_and_tells_what_it_ends_of(fake_python, tmp_path, capsys):
+    options = ["--port", "0", "--device", "cpu", "--python", str(fake_python)]
+    options += ["--set", f"log_file={tmp_path / 'server.log'}"]
+    assert main(["vllm", "serve", "weak", *options]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""  # it was never said to be up
+    told = " ".join(err.split())
+    assert "at its first request it ended with exit code 0: RuntimeError: head_dim=16" in told
+
+
+def test_a_server_that_was_killed_says_so(make_config, pids_of):
+    with VllmServer(make_config("healthy")) as server:
+        assert server.end == ""
+        os.kill(pids_of(server.log_file)[1], signal.SIGKILL)
+        server.wait(timeout_s=300)
+        assert server.end == "was killed (SIGKILL); its log tells no cause"
+
+
 def test_what_ignores_being_asked_is_killed_with_its_children(make_config, pids_of, left_of):
     with VllmServer(make_config("stubborn")) as server:
         processes = pids_of(server.log_file)
@@ -86,10 +104,11 @@ def test_a_server_that_does_not_start_says_why_and_what_to_do(make_config):
     with pytest.raises(ServerError) as caught:
         VllmServer(make_config(said)).start()
     text = str(caught.value)
-    assert text.startswith("vLLM ended with exit code 1 after ")
+    assert text.startswith("vLLM did not start: after ")
+    assert f"it ended with exit code 1: {said}" in text.splitlines()[0]
     assert said in text.splitlines()[-1]
     assert "lower --max-model-len" in text
-    assert "The end of its log" in text and "server.log" in text
+    assert "Its log up to that" in text and "server.log" in text
 
 
 def test_a_server_that_is_never_ready_is_ended(make_config, pids_of, left_of):
@@ -194,7 +213,8 @@ def test_serve_shows_the_log_of_a_real_vllm_that_fails(tmp_path, capsys, vllm_py
     command = ["vllm", "serve", str(model), "--port", "0", "--device", "cpu"]
     assert main([*command, "--set", f"log_file={log}", "--python", vllm_python]) == 1
     told = capsys.readouterr().err
-    assert "error: vLLM ended with exit code 1 after" in told
+    assert "error: vLLM did not start: after" in told
+    assert "it ended with exit code 1: pydantic_core" in told
     assert "of a type that this version of vLLM does not know" in told
     assert "no_such_type" in told
-    assert f"The end of its log ({log})" in told
+    assert f"Its log up to that ({log})" in told

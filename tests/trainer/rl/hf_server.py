@@ -93,6 +93,9 @@ class HfServer:
             return {"paths": {route: {} for route in self.routes}}
         if path == "/v1/models":
             return {"data": self.cards}
+        if path == "/metrics":
+            labels = 'engine="0",finished_reason="length",model_name="tiny"'
+            return f"vllm:request_success_total{{{labels}}} {float(self.num_sampled)}\n"
         return self._posts[path](body) or {} if path in self._posts else {}
 
     def model_of(self, name: str) -> Any:
@@ -205,7 +208,8 @@ def _handler(server: HfServer) -> type[http.server.BaseHTTPRequestHandler]:
             if server.token and path != "/health" and told != f"Bearer {server.token}":
                 self.send_error(401)
                 return
-            data = json.dumps(server.reply(path, body, query)).encode()
+            found = server.reply(path, body, query)
+            data = (found if isinstance(found, str) else json.dumps(found)).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(data)))
             self.end_headers()

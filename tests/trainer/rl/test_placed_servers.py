@@ -164,6 +164,7 @@ def test_servers_that_die_with_process_or_node_come_back_elsewhere_with_the_newe
             assert await ask(pool, "a") == 4  # lost, and asked of the others
             await until(lambda: pool.states()[0].num_restarts == 1 and pool.states()[0].is_open)
             assert pool.states()[0].version == 1
+            assert pool.states()[0].end.startswith("vLLM was killed (SIGKILL)")
 
             # 3. A node is killed; there is room on another one later, and new weights by then.
             victim = str(urlsplit(urls[1]).hostname)
@@ -175,6 +176,7 @@ def test_servers_that_die_with_process_or_node_come_back_elsewhere_with_the_newe
             state = pool.states()[1]
             assert (urlsplit(state.url).hostname, state.version) == (fresh, 2)
             assert state.place.startswith(fresh)
+            assert state.end.startswith("vLLM is lost with its place")
             metrics = await step()
             assert (metrics["sync/num_restarts"], metrics["sync/difference"] < 1e-4) == (2, True)
             assert {state.version for state in pool.states()} == {3}

@@ -197,6 +197,8 @@ def test_workers_go_on_when_servers_of_the_runs_own_are_killed(
     assert main(["cluster", "status", str(run)]) == 0
     shown = capsys.readouterr().out
     assert " on here " in shown and "(node " in shown
+    told = json.loads((run / "cluster.json").read_text())
+    assert all(server["end"].startswith("vLLM was killed") for server in told["servers"])
     assert all(line["rollout/num_invalid"] == 0 for line in metrics(run))
     assert max(line["rollout/max_staleness"] for line in metrics(run)) <= 1
     check_kept(run, steps=4)

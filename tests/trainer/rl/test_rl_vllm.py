@@ -96,7 +96,7 @@ def test_a_server_that_dies_is_started_again_with_the_weights_it_had(
     assert all(line["rollout/num_invalid"] == 0 for line in lines)
     assert all(line["sync/difference"] < 1e-4 for line in lines)
     assert max(line["rollout/max_staleness"] for line in lines) <= 1
-    assert "vLLM ended with exit code" in (run / "train.log").read_text()
+    assert "vLLM was killed (SIGKILL)" in (run / "train.log").read_text()
 
 
 def test_a_server_that_is_not_there_is_told_with_what_to_start(
@@ -221,31 +221,36 @@ LOADED = """max_context_tokens = {max_tokens}
 uri = "vllm"
 server_python = "{python}"
 server_args = ["--enforce-eager"]
-[[policy.servers]]
+"""
+TWO_SERVERS = """[[policy.servers]]
 devices = "0"
 [[policy.servers]]
 devices = "1"
 """
 
 
-def loaded(folder: Path, model: Path, python: str) -> contextlib.AbstractContextManager[Run]:
-    """Begin a run of four steps with 64 rollouts at a time, whose weights get through unchanged."""
+def loaded_text(folder: Path, python: str, *, servers: str = "") -> str:
+    """Return a run of four steps with 64 rollouts at a time, whose weights get through unchanged.
+
+    folder: gets its model.
+    """
+    shape = {"max_position_embeddings": long_prompts.MAX_TOKENS}
+    model = save(tiny_model(**shape), folder / "tiny")
     env = f"{long_prompts.__file__}:{long_prompts.LongPromptEnv.__name__}"
     text = config_text(model, steps=4, env=env, rollouts="max_staleness = 1\nmax_concurrency = 64")
-    servers = LOADED.format(max_tokens=long_prompts.MAX_TOKENS, python=python)
-    text = text.replace("max_context_tokens = 400\n", servers)
+    policy = LOADED.format(max_tokens=long_prompts.MAX_TOKENS, python=python) + servers
+    text = text.replace("max_context_tokens = 400\n", policy)
     text = text.replace("group_size = 4", "group_size = 16").replace("num_tasks = 12\n", "")
-    return begun(text.replace("learning_rate = 1e-2", "learning_rate = 1e-12"), folder)
+    return text.replace("learning_rate = 1e-2", "learning_rate = 1e-12")
 
 
 def test_a_load_of_long_prompts_comes_back_the_same_when_a_server_is_killed_under_it(
     tmp_path: Path, vllm_python: str
 ) -> None:
-    shape = {"max_position_embeddings": long_prompts.MAX_TOKENS}
-    model = save(tiny_model(**shape), tmp_path / "tiny")
+    text = loaded_text(tmp_path, vllm_python, servers=TWO_SERVERS)
     told = []
     for should_kill in (False, True):
-        with loaded(tmp_path / f"kill-{should_kill}", model, vllm_python) as run:
+        with begun(text, tmp_path / f"kill-{should_kill}") as run:
             if should_kill:
                 run.until(lambda run=run: run.num_requests(1, SAMPLED) >= 40)
                 run.kill("1")
@@ -271,3 +276,25 @@ def test_a_load_of_long_prompts_comes_back_the_same_when_a_server_is_killed_unde
     both = told[0].keys() & told[1].keys()
     assert len(both) >= 8
     assert {key: told[0][key] for key in both} == {key: told[1][key] for key in both}
+
+
+def test_a_server_that_every_load_ends_ends_the_run_with_the_cause_and_mended_it_goes_on(
+    tmp_path: Path, vllm_python: str
+) -> None:
+    text = loaded_text(tmp_path, vllm_python)
+    fault = text.replace('"--enforce-eager"', '"--enforce-eager", "--enable-chunked-prefill"')
+    with begun(fault, tmp_path) as run:
+        _, err = run.process.communicate(timeout=1200)
+    told = " ".join(err.split())
+    assert run.process.returncode == 1, err
+    cause = "vLLM ended with exit code 0: RuntimeError: CPU Generator does not use offset"
+    for number in (1, 2):
+        assert f"is started again, after end {number} of at most 3 without" in told
+    *_, error = told.partition("error: ")
+    assert "a vLLM server has ended 3 times without finishing a request in between" in error
+    assert cause in error and "--no-enable-chunked-prefill" in error
+    assert "See stack trace (above)" not in told
+    with begun(text, tmp_path) as run:
+        _, err = run.process.communicate(timeout=1200)
+    assert run.process.returncode == 0, err
+    assert [line["step"] for line in run.metrics()] == [1, 2, 3, 4]

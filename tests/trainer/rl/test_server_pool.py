@@ -27,6 +27,7 @@ from waiting import HANG_S, wait_until, wait_until_async
 from katgym.cli.main import main
 from katgym.policies.base import Sampling
 from katgym.policies.token_policy import Generated
+from katgym.vllm_server import ServerError
 from katgym_trainer.config.rl_config import EnvConfig, PolicyConfig, RlConfig, RolloutsConfig
 from katgym_trainer.config.run_config import ModelConfig
 from katgym_trainer.config.server_config import ServerConfig, ServerTag
@@ -360,15 +361,43 @@ async def test_a_server_that_ends_before_it_is_up_again_is_started_once_more(
         once = f"if [ -e {fail} ]; then rm {fail}; exit 3; fi\n"
         script.write_text(script.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{once}"))
         fail.touch()
-        async with own.pool.training():  # it gets no weights meanwhile
-            own.kill(0)
-            await wait_until_async(lambda: own.started(0) != first, "another server")
-            own.kill(0)
+        own.kill(0)
+        await wait_until_async(lambda: own.started(0) != first, "another server")
         told = await own.pool.push(own.trainer.num_steps)
-        assert told["sync/num_restarts"] == 3  # one did not start
+        assert told["sync/num_restarts"] == 2  # one did not start
         state = own.pool._servers[0].state()
         assert state.config.max_concurrency == 7
         assert await own.ask("a") == 4
+
+
+@pytest.mark.slow
+@in_loop
+async def test_a_server_that_ends_again_and_again_without_a_finished_request_is_given_up(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with own_pool(model, tmp_path, (ServerTag.ROLLOUT,)) as own:
+
+        async def kill(*, is_last: bool = False) -> None:
+            server, before = own.pool._servers[0], own.started(0)
+            own.kill(0)
+            is_over = lambda: server.error if is_last else server.is_up and server.url != before  # noqa: E731
+            await wait_until_async(is_over, "what becomes of the server")
+
+        for num_kills in (2, 1):  # with a request in between they do not add up
+            for _ in range(num_kills):
+                await kill()
+            assert await own.ask("a") == 4
+        for _ in range(2):
+            await kill()
+        await kill(is_last=True)
+        with pytest.raises(
+            ServerError, match="ended 3 times without finishing a request"
+        ) as caught:
+            await own.ask("b")
+        assert "The last time: vLLM was killed (SIGKILL)" in str(caught.value)
+        with pytest.raises(ServerError, match="ended 3 times"):
+            await own.pool.push(0)
+    assert "after end 2 of at most 3 without a finished request" in caplog.text
 
 
 @pytest.mark.slow

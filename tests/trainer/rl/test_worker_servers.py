@@ -26,7 +26,7 @@ def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
         "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
         "is_open": True, "token": server.token, "place": "",
         "version": 3, "num_restarts": 0,
-        "error": "", **more,
+        "error": "", "end": "", **more,
     }  # fmt: skip
     return ServerState(**told)  # type: ignore[arg-type]  # by name
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
                 item[name] + (f" on {item['place']}" if item.get("place") else ""),
                 console.yes_or_no(item[is_up]),
                 *(str(item[number]) for number in numbers.values()),
-                item["error"],
+                item["error"] or item.get("end", ""),
             ]
             for item in told[key]
         ]

@@ -34,6 +34,8 @@ class FailoverPolicy(VllmPolicy):
         super().__init__(*args, **more)  # type: ignore[arg-type]  # those of VllmPolicy
         self.num_losses = 0
         """Times that the server went down."""
+        self.has_finished = False
+        """Whether a request has come back since then."""
         self._calls: set[asyncio.Task[Generated]] = set()
 
     async def generate(self, prompt_ids: Sequence[int], **asked: Any) -> Generated:
@@ -41,7 +43,9 @@ class FailoverPolicy(VllmPolicy):
         call = asyncio.create_task(super().generate(prompt_ids, **asked))
         self._calls.add(call)
         try:
-            return await asyncio.shield(call)
+            generated = await asyncio.shield(call)
+            self.has_finished = True
+            return generated
         except asyncio.CancelledError:
             if not call.cancelled():  # it is the caller that was cancelled
                 call.cancel()
@@ -64,6 +68,7 @@ class FailoverPolicy(VllmPolicy):
     def went_down(self) -> None:
         """Give up all requests that run."""
         self.num_losses += 1
+        self.has_finished = False
         for call in self._calls:
             call.cancel()
 

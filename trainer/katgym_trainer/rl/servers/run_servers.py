@@ -23,7 +23,8 @@ from katgym.errors import InfrastructureError, PolicyError
 from katgym.policies.endpoints.vllm_client import FORM, VllmConfig, VllmPolicy
 from katgym.policies.uri_options import parse_options
 from katgym.vllm_server.control import PauseMode
-from katgym.vllm_server.server import is_healthy
+from katgym.vllm_server.failure_hints import hint
+from katgym.vllm_server.server import ServerError, is_healthy
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.config.server_config import OWN
 from katgym_trainer.rl.servers.failover import POLL_S, FailoverPolicy, LostError
@@ -38,12 +39,14 @@ from katgym_trainer.weight_sync.weight_sync import Gate, ReadyWeights, SyncTimes
 
 logger = logging.getLogger(__name__)
 
-_ENDS_S = 1.0
-"""Within this time a process whose connections broke has ended, if that is why."""
+_LOOK_S = 1.0
 _MAX_LOOKS = 90
-"""So often it is asked whether one on another node has ended: Ray takes a while to know."""
-_MAX_LOST = 5
-"""Times in a row that a server may end before it is up again, at a place that stands."""
+"""So often it is looked whether a server that does not answer has ended: a process whose engine
+ended takes a while to end as well, and Ray to know of one on a node that is lost."""
+_MAX_ENDS = 3
+"""So often a server may end, at a place that stands, without finishing a request in between."""
+_ASK_S = 5.0
+"""Wall seconds in which a server that runs tells what it has finished."""
 _PATIENCE_S = 24 * 3600.0
 """Time limit of a request that may be frozen for as long as a step takes."""
 
@@ -72,6 +75,8 @@ class RunServer:
         self.error: Exception | None = None
         """Why it will never be up again."""
         self.num_restarts = 0
+        self.end = ""
+        """What became of the process before this one, of one that the run starts."""
         self._slept_from_s = 0.0
         self._policy: VllmPolicy | None = None
 
@@ -107,6 +112,7 @@ class RunServer:
             version=self.policy.policy_version,
             num_restarts=self.num_restarts,
             error=str(self.error or ""),
+            end=self.end,
         )
 
     @property
@@ -247,6 +253,8 @@ class OwnServer(RunServer):
         super().__init__(role)
         self._process = server_process(role, self.token)
         self._watching: asyncio.Task[None] | None = None
+        self._num_probed = 0
+        """Requests that it had finished when it had its weights: probes of them, too."""
 
     @property
     def place(self) -> str:
@@ -261,7 +269,9 @@ class OwnServer(RunServer):
     async def deliver(self, weights: ReadyWeights, gates: Sequence[Gate]) -> SyncTimes:
         """As of any server; `LostError` if it ends meanwhile."""
         async with self._end_noticed():
-            return await super().deliver(weights, gates)
+            times = await super().deliver(weights, gates)
+            self._num_probed = await self.sync.controls[0].num_finished() or 0
+        return times
 
     async def connect(self) -> None:
         async with self._end_noticed():
@@ -293,7 +303,7 @@ class OwnServer(RunServer):
         try:
             await self.start()
         except InfrastructureError as e:  # another start may do: memory is free then, say
-            raise LostError(f"vLLM did not start again: {e}") from e
+            raise LostError(str(e).partition("\n")[0]) from e
 
     async def aclose(self) -> None:
         """End it."""
@@ -311,34 +321,61 @@ class OwnServer(RunServer):
         return self._policy
 
     async def _watch(self, mend: Callable[[Self], Awaitable[None]]) -> None:
-        num_lost = 0
+        try:
+            await self._look_after(mend)
+        except Exception as e:  # whatever it is, nobody is to wait for the server
+            logger.error("%s", e)
+            self.error = e
+            self.role.changed.give()
+
+    async def _look_after(self, mend: Callable[[Self], Awaitable[None]]) -> None:
+        """Have it mended as often as it ends; raises what nobody can mend."""
+        num_ends = 0
+        failed: LostError | None = None
         while True:
             await asyncio.sleep(POLL_S)
+            if self._watched.has_finished:
+                num_ends = 0
             if self._process.is_alive:
+                if num_ends and await self._has_worked():  # for workers, who do not tell
+                    num_ends = 0
                 continue
+            lost, failed = failed or self._lost(), None
             self.is_up = self.is_asleep = False
             self.asleep_s = 0.0
             self.num_restarts += 1
+            self.end = str(lost)
             self._watched.went_down()
-            code = self._process.exit_code
-            how = "is lost with its place" if code is None else f"ended with exit code {code}"
-            logger.warning("vLLM %s; it is started again (see %s)", how, self._process.log_file)
+            num_ends += not lost.is_place
+            if num_ends == _MAX_ENDS:
+                raise ServerError(
+                    f"a vLLM server has ended {num_ends} times without finishing a request in"
+                    f" between, and is not started again. The last time: {lost}"
+                )
+            told = f"{lost}; it is started again"
+            if num_ends:
+                told += f", after end {num_ends} of at most {_MAX_ENDS} without a finished request"
+            logger.warning("%s", told)
             try:
                 await mend(self)
-                num_lost = 0
             except LostError as e:  # it ended once more before it was up
-                num_lost += not e.is_place
-                if num_lost == _MAX_LOST:
-                    self._give_up(e)
-                    return
-            except Exception as e:  # whatever it is, nobody is to wait for the server
-                self._give_up(e)
-                return
+                failed = e
 
-    def _give_up(self, error: Exception) -> None:
-        logger.error("vLLM (%s) is not started again: %s", self._process.log_file, error)
-        self.error = error
-        self.role.changed.give()
+    def _lost(self) -> LostError:
+        """Return what became of the process that has ended."""
+        end = self._process.end or "is lost with its place"
+        advice = f"; probably {likely}" if (likely := hint(end)) else ""
+        lost = LostError(f"vLLM {end}{advice} (log: {self._process.log_file})")
+        lost.is_place = self._process.exit_code is None
+        return lost
+
+    async def _has_worked(self) -> bool:
+        """Return whether it has finished a request since it got weights; True if it counts none."""
+        try:
+            num = await asyncio.wait_for(self.sync.controls[0].num_finished(), _ASK_S)
+        except (InfrastructureError, TimeoutError):  # it is asked again
+            return False
+        return num is None or num > self._num_probed
 
     @contextlib.asynccontextmanager
     async def _end_noticed(self) -> AsyncIterator[None]:
@@ -347,14 +384,12 @@ class OwnServer(RunServer):
         try:
             yield
         except InfrastructureError as e:
-            for _ in range(_MAX_LOOKS if self.is_placed else 1):
-                await asyncio.sleep(_ENDS_S)
+            for _ in range(_MAX_LOOKS):
+                await asyncio.sleep(_LOOK_S)
                 if not self._process.is_alive or self.num_restarts != num_restarts:
                     break
-                if self.is_placed and await asyncio.to_thread(is_healthy, self.url):
+                if await asyncio.to_thread(is_healthy, self.url):
                     raise
             else:
                 raise
-            lost = LostError(f"vLLM ended (see {self._process.log_file})")
-            lost.is_place = self._process.exit_code is None
-            raise lost from e
+            raise self._lost() from e

@@ -107,7 +107,7 @@ class RunWorkers:
 
     def _write(self, *, is_over: bool = False) -> None:
         """Write what `katgym cluster status` shows."""
-        names = ("url", "place", "is_up", "is_open", "version", "num_restarts", "error")
+        names = ("url", "place", "is_up", "is_open", "version", "num_restarts", "error", "end")
         servers = self._servers.states()
         told = {
             "address": self._cluster.address,

@@ -28,7 +28,7 @@ class ServerState:
     Example:
         ServerState(url="http://10.0.0.7:8000", model="tiny", is_adapter=False, name="vllm",
                     config=VllmConfig(), token="", place="here", is_own=True, is_up=True,
-                    is_open=True, version=7, num_restarts=0, error="")
+                    is_open=True, version=7, num_restarts=0, error="", end="")
     """
 
     url: str
@@ -53,6 +53,8 @@ class ServerState:
     num_restarts: int
     error: str
     """Why it will never be up again; "" while that is not so."""
+    end: str
+    """What became of it the last time that it ended; "" while it has not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@
         policy = katgym.policy(f"vllm:{server.url}#{server.config.name}")
 
 A guard (`process_guard.py`) stands between, so that nothing is left when this process ends, in
-whatever way. Failures carry the end of the server's log.
+whatever way. Failures tell the cause and show the log.
 
 Not here: settings (`config.py`); the environment (`environment.py`); servers that run already
 (`status.py`).
@@ -50,7 +50,7 @@ _NO_PIECES = "enable_chunked_prefill=False"
 
 
 class ServerError(InfrastructureError):
-    """A vLLM server did not start, or ended; the text says what to do and shows its log's end."""
+    """A vLLM server did not start, or ended; the text says why, what to do, and shows its log."""
 
 
 class ServerProcess(Protocol):
@@ -241,7 +241,7 @@ class VllmServer:
             raise self._error(f"vLLM serves, but at its first request it {told}")
 
     def check(self) -> None:
-        """Raise `ServerError` with the end of its log if it has ended."""
+        """Raise `ServerError` with what ended it, if it has."""
         if not self.is_alive:
             raise self._error(f"vLLM {self.end}")
 
@@ -304,7 +304,7 @@ class VllmServer:
         log = self._log()
         cause, num_lines = find_cause(log)
         lines = log.splitlines()
-        likely = hint(cause) or hint("\n".join(lines[-_MAX_LINES:]))
+        likely = hint(cause or "\n".join(lines[-_MAX_LINES:]))
         advice = f" Probably {likely}." if likely else ""
         which = "Its log up to that" if cause else "The end of its log"
         shown = lines[:num_lines] if cause else lines  # what follows from a cause is long

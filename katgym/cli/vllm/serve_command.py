@@ -1,7 +1,7 @@
 """Start a vLLM server, try its model with a request, and watch it until Ctrl-C.
 
 It runs in the environment of `katgym vllm install`, or in that of --python. When it fails, what
-ended it is shown, with the end of its log; when this command ends, in whatever way, nothing of it
+ended it is shown, with its log up to that; when this command ends, in whatever way, nothing of it
 is left. What follows -- is passed on to vLLM.
 
 With --lora adapters can be exchanged while it runs, with --rl it can be paused and get new weights:

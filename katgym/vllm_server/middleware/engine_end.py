@@ -1,9 +1,8 @@
 """Why a vLLM server's engine has ended, read from its log, and added to what the server answers.
 
-The engine is a process of its own, whose traceback goes to the log; clients are told *EngineCore
-encountered an issue. See stack trace (above)*. vLLM loads `EngineEnd` into its own process
-(`--middleware engine_end.EngineEnd`), which adds the cause to that text. A file with the standard
-library alone, since it is imported in vLLM's environment.
+The engine's traceback goes to the log; clients are told *EngineCore encountered an issue. See stack
+trace (above)*. vLLM loads `EngineEnd` (`--middleware engine_end.EngineEnd`), which puts the cause
+there. A file with the standard library alone, since it is imported in vLLM's environment.
 
 Not here: what to do about a cause (`failure_hints.py`).
 """
@@ -22,7 +21,6 @@ VARIABLE = "KATGYM_SERVER_LOG"
 as in 4096:/tmp/server.log."""
 SEE_ABOVE = "See stack trace (above) for the root cause."
 """What vLLM 0.32 answers in place of a cause."""
-
 CAUSE = "It was: "
 """What stands there instead, before the cause."""
 
@@ -46,6 +44,8 @@ _FOLLOWS = re.compile(
     r"check the stack trace above|(?:[Ee]ngine core|WorkerProc) initialization failed"
 )
 """An error that tells of another one."""
+_ERROR_OBJECT = re.compile(rb'"error": ?\{')
+"""In an event that is an error; quotes that a model writes are escaped, so it is in no other."""
 _PARTS = re.compile(r"\d+ validation errors? for \w+$")
 """An error whose reasons are the lines below it."""
 
@@ -108,23 +108,29 @@ class EngineEnd:
             return
         head: Message | None = None
         body = b""
+        is_stream = False
 
         async def explain(message: Message) -> None:
-            nonlocal head, body
+            nonlocal head, body, is_stream
+            part = message.get("body", b"")
             if message["type"] == "http.response.start" and message["status"] >= 500:
                 head = message  # its length is known when its text is
-            elif message["type"] != "http.response.body":
+            elif message["type"] == "http.response.start":
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                is_stream = kind.startswith(b"text/event-stream")
                 await send(message)
-            elif head is None:
-                await send({**message, "body": self._explained(message.get("body", b""))})
-            else:
-                body += message.get("body", b"")
+            elif head is not None:
+                body += part
                 if not message.get("more_body", False):
                     text = self._explained(body)
                     headers = [pair for pair in head["headers"] if pair[0] != b"content-length"]
                     length = (b"content-length", str(len(text)).encode())
                     await send({**head, "headers": [*headers, length]})
                     await send({**message, "body": text})
+            elif is_stream and _ERROR_OBJECT.search(part):
+                await send({**message, "body": self._explained(part)})
+            else:
+                await send(message)
 
         await self._app(scope, receive, explain)
 

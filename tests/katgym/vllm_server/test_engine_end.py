@@ -86,14 +86,15 @@ def app(log: Path, monkeypatch: pytest.MonkeyPatch) -> Starlette:
     """A server whose log is that of a file but for its first line."""
     start = log.read_bytes().index(b"\n") + 1
     monkeypatch.setenv("KATGYM_SERVER_LOG", f"{start}:{log}")
+    quoted = {"text": f'as said: "error": {{"message": "{SEE_ABOVE}"}}', "error": None}
     error = {"error": {"message": f"EngineCore encountered an issue. {SEE_ABOVE}"}}
 
     async def stream(request: Request) -> Response:
         async def parts():
-            yield b"data: 1\n\n"
+            yield f"data: {json.dumps(quoted)}\n\n".encode()
             yield f"data: {json.dumps(error)}\n\n".encode()
 
-        return StreamingResponse(parts())
+        return StreamingResponse(parts(), media_type="text/event-stream")
 
     async def fail(request: Request) -> Response:
         return JSONResponse(error, status_code=500)
@@ -101,13 +102,13 @@ def app(log: Path, monkeypatch: pytest.MonkeyPatch) -> Starlette:
     async def fail_otherwise(request: Request) -> Response:
         return JSONResponse({"error": "out of luck"}, status_code=503)
 
-    async def work(request: Request) -> Response:
-        return JSONResponse({"text": "well"})
+    async def quote(request: Request) -> Response:
+        return JSONResponse(quoted)
 
     made = Starlette(
         routes=[
             Route("/stream", stream), Route("/fail", fail), Route("/otherwise", fail_otherwise),
-            Route("/work", work),
+            Route("/quote", quote),
         ]
     )  # fmt: skip
     made.add_middleware(EngineEnd)
@@ -122,7 +123,7 @@ def test_answers_tell_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     async def ask() -> dict[str, httpx.Response]:
         transport = httpx.ASGITransport(app(log, monkeypatch))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            paths = ("/stream", "/fail", "/otherwise", "/work")
+            paths = ("/stream", "/fail", "/otherwise", "/quote")
             return {path: await client.get(path) for path in paths}
 
     told = asyncio.run(ask())
@@ -131,10 +132,11 @@ def test_answers_tell_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert message == f"EngineCore encountered an issue. It was: {head}"
     assert int(told["/fail"].headers["content-length"]) == len(told["/fail"].content)
     first, second = told["/stream"].text.strip().split("\n\n")
-    assert first == "data: 1"
+    quoted = told["/quote"].json()
+    assert SEE_ABOVE in quoted["text"]  # a model may write what it wants
+    assert json.loads(first.removeprefix("data: ")) == quoted
     assert json.loads(second.removeprefix("data: "))["error"]["message"] == message
     assert (told["/otherwise"].status_code, told["/otherwise"].json()["error"]) == (
         503,
         "out of luck",
     )
-    assert told["/work"].json() == {"text": "well"}

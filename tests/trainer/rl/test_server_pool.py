@@ -380,8 +380,10 @@ async def test_a_server_that_ends_again_and_again_without_a_finished_request_is_
         async def kill(*, is_last: bool = False) -> None:
             server, before = own.pool._servers[0], own.started(0)
             own.kill(0)
-            is_over = lambda: server.error if is_last else server.is_up and server.url != before  # noqa: E731
-            await wait_until_async(is_over, "what becomes of the server")
+            if is_last:
+                await wait_until_async(lambda: server.error, "its end")
+            else:
+                await wait_until_async(lambda: server.is_up and server.url != before, "another")
 
         for num_kills in (2, 1):  # with a request in between they do not add up
             for _ in range(num_kills):

@@ -18,6 +18,9 @@ LOCAL = "local"
 JOINED = "KATGYM_CLUSTER"
 """Variable of processes that were placed on a cluster: its address, in place of their file's."""
 
+NODE_ADDRESS = "KATGYM_NODE_ADDRESS"
+"""Variable of trainer ranks that were placed on a cluster: their node's address there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:

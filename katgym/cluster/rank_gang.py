@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from katgym.cluster.cluster_config import JOINED, ClusterConfig
+from katgym.cluster.cluster_config import JOINED, NODE_ADDRESS, ClusterConfig
 from katgym.cluster.rank_actor import Printed, RankActor, RankPlace
 from katgym.cluster.rank_process import CRASHED
 from katgym.cluster.ray_cluster import (
@@ -219,6 +219,7 @@ class RankGang:
             "LOCAL_WORLD_SIZE": str(len(near)),
             "MASTER_ADDR": ranks[0].place.address,
             "MASTER_PORT": str(ranks[0].place.port),
+            NODE_ADDRESS: rank.place.address,
             JOINED: ray.get_runtime_context().gcs_address,
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import traceback
 
@@ -28,6 +29,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _leave_out_names()
     from katgym.cli.main import main as run
 
     try:
@@ -35,6 +37,18 @@ def main() -> int:
     except Exception:
         traceback.print_exc()
         return CRASHED
+
+
+def _leave_out_names() -> None:
+    """Have torch not warn that it looks up names of addresses in vain: nobody needs them here.
+
+    It has no narrower way than to leave out all warnings of its C++ part, which reads the variable
+    as it is imported. Errors are told.
+    """
+    try:
+        socket.getnameinfo((os.environ["MASTER_ADDR"], 0), socket.NI_NUMERICSERV)
+    except socket.gaierror:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 if __name__ == "__main__":

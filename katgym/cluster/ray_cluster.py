@@ -59,7 +59,7 @@ def connected(address: str) -> Iterator[None]:
     try:
         if address not in ("auto", LOCAL):  # Ray itself waits for minutes, and ends the process
             host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
         ray.init(**told, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, ValueError, RuntimeError) as e:
         raise UsageError(

@@ -1,11 +1,13 @@
-"""Two Ray nodes play four rollouts."""
+"""Two Ray nodes play four rollouts; ranks on two machines meet."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
+from pretended_hosts import pretended_hosts
 
 from katgym.cluster.cluster_config import ClusterConfig
 from katgym.cluster.ray_cluster import connected
@@ -56,3 +58,22 @@ async def play_two_groups(address: str) -> tuple[list[list[Rollout]], list[dict[
                 )
             )
             return list(groups), [state.to_json() for state in pool.states]
+
+
+JOIN = """
+from katgym_trainer.ranks.ranks import Ranks
+with Ranks.join() as ranks:
+    print(ranks.gather(ranks.number))
+"""
+
+
+def test_ranks_on_two_machines_meet_whose_names_are_their_own_loopback() -> None:
+    with pretended_hosts(2) as hosts:
+        runs = []
+        for rank, address in enumerate(hosts.addresses):
+            hosts.write_names(rank, f"127.0.1.1 node{rank + 1}")  # as Debian writes it
+            env = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+            env |= {"RANK": str(rank), "LOCAL_RANK": "0", "KATGYM_NODE_ADDRESS": address}
+            runs.append(hosts.start(rank, sys.executable, "-c", JOIN, env=env))
+        told = [run.communicate() for run in runs]
+    assert [out for out, _ in told] == ["[0, 1]\n"] * 2, told

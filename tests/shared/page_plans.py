@@ -161,6 +161,7 @@ GUIDES: Mapping[str, Plans] = {
         ("[trainer.ranks]", PART),
         ("[cluster]", PART),
         ("katgym train rl", RAY),
+        ("error: Ray started", Shown()),
     ],
     "docs/guides/many-workers.md": [
         (

@@ -1,8 +1,9 @@
-"""Show what works on this machine, and how to get what does not.
+"""Show what works on this machine, or on a cluster, and how to get what does not.
 
 example:
   katgym doctor
   katgym doctor --json
+  katgym doctor --cluster auto
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 import katgym
 from katgym import console, plugins
 from katgym.cli.options import add_option
+from katgym.cluster.cluster_config import ClusterConfig
 from katgym.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from katgym.cluster.node_checks import NodeFinding
 
 SMOLLM2_VERSION = "0.1.2"
 
@@ -40,24 +46,80 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
+    add_option(
+        parser,
+        "cluster",
+        "check a Ray cluster instead, from each of its nodes: HOST:PORT, auto or local",
+        metavar="ADDRESS",
+    )
     add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; 0 whatever is missing."""
+    """Print the findings; 0 whatever is missing here, 1 if a cluster has a fault."""
+    if args.cluster is not None:
+        return _check_cluster(args.cluster, is_json=args.json)
     findings = [_find(what, check) for what, check in CHECKS.items()]
     if args.json:
         console.print_json(findings)
-        return 0
+    else:
+        _print(findings)
+    return 0
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    shown = 4 if any(f.fix for f in findings) else 3  # an empty column takes room, too
     console.print_rows(
         [
-            (console.yes_or_no(f.is_working), f.name, f.detail, Text(f.fix, style="bold"))
+            (console.yes_or_no(f.is_working), f.name, f.detail, Text(f.fix, style="bold"))[:shown]
             for f in findings
         ],
-        header=("works", "what", "found", "how to get it"),
+        header=("works", "what", "found", "how to get it")[:shown],
         wrap=("found",),
     )
-    return 0
+
+
+def _check_cluster(address: str, *, is_json: bool) -> int:
+    """Print what works on a cluster's nodes; 1 if anything does not."""
+    ClusterConfig(address=address)  # raises
+    from katgym.cluster.node_checks import check_nodes  # it imports Ray
+
+    findings = check_nodes(address)
+    if is_json:
+        console.print_json(findings)
+    else:
+        _print([*join_nodes(findings)])
+    return int(not all(f.is_working for f in findings))
+
+
+def join_nodes(findings: Sequence[NodeFinding]) -> Iterator[Finding]:
+    """Yield a check's line for all nodes with the same fault, and one for those that have none."""
+    from katgym.cluster.node_checks import list_some
+
+    labels = {f.node: f"{f.host} ({f.address})" for f in findings}
+    if len({*labels.values()}) < len(labels):  # several nodes on one machine
+        labels = {f.node: f"{f.host} ({f.address}, {f.node})" for f in findings}
+    for name in dict.fromkeys(f.name for f in findings):
+        groups: dict[tuple[str, str], list[str]] = {}
+        for f in findings:
+            if f.name == name:
+                groups.setdefault((f.detail, f.fix), []).append(labels[f.node])
+        fine = {detail: nodes for (detail, fix), nodes in groups.items() if not fix}
+        for (detail, fix), nodes in groups.items():
+            if not fix:
+                continue
+            is_one = len(nodes) == 1
+            what = f"{name}: {nodes[0] if is_one else f'{len(nodes)} nodes'}"
+            yield Finding(what, False, detail if is_one else f"{list_some(nodes)}: {detail}", fix)
+        num_fine = sum(map(len, fine.values()))
+        if len(fine) == 1:
+            told = [f"alike on {num_fine} nodes: {d}" if num_fine > 1 else d for d in fine]
+        else:
+            told = [f"{list_some(nodes)}: {detail}" for detail, nodes in fine.items()]
+        if fine:
+            rest = next(iter(fine.values()))[0] if num_fine == 1 else "the others"
+            what = name if len(fine) == len(groups) else f"{name}: {rest}"
+            yield Finding(what, True, list_some(told, joint="; "))
 
 
 def _find(what: str, check: Callable[[str], Finding]) -> Finding:
@@ -165,7 +227,7 @@ CHECKS: Mapping[str, Callable[[str], Finding]] = {
     "smollm2 policy": _smollm2,
     "katgym train": _packages("train", "torch", "transformers", "peft", "matplotlib"),
     "gateway, sandboxd": _packages("serve", "starlette", "uvicorn", "aiohttp", "pyarrow"),
-    "cluster": _packages("cluster", "ray"),
+    "cluster": _packages("cluster", "ray", "psutil"),
     "vLLM servers": _vllm,
     "local sandbox": _local_sandbox,
     "GPU": _gpu,

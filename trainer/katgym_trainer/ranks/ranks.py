@@ -4,7 +4,8 @@
         trainer = Trainer("Qwen/Qwen3-8B", "sft", ranks=ranks)
         trainer.step_rows(rows)  # every rank is given the same rows, and computes its share
 
-Every rank calls the same things in the same order. Imports torch alone, as the learner's core does.
+Every rank calls the same things in the same order. Imports torch alone, as the learner's core does,
+and psutil where ranks meet.
 Not here: how the model lies on them (`sharded_model.py`), who computes which rows (`shares.py`).
 """
 
@@ -68,7 +69,10 @@ class Ranks:
 
         timeout_s: after which a rank that does not answer is taken for hung, once all have met, for
             which they have `MEETING_S`. Each process takes the GPU of its LOCAL_RANK, or the CPU
-            where there is none.
+            where there is none, and the network interface with its machine's address: it sets
+            GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, unless they are set.
+
+        Raises `RanksError` where they do not meet, with addresses and interfaces.
         """
         if (num := num_started()) == 1:
             return cls()
@@ -76,18 +80,21 @@ class Ranks:
         if has_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend, timeout = "cpu:gloo,cuda:nccl" if has_gpu else "gloo", timedelta(seconds=timeout_s)
+        from katgym_trainer.ranks import network  # one process goes without psutil
+
+        where = ""
         try:
+            where = f" at {network.tell_first_rank()}"
             meeting = max(timeout, timedelta(seconds=MEETING_S))
             store, number, _ = next(rendezvous("env://", timeout=meeting))
             own = PrefixStore("katgym", store)
-            own.set(f"here-{number}", "")
-            own.wait([f"here-{other}" for other in range(num)], meeting)
+            network.meet(own, number, num, meeting)
             dist.init_process_group(
                 backend, store=store, rank=number, world_size=num, timeout=timeout
             )
         except (ValueError, RuntimeError) as e:
-            told = f"WORLD_SIZE={num} says that torchrun started several"
-            raise RanksError(f"{told}: they cannot meet: {e}") from e
+            starter = "Ray" if network.NODE_ADDRESS in os.environ else "torchrun"
+            raise RanksError(f"{starter} started {num} ranks, which cannot meet{where}: {e}") from e
         group = dist.new_group(backend="gloo", timeout=timeout)
         mesh = init_device_mesh("cuda" if has_gpu else "cpu", (num,))
         return cls(number, num, timeout_s=timeout_s, group=group, mesh=mesh, store=own)

@@ -8,6 +8,7 @@ import os
 import sys
 
 from katgym_trainer.ranks import network
+from katgym_trainer.ranks import ranks as joined
 from katgym_trainer.ranks.ranks import Ranks, RanksError
 
 TOLD = (network.GLOO, network.NCCL, network.NCCL_FAMILY)
@@ -16,8 +17,11 @@ print("ready", flush=True)
 for line in sys.stdin:
     if (child := os.fork()) == 0:
         os.environ.update(json.loads(line))
+        timeout_s = 60.0
+        if "PATIENCE_S" in os.environ:
+            timeout_s = joined.MEETING_S = float(os.environ["PATIENCE_S"])
         try:
-            with Ranks.join(timeout_s=60) as ranks:
+            with Ranks.join(timeout_s=timeout_s) as ranks:
                 found = {"ranks": ranks.gather(ranks.number)}
         except RanksError as e:
             found = {"error": str(e)}

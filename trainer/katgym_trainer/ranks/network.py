@@ -91,7 +91,7 @@ def meet(store: Any, number: int, num: int, timeout: timedelta) -> None:
             missing = [str(other) for other, name in enumerate(keys) if not store.check([name])]
             raise MeetingError(
                 f"no sign of rank {', '.join(missing)} within {timeout.total_seconds():g} s: look"
-                f" for an error there, or for what keeps the machine from {tell_first_rank()}"
+                f" for an error there. {advise([find_place(number)])}"
             ) from e
         return [json.loads(told) for told in store.multi_get(keys)]
 
@@ -163,14 +163,18 @@ def choose_interface(
 def explain(wrong: Sequence[str], places: Sequence[Place]) -> str:
     """Return what is wrong, what machines have, and what to do."""
     more = [f"and {len(wrong) - _MAX_TOLD} more"] * (len(wrong) > _MAX_TOLD)
+    return f"{'; '.join([*wrong[:_MAX_TOLD], *more])}. {advise(places)}"
+
+
+def advise(places: Sequence[Place]) -> str:
+    """Return what machines have, and what to do so that they reach each other."""
     hosts = {place.host: place for place in reversed(places)}
     machines = [place.list_interfaces() for place in sorted(hosts.values(), key=lambda p: p.rank)]
     starter = "ray start" if NODE_ADDRESS in os.environ else "torchrun"
     return (
-        f"{'; '.join([*wrong[:_MAX_TOLD], *more])}. {'; '.join(machines[:_MAX_TOLD])}. Let TCP"
-        " connections between the machines through, on all ports, or name the interface that joins"
-        f" them: export {GLOO}=NAME {NCCL}=NAME for this command, or before {starter} on a machine"
-        " where it has another name"
+        f"{'; '.join(machines[:_MAX_TOLD])}. Let TCP connections between the machines through, on"
+        f" all ports, or name the interface that joins them: export {GLOO}=NAME {NCCL}=NAME for"
+        f" this command, or before {starter} on a machine where it has another name"
     )
 
 

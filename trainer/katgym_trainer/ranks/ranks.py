@@ -65,7 +65,7 @@ class Ranks:
 
     @classmethod
     def join(cls, *, timeout_s: float = TIMEOUT_S) -> Ranks:
-        """Meet the others that torchrun started; alone where it started none.
+        """Meet the others that torchrun or Ray started; alone where none were.
 
         timeout_s: after which a rank that does not answer is taken for hung, once all have met, for
             which they have `MEETING_S`. Each process takes the GPU of its LOCAL_RANK, or the CPU
@@ -94,7 +94,10 @@ class Ranks:
             )
         except (ValueError, RuntimeError) as e:
             starter = "Ray" if network.NODE_ADDRESS in os.environ else "torchrun"
-            raise RanksError(f"{starter} started {num} ranks, which cannot meet{where}: {e}") from e
+            told = f"{starter} started {num} ranks, which cannot meet{where}: {str(e).rstrip('.')}"
+            if where and not isinstance(e, network.MeetingError):  # torch knows no interfaces
+                told += f". {network.advise([network.find_place(int(os.environ.get('RANK', 0)))])}"
+            raise RanksError(told) from e
         group = dist.new_group(backend="gloo", timeout=timeout)
         mesh = init_device_mesh("cuda" if has_gpu else "cpu", (num,))
         return cls(number, num, timeout_s=timeout_s, group=group, mesh=mesh, store=own)

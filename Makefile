@@ -60,7 +60,7 @@ test: $(SETUP)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -q --durations=25 $(PYTEST_ARGS)
 
 test-all: $(SETUP)
-	KATGYM_NIGHTLY=1 $(BIN)/python -m pytest -q -m "not vllm and not docker and not agents and not proof"
+	KATGYM_NIGHTLY=1 $(BIN)/python -m pytest -q -m "not vllm and not docker and not agents and not proof and not machines"
 
 check: $(SETUP)
 	$(BIN)/ruff check .

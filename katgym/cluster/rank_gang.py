@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from katgym.cluster.cluster_config import JOINED, NODE_ADDRESS, ClusterConfig
+from katgym.cluster.cluster_file import keep_file
 from katgym.cluster.rank_actor import Printed, RankActor, RankPlace
 from katgym.cluster.rank_process import CRASHED
 from katgym.cluster.ray_cluster import (
@@ -33,7 +32,6 @@ from katgym.cluster.ray_cluster import (
     ray,
 )
 from katgym.errors import InfrastructureError, UsageError
-from katgym.system import write_atomically
 from katgym.system.openmp import without_settled
 
 logger = logging.getLogger(__name__)
@@ -44,7 +42,6 @@ _GRACE_S = 15.0
 """When a rank has ended with an error, the others say within this time what they know."""
 _END_S = 10.0
 _AGAIN_S = 5.0
-_FILE_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,31 +115,32 @@ class RankGang:
         self._main = asyncio.current_task()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-        writing = asyncio.create_task(self._keep_file())
         failures, step = 0, self._find_step()
         try:
-            while True:
-                code, self._error = await self._run_once()
-                if code is not None:
-                    return code
-                before, step = step, self._find_step()
-                failures = 1 if step > before else failures + 1
-                if failures > self._config.max_rank_restarts:
-                    raise InfrastructureError(
-                        f"{self._error}, and {failures - 1} starts after step {step} brought no new"
-                        " checkpoint; look for the first rank's error above. The same command goes"
-                        " on from there"
+            async with keep_file(
+                self._file, self._describe, address=self._config.address, hosts=self._hosts
+            ):
+                while True:
+                    code, self._error = await self._run_once()
+                    if code is not None:
+                        return code
+                    before, step = step, self._find_step()
+                    failures = 1 if step > before else failures + 1
+                    if failures > self._config.max_rank_restarts:
+                        raise InfrastructureError(
+                            f"{self._error}, and {failures - 1} starts after step {step} brought no"
+                            " new checkpoint; look for the first rank's error above. The same"
+                            " command goes on from there"
+                        )
+                    self._num_restarts += 1
+                    logger.warning(
+                        "%s: all ranks are started again, from step %d", self._error, step
                     )
-                self._num_restarts += 1
-                logger.warning("%s: all ranks are started again, from step %d", self._error, step)
-                await asyncio.sleep(_AGAIN_S * (failures - 1))
+                    await asyncio.sleep(_AGAIN_S * (failures - 1))
         except asyncio.CancelledError:
             if not self._signals:
                 raise
             return 128 + self._signals[-1]  # there was no rank that could be told, or wanted to
-        finally:
-            writing.cancel()
-            await asyncio.to_thread(self._write, is_over=True)
 
     async def _run_once(self) -> tuple[int | None, str]:
         """Start the ranks and wait for their end; None if they are to be started again, and why."""
@@ -181,7 +179,10 @@ class RankGang:
         finally:
             self._is_running = False
             await _end(actors)
-            ray.util.remove_placement_group(group)
+            try:
+                ray.util.remove_placement_group(group)
+            except ray.exceptions.RayError as e:  # Ray removes it when this command has ended
+                logger.warning("the head of the cluster does not answer: %s", e)
 
     async def _start(self, actors: Sequence[Any]) -> None:
         """Number the ranks, those of a node one after the other, and start their processes."""
@@ -288,20 +289,11 @@ class RankGang:
             if rank.code is None and not rank.is_lost:
                 rank.actor.send_signal.remote(number)
 
-    async def _keep_file(self) -> None:
-        while True:
-            await asyncio.sleep(_FILE_S)
-            await asyncio.to_thread(self._write)
-
-    def _write(self, *, is_over: bool = False) -> None:
-        """Write what `katgym cluster status` shows, once there is a run."""
+    def _describe(self, is_over: bool) -> dict[str, Any] | None:
+        """Return what `katgym cluster status` shows of the ranks; None: there is no run yet."""
         if not (self._file.parent / "lock.json").exists():
-            return
-        told = {
-            "address": self._config.address,
-            "hosts": self._hosts,
-            "written_s": time.time(),
-            "is_over": is_over,
+            return None
+        return {
             "ranks": [
                 {
                     "name": f"rank {r.number} (process {r.pid} on node {r.place.node})",
@@ -312,10 +304,6 @@ class RankGang:
                 for r in self._ranks
             ],
         }
-        try:
-            write_atomically(self._file, json.dumps(told, indent=2).encode())
-        except InfrastructureError as e:
-            logger.warning("%s is not written: %s", self._file, e)
 
 
 def _is_broken(rank: Rank) -> bool:

@@ -11,9 +11,11 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from katgym.cluster.cluster_config import ClusterConfig
+from katgym.cluster.cluster_file import keep_file
 from katgym.environment.failure import FailureKind
 from katgym.errors import PolicyError
 from katgym.evaluation.plan import EvalConfig, Plan
@@ -61,10 +63,12 @@ async def play_missing(
     notify: Observer,
     *,
     budget: PlayBudget | None = None,
+    cluster_file: Path | None = None,
 ) -> None:
     """Play every planned rollout that the sink does not hold.
 
-    budget: None: no limit.
+    budget: None: no limit. cluster_file: the file that says how workers on a cluster are doing,
+        written only where there are some; None: none is written.
 
     What has ended is written, also when this is cancelled. Raises `PolicyError` when the policy
     fails 16 times in a row for one reason, and what writing raised.
@@ -75,7 +79,7 @@ async def play_missing(
     in_a_row: tuple[FailureKind | None, int] = (None, 0)
     try:
         async with (
-            _open_player(plan.config, policy) as player,
+            _open_player(plan.config, policy, cluster_file) as player,
             aclosing(
                 run_requests(
                     _counted(player.play, budget),
@@ -121,7 +125,7 @@ def check_workers(plan: Plan, policy: Policy) -> None:
 
 @asynccontextmanager
 async def _open_player(
-    config: EvalConfig, policy: Policy
+    config: EvalConfig, policy: Policy, cluster_file: Path | None
 ) -> AsyncIterator[RolloutEngine | PlayerPool]:
     """Return who plays: the policy in this process, or workers that make one each."""
     places = EngineConfig(max_concurrency=config.max_concurrency, max_retries=config.max_retries)
@@ -133,15 +137,25 @@ async def _open_player(
     )
     async with AsyncExitStack() as opened:
         if config.cluster:
-            from katgym.cluster.ray_cluster import connected  # nobody else imports Ray
+            from katgym.cluster.ray_cluster import connected, list_hosts  # nobody else imports Ray
             from katgym.cluster.rollout_actors import RayWorker
 
             placed = ClusterConfig(address=config.cluster)
             opened.enter_context(connected(config.cluster))
+            hosts = list_hosts()
             workers: list[Worker] = [RayWorker(ref, n, placed) for n in range(config.num_workers)]
         else:
             workers = [WorkerProcess(ref, n) for n in range(config.num_workers)]
-        yield await opened.enter_async_context(PlayerPool(workers))
+        pool = await opened.enter_async_context(PlayerPool(workers))
+        if config.cluster and cluster_file is not None:
+
+            def describe(_: bool) -> dict[str, Any]:
+                return {"workers": [state.to_json() for state in pool.states]}
+
+            await opened.enter_async_context(
+                keep_file(cluster_file, describe, address=config.cluster, hosts=hosts)
+            )
+        yield pool
 
 
 class _Writer:

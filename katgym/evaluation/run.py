@@ -110,7 +110,8 @@ async def play_run(
     with open_run(folder, plan, policy.describe()) as store:
         try:
             with watch(store) as notify:
-                await play_missing(plan, policy, store, notify, budget=budget)
+                file = folder / "cluster.json"
+                await play_missing(plan, policy, store, notify, budget=budget, cluster_file=file)
         finally:
             result = write_summary(store, folder)
         return result

@@ -18,6 +18,7 @@ import pytest
 from waiting import HANG_S, wait_until
 
 ROOT = Path(__file__).parents[2]
+_CABLE = Path(__file__).with_name("slow_cable.py")
 _SET_UP = """
 set -e
 hostname "$1"; shift
@@ -40,6 +41,7 @@ class PretendedHosts:
         self.addresses = [f"198.51.100.{host + 1}" for host in range(num)]
         self._machines: list[subprocess.Popen[str]] = []
         self._started: list[subprocess.Popen[str]] = []
+        self._cables: list[subprocess.Popen[str]] = []
         self._pids = [
             self._unshare("--uts", "--ipc", "--pid", "--mount-proc", name=name, shared=shared)
             for name in (f"node{host + 1}" for host in range(num))
@@ -65,6 +67,33 @@ class PretendedHosts:
     def ip(self, host: int, words: str) -> None:
         """Change a machine's network by a command of `ip`, such as `addr add ...`."""
         self._run(self._pids[host], f"ip {words}")
+
+    def cut(self, host: int) -> None:
+        """Pull a machine's cable out of the switch."""
+        self._run(self._switch, f"ip link set e0-{host} down")
+
+    def mend(self, host: int) -> None:
+        """Plug it in again."""
+        self._run(self._switch, f"ip link set e0-{host} up")
+
+    def slow_down(self, host: int, *, delay_s: float, loss: float) -> None:
+        """Have what a machine sends arrive late, and a share of it never (`slow_cable.py`)."""
+        for command in (
+            f"ip link set e0-{host} nomaster",
+            f"ip link add slow-{host} type veth peer name in-{host}",
+            f"ip link set in-{host} master br0",
+            f"ip link set in-{host} up",
+            f"ip link set slow-{host} up",
+        ):
+            self._run(self._switch, command)
+        ends = [f"e0-{host}", f"slow-{host}", str(delay_s), str(loss)]
+        process = subprocess.Popen(
+            ["nsenter", f"--target={self._switch}", "--net", sys.executable, str(_CABLE), *ends],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._cables.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
 
     def write_names(self, host: int, *lines: str) -> None:
         """Write what /etc/hosts of a machine says, beside localhost."""
@@ -101,7 +130,9 @@ class PretendedHosts:
 
     def close(self) -> None:
         """End all of them and everything that runs there."""
-        for process in [*self._machines, *self._started]:
+        for cable in self._cables:
+            cable.kill()
+        for process in [*self._machines, *self._started, *self._cables]:
             if process.stdin is not None:  # which ends a machine's first process, and so all others
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()

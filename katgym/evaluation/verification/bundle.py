@@ -189,7 +189,8 @@ def _private_copy(folder: Path, check: VerifyCheck) -> Iterator[Path]:
     """Copy the files of a run, which have to be files; note what else lies there."""
     found = {path for pattern in _FILES for path in folder.glob(pattern)}
     if folder.is_dir():
-        known = {*found, *(folder / name for name in ("finished", ".run", ".guard"))}
+        names = ("finished", ".run", ".guard", "cluster.json")
+        known = {*found, *(folder / name for name in names)}
         other = sorted(
             path.name for path in folder.iterdir() if path not in known and "-shm" not in path.name
         )

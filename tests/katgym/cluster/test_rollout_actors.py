@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -152,7 +153,9 @@ def test_killed_workers_cost_at_most_the_groups_that_they_played(
     assert sum(begun(log).values()) - 240 <= 4 * num_killed
 
 
-def test_an_evaluation_on_a_cluster_plays_what_one_process_plays(tmp_path: Path) -> None:
+def test_an_evaluation_on_a_cluster_plays_what_one_process_plays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--policy", "random", "--tasks", "12", "--group-size", "2", "--seed", "3"]
     command = ["eval", "katgym/TreasureHunt-v1?level=2", *options]
     assert main([*command, "--out", str(tmp_path / "0")]) == 0
@@ -163,6 +166,22 @@ def test_an_evaluation_on_a_cluster_plays_what_one_process_plays(tmp_path: Path)
         for folder in (tmp_path / "0", tmp_path / "2")
     )
     assert len(alone) == 24 and there == alone
+
+    # Who has played is shown of the run on a cluster alone, also after it goes on without one.
+    capsys.readouterr()
+    file = tmp_path / "2/cluster.json"
+    assert main(["cluster", "status", str(file.parent)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("cluster local (") and "the run has ended" in shown
+    row = r"rollout worker (\d) \(process \d+ on node \w+\) yes 0 (\d+) 0"
+    num_played = {int(number): int(num) for number, num in re.findall(row, shown)}
+    assert set(num_played) == {0, 1} and sum(num_played.values()) == 24
+    assert not (tmp_path / "0/cluster.json").exists()
+    assert main(["cluster", "status", str(tmp_path / "0")]) == 2
+    assert "no --set cluster=ADDRESS" in " ".join(capsys.readouterr().err.split())
+    written = file.read_bytes()
+    assert main([*command, "--out", str(file.parent)]) == 0
+    assert file.read_bytes() == written
 
 
 def test_what_cannot_work_is_refused_with_what_to_do(

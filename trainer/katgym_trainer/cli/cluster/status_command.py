@@ -1,7 +1,9 @@
 """Show who trains and plays for a run on a cluster, and which servers sample for it.
 
-RUN is the folder of a run of `katgym train` with a section [cluster]. What is shown stands in
-RUN/ranks.json and RUN/cluster.json, as JSON; the run writes them every two seconds.
+RUN is the folder of a run of `katgym train` with a section [cluster], or of an evaluation that a
+cluster plays (`katgym eval --workers N --set cluster=ADDRESS`; with --tts it is RUN/attempts). What
+is shown stands in RUN/ranks.json and RUN/cluster.json, as JSON; the run writes them every two
+seconds.
 
 example:
   katgym cluster status runs/low
@@ -29,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
     found = [json.loads(path.read_text(encoding="utf-8")) for path in files if path.exists()]
     if not found:
         raise UsageError(
-            f"{str(files[-1])!r} is not there: the run has no section [cluster], or it has placed"
-            " no workers yet"
+            f"{str(files[-1])!r} is not there: the run has no section [cluster] (katgym train), no"
+            " --set cluster=ADDRESS with --workers (katgym eval), or it has placed no workers yet"
         )
     told = {key: value for item in reversed(found) for key, value in item.items()}
     age_s = time.time() - told["written_s"]

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import json
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from katgym.cluster.cluster_file import keep_file
 from katgym.cluster.ray_cluster import connected, list_hosts
 from katgym.cluster.rollout_actors import RayWorker
-from katgym.errors import InfrastructureError, KatgymError, UsageError
+from katgym.errors import KatgymError, UsageError
 from katgym.play.engine import EngineConfig, RolloutEngine, RolloutRequest
 from katgym.play.rollout import Rollout
 from katgym.play.workers.player_pool import PlayerPool
-from katgym.system import write_atomically
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.rl.servers.server_pool import ServerPool
 from katgym_trainer.rl.servers.worker_servers import RunEngineRef, ServerState
@@ -34,7 +32,6 @@ from katgym_trainer.rl.servers.worker_servers import RunEngineRef, ServerState
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
-_LOOKS_A_FILE = 4
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -69,7 +66,11 @@ class RunWorkers:
             if num:
                 _check_reach([state.url for state in self._told], self._hosts)
             self.pool = PlayerPool([RayWorker(ref, n, self._cluster) for n in range(num)])
-            async with self.pool:
+            address, hosts = self._cluster.address, self._hosts
+            async with (
+                self.pool,
+                keep_file(self._file, self._describe, address=address, hosts=hosts),
+            ):
                 self._servers.followers.append(self.tell)
                 looking = asyncio.create_task(self._look())
                 try:
@@ -78,7 +79,6 @@ class RunWorkers:
                     self._servers.followers.remove(self.tell)
                     looking.cancel()
                     await asyncio.gather(looking, return_exceptions=True)
-                    self._write(is_over=True)
 
     async def play_group(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
         """Have a worker play requests, and another one where that one ends."""
@@ -99,28 +99,18 @@ class RunWorkers:
                 self._told = before
 
     async def _look(self) -> None:
-        for number in itertools.count():
-            if number % _LOOKS_A_FILE == 0:
-                await asyncio.to_thread(self._write)
+        while True:
             await asyncio.sleep(_LOOK_S)
             await self.tell()
 
-    def _write(self, *, is_over: bool = False) -> None:
-        """Write what `katgym cluster status` shows."""
+    def _describe(self, _: bool) -> dict[str, Any]:
+        """Return what `katgym cluster status` shows of workers and servers."""
         names = ("url", "place", "is_up", "is_open", "version", "num_restarts", "error", "end")
         servers = self._servers.states()
-        told = {
-            "address": self._cluster.address,
-            "hosts": self._hosts,
-            "written_s": time.time(),
-            "is_over": is_over,
+        return {
             "workers": [state.to_json() for state in self.pool.states],
             "servers": [{name: getattr(state, name) for name in names} for state in servers],
         }
-        try:
-            write_atomically(self._file, json.dumps(told, indent=2).encode())
-        except InfrastructureError as e:
-            logger.warning("%s is not written: %s", self._file, e)
 
     def _engine(self) -> RunEngineRef:
         rollouts, num = self._config.rollouts, self._cluster.rollout_workers

@@ -13,6 +13,7 @@ from gateway_process import KEY
 from machines import CONDITIONS, Command, Machines
 from rl_play import config_text, metrics
 from test_evaluations import check_rewards, start_eval
+from test_rl_gateway_vllm import CONFIG
 from vllm_servers import save, tiny_model
 
 from katgym.rollout_store import RolloutStore
@@ -20,26 +21,8 @@ from katgym.rollout_store import RolloutStore
 pytestmark = [pytest.mark.machines]
 TOKEN = "a token of sixteen characters or more"
 AGENTS = Path(__file__).parents[1] / "trainer/rl/agents/play_digits.py"
-STORE = """
-[model]
-path = "{model}"
-[policy]
-uri = "vllm:{server}#ours"
-gateway = "{gateway}"
-max_context_tokens = 400
-max_tokens = 8
-[rollouts]
-store = "{store}"
-num_groups = 2
-group_size = 4
-max_staleness = 1
-[train]
-num_steps = 6
-lora_rank = 4
-learning_rate = 1e-3
-[checkpoint]
-every_steps = 2
-"""
+OUT_S = 30
+"""Seconds that a cable is out: requests run into it. How many do decides nothing."""
 
 
 def url_of(command: Command, start: str) -> str:
@@ -119,11 +102,15 @@ class Recorded:
             "--sessions-per-version", "9", KATGYM_GATEWAY_KEY=KEY,
         )  # fmt: skip
         gateway = url_of(self.gateway, "gateway on ")
-        text = STORE.format(model=model, server=url, gateway=gateway, store=self.store)
+        text = CONFIG.format(
+            model=model, server=url, gateway=gateway, store=self.store,
+            num_groups=2, group_size=4, max_staleness=1,
+        )  # fmt: skip
         (folder / "rl.toml").write_text(text)
         self.run = machines.katgym(
-            0, "train", "rl", folder / "rl.toml", "--out", self.out, KATGYM_GATEWAY_KEY=KEY
-        )
+            0, "train", "rl", folder / "rl.toml", "--steps", "6", "--out", self.out,
+            KATGYM_GATEWAY_KEY=KEY,
+        )  # fmt: skip
         self.agents = machines.start(
             2, sys.executable, str(AGENTS), "4", "2",
             KATGYM_GATEWAY_URL=gateway, KATGYM_GATEWAY_KEY=KEY,
@@ -161,7 +148,7 @@ def test_the_server_or_the_agents_of_a_gateway_are_cut_off_and_come_back(
     made = Recorded(machines, vllm_python)
     made.run.until(lambda: len(metrics(made.out)) >= 2, "two steps")
     machines.hosts.cut(host)
-    time.sleep(30)
+    time.sleep(OUT_S)
     machines.hosts.mend(host)
     made.run.end()
     made.check()

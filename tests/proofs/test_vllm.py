@@ -47,6 +47,7 @@ def test_a_server_plays_an_env_and_takes_new_weights(
     )
     with VllmServer(config) as server:
         before = play(server, folder, tmp_path / "before")
+        torch.manual_seed(0)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)

@@ -67,7 +67,7 @@ async def toy_case(sandboxes: SandboxBackend) -> Case:
         gold=make_diff(
             toy.BASE_FILES, {**toy.BASE_FILES, toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
         ),
-        wrong=make_diff(toy.BASE_FILES, {**toy.BASE_FILES, "README.md": b"changed\n"}),
+        wrong=make_diff(toy.BASE_FILES, {**toy.BASE_FILES, "notes.txt": b"changed\n"}),
     )
 
 
@@ -150,10 +150,10 @@ async def timed(work: Callable[[], Awaitable[object]]) -> tuple[float, object]:
 async def measure(case: Case, sandboxes: SandboxBackend, repeats: int) -> list[dict[str, object]]:
     """Return the rows of one repository."""
 
-    # Of a gold patch that computes no hidden value none is asked for.
+    # Of a gold patch that cannot be imported, and so notes nothing, nothing is asked for.
     files = case.task.base_files
-    emptied = {**files, **dict.fromkeys(read_candidate(case.gold, case.task).changes)}
-    nothing = replace(case.task.hidden, gold_patch=make_diff(files, emptied))
+    broken = {**files, **dict.fromkeys(read_candidate(case.gold, case.task).changes, b"(\n")}
+    nothing = replace(case.task.hidden, gold_patch=make_diff(files, broken))
     seeing = replace(case.task, hidden=nothing)
 
     def graded(

@@ -27,7 +27,7 @@ from katgym_envs.swe.grading.schedule import draw_schedule
 from katgym_envs.swe.sources.open_source import open_source
 
 TABLE = Path(__file__).with_suffix(".csv")
-NOTHING = "--- /dev/null\n+++ b/NOTES-OF-NOBODY.md\n@@ -0,0 +1 @@\n+nothing\n"
+NOTHING = "--- /dev/null\n+++ b/notes_of_nobody.txt\n@@ -0,0 +1 @@\n+nothing\n"
 Row = dict[str, str | int | float]
 
 

@@ -20,6 +20,7 @@ from katgym.environment.reward import (
     Scorer,
     ScoringFailure,
     Success,
+    Trust,
     scorer,
 )
 from katgym.environment.scheduler import SchedulerConfig, ToolErrorKind, ToolResult
@@ -87,6 +88,7 @@ __all__ = [
     "ToolErrorKind",
     "ToolResult",
     "Trajectory",
+    "Trust",
     "Turn",
     "UnknownNameError",
     "UsageError",

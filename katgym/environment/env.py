@@ -33,7 +33,7 @@ from katgym.environment.messages import (
     render_message,
     system,
 )
-from katgym.environment.reward import Reward, Rubric, Success
+from katgym.environment.reward import Reward, Rubric, Success, Trust
 from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.environment.spaces import AssistantMessage, Messages
 from katgym.environment.task import SPLITS, Task, TaskSet
@@ -77,6 +77,9 @@ class Env(gymnasium.Env[Observation, Action]):
     """Who acts in this env; more than one needs `katgym.run_match`."""
     is_deterministic: ClassVar[bool] = True
     """Whether equal seeds and actions give equal observations. False where tools run programs."""
+    has_fixed_opening: bool = True
+    """Whether equal seeds give equal openings and tools also where `is_deterministic` is False.
+    False where a server or a model makes them."""
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]  # Gymnasium declares it on the instance
 
     plugin_version: str = ""
@@ -178,6 +181,13 @@ class Env(gymnasium.Env[Observation, Action]):
         """Return a random action that makes sense here; by default one of the action space."""
         space = AssistantMessage(self.tools, seed=rng.getrandbits(32))
         return space.sample()
+
+    def reward_trust(self) -> tuple[Trust, str] | None:
+        """Return how far the verdict on the ended episode can be trusted, and why in one line.
+
+        By default that is the task's level, without a reason. Asked for a valid reward alone.
+        """
+        return None if self.task.trust is None else (self.task.trust, "")
 
     async def teardown(self) -> None:
         """Release what `setup` acquired; called once per episode, also after a failure."""
@@ -321,6 +331,8 @@ class Env(gymnasium.Env[Observation, Action]):
             if kind is not None and reward.is_valid and reward.failure_kind is None:
                 assert FAILURE_TABLE[kind].is_graded
                 reward = replace(reward, failure_kind=kind)
+            if reward.is_valid and (told := self.reward_trust()) is not None:
+                reward = replace(reward, trust=told[0], trust_reason=told[1])
             self.last_reward = reward
         finally:
             await self._end_episode()

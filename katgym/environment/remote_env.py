@@ -17,5 +17,7 @@ class RemoteEnv(Env):
     `clone` makes another one with episodes of its own.
     """
 
+    has_fixed_opening = False
+
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise UsageError(f"{type(self).__name__} cannot be copied: its episode lives elsewhere")

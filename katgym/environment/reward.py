@@ -40,6 +40,22 @@ class Component:
         object.__setattr__(self, "weight", float(self.weight))
 
 
+class Trust(StrEnum):
+    """How far a verdict can be trusted where programs decide and a policy's code runs among them.
+
+    The first three are levels of a task, the last is of a single verdict.
+    """
+
+    COMPLETE = "complete"
+    """Everything that the hidden tests demand was computed where nothing showed it."""
+    PARTIAL = "partial"
+    """Some of it could be seen, or guessed by what the bug does."""
+    UPSTREAM = "upstream"
+    """Another project's tests and parser decided."""
+    WITHHELD = "withheld"
+    """The verdict's run did something that gets at the tests."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
     """What an episode earned.
@@ -57,6 +73,10 @@ class Reward:
     is_valid: bool = True
     failure_kind: FailureKind | None = None
     reason: str = ""
+    trust: Trust | None = None
+    """None: no programs decide, the reward is invalid, or nobody said."""
+    trust_reason: str = ""
+    """One line for people; "" where the level says all."""
 
     def __post_init__(self) -> None:
         if self.is_valid and (self.value is None or not math.isfinite(self.value)):
@@ -142,21 +162,48 @@ class Scorer:
     fn: ScorerFn
     weight: float = 1.0
     is_gate: bool = False
+    low: float = -math.inf
+    """Least score there is."""
+    high: float = math.inf
+    """Greatest score there is."""
+
+    def problem(self, score: float) -> str:
+        """Return why this scorer cannot have given a score, or "".
+
+        Example:
+            "8.0, not in 0 to 1"
+        """
+        if not math.isfinite(score):
+            return f"{score!r}, not a finite number"
+        if self.low <= score <= self.high:
+            return ""
+        return f"{score!r}, not in {self.low:g} to {self.high:g}"
 
 
-def scorer(*, weight: float = 1.0, gate: bool = False) -> Callable[[F], F]:
+def scorer(
+    *, weight: float = 1.0, gate: bool = False, low: float | None = None, high: float | None = None
+) -> Callable[[F], F]:
     """Mark an env's method as a scorer: `self` at the episode's end -> a number, often 0 to 1.
 
     With `gate=True` the whole value is multiplied by it (1 passes, 0 voids), and `weight` has to
     stay 1. With `weight=0` it is a metric: measured, summarised, not rewarded; a metric that does
     not apply to an episode returns None and is left out of its means. The method may be async; it
     is called once an episode.
+
+    low, high: the range of its scores; None is no bound, and 0 and 1 of a method that is annotated
+    to return `bool`. A score outside of it is a scorer's error, in a record of others a forgery.
     """
     if gate and weight != 1.0:
         raise UsageError(f"a gate has no weight, got weight={weight!r}")
 
     def mark(fn: F) -> F:
-        setattr(fn, _MARK, (weight, gate))
+        returned = getattr(fn, "__annotations__", {}).get("return")
+        is_bool = returned in (bool, bool | None, "bool", "bool | None")
+        least = (0.0 if is_bool else -math.inf) if low is None else low
+        most = (1.0 if is_bool else math.inf) if high is None else high
+        if not least <= most:
+            raise UsageError(f"no score is between low={least!r} and high={most!r}")
+        setattr(fn, _MARK, {"weight": weight, "is_gate": gate, "low": least, "high": most})
         return fn
 
     return mark
@@ -180,7 +227,7 @@ class Rubric:
             for name, member in vars(base).items():
                 mark = getattr(member, _MARK, None)
                 if mark is not None:
-                    found[name] = Scorer(name=name, fn=member, weight=mark[0], is_gate=mark[1])
+                    found[name] = Scorer(name=name, fn=member, **mark)
                 else:
                     found.pop(name, None)
         return cls(found.values())
@@ -189,7 +236,8 @@ class Rubric:
         """Run every scorer on a finished env and combine; never raises for what a scorer does.
 
         A scorer that raises makes the reward invalid (`scorer_error`), or what its
-        `ScoringFailure` / `InfrastructureError` says. A non-finite score is a scorer error.
+        `ScoringFailure` / `InfrastructureError` says. A score that is not finite, or not in the
+        scorer's range, is a scorer error.
         """
         if not self.scorers:
             return Reward(value=0.0)
@@ -211,8 +259,8 @@ class Rubric:
                 logger.warning("scorer %r failed", item.name, exc_info=True)
                 reason = f"{item.name}: {type(e).__name__}: {e}"
                 return Reward.invalid(FailureKind.SCORER_ERROR, reason)
-            if not math.isfinite(score):
-                reason = f"{item.name}: returned {score!r}, not a finite number"
+            if problem := item.problem(score):
+                reason = f"{item.name}: returned {problem}"
                 return Reward.invalid(FailureKind.SCORER_ERROR, reason)
             components[item.name] = Component(score=score, weight=item.weight, is_gate=item.is_gate)
             if item.is_gate:

@@ -17,6 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from katgym.environment.reward import Trust
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 
 SPLITS = ("train", "validation", "test")
@@ -28,7 +29,7 @@ class Task:
 
     `task_id` never changes once published; `prompt`, `answer` and `data` hold JSON values only,
     and their hash is `sha256`. `answer` and `data` are for the env and its scorers: the policy
-    sees what the env's opening shows.
+    sees what the env's opening shows. `trust` is no content: it may be measured later.
 
     Example:
         Task(task_id="train-000003", prompt="What is 2 + 2?", answer="4", data={"level": 1})
@@ -39,6 +40,8 @@ class Task:
     answer: Any = None
     data: Mapping[str, Any] = field(default_factory=dict)
     split: str = "train"
+    trust: Trust | None = None
+    """How far verdicts on it can be trusted; None: no programs decide."""
 
     @cached_property
     def sha256(self) -> str:
@@ -154,13 +157,7 @@ class ProceduralTaskSet(TaskSet):
                 f"none of {self.MAX_DRAWS} tasks drawn for split {self.split!r} belongs to it: too"
                 f" few different prompts for {len(self._splits)} splits"
             )
-        return Task(
-            task_id=f"{self._prefix}{self.split}-{index:06d}",
-            prompt=made.prompt,
-            answer=made.answer,
-            data=made.data,
-            split=self.split,
-        )
+        return replace(made, task_id=f"{self._prefix}{self.split}-{index:06d}", split=self.split)
 
     def _owner(self, task: Task) -> str:
         return self._splits[_hash(plain_text(task.prompt)) % len(self._splits)]

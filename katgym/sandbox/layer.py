@@ -164,14 +164,26 @@ def _entries(files: Mapping[str, bytes | FileEntry]) -> dict[str, FileEntry]:
     }
 
 
+def is_passable(text: str) -> bool:
+    """Return whether a system call takes it: a text without NUL that the file system's encoding has
+    (surrogates stand for bytes that are not UTF-8; other lone ones stand for nothing)."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def _check_path(path: str) -> str:
     pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or str(pure) != path:
-        raise UsageError(f"not a relative path without '.' and '..': {path!r}")
+    is_relative = not pure.is_absolute() and ".." not in pure.parts and str(pure) == path
+    if not path or not is_relative or not is_passable(path):
+        raise UsageError(f"not a relative path without '.', '..' and NUL: {path!r}")
     return path
 
 
 def _check_link(path: str, target: str) -> None:
+    if not is_passable(target):
+        raise UsageError(f"link {path!r}: not a target: {target!r}")
     depth = len(PurePosixPath(path).parts) - 1
     parts = PurePosixPath(target).parts
     for part in parts:

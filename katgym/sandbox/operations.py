@@ -8,15 +8,17 @@ A `Sandbox` makes one `Operation` of each call; a `Link` answers it: over a supe
 from __future__ import annotations
 
 import abc
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from katgym.errors import UsageError
-from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult
+from katgym.sandbox.base import AGENT, MAX_READ_BYTES, ExecResult, SandboxFileError
 from katgym.sandbox.changes import WorkspaceDiff
+from katgym.sandbox.layer import is_passable
 from katgym.sandbox.limits import SandboxLimits
-from katgym.sandbox.spec import SandboxSpec, check_environment
+from katgym.sandbox.spec import SandboxSpec, check_environment, check_text
 
 SHELL = "/bin/bash"
 T = TypeVar("T")
@@ -36,6 +38,11 @@ def check_sizes(operation: Operation[Any], *names: str) -> None:
         value = getattr(operation, name)
         if not isinstance(value, int) or value < 0:
             raise UsageError(f"{name} is a whole number, at least 0; got {value!r}")
+
+
+def _check_path(path: str) -> None:
+    if not is_passable(path):
+        raise SandboxFileError(errno.EINVAL, "a path has no NUL and no lone surrogate", path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +66,10 @@ class Command(Operation[ExecResult]):
         if not self.argv or not self.argv[0]:
             raise UsageError(f"a command is a text or a list that starts with a name: {self.argv}")
         for part in self.argv:
-            if not isinstance(part, str) or "\0" in part:
-                raise UsageError(f"a command's part is a str without NUL, got {part!r:.200}")
+            if not isinstance(part, str):
+                raise UsageError(f"a command's part is a str, got {part!r:.200}")
+            check_text("a command's part", part)
+        check_text("cwd", self.cwd or "")
         check_environment(self.env)
 
     @staticmethod
@@ -82,6 +91,8 @@ class PreloadedCall(Operation[tuple[ExecResult, bytes]]):
     limits: SandboxLimits | None = None
 
     def __post_init__(self) -> None:
+        check_text("function", self.function)
+        check_text("cwd", self.cwd or "")
         check_environment(self.env)
 
 
@@ -95,6 +106,7 @@ class Read(Operation[bytes]):
     max_bytes: int = MAX_READ_BYTES
 
     def __post_init__(self) -> None:
+        _check_path(self.path)
         check_sizes(self, "max_bytes")
 
 
@@ -106,6 +118,9 @@ class Write(Operation[None]):
     path: str
     data: bytes
     mode: int = 0o644
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

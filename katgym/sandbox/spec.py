@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from katgym.errors import UsageError
-from katgym.sandbox.layer import Layer
+from katgym.sandbox.layer import Layer, is_passable
 from katgym.sandbox.limits import SandboxLimits
 
 MAX_ENVIRONMENT_BYTES = 64 << 20
@@ -59,6 +59,12 @@ class SandboxSpec:
             if a.is_relative_to(b):
                 raise UsageError(f"workdir and folders lie apart, got {str(a)!r} in {str(b)!r}")
         check_environment(self.env)
+        check_text("python", self.python or "")
+        check_text("image", self.image or "")
+        for name in self.preload:
+            check_text("each of preload", name)
+        for label in self.labels.items():
+            check_text("each of labels", "=".join(label))
 
     def tighten(self, limits: SandboxLimits | None) -> SandboxLimits:
         """Return the limits of a command that asks for its own: the tighter ones."""
@@ -66,15 +72,22 @@ class SandboxSpec:
 
 
 def _check_folder(name: str, value: str) -> None:
+    check_text(name, value)
     path = PurePosixPath(value)
     if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
         raise UsageError(f"{name} is an absolute path below /, got {value!r}")
 
 
+def check_text(name: str, value: str) -> None:
+    """Raise `UsageError` for a text that no system call takes: NUL, lone surrogates."""
+    if not is_passable(value):
+        raise UsageError(f"{name} is a text without NUL and lone surrogates, got {value!r:.200}")
+
+
 def check_environment(env: Mapping[str, str]) -> None:
     """Raise `UsageError` for what cannot be an environment variable."""
     for name, value in env.items():
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or not is_passable(name + value):
             raise UsageError(f"not an environment variable: {name!r}={value!r:.100}")
     size = sum(len(os.fsencode(name)) + len(os.fsencode(value)) for name, value in env.items())
     if size > MAX_ENVIRONMENT_BYTES:

@@ -14,7 +14,7 @@ Action Completion Component ContextLengthError DuplicateIdError EngineConfig Env
 FailureKind InfrastructureError KatgymError Limits Message MissingDependencyError Policy PolicyError
 ProceduralTaskSet Reward Rollout RolloutEngine RolloutGroup RolloutRequest RolloutStatus Rubric
 Sampling SchedulerConfig Scorer ScoringFailure Success Task TaskSet TokenRecord Tool ToolError
-ToolErrorKind ToolResult Trajectory Turn UnknownNameError UsageError VersionSpan __version__
+ToolErrorKind ToolResult Trajectory Trust Turn UnknownNameError UsageError VersionSpan __version__
 assistant check_env
 hookimpl list_envs make policy register run_group run_match run_rollout scorer spec system testing
 tool tools_by_name user

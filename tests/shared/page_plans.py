@@ -359,6 +359,7 @@ GUIDES: Mapping[str, Plans] = {
     "docs/guides/verify.md": [
         ("katgym verify RUN", Run({"RUN": "runs/played"}, prints="verified")),
         ("check ", Shown()),
+        ("episodes ", Shown()),
     ],
     "docs/guides/vllm.md": [
         ("katgym vllm install", VLLM),

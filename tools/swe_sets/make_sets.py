@@ -26,6 +26,7 @@ from katgym_envs.swe.sources.mutation_set import MutationSet, read_package
 from katgym_envs.swe.sources.open_source import DATA
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
+from katgym_plugin_swe_factory.checking.trust_levels import measure_levels
 from katgym_plugin_swe_factory.making.made_set import write_specs
 from katgym_plugin_swe_factory.making.make_config import MakeConfig
 from katgym_plugin_swe_factory.making.mutation_source import MutationSource
@@ -86,7 +87,18 @@ def ship(made: Path, out: Path, *, per_package: int, splits: Sequence[str] = ())
     for number, split in enumerate(splits):
         tasks[number] = msgspec.structs.replace(tasks[number], split=split)
     write_specs(out, packages, tasks)
+    asyncio.run(_measure(out))
     return len(tasks)
+
+
+async def _measure(out: Path) -> None:
+    """Write the trust levels of a set's tasks."""
+    sandboxes = backend("local")
+    try:
+        source = MutationSet(out)
+        await measure_levels(source, list(source.specs), sandboxes, num_workers=2)
+    finally:
+        await sandboxes.aclose()
 
 
 def _keep_used(package: PackageSpec, tasks: list[TaskSpec]) -> PackageSpec:

@@ -7,11 +7,12 @@ empty file. Not here: what happened on the way (`revert_metrics.py`).
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Mapping, Sequence
 
 from katgym_envs.swe.parse_source import parse_source
+from katgym_envs.swe.patching import line_opcodes
 
+_MAX_DISTANCE = 500
 Tree = Mapping[str, bytes]
 
 
@@ -48,7 +49,8 @@ def line_distance(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     """Return the Levenshtein distance of two line sequences.
 
     O((len(a) + len(b)) * distance): only diagonals within the distance are visited (Ukkonen 1985,
-    Algorithms for approximate string matching).
+    Algorithms for approximate string matching). Beyond 500 it is not searched further: then the
+    result is the upper bound of lines that are all replaced.
     """
     while a and b and a[0] == b[0]:
         start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
@@ -63,6 +65,8 @@ def line_distance(a: Sequence[bytes], b: Sequence[bytes]) -> int:
     target = len(b) - len(a)
     while reach.get(target, -1) < len(a):
         distance += 1
+        if distance > _MAX_DISTANCE:
+            return max(len(a), len(b))
         new = {}
         for diagonal in range(-distance, distance + 1):
             row = max(
@@ -136,5 +140,5 @@ def _lines(content: bytes) -> list[bytes]:
 
 
 def _opcodes(before: bytes, after: bytes) -> list[tuple[str, int, int, int, int]]:
-    matcher = difflib.SequenceMatcher(None, _lines(before), _lines(after), autojunk=False)
-    return [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    codes = line_opcodes(_lines(before), _lines(after))
+    return [code for code in codes if code[0] != "equal"]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import katgym
 from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Action, Message
-from katgym.environment.reward import ScoringFailure
+from katgym.environment.reward import ScoringFailure, Trust
 from katgym.environment.scheduler import ToolResult
 from katgym.environment.task import SPLITS
 from katgym.errors import UsageError, unknown_name
@@ -101,9 +101,15 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
                 task_id=task.instance_id,
                 prompt=task.problem_statement,
                 data={"repo": task.repo, "version": task.version},
+                trust=task.trust or Trust.PARTIAL,
             )
             for task in self.source.tasks(split)
         ]
+
+    def reward_trust(self) -> tuple[Trust, str] | None:
+        if self.report is None or self.report.trust is None:
+            return super().reward_trust()
+        return self.report.trust, self.report.trust_reason
 
     async def setup(self) -> None:
         """Open the workspace in a fresh sandbox."""

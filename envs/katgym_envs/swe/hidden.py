@@ -6,6 +6,7 @@ Not here: making it (`katgym_plugin_swe_factory`), reading it from disk (`task_s
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -87,6 +88,13 @@ class HiddenTests:
     timeout_s: float = 60.0
     gold_files: Mapping[str, bytes] = field(default_factory=dict)
     """Changed product files as gold leaves them; for edit distance."""
+
+    def key(self) -> str:
+        """Return a text that is the same for the same task with the same gold and files."""
+        digest = hashlib.sha256(repr((self.gold_patch, self.fail_to_pass)).encode())
+        for path, content in sorted(self.files.items()):
+            digest.update(path.encode() + b"\0" + content + b"\0")
+        return f"{self.instance_id}:{digest.hexdigest()}"
 
     @property
     def own_canaries(self) -> tuple[ValidCanary, ...]:

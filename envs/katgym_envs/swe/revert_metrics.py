@@ -5,10 +5,11 @@ Not here: how the final state compares with gold (`edit_metrics.py`).
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from katgym_envs.swe.patching import line_opcodes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +48,7 @@ class RevertTracker:
                 added = self._added.setdefault(path, Counter())
                 deleted = self._deleted.setdefault(path, Counter())
                 old, new = before.splitlines(), after.splitlines()
-                matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-                for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+                for tag, i1, i2, j1, j2 in line_opcodes(old, new):
                     if tag == "equal":
                         continue
                     self._change(old[i1:i2], undoes=added, enters=deleted)

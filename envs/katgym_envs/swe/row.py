@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 
 SCHEMA = 1
@@ -65,6 +66,8 @@ class KatgymPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Name of the canary catalogue in the hidden store, or of the package."""
     timeout_s: float = 60.0
     """Wall seconds of one run of all the task's tests."""
+    trust: Trust | None = None
+    """How far the grader's verdicts can be trusted, as it was measured; None: it was not."""
     origin: Origin = Origin(kind="handmade")
     license: str = ""
     validation: dict[str, Any] = {}

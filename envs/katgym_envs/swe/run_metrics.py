@@ -56,12 +56,12 @@ class RunMetrics:
         """Whether every hidden test passes and nothing was forged: the reward."""
         return (await self.grade_patch()).is_resolved
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0, high=1.0)
     def fail_to_pass_fraction(self) -> float:
         """FAIL_TO_PASS tests that pass, as a share."""
         return self._grade_or_invalid().fail_to_pass_fraction
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0, high=1.0)
     def pass_to_pass_fraction(self) -> float:
         """PASS_TO_PASS tests that still pass, as a share."""
         return self._grade_or_invalid().pass_to_pass_fraction
@@ -92,12 +92,12 @@ class RunMetrics:
         statuses = self._grade_or_invalid().pass_to_pass.values()
         return any(status is not TestStatus.PASSED for status in statuses)
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def num_changed_lines(self) -> int:
         """Lines added and deleted in product files."""
         return num_changed_lines(self._product(self.base_files), self._product(self.final))
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def edit_distance(self) -> float | None:
         """Distance to gold, in units of gold's own size; None without a gold patch."""
         gold = self._gold()
@@ -106,7 +106,7 @@ class RunMetrics:
         base, final = self._product(self.base_files), self._product(self.final)
         return edit_distance(base, final, gold)
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0, high=1.0)
     def locality(self) -> float | None:
         """Share of the changed lines that lie in the functions gold changes."""
         gold = self._gold()
@@ -114,7 +114,7 @@ class RunMetrics:
             return None
         return locality(self._product(self.base_files), self._product(self.final), gold)
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0, high=0.5)
     def churn(self) -> float | None:
         """Share of line changes that undid an earlier one."""
         return self.reverts.churn
@@ -124,27 +124,27 @@ class RunMetrics:
         """Whether the episode edited and ended where it began."""
         return self.reverts.is_null_final
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0, high=1.0)
     def rollback_rate(self) -> float | None:
         """Share of applied patches that were taken back; mode "edit-run-retry" alone."""
         return None if self.retry is None else self.retry.rollback_rate
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def apply_failures_total(self) -> int:
         """Edits that did not apply strictly."""
         return sum(self.apply_failures().values())
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def apply_failures_context(self) -> int:
         """Of those: the lines to change are not there, or not there alone."""
         return sum(self.apply_failures().get(reason, 0) for reason in _CONTEXT)
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def apply_failures_file(self) -> int:
         """Of those: the file is missing, no file, or there already."""
         return sum(self.apply_failures().get(reason, 0) for reason in _MISSING)
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def apply_failures_format(self) -> int:
         """Of those: the text is no patch."""
         return sum(self.apply_failures().get(reason, 0) for reason in _FORMAT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from katgym.environment.reward import Trust
 from katgym.sandbox import Layer
 from katgym_envs.swe.row import EnvironmentRecipe, SweRow
 
@@ -30,6 +31,7 @@ class SweTask:
     source_roots: tuple[str, ...] = ()
     visible_tests: tuple[str, ...] = ()
     license: str = ""
+    trust: Trust | None = None
 
     @classmethod
     def from_row(cls, row: SweRow) -> SweTask:
@@ -45,6 +47,7 @@ class SweTask:
             source_roots=row.katgym.source_roots,
             visible_tests=row.katgym.visible_tests,
             license=row.katgym.license,
+            trust=row.katgym.trust,
         )
 
 

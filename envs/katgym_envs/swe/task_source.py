@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from katgym.environment.reward import Trust
 from katgym.errors import UnknownNameError, UsageError, unknown_name
 from katgym.sandbox import Layer, LayerStore, layer_store
 from katgym.sandbox.layer import FileEntry
-from katgym.system import read_lines
+from katgym.system import read_lines, write_atomically
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.swe_task import SweTask, Workspace
 
 _T = TypeVar("_T")
+_TRUST_FILE = "trust.json"
 
 
 class TaskSource(abc.ABC):
@@ -54,6 +57,28 @@ class TaskSource(abc.ABC):
     @abc.abstractmethod
     def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side, made on first use (blocking)."""
+
+    @property
+    def store(self) -> Path:
+        """Return the folder of what the grader alone reads."""
+        return self.folder
+
+    @cached_property
+    def trust(self) -> Mapping[str, Trust]:
+        """Return the measured trust levels by task; `UsageError` for a file that is broken."""
+        path = self.store / _TRUST_FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, Trust])
+        except FileNotFoundError:
+            return {}
+        except msgspec.MsgspecError as e:
+            raise UsageError(f"{str(path)!r}: {e}. Hint: without it levels are not known") from e
+
+    def write_trust(self, levels: Mapping[str, Trust]) -> None:
+        """Keep measured trust levels, sorted by task."""
+        data = msgspec.json.format(msgspec.json.encode(dict(sorted(levels.items()))), indent=1)
+        write_atomically(self.store / _TRUST_FILE, data + b"\n")
+        self.__dict__.pop("trust", None)
 
     def _find(self, instance_id: str, known: Mapping[str, _T]) -> _T:
         """Return what is known by an id; `UnknownNameError` names the nearest ids."""

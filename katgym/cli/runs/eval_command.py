@@ -24,6 +24,7 @@ from katgym import console
 from katgym.cli.options import add_option
 from katgym.cli.plan_options import plan_config, plan_options
 from katgym.cli.runs.suite import run_suite
+from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 from katgym.evaluation.bounds import PlanBounds
 from katgym.evaluation.plan import EvalConfig, Plan, ScalingConfig
@@ -32,7 +33,7 @@ from katgym.evaluation.run import evaluate
 from katgym.evaluation.scaling.scaled_run import evaluate_scaled
 from katgym.evaluation.scaling.scaling_table import scaling_rows, scaling_table
 from katgym.evaluation.statistics.component_summary import metrics_table
-from katgym.evaluation.statistics.summary import summary_table
+from katgym.evaluation.statistics.summary import summary_table, trust_text
 from katgym.evaluation.store import PlanStore
 
 OPTIONS = plan_options(split="test", more=("num_workers", "tts"))
@@ -76,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         console.stdout.print(summary_table(result.summary))
         for env in result.summary.envs.values():
+            if env.trust.keys() - {Trust.COMPLETE}:
+                console.stdout.print(f"trust of {env.env_id}: {trust_text([env])}", soft_wrap=True)
             if (table := metrics_table(f"metrics of {env.env_id}", env.components)) is not None:
                 console.stdout.print(table)
         if scaled:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from katgym import console
 from katgym.cli.options import ConfigOptions, add_option
 from katgym.cli.plan_options import print_unfinished
 from katgym.errors import UsageError
+from katgym.evaluation.leaderboard.certified import certify, find_task_trust
 from katgym.evaluation.leaderboard.every_eval_ever import (
     ExportInfo,
     Relationship,
@@ -41,6 +43,7 @@ from katgym.evaluation.leaderboard.leaderboard_text import (
 from katgym.evaluation.run_state import RunState
 from katgym.evaluation.statistics.summary import summarize
 from katgym.evaluation.store import read_lock, read_rollouts
+from katgym.evaluation.verification.report import VerifyReport
 from katgym.evaluation.verification.verify import verify_run
 from katgym.play.rollout import Rollout
 from katgym.run_view.screens.leaderboard_page import leaderboard_page
@@ -63,7 +66,8 @@ class LeaderboardConfig:
     success_threshold: float | None = None
     """Reward that counts as success, in place of what the envs say."""
     verify: bool = False
-    """Verify every run, as `katgym verify` does, and mark its row with what was found."""
+    """Verify every run, as `katgym verify` does, and mark its row with what was found; metrics that
+    do not come out again, and tasks whose trust is not complete, are left out."""
     relationship: Relationship = "other"
     """Of who ran it to the model's developer: first_party, third_party, collaborative or other."""
 
@@ -102,20 +106,31 @@ def run(args: argparse.Namespace) -> int:
         for folder in args.runs
     }
     if config.verify:
+        reports: dict[Path, VerifyReport | None] = {}
         for folder, entry in entries.items():
             console.stderr.print(f"verifying {folder} ...")
             try:
-                grounds = asyncio.run(verify_run(folder)).grounds
+                reports[folder] = asyncio.run(verify_run(folder))
             except UsageError as e:
                 logger.warning("%s is not verified: %s", entry.run_name, e)
-                grounds = "not verified"
-            entries[folder] = replace(entry, verified=grounds)
+                reports[folder] = None
+        trust = find_task_trust(itertools.chain(*lines.values()), reports.values())
+        for folder, entry in entries.items():
+            entries[folder], lines[folder] = certify(
+                entry,
+                lines[folder],
+                reports[folder],
+                trust,
+                success_threshold=config.success_threshold,
+            )
     board = build_leaderboard(entries.values(), title=config.title, measure=config.by)
     if args.json:
         found = {e.run_name: e.summary.to_json() for e in entries.values()}
         if config.verify:
             for entry in entries.values():
                 found[entry.run_name]["verified"] = entry.verified
+                found[entry.run_name]["left_out"] = dict(entry.left_out)
+                found[entry.run_name]["notes"] = {n: list(told) for n, told in entry.notes.items()}
         console.print_json(found)
     else:
         console.stdout.print(leaderboard_table(board))
@@ -173,8 +188,8 @@ def _export(
             entry.run_name,
         )
         return
-    if entry.unfinished:
-        logger.warning("%s is not exported: %s", entry.run_name, entry.unfinished)
+    if why := "; ".join([entry.unfinished] if entry.unfinished else entry.left_out.values()):
+        logger.warning("%s is not exported: %s", entry.run_name, why)
         return
     if any(env.mean_reward is None for env in entry.summary.envs.values()):
         logger.warning("%s is not exported: an env has no valid rollout", entry.run_name)

@@ -3,8 +3,9 @@
 RUN is the folder of an evaluation. Its hash chain, plan, tokens and figures are computed anew,
 every episode is played again from its recorded answers, and where the policy is at hand it is asked
 again, or its weights are tested against the tokens. Exit code 0: verified. 1: refuted, something
-does not hold. 2: nothing speaks against it, but something could not be verified. What a
-verification cannot see: docs/guides/verify.md. `katgym view` shows the verdict beside the run.
+does not hold. 2: nothing speaks against it, but something could not be verified. What programs of
+the run printed otherwise here is named as not compared. What a verification cannot see:
+docs/guides/verify.md. `katgym view` shows the verdict beside the run.
 
 example:
   katgym verify runs/smollm2
@@ -43,8 +44,9 @@ def run(args: argparse.Namespace) -> int:
         console.print_json(report.to_json())
     else:
         console.stdout.print(report_table(report))
+        left = f", not compared: {text}" if (text := report.not_compared_text) else ""
         console.stdout.print(
-            f"\n{report.folder}: {report.verdict} ({report.grounds})\nroot {report.root}",
+            f"\n{report.folder}: {report.verdict} ({report.grounds}){left}\nroot {report.root}",
             soft_wrap=True,
         )
     return EXIT_CODES[report.verdict]

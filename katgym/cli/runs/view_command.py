@@ -164,6 +164,9 @@ def _print_transcripts(args: argparse.Namespace) -> int:
         value = "invalid" if rollout.reward.value is None else f"{rollout.reward.value:g}"
         verdict = "success" if rollout.is_success else f"no success ({rollout.success})"
         value += f", {verdict}" if rollout.reward.is_valid else ""
+        if (trust := rollout.reward.trust) is not None:
+            told = f" ({rollout.reward.trust_reason})" if rollout.reward.trust_reason else ""
+            value += f", trust {trust}{told}"
         title = f"{rollout.env_id} {rollout.task_id} attempt {rollout.attempt}: reward {value}"
         console.print_rule(title)
         for message in rollout.messages:

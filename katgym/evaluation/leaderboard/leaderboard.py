@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from katgym.environment.reward import Headline
+from katgym.environment.reward import Headline, Trust
 from katgym.errors import UsageError
 from katgym.evaluation.leaderboard.leaderboard_entry import LeaderboardEntry
 from katgym.evaluation.statistics.intervals import Interval
@@ -107,13 +107,23 @@ class LeaderboardSection:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The warnings, and whose rollouts are invalid."""
-        rows = [row for group in self.groups for row in group.rows if row.num_invalid]
-        return self.warnings + tuple(
-            f"{row.entry.run_name}: {row.num_invalid} of its {row.num_rollouts} rollouts are"
-            ' invalid, and in no rate but "of all".'
-            for row in rows
-        )
+        """The warnings, whose rollouts are invalid or withheld, and what else entries note."""
+        found = list(self.warnings)
+        for row in (row for group in self.groups for row in group.rows):
+            name = row.entry.run_name
+            if row.num_invalid:
+                found.append(
+                    f"{name}: {row.num_invalid} of its {row.num_rollouts} rollouts are"
+                    ' invalid, and in no rate but "of all".'
+                )
+            if len(row.envs) > 1:
+                continue  # the section of each env says the rest
+            (env,) = row.envs
+            if env.withheld_reason:
+                num = env.trust[Trust.WITHHELD]
+                found.append(f"{name}: trust in {num} verdicts is withheld; {env.withheld_reason}.")
+            found += [f"{name}: {note}" for note in row.entry.notes.get(env.env_id, ())]
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +163,15 @@ class Leaderboard:
                 " Verified: what `katgym verify` found here, when this leaderboard was made:"
                 " rewards that env and graders give again for the recorded answers, and whether the"
                 " policy was shown to make these answers; nothing that came with a run is trusted."
+                " Metrics that did not come out again, and tasks whose trust is not complete where"
+                " programs decide, are left out."
+            )
+        if any(env.trust for env in envs):
+            text += (
+                " Trust, of tasks: complete, everything that their hidden tests demand was computed"
+                " where nothing showed it; partial, some of it could be seen or guessed; upstream,"
+                " another project's tests decided. Of verdicts: withheld, the run did something"
+                " that gets at the tests."
             )
         if self.overall is not None:
             text += " The overall value weighs every env the same; its interval is by MOVER."
@@ -214,7 +233,7 @@ def _section(
 ) -> LeaderboardSection:
     # Runs of the same envs and tasks; of one env, a run has nothing to weigh over several.
     groups: dict[tuple[tuple[str, ...], str], list[LeaderboardEntry]] = {}
-    warnings, unfinished = [], []
+    warnings, unfinished, left_out = [], [], []
     for run in runs:
         own = tuple(env_id for env_id in env_ids if env_id in run.summary.envs)
         if len(own) < min(2, len(env_ids)):
@@ -222,6 +241,10 @@ def _section(
         if run.unfinished:
             warnings.append(f"{run.run_name} is unfinished and not ranked: {run.unfinished}.")
             unfinished.append((run, own))
+            continue
+        if reasons := [run.left_out[env_id] for env_id in own if env_id in run.left_out]:
+            warnings.append(f"{run.run_name} is not ranked: {'; '.join(reasons)}.")
+            left_out.append((run, own))
             continue
         groups.setdefault((own, _tasks_key(run, own)), []).append(run)
     ranked = {env_id for own, _ in groups for env_id in own}
@@ -255,9 +278,10 @@ def _section(
         )
         for (own, key), members in ordered
     ]
-    if unfinished:
-        rows = tuple(_row(run, own, measure) for run, own in unfinished)
-        shown.append(LeaderboardGroup(label="Unfinished, not ranked", rows=rows))
+    for why, unranked in (("Unfinished", unfinished), ("Left out", left_out)):
+        if unranked:
+            rows = tuple(_row(run, own, measure) for run, own in unranked)
+            shown.append(LeaderboardGroup(label=f"{why}, not ranked", rows=rows))
     return LeaderboardSection(
         title=title, measure=measure, groups=tuple(shown), warnings=tuple(warnings)
     )

@@ -5,8 +5,8 @@ Not here: grouping and ranking (`leaderboard.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from katgym.errors import UsageError
@@ -67,6 +67,10 @@ class LeaderboardEntry:
     """None where they are not known: no cost is shown."""
     unfinished: str = ""
     """How far a run is that is not finished: it is shown and not ranked; "" for the others."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Env id -> why none of its tasks enters a certified leaderboard: shown there, not ranked."""
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Env id -> what a reader of its row has to know, in sentences."""
 
     def __post_init__(self) -> None:
         for env_id in self.summary.envs:

@@ -26,6 +26,7 @@ from katgym.evaluation.statistics.number_text import (
     interval_text,
     number_text,
 )
+from katgym.evaluation.statistics.summary import trust_text
 from katgym.text_table import TextTable
 
 MEASURE_NAMES = {
@@ -82,6 +83,8 @@ def detail_columns(measure: Measure, group: LeaderboardGroup) -> dict[str, list[
         columns[f"pass^{k}"] = [number_text(env.pass_hat_k.get(k)) for env in single]
     if any(row.entry.verified for row in rows):
         columns["Verified"] = [row.entry.verified or NONE for row in rows]
+    if any(env.trust for row in rows for env in row.envs):
+        columns["Trust"] = [trust_text(row.envs) or NONE for row in rows]
     columns["Tasks"] = [count_text(row.num_tasks) for row in rows]
     columns["Rollouts"] = [count_text(row.num_rollouts) for row in rows]
     columns["Invalid"] = [count_text(row.num_invalid) for row in rows]

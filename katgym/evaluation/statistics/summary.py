@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from katgym.environment.failure import RolloutStatus
-from katgym.environment.reward import Headline, Success
+from katgym.environment.reward import Headline, Success, Trust
 from katgym.errors import UsageError
 from katgym.evaluation.statistics.attempts import attempts_by_env, spent_tokens
 from katgym.evaluation.statistics.component_summary import (
@@ -103,6 +103,11 @@ class EnvSummary:
     """Of the pairs of task id and env seed: equal for runs of the same episodes."""
     components: dict[str, ComponentSummary] = field(default_factory=dict)
     """Reward components and metrics by name; empty in summaries of katgym < 0.2."""
+    trust: dict[str, int] = field(default_factory=dict)
+    """Level -> number of tasks whose verdicts have it, `withheld` -> number of verdicts; empty
+    where no verdict has a level."""
+    withheld_reason: str = ""
+    """Of the first verdict that is withheld, with its task."""
 
     @property
     def success_rate_of_all(self) -> float:
@@ -128,6 +133,10 @@ class RunSummary:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values: `summary.json`."""
         data: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        for env in data["envs"].values():
+            for name in ("trust", "withheld_reason"):
+                if not env[name]:
+                    del env[name]
         return data
 
     @classmethod
@@ -191,6 +200,7 @@ def _summarize_env(
     num_successes = round(sum(value for _, value in successes))
     truncated = sum(line.status == RolloutStatus.TRUNCATED for line in scored)
     rng = np.random.default_rng(bootstrap_seed)
+    trust, withheld_reason = _count_trust(scored)
     return EnvSummary(
         env_id=lines[0].env_id,
         num_tasks=len({line.task_id for line in lines}),
@@ -227,7 +237,23 @@ def _summarize_env(
         tasks_sha256=_sha256({(line.task_id, line.task_sha256) for line in lines}),
         seeds_sha256=_sha256({(line.task_id, line.seed) for line in lines}),
         components=summarize_components(scored, level=level),
+        trust=trust,
+        withheld_reason=withheld_reason,
     )
+
+
+def _count_trust(scored: Iterable[Rollout]) -> tuple[dict[str, int], str]:
+    """Return `EnvSummary.trust` and `withheld_reason`; a task of several levels has the least."""
+    levels, tasks, withheld = list(Trust), dict[str, Trust](), list[Rollout]()
+    for line in sorted(scored, key=lambda line: (line.task_id, line.attempt)):
+        trust = line.reward.trust
+        if trust is Trust.WITHHELD:
+            withheld.append(line)
+        elif trust is not None:
+            tasks[line.task_id] = max(trust, tasks.get(line.task_id, trust), key=levels.index)
+    counts = Counter({**Counter(tasks.values()), Trust.WITHHELD: len(withheld)})
+    first = f"{withheld[0].task_id}: {withheld[0].reward.trust_reason}" if withheld else ""
+    return {str(level): counts[level] for level in levels if counts[level]}, first
 
 
 def _ratio(total: float, count: int) -> float | None:
@@ -236,6 +262,18 @@ def _ratio(total: float, count: int) -> float | None:
 
 def _sha256(items: Iterable[tuple[object, ...]]) -> str:
     return hashlib.sha256(json.dumps(sorted(items, key=repr)).encode()).hexdigest()
+
+
+def trust_text(envs: Iterable[EnvSummary]) -> str:
+    """Return the levels of trust over envs; "" where no verdict has one.
+
+    Example:
+        "complete 41, partial 9, withheld 1"
+    """
+    counts: Counter[str] = Counter()
+    for env in envs:
+        counts.update(env.trust)
+    return ", ".join(f"{level} {count_text(counts[level])}" for level in Trust if counts[level])
 
 
 def success_text(envs: Iterable[EnvSummary]) -> str:

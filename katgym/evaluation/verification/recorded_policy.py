@@ -1,8 +1,9 @@
 """A policy that plays a recorded rollout's answers, and asks the run's policy beside it.
 
 A policy without tokens is asked for each answer. One with tokens is given the recorded ones: what
-its chat format makes of them, prompts and answers, has to be the record. Not here: whether the
-model would have sampled them (`rescore.py`).
+its chat format makes of them and of the recorded messages has to be the record, whatever an env
+that is not deterministic says here. Not here: whether the model would have sampled them
+(`rescore.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Message
 from katgym.errors import ContextLengthError
-from katgym.play.rollout import Rollout, Turn
+from katgym.play.rollout import Rollout, Turn, parent_of, prompt_messages
 from katgym.policies.base import (
     Completion,
     EpisodeContext,
@@ -67,7 +68,7 @@ class _RecordedSession(Session):
         turns = recorded.rollout.turns
         turn = turns[index] if index < len(turns) else None
         if self._asked is not None and not recorded.otherwise:
-            await self._ask(self._asked, turn, messages, max_tokens)
+            await self._ask(self._asked, turn, self._recorded_prompt(messages), max_tokens)
         if turn is None or turn.answer is None:
             recorded.is_used_up = True
             raise ContextLengthError("the record has no further answer")
@@ -79,6 +80,16 @@ class _RecordedSession(Session):
             num_prompt_tokens=turn.num_prompt_tokens,
             num_completion_tokens=turn.num_completion_tokens,
         )
+
+    def _recorded_prompt(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return what the record says this call saw; `messages` where it goes on from no turn."""
+        rollout, index = self._recorded.rollout, self._index
+        if index == len(rollout.turns):
+            return rollout.messages if index else messages
+        # Turns before this one were played, so what they go on from is an earlier one.
+        parent = parent_of(rollout.turns, index)
+        is_earlier = parent is None or 0 <= parent < index
+        return prompt_messages(rollout.turns, index) if is_earlier else messages
 
     async def _ask(
         self, asked: Session, turn: Turn | None, messages: Sequence[Message], max_tokens: int

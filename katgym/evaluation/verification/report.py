@@ -6,12 +6,13 @@ Not here: the checks (`bundle.py`, `restep.py`, `rescore.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from rich.text import Text
 
+from katgym.environment.reward import Trust
 from katgym.evaluation.statistics.number_text import count_text
 from katgym.text_table import TextTable
 
@@ -57,6 +58,36 @@ class VerifyCheck:
         return Verdict.VERIFIED if is_whole else Verdict.INCOMPLETE
 
 
+@dataclass(slots=True, kw_only=True)
+class NotCompared:
+    """What playing the rollouts of an env again left open, although their rewards hold.
+
+    Example:
+        str(NotCompared(metrics={"churn"}, num_turns=9, num_equal_turns=7)) ==
+        "metric churn; what the env said in 2 of 9 turns"
+    """
+
+    metrics: set[str] = field(default_factory=set)
+    """Components of weight 0 that went otherwise here, or that no replay gave."""
+    num_turns: int = 0
+    """Of envs that are not deterministic; every turn of the others is compared."""
+    num_equal_turns: int = 0
+    """Turns whose tool results and observations are the record's; addresses and times aside."""
+    num_trust: int = 0
+    """Rollouts whose trust, or its reason, went otherwise here."""
+
+    def __str__(self) -> str:
+        found, num_open = [], self.num_turns - self.num_equal_turns
+        if self.metrics:
+            plural = "s" if len(self.metrics) > 1 else ""
+            found.append(f"metric{plural} {', '.join(sorted(self.metrics))}")
+        if num_open:
+            found.append(f"what the env said in {num_open} of {self.num_turns} turns")
+        if self.num_trust:
+            found.append(f"the trust of {self.num_trust} reward{'s' if self.num_trust > 1 else ''}")
+        return "; ".join(found)
+
+
 POLICY = "policy"
 """The check that the run's policy made its answers; a verified run may lack it."""
 
@@ -73,6 +104,10 @@ class VerifyReport:
     """Processes that played the run, one after the other."""
     checks: Mapping[str, VerifyCheck]
     """By name, in the order in which they were made."""
+    not_compared: Mapping[str, NotCompared] = field(default_factory=dict)
+    """By env id."""
+    task_trust: Mapping[tuple[str, str], Trust] = field(default_factory=dict)
+    """(Env id, task id) -> its trust, as the env says here; tasks without are left out."""
 
     @property
     def verdict(self) -> Verdict:
@@ -95,6 +130,14 @@ class VerifyReport:
         is_known = policy is not None and policy.verdict is Verdict.VERIFIED
         return f"rewards; {'policy' if is_known else 'policy not'}"
 
+    @property
+    def not_compared_text(self) -> str:
+        """Say in one line what was not compared; "" where everything was."""
+        found = {env_id: str(each) for env_id, each in self.not_compared.items() if str(each)}
+        if len(self.not_compared) == 1:
+            return "".join(found.values())
+        return "; ".join(f"{env_id}: {text}" for env_id, text in found.items())
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -113,6 +156,10 @@ class VerifyReport:
                     "notes": check.notes,
                 }
                 for name, check in self.checks.items()
+            },
+            "not_compared": {
+                env_id: {**asdict(each), "metrics": sorted(each.metrics)}
+                for env_id, each in self.not_compared.items()
             },
         }
 

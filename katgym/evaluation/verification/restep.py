@@ -1,13 +1,16 @@
 """Plays a recorded episode again: its env from its seed, the recorded answers, the same loop.
 
 What env and loop give is compared with the record: every observation, tool result, the reward with
-its components, how it ended. Beside it the run's policy may be asked for its answers
-(`recorded_policy.py`). Not here: which rollouts (`verify.py`).
+its components, how it ended. Of an env that is not deterministic what a program printed may differ
+(observations after the first answer, tool results, metrics), and is then named, not refuted. Beside
+it the run's policy may be asked for its answers (`recorded_policy.py`). Not here: which rollouts
+(`verify.py`).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +20,7 @@ import msgspec
 from katgym.environment.env import Env
 from katgym.environment.failure import FailureKind
 from katgym.environment.messages import Message
-from katgym.environment.reward import Reward
+from katgym.environment.reward import Reward, Trust
 from katgym.environment.scheduler import ToolErrorKind
 from katgym.environment.task import Task
 from katgym.errors import KatgymError
@@ -34,6 +37,12 @@ from katgym.policies.token_policy import TokenPolicy
 _SLOWER = 20.0
 """Times as long as it took there an episode may take here, and a minute."""
 _TIMEOUTS = (ToolErrorKind.TIMEOUT, ToolErrorKind.TURN_TIMEOUT)
+_PRINTED = re.compile(
+    r"0x[0-9a-fA-F]+"
+    r"|(?<![\w.])\d++(?:\.\d++)?+ ?(?:ns|us|µs|ms|s|secs?|seconds?|minutes?)\b"
+    r"|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?"
+)
+"""Addresses, durations and times of day: two runs of one program print others."""
 
 
 @runtime_checkable
@@ -62,6 +71,13 @@ class Restep:
     """Where it answered otherwise than the record."""
     has_gone_on: bool = False
     """Whether it answered where the record says that it failed."""
+    unverified_metrics: frozenset[str] = frozenset()
+    """Components of weight 0 that the replay does not give."""
+    is_trust_verified: bool = True
+    """Whether the replay's verdict can be trusted as far as the record says, for its reason."""
+    num_equal_turns: int = 0
+    """Turns whose tool results, and what the env said next, are the record's, addresses and times
+    aside; 0 for deterministic envs, where any difference refutes."""
 
 
 async def restep(
@@ -86,14 +102,25 @@ async def restep(
     is_full = rollout.failure_kind is FailureKind.CONTEXT_LENGTH
     if is_full and verdict is Verdict.VERIFIED and not isinstance(policy, TokenPolicy):
         verdict, reason = Verdict.INCOMPLETE, "its policy said that its context was full"
-    if verdict is not Verdict.VERIFIED and not env.is_deterministic and rollout.reward.is_valid:
+    is_open = verdict is Verdict.INCOMPLETE and rollout.reward.is_valid
+    if is_open and not env.is_deterministic and env.plugin_version == rollout.plugin_version:
         verdict, reason = await _regrade(env.clone(), rollout, reason)
+    told, own = rollout.reward, replayed.reward
     return Restep(
         verdict=verdict,
         reason=reason,
         num_asked=recorded.num_asked,
         otherwise=tuple(recorded.otherwise),
         has_gone_on=recorded.has_gone_on,
+        unverified_metrics=_unverified_metrics(told, own, is_verified=verdict is Verdict.VERIFIED),
+        is_trust_verified=not told.is_valid
+        or (told.trust, told.trust_reason) == (own.trust, own.trust_reason),
+        num_equal_turns=0
+        if env.is_deterministic
+        else sum(
+            _reply(rollout, index) == _reply(replayed, index)
+            for index in range(min(rollout.num_turns, replayed.num_turns))
+        ),
     )
 
 
@@ -117,8 +144,12 @@ async def restep_match(env: Env, rollouts: Mapping[str, Rollout]) -> dict[str, R
 def _compare(env: Env, rollout: Rollout, replayed: Rollout, *, is_cut: bool) -> tuple[Verdict, str]:
     """Return what a replay says of a record; is_cut: the replay asked for more than was recorded.
 
-    Where a clock or a fault may be behind a difference, it refutes nothing.
+    Where a clock, a fault or a program may be behind a difference, it refutes nothing.
     """
+    if env.plugin_version == rollout.plugin_version:
+        forged = list(_forgeries(env, rollout, replayed))
+        if forged:
+            return Verdict.REFUTED, "; ".join(forged[:3])
     if rollout.reward.is_valid and not replayed.reward.is_valid:
         # The answers come from the record: what the loop does not take, no loop took.
         is_refused = replayed.failure_kind in BY_POLICY
@@ -178,44 +209,116 @@ async def _regrade(env: Env, rollout: Rollout, reason: str) -> tuple[Verdict, st
     return Verdict.INCOMPLETE, f"graded anew the reward is the same, but {reason}"
 
 
+def _forgeries(env: Env, rollout: Rollout, replayed: Rollout) -> Iterable[str]:
+    """Yield what of a record no clock, fault or program can be behind."""
+    reward, scorers = rollout.reward, {scorer.name: scorer for scorer in env.rubric.scorers}
+    for name, component in reward.components.items():
+        if name in scorers and (problem := scorers[name].problem(component.score)):
+            yield f"{name} is {problem}"
+    if rollout.reason != reward.reason:
+        yield f"reason is {rollout.reason!r:.200}, of its reward {reward.reason!r:.200}"
+    if replayed.reward.is_valid:
+        is_plain = reward.is_valid and rollout.failure_kind is None
+        if is_plain and reward.reason and not replayed.reward.reason:
+            yield f"reason is {reward.reason!r:.200} of a reward that needs none"
+        own = replayed.reward.trust
+        own = env.task.trust if own is Trust.WITHHELD else own
+        if reward.trust not in (None, Trust.WITHHELD, own):
+            yield f"trust is {reward.trust!s}, not {own!s}"
+        for name in ("task_sha256", "env_kwargs", "seat", "success"):
+            yield from _difference(name, rollout, replayed)
+    if not (env.is_deterministic or env.has_fixed_opening):
+        return
+    for index, (turn, other) in enumerate(zip(rollout.turns, replayed.turns, strict=False)):
+        names = ("messages", "num_shared_messages", "tools") if index == 0 else ("tools",)
+        for name in names:
+            if not _is_same(getattr(turn, name), getattr(other, name)):
+                yield f"turn {index} has other {name}"
+    has_opened = reward.is_valid or bool(rollout.final_messages)
+    if not rollout.turns and has_opened and replayed.reward.is_valid:
+        yield from _difference("final_messages", rollout, replayed)
+
+
 def _differences(env: Env, rollout: Rollout, replayed: Rollout) -> Iterable[str]:
     """Yield what differs; of an env that is not deterministic, what its reward stands on."""
     if not _is_same_reward(env, rollout.reward, replayed.reward):
         yield f"the reward is {_reward(rollout)}, played again it is {_reward(replayed)}"
     for name in ("task_sha256", "env_kwargs", "seat", "success", "artifacts"):
-        if not _is_same(getattr(rollout, name), getattr(replayed, name)):
-            yield f"{name} is {getattr(rollout, name)!r:.200}, not {getattr(replayed, name)!r:.200}"
-    if not env.is_deterministic:
-        return
+        yield from _difference(name, rollout, replayed)
     for name in ("status", "failure_kind", "reason", "num_turns"):
         if getattr(rollout, name) != getattr(replayed, name):
             yield f"{name} is {getattr(rollout, name)!s}, not {getattr(replayed, name)!s}"
+    if not env.is_deterministic:
+        return
     for index, (turn, other) in enumerate(zip(rollout.turns, replayed.turns, strict=False)):
         yield from (f"turn {index} {what}" for what in _turn_differences(turn, other))
     if not _is_same(rollout.final_messages, replayed.final_messages):
         yield "the env's last messages differ"
 
 
+def _difference(name: str, rollout: Rollout, replayed: Rollout) -> Iterable[str]:
+    told, own = getattr(rollout, name), getattr(replayed, name)
+    if not _is_same(told, own):
+        yield f"{name} is {told!r:.200}, not {own!r:.200}"
+
+
 def _turn_differences(turn: Turn, other: Turn) -> Iterable[str]:
     for name in ("messages", "num_shared_messages", "answer", "tools"):
         if not _is_same(getattr(turn, name), getattr(other, name)):
             yield f"has other {name}"
-    told, own = (
-        [(r.call_id, r.name, r.content, r.error, r.stage, r.num_bytes_omitted)
-         for r in each.tool_results] for each in (turn, other)
-    )  # fmt: skip
-    if told != own:
+    if _results(turn) != _results(other):
         yield "has other tool results"
 
 
+def _results(turn: Turn) -> list[Any]:
+    return [
+        (r.call_id, r.name, r.content, r.error, r.stage, r.num_bytes_omitted)
+        for r in turn.tool_results
+    ]
+
+
+def _reply(rollout: Rollout, index: int) -> Any:
+    """Return what the env answered to a turn, without addresses and times."""
+    later = rollout.turns[index + 1 : index + 2]
+    said = (later[0].messages, later[0].num_shared_messages) if later else rollout.final_messages
+    return _without_printed(msgspec.to_builtins((_results(rollout.turns[index]), said)))
+
+
+def _without_printed(value: Any) -> Any:
+    if isinstance(value, str):
+        return _PRINTED.sub("#", value)
+    if isinstance(value, (list, tuple)):
+        return [_without_printed(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_printed(item) for name, item in value.items()}
+    return value
+
+
+def _unverified_metrics(told: Reward, own: Reward, *, is_verified: bool) -> frozenset[str]:
+    """Return the metrics of a record that a replay does not give; all where it shows nothing."""
+    if not told.is_valid:
+        return frozenset()
+    metrics = {n for c in (told, own) for n, part in c.components.items() if not part.weight}
+    if is_verified:
+        metrics = {n for n in metrics if told.components.get(n) != own.components.get(n)}
+    return frozenset(metrics)
+
+
 def _is_same_reward(env: Env, one: Reward, other: Reward) -> bool:
-    """Compare values and what they are made of; metrics only where the env is deterministic."""
+    """Compare values and what they are made of; metrics only where the env is deterministic.
+
+    A metric that success stands on is compared, too.
+    """
     if (one.value, one.is_valid) != (other.value, other.is_valid):
         return False
     if env.is_deterministic and one.reason != other.reason:
         return False
     sides = [
-        {n: c for n, c in reward.components.items() if env.is_deterministic or c.weight}
+        {
+            n: c
+            for n, c in reward.components.items()
+            if env.is_deterministic or c.weight or n == env.success.component
+        }
         for reward in (one, other)
     ]
     return sides[0] == sides[1]

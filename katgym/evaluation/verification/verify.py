@@ -32,7 +32,13 @@ from katgym.evaluation.verification.folder import (
     check_tokens,
 )
 from katgym.evaluation.verification.recorded_policy import BY_POLICY
-from katgym.evaluation.verification.report import POLICY, Verdict, VerifyCheck, VerifyReport
+from katgym.evaluation.verification.report import (
+    POLICY,
+    NotCompared,
+    Verdict,
+    VerifyCheck,
+    VerifyReport,
+)
 from katgym.evaluation.verification.rescore import FLOAT32, HALF, judge_scores
 from katgym.evaluation.verification.restep import restep
 from katgym.plugins.env_file import is_file_id
@@ -76,13 +82,23 @@ async def verify_run(folder: Path, config: VerifyConfig | None = None) -> Verify
         policy, why_not = _make_judge(bundle, config)
         if policy is not None:
             await stack.enter_async_context(aclosing(policy))
-        checks += [plan, *await _check_episodes(bundle, envs, policy, why_not, config)]
+        not_compared = {env.env_id: NotCompared() for env in bundle.lock.envs}
+        checks += [
+            plan, *await _check_episodes(bundle, envs, policy, why_not, config, not_compared)
+        ]  # fmt: skip
     return VerifyReport(
         folder=str(folder),
         policy=bundle.lock.policy,
         root=link.sha256,
         num_segments=link.segment,
         checks={check.name: check for check in checks},
+        not_compared=not_compared,
+        task_trust={
+            (env_id, task_id): trust
+            for env_id, planned in envs.items()
+            for task_id in planned.task_sha256
+            if (trust := planned.env.tasks(bundle.lock.split).get(task_id).trust) is not None
+        },
     )
 
 
@@ -157,8 +173,12 @@ async def _check_episodes(
     policy: Policy | None,
     why_not: str,
     config: VerifyConfig,
+    not_compared: dict[str, NotCompared],
 ) -> list[VerifyCheck]:
-    """Play every rollout again; ask the policy beside it."""
+    """Play every rollout again; ask the policy beside it.
+
+    not_compared: by env id; what is left open is added there.
+    """
     episodes, asked = VerifyCheck(name="episodes"), VerifyCheck(name=POLICY)
     valid = {
         name_of(s) for s in bundle.sessions if s.record.rollout and s.record.rollout.reward.is_valid
@@ -166,9 +186,15 @@ async def _check_episodes(
     answering: list[StoredSession] = []  # whose tokens are what the policy's chat format gives
     for session in bundle.sessions:
         name, record = name_of(session), session.record.rollout
-        planned = envs.get(record.env_id) if record else None
-        if record is None or planned is None or record.task_id not in planned.task_sha256:
+        if record is None:
+            episodes.unverified.append(f"{name}: it holds no rollout")
+            continue
+        planned = envs.get(record.env_id)
+        left_open = not_compared.setdefault(record.env_id, NotCompared())
+        metrics = {n for n, c in record.reward.components.items() if not c.weight}
+        if planned is None or record.task_id not in planned.task_sha256:
             episodes.unverified.append(f"{name}: its env or its task is not there")
+            left_open.metrics |= metrics
             continue
         try:
             rollout = as_rollout(session)
@@ -177,12 +203,18 @@ async def _check_episodes(
             )
         except Exception as e:  # a record of anybody, played by an env of anybody
             episodes.unverified.append(f"{name}: it cannot be played here: {type(e).__name__}: {e}")
+            left_open.metrics |= metrics
             continue
+        left_open.metrics |= found.unverified_metrics
         is_odd = found.has_gone_on or bundle.lock.scheme in LOCAL_SCHEMES
         if rollout.failure_kind in BY_POLICY and is_odd and name not in valid:
             episodes.unverified.append(f"{name}: {rollout.failure_kind} there, it answers here")
         elif found.verdict is Verdict.VERIFIED:
             episodes.num_verified += 1
+            if rollout.reward.is_valid and not planned.env.is_deterministic:
+                left_open.num_turns += rollout.num_turns
+                left_open.num_equal_turns += found.num_equal_turns
+            left_open.num_trust += not found.is_trust_verified
         else:
             is_refuted = found.verdict is Verdict.REFUTED
             target = episodes.refuted if is_refuted else episodes.unverified
@@ -193,6 +225,10 @@ async def _check_episodes(
             target.append(f"{name}: {found.otherwise[0]}")
         elif found.num_asked:
             answering.append(session)
+    for env_id, each in not_compared.items():
+        if each.num_turns:
+            told = f"{each.num_equal_turns} of {each.num_turns} turns went as there"
+            episodes.notes.append(f"{env_id}: {told}")
     if policy is None:
         asked.unverified.append(why_not)
     elif isinstance(policy, TokenPolicy):

@@ -177,6 +177,7 @@ def _metrics(turn: Turn) -> AtifMetrics:
 
 
 def _extra(stored: StoredSession, rollout: Rollout) -> dict[str, Any]:
+    trust = rollout.reward.trust
     facts = ("env_id", "plugin_version", "task_id", "task_sha256", "split", "seed", "attempt")
     return {
         **{name: getattr(rollout, name) for name in (*facts, "seat")},
@@ -186,6 +187,8 @@ def _extra(stored: StoredSession, rollout: Rollout) -> dict[str, Any]:
         "reward": reward_value(stored.record),
         "reward_components": {n: c.score for n, c in rollout.reward.components.items()},
         "is_success": rollout.is_success,
+        "trust": None if trust is None else str(trust),
+        "trust_reason": rollout.reward.trust_reason,
     }
 
 

@@ -39,6 +39,7 @@ function summaryOf(group, place) {
     one.reward === null ? null : make("span", {class: "badge"}, one.success ? "✓ success" : "✗ no success"),
     make("span", {class: `badge ${one.status}`}, one.status),
     one.failure ? make("span", {class: "badge failed"}, words(one.failure)) : null,
+    one.trust ? make("span", {class: `badge ${one.trust}`}, `trust ${one.trust}`) : null,
     one.advantage === null ? null : make("span", {class: "adv"},
       `${group.recorded ? "advantage" : "reward less the group’s mean"} ${signed(one.advantage)}`));
   const gates = one.components.some((part) => part[3]);
@@ -52,6 +53,7 @@ function summaryOf(group, place) {
   return make("div", {class: "summary"},
     make("h2", {}, `Rollout ${place + 1}`), reward,
     one.reason ? make("p", {class: "why"}, one.reason) : null,
+    one.trust_reason ? make("p", {class: "why"}, `Trust ${one.trust}: ${one.trust_reason}`) : null,
     make("div", {class: "columns"}, components,
       facts(one.facts)));
 }

@@ -80,6 +80,8 @@ def rollout_json(
         "components": [
             [name, c.score, c.weight, c.is_gate] for name, c in rollout.reward.components.items()
         ],
+        "trust": None if rollout.reward.trust is None else str(rollout.reward.trust),
+        "trust_reason": rollout.reward.trust_reason,
         "advantage": group.advantage(place),
         "facts": _facts(rollout),
         "turns": [

@@ -46,6 +46,7 @@ class Service(katgym.Env):
         self.user_policy = user
         self.user: Customer | None = None
         self.is_deterministic = not user  # type: ignore[misc]  # told by the instance
+        self.has_fixed_opening = not user
 
     def load_tasks(self, split: str) -> Sequence[katgym.Task]:
         chosen = set(services.read_file(self.domain, "split_tasks.json")[split])

@@ -109,3 +109,9 @@ def test_a_deleted_file_that_comes_back_is_undone_and_its_lines_elsewhere_are_no
 def test_blank_lines_count_as_no_change() -> None:
     tracker = tracked({"a.py": b"x = 1\n\n\ny = 2\n"})
     assert (tracker.num_line_changes, tracker.num_edits) == (0, 1)
+
+
+def test_a_long_way_is_bounded_by_all_lines_replaced() -> None:
+    old, new = [b"a%d" % i for i in range(510)], [b"b%d" % i for i in range(520)]
+    assert line_distance(old[:90], new[:100]) == 100
+    assert line_distance([*old, b"same", b"x"], [*new, b"same", b"y"]) == 522

@@ -14,7 +14,7 @@ from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.sources.open_source import DATA, open_source
 
-NOTHING = "--- /dev/null\n+++ b/NOTES.md\n@@ -0,0 +1 @@\n+nothing\n"
+NOTHING = "--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1 @@\n+nothing\n"
 
 
 def test_there_are_enough_tasks_and_a_package_is_in_one_split() -> None:

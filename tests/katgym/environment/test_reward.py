@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,9 +16,17 @@ from hypothesis import strategies as st
 
 import katgym
 from katgym.environment.failure import FAILURE_TABLE, FailureKind, RolloutStatus, failure_kind
-from katgym.environment.reward import Component, Reward, Rubric, Scorer, ScoringFailure, scorer
+from katgym.environment.reward import (
+    Component,
+    Reward,
+    Rubric,
+    Scorer,
+    ScoringFailure,
+    Trust,
+    scorer,
+)
 from katgym.errors import InfrastructureError, UnknownNameError, UsageError
-from katgym.testing import EchoEnv
+from katgym.testing import EchoEnv, ScriptedPolicy
 
 ENV = EchoEnv()
 
@@ -171,7 +180,77 @@ def test_rewards_are_read_back_with_plain_numbers() -> None:
         "is_valid": False,
         "failure_kind": "sandbox_error",
         "reason": "gone",
+        "trust": None,
+        "trust_reason": "",
     }
+    withheld = Reward(value=1.0, trust=Trust.WITHHELD, trust_reason="it opened tests/")
+    assert msgspec.convert(json.loads(json.dumps(withheld.to_json())), Reward) == withheld
+    old = {name: v for name, v in reward.to_json().items() if not name.startswith("trust")}
+    assert msgspec.convert(old, Reward).trust is None
+
+
+def test_a_score_out_of_its_range_is_an_error_of_its_scorer() -> None:
+    class Measured(EchoEnv):
+        score: Any = 1
+
+        @scorer()
+        def said_it(self) -> bool:
+            return True
+
+        @scorer(weight=0)
+        def is_short(self) -> bool | None:
+            return self.score  # type: ignore[no-any-return]
+
+        @scorer(weight=0, low=0)
+        def words(self) -> int:
+            return 0 if self.score is None else self.score  # type: ignore[no-any-return]
+
+        @scorer(weight=0, low=-1, high=1)
+        def balance(self) -> float:
+            return -1.0
+
+    ranges = {s.name: (s.low, s.high) for s in Measured.class_rubric.scorers}
+    assert ranges == {
+        "said_it": (0, 1), "is_short": (0, 1), "words": (0, math.inf), "balance": (-1, 1),
+    }  # fmt: skip
+
+    def score(value: Any) -> Reward:
+        env = Measured()
+        env.score = value
+        return asyncio.run(env.rubric.score(env))
+
+    assert (score(1).value, score(None).value) == (1.0, 1.0)
+    assert score(2).reason == "is_short: returned 2.0, not in 0 to 1"
+    assert score(-1).failure_kind is FailureKind.SCORER_ERROR
+    with pytest.raises(UsageError, match=r"^no score is between low=1 and high=0$"):
+        scorer(low=1, high=0)(lambda env: 0.0)
+
+
+def test_a_valid_reward_has_the_trust_of_its_task_unless_the_env_says_otherwise() -> None:
+    class Trusted(EchoEnv):
+        told: tuple[Trust, str] | None = None
+
+        def load_tasks(self, split: str) -> list[katgym.Task]:
+            return [katgym.Task(task_id="a", answer="x", trust=Trust.PARTIAL)]
+
+        def reward_trust(self) -> tuple[Trust, str] | None:
+            return self.told or super().reward_trust()
+
+    def play(env: katgym.Env) -> Reward:
+        return asyncio.run(katgym.run_rollout(env, ScriptedPolicy(["x"]), seed=0)).reward
+
+    reward = play(Trusted())
+    assert (reward.trust, reward.trust_reason) == (Trust.PARTIAL, "")
+    env = Trusted()
+    env.told = (Trust.WITHHELD, "it opened tests/")
+    reward = play(env)
+    assert (reward.trust, reward.trust_reason) == (Trust.WITHHELD, "it opened tests/")
+    assert play(EchoEnv()).trust is None
+    broken = Trusted()
+    broken.rubric = Rubric([constant("nan", math.nan)])
+    assert play(broken).trust is None
+    task = katgym.Task(task_id="a")
+    assert replace(task, trust=Trust.PARTIAL).sha256 == task.sha256
 
 
 def test_success_is_a_threshold_on_the_reward_or_on_a_component():

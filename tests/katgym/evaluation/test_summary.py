@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from katgym import Reward, Rollout, RolloutStatus
+from katgym import Reward, Rollout, RolloutStatus, Trust
 from katgym.environment.reward import Component
 from katgym.evaluation.statistics.component_summary import choose_metrics, metrics_table
 from katgym.evaluation.statistics.intervals import (
@@ -21,7 +21,12 @@ from katgym.evaluation.statistics.intervals import (
     success_interval,
     t_interval,
 )
-from katgym.evaluation.statistics.summary import RunSummary, summarize, summary_table
+from katgym.evaluation.statistics.summary import (
+    RunSummary,
+    summarize,
+    summary_table,
+    trust_text,
+)
 
 Make = Callable[..., Rollout]
 TOY = "katgym/Toy-v0"
@@ -119,6 +124,31 @@ def test_a_summary_is_read_back_and_what_does_not_fit_is_named(make_line: Make) 
     del data["envs"][TOY]["num_tasks"]
     with pytest.raises(ValueError, match=r"not a run summary: .*`num_tasks`"):
         RunSummary.from_json(data)
+
+
+def test_trust_counts_tasks_by_their_least_level_and_withheld_verdicts(make_line: Make) -> None:
+    def line(task_id: str, attempt: int, trust: Trust | None, why: str = "") -> Rollout:
+        reward = Reward(value=1.0, trust=trust, trust_reason=why)
+        return make_line(task_id, attempt=attempt, reward=reward)
+
+    lines = [
+        line("b", 1, Trust.WITHHELD, "it walked the stack"),
+        line("b", 0, Trust.COMPLETE),
+        line("a", 1, Trust.PARTIAL),
+        line("a", 0, Trust.COMPLETE),
+        line("c", 0, Trust.WITHHELD, "it opened tests/"),
+        line("d", 0, None),
+        make_line("e", None),
+    ]
+    summary = summarize(lines)
+    (env,) = summary.envs.values()
+    assert env.trust == {"complete": 1, "partial": 1, "withheld": 2}
+    assert env.withheld_reason == "b: it walked the stack"
+    assert trust_text([env, env]) == "complete 2, partial 2, withheld 4"
+    assert RunSummary.from_json(json.loads(json.dumps(summary.to_json()))) == summary
+    plain = summarize([make_line()])
+    assert trust_text(plain.envs.values()) == ""
+    assert not plain.to_json()["envs"]["katgym/Toy-v0"].keys() & {"trust", "withheld_reason"}
 
 
 def test_an_attempt_occurs_once_for_each_seat(make_line: Make) -> None:

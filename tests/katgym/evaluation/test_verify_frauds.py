@@ -6,10 +6,13 @@ what no verification sees (docs/guides/verify.md).
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
 from nightly import IS_NIGHT
 
@@ -19,13 +22,15 @@ pytest.importorskip("transformers", reason="needs the extra 'hf'")
 import claim_frauds  # noqa: F401 - adds its frauds
 import field_frauds  # noqa: F401 - adds its frauds
 import result_frauds  # noqa: F401 - adds its frauds
-from forgery import read_forgery, write_forgery
+from forgery import read_forgery, with_turn, write_forgery
 from frauds import FRAUDS, Runs
 from verify_runs import ARITHMETIC, play_run, tiny_model, verify
 
+import katgym
 from katgym import Sampling
 from katgym.environment.failure import FailureKind
 from katgym.evaluation.verification.report import Verdict
+from katgym.evaluation.verification.restep import restep
 from katgym.policies.hf.hf_policy import HfConfig, HfPolicy
 
 AT_NIGHT = {
@@ -105,6 +110,49 @@ def test_bytes_changed_in_the_database_refute(runs: Runs, tmp_path: Path) -> Non
     report = verify(folder)
     assert report.verdict is Verdict.REFUTED
     assert "the bytes of turns" in report.checks["files"].refuted[0]
+
+
+class Dice(katgym.Env):
+    """Says a number that no seed gives again, as a program might."""
+
+    is_deterministic = False
+    default_max_turns = 3
+
+    def load_tasks(self, split: str) -> list[katgym.Task]:
+        return [katgym.Task(task_id=f"{split}-{n}", prompt=f"Throw {n}.") for n in range(2)]
+
+    def reply(self, message: katgym.Message) -> str:
+        return f"It fell on {os.urandom(4).hex()}."
+
+    @katgym.scorer()
+    def played(self) -> bool:
+        return True
+
+
+def test_a_model_is_tested_on_what_an_env_said_there_and_not_here(
+    runs: Runs, tmp_path: Path
+) -> None:
+    katgym.register("dice_test/Dice-v0", Dice, should_replace=True)
+    more = {"num_tasks": 2, "sampling": Sampling(max_tokens=12)}
+    folder = play_run(tmp_path / "run", runs.tiny.name, ["dice_test/Dice-v0"], **more)
+    report = verify(folder)
+    assert (report.verdict, report.grounds) == (Verdict.VERIFIED, "rewards; policy")
+    assert report.not_compared_text == "what the env said in 12 of 12 turns"
+    # What is told otherwise no longer is what the recorded tokens were sampled after.
+    forged = read_forgery(folder)
+    (said,) = forged.rollouts[0].turns[1].messages
+    hinted = [{**said, "content": "It fell on its edge."}]
+    forged.change(0, with_turn(forged.rollouts[0], 1, messages=hinted))
+    report = verify(write_forgery(forged, tmp_path / "forged"))
+    assert report.checks["policy"].verdict is Verdict.REFUTED
+    assert "turn 1: its tokens are others" in report.checks["policy"].refuted[0]
+    # A turn that goes on from itself has no prompt to be found; no store writes it.
+    rollout = forged.rollouts[0]
+    tokens = msgspec.structs.replace(rollout.turns[1].tokens, parent=1)
+    circle = with_turn(rollout, 1, tokens=tokens)
+    env = katgym.make("dice_test/Dice-v0")
+    found = asyncio.run(restep(env, circle, limits=katgym.Limits(), policy=runs.tiny))
+    assert found.verdict is Verdict.REFUTED
 
 
 def test_a_context_that_was_full_is_known_to_the_policy_alone(runs: Runs, tmp_path: Path) -> None:

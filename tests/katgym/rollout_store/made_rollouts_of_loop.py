@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from katgym import FailureKind, RolloutStatus, Sampling, ToolErrorKind, ToolResult, assistant, user
-from katgym.environment.reward import Component, Reward
+from katgym.environment.reward import Component, Reward, Trust
 from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.policies.version_span import VersionSpan
@@ -94,6 +94,8 @@ def rewards(draw: st.DrawFn) -> Reward:
         components=draw(st.dictionaries(NAMES, component, max_size=3)),
         failure_kind=kind,
         reason=reason,
+        trust=draw(st.none() | st.sampled_from(Trust)),
+        trust_reason=draw(TEXTS),
     )
 
 

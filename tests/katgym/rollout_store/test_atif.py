@@ -14,6 +14,7 @@ from made_sessions import BRANCHED, CALLING, RESULT, TOOLS, add, turn
 
 from katgym import UsageError, assistant, run_rollout, system, user
 from katgym.environment.messages import Message
+from katgym.environment.reward import Reward, Trust
 from katgym.play.rollout import Rollout
 from katgym.rollout_store import RolloutStore, export, record_rollout
 from katgym.rollout_store.atif.reading import atif_rollouts
@@ -41,13 +42,15 @@ def foreign(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def test_each_path_is_a_trajectory(store: RolloutStore, tmp_path: Path) -> None:
-    add(store, "s1", BRANCHED, reward=1.0)
+    reward = Reward(value=1.0, trust=Trust.WITHHELD, trust_reason="a process")
+    add(store, "s1", BRANCHED, reward=reward)
     first, second = written(store, tmp_path / "out.jsonl")
     assert is_atif(first) and first["schema_version"] == "ATIF-v1.8"
     assert (first["trajectory_id"], second["trajectory_id"]) == ("s1#0", "s1#1")
     assert first["session_id"] == second["session_id"] == "s1"
     assert first["agent"]["tool_definitions"] == TOOLS
     assert first["extra"]["reward"] == 1.0 and first["extra"]["group_id"] == "g"
+    assert (first["extra"]["trust"], first["extra"]["trust_reason"]) == ("withheld", "a process")
     asked, calling, two = first["steps"]
     assert (asked["source"], asked["message"]) == ("user", "how much?")
     call = CALLING["tool_calls"][0]

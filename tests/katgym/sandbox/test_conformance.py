@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from katgym.errors import UnknownNameError
+from katgym.errors import UnknownNameError, UsageError
 from katgym.sandbox import (
     Enforcement,
     ExecResult,
@@ -30,6 +30,7 @@ from katgym.sandbox.conformance import (
     run_conformance,
     select,
 )
+from katgym.sandbox.layer import FileEntry, LayerStore
 from katgym.sandbox.local.backend import LocalBackend
 
 NAMES = {
@@ -52,8 +53,8 @@ NAMES = {
         number_of_files open_files processes shared_memory wall
     """,
     "file": """
-        a_full_disk at_the_same_time modes_and_owner odd_names read_is_capped round_trip
-        what_cannot_be_read writes_are_whole
+        a_full_disk at_the_same_time modes_and_owner names_of_nothing odd_names read_is_capped
+        round_trip what_cannot_be_read writes_are_whole
     """,
     "link": """
         only_regular_files races reads_follow_no_link_out writes_follow_no_link_out
@@ -103,6 +104,32 @@ async def _run(only: list[str]) -> ConformanceReport:
         return await run_conformance(backend, only=only)
     finally:
         await backend.aclose()
+
+
+def test_a_sandbox_without_isolation_refuses_names_of_nothing_too() -> None:
+    async def go() -> ConformanceReport:
+        backend = LocalBackend(level="none", unsafe=True)
+        try:
+            return await run_conformance(backend, only=["file.names_of_nothing"])
+        finally:
+            await backend.aclose()
+
+    (result,) = asyncio.run(go()).results
+    assert result.passed, result.detail
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b"])
+def test_a_spec_and_a_layer_take_no_text_that_no_system_call_takes(odd: str, tmp_path) -> None:
+    wrong: dict[str, Any] = {
+        "workdir": f"/{odd}", "folders": (f"/{odd}",), "env": {"A": odd}, "python": f"/{odd}",
+        "image": odd, "preload": (odd,), "labels": {"a": odd},
+    }  # fmt: skip
+    for name, value in wrong.items():
+        with pytest.raises(UsageError):
+            SandboxSpec(**{name: value})
+    for files in ({odd: b""}, {"link": FileEntry(link_target=odd)}):
+        with pytest.raises(UsageError):
+            LayerStore(tmp_path).add_files(files)
 
 
 def test_every_check_has_a_written_subject_and_says_what_it_checks() -> None:

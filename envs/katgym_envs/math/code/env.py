@@ -98,7 +98,7 @@ class MathCodeEnv(MathProblemsEnv):
         self.task, self.messages = task, list(messages)
         return (await self.rubric.score(self)).value
 
-    @katgym.scorer(weight=0.0)
+    @katgym.scorer(weight=0.0, low=0.0)
     def programs(self) -> int:
         """How many programs were run."""
         return self.num_programs

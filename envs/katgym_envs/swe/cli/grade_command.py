@@ -89,6 +89,9 @@ def _print(report: GradeReport) -> None:
     console.stdout.print(f"{report.instance_id}: {report.outcome}")
     if report.reason:
         console.stdout.print(f"  {report.reason}")
+    if report.trust is not None:
+        why = f" ({report.trust_reason})" if report.trust_reason else ""
+        console.stdout.print(f"  trust: {report.trust}{why}")
     for path, why in {**report.rejected_paths, **report.dropped_paths}.items():
         console.stdout.print(f"  {path}: {why}")
     for note in report.suspicions:

@@ -8,6 +8,7 @@ example:
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 from katgym import console
 from katgym.cli.options import add_option
@@ -33,10 +34,18 @@ def run(args: argparse.Namespace) -> int:
     rows = []
     for task in tasks:
         title = task.problem_statement.strip().split("\n")[0]
-        rows.append((task.instance_id, task.split, f"{task.repo} {task.version}", title))
-    console.print_rows(rows, header=("task", "split", "package", "problem"))
-    console.stderr.print(f"{len(tasks)} tasks")
+        package = f"{task.repo} {task.version}"
+        rows.append((task.instance_id, task.split, trust_text(task), package, title))
+    console.print_rows(rows, header=("task", "split", "trust", "package", "problem"))
+    levels = Counter(map(trust_text, tasks))
+    counts = ", ".join(f"{num} {level}" for level, num in sorted(levels.items()))
+    console.stderr.print(f"{len(tasks)} tasks (trust: {counts or 'none'})")
     return 0
+
+
+def trust_text(task: SweTask) -> str:
+    """Return how far verdicts on a task can be trusted."""
+    return "not measured" if task.trust is None else str(task.trust)
 
 
 def summary(task: SweTask) -> dict[str, object]:
@@ -47,5 +56,6 @@ def summary(task: SweTask) -> dict[str, object]:
         "repo": task.repo,
         "version": task.version,
         "license": task.license,
+        "trust": trust_text(task),
         "title": task.problem_statement.strip().split("\n")[0],
     }

@@ -1,97 +1,177 @@
-"""Blind round of a grading: FAIL_TO_PASS tests without their expected values, before all others.
+"""Blind round of a grading: FAIL_TO_PASS tests that tell no result, before all others.
 
 Every other round hands the right answers to the code under test, which may try changes of itself
-until one gives them. In the blind round no process holds them, and none ever did in this grading:
-what gold computes where an expected value was, a patch has to compute as well. Not here: hiding the
-values (`canaries/blind.py`), what follows from it (`verdict.py`).
+until one gives them. In the blind round no process holds them, none ever did in this grading, and
+every test passes: what gold's run of it noted, a patch's run has to note as well. Not here: making
+modules blind (`canaries/blind.py`), what follows from it (`verdict.py`).
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
-from dataclasses import dataclass, replace
+import asyncio
+import contextlib
+import math
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from katgym.environment.reward import Trust
+from katgym.sandbox import SandboxBackend
 from katgym.sandbox.base import SandboxError
+from katgym_envs.swe.canaries.blind import Raised
+from katgym_envs.swe.grading.candidate import read_candidate
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.grading.rendering import render_round
 from katgym_envs.swe.grading.rounds import RoundResult, Rounds
 from katgym_envs.swe.grading.schedule import Round
 from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.parse_source import parse_source
+from katgym_envs.swe.test_run.inside_program import RAISED
 
-_Site = tuple[str, int]
-"""Node id and number of a hidden value."""
+_Place = tuple[str, int]
+"""Node id and number of a place."""
+_Parts = tuple[str | None, ...]
 _by_gold: dict[str, _Told] = {}
-"""What gold computes, by task: it is run once a process."""
-_MAX_LETTERS = 4000
+"""What gold notes, by task: it is run once a process."""
+_MAX_LETTERS = 5000
+_MAX_AGAIN = 3
+"""Further runs of gold before a patch is told that it computes otherwise."""
+_PAIR = 3
+"""Parts of a note of two values: their texts, and whether they are equal."""
+_TOLERANCE = 1e-6
+"""Of floats, which tests compare with a tolerance of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindProof:
-    """What a patch computed where expected values were hidden."""
+    """What a patch computed where nothing told it what to compute."""
 
     num_values: int
-    """Values that gold computes."""
-    missing_sites: frozenset[_Site] = frozenset()
-    """Where the patch computes other values, or none."""
+    """Places where gold computes something that can be told."""
+    missing_places: frozenset[_Place] = frozenset()
+    """Where the patch computes otherwise, or nothing."""
     is_complete: bool = False
-    """Whether the tests assert nothing else: else a search may tell a fix by what they show."""
+    """Whether these places are all that the tests assert, and each test has some."""
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Return the node ids of tests with a missing value."""
-        return tuple(sorted({node for node, _ in self.missing_sites}))
+        return tuple(sorted({node for node, _ in self.missing_places}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
     """What a blind round told."""
 
-    computed: frozenset[_Site]
-    """Hidden values that were computed each time."""
-    is_complete: bool
-    """Whether they are all that the tests assert."""
+    notes: Mapping[_Place, list[_Parts]] = field(default_factory=dict)
+    """What was noted at each place, in order."""
+    gap: str = ""
+    """Why it is not all that the tests assert; "" if it is."""
 
     @classmethod
     def of(cls, result: RoundResult, targets: set[str]) -> _Told:
         """Return what a round told of some tests."""
-        found: dict[_Site, bool] = {}
+        notes: dict[_Place, list[_Parts]] = {}
+        untold: set[str] = set()
         for node in targets & result.results.keys():
-            for number, text in result.results[node].noted:
-                site = (node, number)
-                found[site] = found.get(site, True) and _is(result.expected, number, text)
-        return cls(
-            computed=frozenset(site for site, is_right in found.items() if is_right),
-            is_complete=result.is_complete
-            and all(found.values())
-            and targets == {node for node, _ in found},
+            for number, parts in result.results[node].noted:
+                told = _told(parts, result.raised.get(number))
+                untold |= {node} if None in told else set()
+                notes.setdefault((node, number), []).append(told)
+        notes = {place: told for place, told in notes.items() if not any(None in t for t in told)}
+        silent = sorted(targets - {node for node, _ in notes})
+        gap = "" if result.is_complete else "the tests assert in ways that cannot be hidden"
+        if untold:
+            gap = f"{min(untold)} compares what cannot be told"
+        elif silent:
+            gap = f"{silent[0]} compares nothing"
+        return cls(notes=notes, gap=gap)
+
+    def differing(self, other: _Told) -> frozenset[_Place]:
+        """Return the places where another run noted something else; of both runs."""
+        places = self.notes.keys() | other.notes.keys()
+        return frozenset(
+            place
+            for place in places
+            if not _is_same(self.notes.get(place, []), other.notes.get(place, []))
         )
 
 
 async def run_blind(hidden: HiddenTests, patch: Rounds, gold: Rounds) -> BlindProof:
-    """Run the blind round of a patch, unless gold computes no hidden value, and return the proof.
+    """Run the blind round of a patch, unless gold notes nothing, and return the proof.
 
     Raises what `Rounds.run` raises, and `SandboxError` if gold's tests do not come to their end.
     """
-    targets = set(hidden.fail_to_pass)
-    key = _key(hidden)
+    key = hidden.key()
     if key not in _by_gold:
         _by_gold[key] = await _run_gold(hidden, gold)
-    demanded = _by_gold[key].computed
-    if not demanded:
+    told = _by_gold[key]
+    if not told.notes:
         return BlindProof(num_values=0)
     [result] = await patch.run([_blind(hidden)])
     return BlindProof(
-        num_values=len(demanded),
-        missing_sites=demanded - _Told.of(result, targets).computed,
-        is_complete=_by_gold[key].is_complete,
+        num_values=len(told.notes),
+        missing_places=told.differing(_Told.of(result, set(hidden.fail_to_pass))),
+        is_complete=not told.gap,
     )
 
 
 async def excuse_as_gold(proof: BlindProof, hidden: HiddenTests, gold: Rounds) -> BlindProof:
-    """Return the proof without values that gold does not compute again: tests that draw inputs."""
-    if not proof.missing_sites:
-        return proof
-    computed = (await _run_gold(hidden, gold)).computed
-    return replace(proof, missing_sites=proof.missing_sites & computed)
+    """Return the proof without places where gold computes otherwise one of the next times."""
+    for _ in range(_MAX_AGAIN):
+        if proof.missing_places:
+            unsteady = _by_gold[hidden.key()].differing(await _run_gold(hidden, gold))
+            proof = replace(proof, missing_places=proof.missing_places - unsteady)
+    return proof
+
+
+async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trust, str]:
+    """Return how far verdicts on a task can be trusted, and why not further.
+
+    Complete: the blind modules assert nothing besides what they note, all of it can be told, each
+    FAIL_TO_PASS test notes something, gold notes the same twice, no such test raises on the base
+    state, and there is a value that the base state does not compute, that is more than a yes or no,
+    and that stands nowhere in the modules. Raises as `run_blind`.
+    """
+    hidden, rng = task.hidden, random.SystemRandom()
+    changes = (await asyncio.to_thread(read_candidate, hidden.gold_patch, task)).changes
+    on_gold = Rounds(task, changes, backend, limits=None, rng=rng)
+    gold = await _run_gold(hidden, on_gold)
+    if gold.gap:
+        return Trust.PARTIAL, gold.gap
+    unsteady = gold.differing(await _run_gold(hidden, on_gold))
+    if unsteady:
+        return Trust.PARTIAL, f"{min(unsteady)[0]} computes something else each time"
+    [result] = await Rounds(task, {}, backend, limits=None, rng=rng).run([_blind(hidden)])
+    base = _Told.of(result, set(hidden.fail_to_pass))
+    raising = [
+        node
+        for node in hidden.fail_to_pass
+        if node not in result.results or (node, RAISED) in base.notes.keys() - gold.notes.keys()
+    ]
+    if raising:
+        return Trust.PARTIAL, f"{raising[0]} raises: which change ends that can be seen without it"
+    changed = gold.differing(base)
+    shown = await asyncio.to_thread(_shown_values, hidden)
+    told = [n for place in changed for n in gold.notes.get(place, []) if len(n) != _PAIR]
+    if all(shown.issuperset(note) for note in told):
+        return Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"
+    return Trust.COMPLETE, ""
+
+
+def _shown_values(hidden: HiddenTests) -> set[str | None]:
+    """Return the texts of values that the blind modules hold, and of those that anybody guesses."""
+    rendered = render_round(hidden, _blind(hidden), random.Random(0))
+    shown: set[str | None] = {"True", "False", "None", ""}
+    for source in (*rendered.files.values(), *rendered.helpers.values()):
+        for node in ast.walk(parse_source(source)):
+            if isinstance(node, (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set)):
+                with contextlib.suppress(ValueError, TypeError):
+                    shown.add(repr(ast.literal_eval(node)))
+    return shown
 
 
 def _blind(hidden: HiddenTests) -> Round:
@@ -108,17 +188,50 @@ async def _run_gold(hidden: HiddenTests, gold: Rounds) -> _Told:
     return _Told.of(result, set(hidden.fail_to_pass))
 
 
-def _is(expected: tuple[object, ...], number: int, text: str | None) -> bool:
-    if text is None or len(text) > _MAX_LETTERS or not 0 <= number < len(expected):
+def _told(parts: _Parts, awaited: Raised | None) -> _Parts:
+    """Return what is compared of a note; of an awaited exception, whether it is the right one."""
+    if awaited is None or len(parts) != 2 or parts[0] is None or parts[1] is None:
+        return tuple(None if part is not None and len(part) > _MAX_LETTERS else part
+                     for part in parts)  # fmt: skip
+    names = parts[0].split("\n")
+    kind = str(not set(awaited.names).isdisjoint(names)) if awaited.names else names[0]
+    return (kind, str(re.search(awaited.pattern, parts[1]) is not None))
+
+
+def _is_same(one: list[_Parts], other: list[_Parts]) -> bool:
+    """Return whether a place was passed as often, with equal values, in whatever order."""
+    if len(one) != len(other):
         return False
+    if one == other or sorted(one, key=repr) == sorted(other, key=repr):
+        return True
+    return all(_are_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _are_equal(one: _Parts, other: _Parts) -> bool:
+    """Return whether two notes are of equal values, or both of two that are equal to each other."""
+    if len(one) == len(other) == _PAIR and one[2] == other[2] == "True" and other[0] == other[1]:
+        return True
+    return len(one) == len(other) and all(
+        a == b or _is_equal(_value(a), _value(b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+def _value(text: str | None) -> Any:
+    """Return the value of a literal; a text that is none stays one."""
     try:
-        return bool(ast.literal_eval(text) == expected[number])
+        return ast.literal_eval(text or "")
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
+        return ("~", text)
 
 
-def _key(hidden: HiddenTests) -> str:
-    digest = hashlib.sha256(hidden.gold_patch.encode())
-    for path in sorted({f.path for f in hidden.functions}):
-        digest.update(path.encode() + b"\0" + hidden.files[path] + b"\0")
-    return f"{hidden.instance_id}:{digest.hexdigest()}"
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) or isinstance(other, float):
+        try:
+            return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2)
+        except TypeError:
+            return False
+    if isinstance(one, (list, tuple)) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_equal(one[k], other[k]) for k in one)
+    return bool(one == other)

@@ -52,6 +52,8 @@ def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Cand
         hidden=tuple(hidden.files),
         protected=hidden.protected_paths,
         allowed=task.allowed_paths,
+        gold=_gold_paths(task),
+        source_roots=task.source_roots,
         python_path=task.env.python_path,
         requirements=tuple(name.replace("-", "_") for name in installed if name),
     )
@@ -61,8 +63,17 @@ def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Cand
         changes=kept,
         dropped=judged.dropped,
         rejected=judged.rejected,
-        suspicions=suspicions(changes, task.base_files),
+        suspicions=suspicions(kept, task.base_files),
     )
+
+
+def _gold_paths(task: GradedTask) -> frozenset[str]:
+    """Return the paths that gold changes; none if it cannot be read (grading it says why)."""
+    try:
+        patches = parse_diff(task.hidden.gold_patch)
+    except PatchError:
+        return frozenset()
+    return frozenset(path for p in patches for path in (p.old_path, p.new_path) if path)
 
 
 def _is_same(path: str, entry: FileEntry | None, base: Mapping[str, bytes]) -> bool:

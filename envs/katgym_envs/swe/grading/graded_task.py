@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from katgym.environment.reward import Trust
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.swe_task import Workspace
@@ -24,6 +25,10 @@ class GradedTask:
     env: EnvironmentRecipe
     allowed_paths: tuple[str, ...] = ()
     """Test infrastructure that gold itself changes, and a patch may, too."""
+    source_roots: tuple[str, ...] = ()
+    """Directories or files that hold the product; empty if the row does not say."""
+    trust: Trust | None = None
+    """As it was measured, None: it was not."""
     is_unsafe_allowed: bool = False
     """Grade although FAIL_TO_PASS tests have no canary (imported rows): forgers go unnoticed."""
 
@@ -41,5 +46,7 @@ class GradedTask:
             base_files=source.base_files(instance_id),
             workspace=source.workspace(instance_id),
             env=row.katgym.env,
+            source_roots=row.katgym.source_roots,
+            trust=row.katgym.trust,
             is_unsafe_allowed=row.katgym.origin.kind == "import",
         )

@@ -13,17 +13,18 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from katgym.environment.reward import Trust
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits, WorkspaceDiff
 from katgym_envs.swe.grading.blind_round import BlindProof, excuse_as_gold, run_blind
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
-from katgym_envs.swe.grading.hack_scan import ways_to_tests
 from katgym_envs.swe.grading.report import GradeReport, Outcome
 from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds, excuse_as_on_base
-from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
+from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 from katgym_envs.swe.patching.failure import printable
 
@@ -60,7 +61,7 @@ async def grade(
     """
     config = config or GraderConfig()
     started = time.perf_counter()
-    candidate = read_candidate(patch, task)
+    candidate = await asyncio.to_thread(read_candidate, patch, task)
     if candidate.rejected:
         path, why = next(iter(candidate.rejected.items()))
         text = f"{path!r}: {why}" if path else why
@@ -91,7 +92,7 @@ async def _grade_despite_faults(
         fault = e
     if isinstance(fault.__cause__, BrokenRound):
         try:
-            gold = read_candidate(task.hidden.gold_patch, task)
+            gold = await asyncio.to_thread(read_candidate, task.hidden.gold_patch, task)
             await _grade_once(task, gold, backend, config, [])
         except _Fault:
             _log.warning("grading %s: gold fails alike", task.instance_id)
@@ -114,9 +115,7 @@ async def _grade_once(
     if schedule.uncovered and not task.is_unsafe_allowed:
         names = ", ".join(schedule.uncovered[:3])
         raise _Fault(f"no canary for {len(schedule.uncovered)} FAIL_TO_PASS tests ({names})")
-    if schedule.guess_bits < MIN_GUESS_BITS and not task.is_unsafe_allowed:
-        raise _Fault(f"a forger's chance is {bound_text(schedule.guess_bits)}")
-    gold = read_candidate(task.hidden.gold_patch, task)
+    gold = await asyncio.to_thread(read_candidate, task.hidden.gold_patch, task)
     rounds, on_gold, on_base = (
         Rounds(task, changes, backend, limits=config.limits, rng=rng)
         for changes in (candidate.changes, gold.changes, {})
@@ -126,27 +125,32 @@ async def _grade_once(
     try:
         if not proofs:  # there is no blind round after one that shows expected values
             proofs.append(await run_blind(task.hidden, rounds, on_gold))
+        [proof] = proofs
+        is_weak = not schedule.guess_bits and not proof.is_complete
+        if is_weak and not task.is_unsafe_allowed:
+            raise _Fault(NO_SAFE_CANARY)
+        is_trusted = proof.is_complete and task.trust is Trust.COMPLETE
+        if not is_trusted:
+            rounds.watched = on_gold.watched = tuple(candidate.changes)
         while pending and not is_decided(task.hidden, results):
             for result in await rounds.run(pending[:size], num_parallel=config.num_parallel):
                 to_keep = task.hidden.pass_to_pass
                 results.append(await excuse_as_on_base(result, to_keep, on_base))
             pending = pending[size:]
             await asyncio.sleep(0)
-        [proof] = proofs
+        reached: list[str] = []
         if judge(task.hidden, results).outcome is Outcome.RESOLVED:
             proof = await excuse_as_gold(proof, task.hidden, on_gold)
+            reached = await _beyond_gold(results, on_gold)
     except KatgymError as e:  # the patch has no part in it: it is data until a round has started
         is_told = isinstance(e, BrokenRound)
         raise _Fault(str(e) if is_told else f"{type(e).__name__}: {e}") from e
-    ways: tuple[str, ...] = ()
-    if not proof.is_complete:
-        ways = ways_to_tests(candidate.changes, gold.changes, task.base_files)
-    verdict = judge(task.hidden, results, proof.missing, ways)
+    verdict = judge(task.hidden, results, proof.missing)
     report = _report(task, candidate, verdict.outcome, verdict.reason)
     odd = [f"{node}: passed in one round, not in another" for node in verdict.inconsistent]
     odd += [f"{node}: has no canary, its report proves nothing" for node in schedule.uncovered]
-    if schedule.guess_bits < MIN_GUESS_BITS:
-        odd.append(f"a forger's chance is {bound_text(schedule.guess_bits)}")
+    if is_weak:
+        odd.append(NO_SAFE_CANARY)
     return replace(
         report,
         fail_to_pass=verdict.fail_to_pass,
@@ -155,9 +159,23 @@ async def _grade_once(
         canaries_passed=verdict.canaries_passed,
         suspicions=(*report.suspicions, *odd),
         num_blind_values=proof.num_values,
+        trust=Trust.WITHHELD if reached else Trust.COMPLETE if is_trusted else Trust.PARTIAL,
+        trust_reason=reached[0] if reached else "",
         num_rounds=len(results),
         tests_s=sum(r.run.session_s for r in results),
     )
+
+
+async def _beyond_gold(results: Sequence[RoundResult], gold: Rounds) -> list[str]:
+    """Return by which events watched modules reached beyond the product where gold does not."""
+    found = {reach for r in results for reach in r.run.reached}
+    if not found:
+        return []
+    # The first two rounds hold every test as itself.
+    own = await gold.run([replace(r.round, canaries=()) for r in results[:2]])
+    usual = {event for r in own for _, event in r.run.reached}
+    return sorted(f"{path}: {what}, which gold does not" for path, what in found
+                  if what not in usual)  # fmt: skip
 
 
 def _report(

@@ -1,10 +1,11 @@
 """Policy for a patch's paths: graded, dropped, or the whole patch is invalid.
 
-    verdict = judge_paths(changes, base_paths=base, rules=PathRules(hidden=..., protected=...))
+    judged = judge_paths(changes, base=files, rules=PathRules(hidden=..., protected=...))
 
-Dropped: whatever could decide how tests are found, imported or run. It is a matter of hygiene; what
-is left is still untrusted (`rounds.py` deals with that). Not here: reading and applying patches
-(`katgym_envs.swe.patching`), which refuses hostile paths first.
+Dropped: whatever could decide how tests are found, imported or run, and what is no part of the
+product: the patch's own tests, documents, what programs leave behind. It is a matter of hygiene;
+what is left is still untrusted (`rounds.py` deals with that). Not here: reading and applying
+patches (`katgym_envs.swe.patching`), which refuses hostile paths first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.patching import is_artefact
 
 MAX_FILE_BYTES = 8 << 20
 MAX_PATCH_BYTES = 32 << 20
@@ -39,6 +41,10 @@ _TEST_PACKAGES = frozenset(
     }
 )  # fmt: skip
 _METADATA = (".dist-info", ".egg-info", ".egg-link")
+_TEST_NAMES = ("test_*.py", "*_test.py", "tests.py")
+_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+_DOCUMENTS = (".md", ".rst", ".markdown")
+_DOCUMENT_FOLDERS = ("doc", "docs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ class PathRules:
     """Paths, folders or glob patterns whose changes are dropped."""
     allowed: Collection[str] = ()
     """Paths whose changes are graded although they are test infrastructure: gold changes them."""
+    gold: Collection[str] = ()
+    """Paths that gold changes: whatever their names, they are part of the product."""
+    source_roots: Collection[str] = ()
+    """Folders or files that hold the product."""
     python_path: tuple[str, ...] = (".",)
     requirements: Collection[str] = ()
     """Top-level modules of the task's environment; a workspace may not shadow them."""
@@ -71,7 +81,7 @@ def judge_paths(
     changes: Mapping[str, FileEntry | None], *, base: Mapping[str, bytes], rules: PathRules
 ) -> JudgedPaths:
     """Return what becomes of each change; `base` holds the base state's files."""
-    rejected = _oversize(changes)
+    rejected: dict[str, str] = {}
     kept: dict[str, FileEntry | None] = {}
     dropped: dict[str, str] = {}
     base_modules = {_module_below(p, root) for p in base for root in rules.python_path} - {None}
@@ -81,12 +91,12 @@ def judge_paths(
             rejected[path] = reason
             continue
         why = "" if path in rules.allowed else _infrastructure(path, entry, rules)
-        if not why:
-            why = _shadow(path, rules, base_modules)
+        why = why or _no_product(path, base, rules) or _shadow(path, rules, base_modules)
         if why:
             dropped[path] = why
         else:
             kept[path] = entry
+    rejected |= _oversize(kept)
     return JudgedPaths(kept=kept, dropped=dropped, rejected=rejected)
 
 
@@ -154,6 +164,26 @@ def _infrastructure(path: str, entry: FileEntry | None, rules: PathRules) -> str
         return "metadata of an installed package"
     if entry is not None and entry.link_target is not None:
         return "a link"
+    return ""
+
+
+def _no_product(path: str, base: Collection[str], rules: PathRules) -> str:
+    """Return why a change is in no round although it decides nothing, or nothing.
+
+    A file of the base state that is left out keeps its content of there.
+    """
+    if path in rules.gold:
+        return ""
+    if is_artefact(path):
+        return "left behind by a program"
+    *folders, name = path.casefold().split("/")
+    is_test = any(fnmatch.fnmatchcase(name, pattern) for pattern in _TEST_NAMES)
+    if not _TEST_FOLDERS.isdisjoint(folders):
+        is_test |= path not in base or not _is_below(path, rules.source_roots)
+    if is_test:
+        return "a test, by its name or folder: the change is in no round"
+    if name.endswith(_DOCUMENTS) or (folders and folders[0] in _DOCUMENT_FOLDERS):
+        return "a document: the change is in no round"
     return ""
 
 

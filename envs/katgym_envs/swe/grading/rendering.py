@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from katgym_envs.swe.canaries import rename_tests, render
-from katgym_envs.swe.canaries.blind import hide_expected
+from katgym_envs.swe.canaries.blind import Raised, blind_module, function_names
 from katgym_envs.swe.grading.schedule import Round
 from katgym_envs.swe.hidden import HiddenTests, TestFunction
 
@@ -25,40 +25,90 @@ class RenderedRound:
     """Workspace path -> content of the test modules under their names of this round."""
     functions: Mapping[tuple[str, str], TestFunction]
     """(path, qualname) of this round -> the function it is."""
-    expected: tuple[Any, ...] = ()
-    """The values that a blind round hides, by number."""
+    helpers: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> content of hidden modules that hold no graded tests, where they are not as they were:
+    in a blind round."""
+    raised: Mapping[int, Raised] = field(default_factory=dict)
+    """What exceptions have to be, by place of a blind round."""
     is_complete: bool = False
-    """Whether what a blind round hides is all that its tests assert."""
+    """Whether a blind round's modules assert nothing besides what they note."""
+
+
+_blind: dict[str, RenderedRound] = {}
+"""Blind rounds by task: the last few that were rendered."""
+_MAX_KEPT = 32
+_lock = threading.Lock()
 
 
 def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedRound:
-    """Return the modules of a round; functions that do not run are in them, too."""
+    """Return the modules of a round; functions that do not run are in them, too.
+
+    A blind round of a task has the same names each time, so that what gold and a patch note has.
+    """
+    if not chosen.is_blind:
+        return _render(hidden, chosen, rng)
+    key = hidden.key()
+    with _lock:
+        if key not in _blind:
+            while len(_blind) >= _MAX_KEPT:
+                del _blind[next(iter(_blind))]
+            _blind[key] = _render(hidden, chosen, random.Random(hidden.instance_id))
+        return _blind[key]
+
+
+def _render(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedRound:
     by_name = {(f.path, f.qualname): f for f in hidden.functions}
     files: dict[str, bytes] = {}
     functions: dict[tuple[str, str], TestFunction] = {}
-    expected: list[Any] = []
-    is_complete = chosen.is_blind
+    blind = _BlindModules(hidden, chosen) if chosen.is_blind else None
     for path in sorted({path for path, _ in chosen.functions}):
         specs = [c.spec for c in chosen.canaries if c.path == path]
         source = render(hidden.files[path], specs)
-        if chosen.is_blind:
-            blind = hide_expected(
-                source,
-                first=len(expected),
-                functions=[name for owner, name in chosen.functions if owner == path],
-            )
-            source = blind.source
-            expected += blind.values
-            is_complete = is_complete and blind.is_complete
+        if blind is not None:
+            source = blind.of(path, source)
         renamed = rename_tests(source, rng.getrandbits(62))
         new_path = _new_path(path, hidden, rng)
         files[new_path] = renamed.source
         for function_path, qualname in chosen.functions:
             if function_path == path:
                 functions[new_path, renamed.rename(qualname)] = by_name[path, qualname]
+    if blind is None:
+        return RenderedRound(files=files, functions=functions)
+    graded = {f.path for f in hidden.functions}
+    helpers = {
+        path: blind.of(path, content)
+        for path, content in sorted(hidden.files.items())
+        if path.endswith(".py") and path not in graded
+    }
     return RenderedRound(
-        files=files, functions=functions, expected=tuple(expected), is_complete=is_complete
+        files=files,
+        functions=functions,
+        helpers=helpers,
+        raised=blind.raised,
+        is_complete=blind.is_complete,
     )
+
+
+class _BlindModules:
+    """The hidden modules of a round that notes instead of asserting."""
+
+    def __init__(self, hidden: HiddenTests, chosen: Round) -> None:
+        self._functions = [name for _, name in chosen.functions]
+        modules = [content for path, content in hidden.files.items() if path.endswith(".py")]
+        self._helpers = frozenset[str]().union(*map(function_names, modules))
+        self._num_places = 0
+        self.raised: dict[int, Raised] = {}
+        self.is_complete = True
+
+    def of(self, path: str, source: bytes) -> bytes:
+        """Return a module without its assertions, and without tests that do not run."""
+        blind = blind_module(
+            source, first=self._num_places, functions=self._functions, helpers=self._helpers
+        )
+        self._num_places += blind.num_places
+        self.raised |= blind.raised
+        self.is_complete &= blind.is_complete
+        return blind.source
 
 
 def _new_path(path: str, hidden: HiddenTests, rng: random.Random) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from katgym.environment.reward import Trust
+
 
 class Outcome(StrEnum):
     """The verdict; only the last is no verdict at all."""
@@ -71,7 +73,11 @@ class GradeReport:
     canaries_passed: tuple[str, ...] = ()
     """Node ids whose canary passed although it is wrong."""
     num_blind_values: int = 0
-    """Hidden expected values that gold computes, and that a resolving patch computed, too."""
+    """Places where gold computes a value in the blind round, and a resolving patch the same."""
+    trust: Trust | None = None
+    """How far the verdict can be trusted; None where no test decided it."""
+    trust_reason: str = ""
+    """Why it is withheld."""
     suspicions: tuple[str, ...] = ()
     """Patterns in the patch a person may want to read; they decide nothing."""
     num_rounds: int = 0

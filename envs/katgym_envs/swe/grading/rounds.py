@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from katgym.errors import KatgymError
 from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.base import SandboxError
 from katgym.sandbox.layer import FileEntry
 from katgym.system.concurrency import run_all
+from katgym_envs.swe.canaries.blind import Raised
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.rendering import RenderedRound, render_round
 from katgym_envs.swe.grading.report import TestStatus
@@ -44,10 +44,10 @@ class RoundResult:
     """Every node id that was to run."""
     excused: frozenset[str] = frozenset()
     """Tests whose canary passes on the base state as well: nobody forged that."""
-    expected: tuple[Any, ...] = ()
-    """The values that were hidden, by number; of a blind round only."""
+    raised: Mapping[int, Raised] = field(default_factory=dict)
+    """What exceptions have to be, by place; of a blind round only."""
     is_complete: bool = False
-    """Whether a blind round's tests asserted nothing else."""
+    """Whether a blind round's modules assert nothing besides what they note."""
 
     def has(self, node_id: str) -> bool:
         """Return whether a test was to run in this round."""
@@ -96,6 +96,8 @@ class Rounds:
         self._backend = backend
         self._limits = limits
         self._rng = rng
+        self.watched: tuple[str, ...] = ()
+        """Paths of modules whose reach for tests is told."""
 
     async def run(self, rounds: Sequence[Round], *, num_parallel: int = 1) -> list[RoundResult]:
         """Run rounds, `num_parallel` at a time; if one raises or this is cancelled, all end."""
@@ -111,7 +113,7 @@ class Rounds:
         return await run_all(one(chosen) for chosen in rounds)
 
     async def _run_one(self, chosen: Round, is_warm: bool) -> RoundResult:
-        rendered = render_round(self._task.hidden, chosen, self._rng)
+        rendered = await asyncio.to_thread(render_round, self._task.hidden, chosen, self._rng)
         spec = test_spec(self._task.workspace, self._task.env, limits=self._limits, is_warm=is_warm)
         async with await self._backend.create(spec) as sandbox:
             try:
@@ -126,7 +128,7 @@ class Rounds:
             run=run,
             results=_by_node(run, rendered),
             nodes=frozenset(nodes),
-            expected=rendered.expected,
+            raised=rendered.raised,
             is_complete=rendered.is_complete,
         )
 
@@ -135,7 +137,7 @@ class Rounds:
         graded = {f.path for f in hidden.functions}
         put = {p: e.content for p, e in self._changes.items() if e is not None}
         put |= {p: content for p, content in hidden.files.items() if p not in graded}
-        put |= rendered.files
+        put |= {**rendered.helpers, **rendered.files}
         removed = [p for p, e in self._changes.items() if e is None]
         return TestPlan(
             files=tuple(sorted(rendered.files)),
@@ -144,6 +146,7 @@ class Rounds:
             timeout_s=hidden.timeout_s,
             python_path=self._task.env.python_path,
             put=put,
+            watched=self.watched,
             executables=frozenset(
                 p for p, e in self._changes.items() if e is not None and e.is_executable
             ),

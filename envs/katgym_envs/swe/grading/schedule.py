@@ -24,8 +24,8 @@ from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 MIN_ROUNDS, MAX_ROUNDS = 2, 10
 GUESS_BITS = 9.5
 """A forger who guesses is right about once in 2^10 gradings."""
-MIN_GUESS_BITS = 8.0
-"""A task whose canaries give less is refused."""
+NO_SAFE_CANARY = "all its canaries can be told by their form"
+"""Why a task is refused that the blind round does not cover either."""
 _MAX_DECOYS = 24
 _LAST_RESORTS = (TURNED | {"to_none"}, TURNED)
 """Kinds that are drawn if a test has no others: `None` is told from any other value, and a result
@@ -54,7 +54,11 @@ class Schedule:
 
     rounds: tuple[Round, ...]
     guess_bits: float
-    """-log2 of the chance that a forger who guesses is right; 0 if all canaries can be told."""
+    """-log2 of the chance that a forger who guesses is right; 0 if all canaries can be told.
+
+    Of a test with n canaries that differ, no more than log2(n + 1): who picks one of n + 1 values
+    for the right one needs no luck with coins.
+    """
     uncovered: tuple[str, ...] = ()
     """FAIL_TO_PASS tests without a canary; a report of theirs proves nothing."""
 
@@ -137,12 +141,17 @@ class _Courses:
     @property
     def guess_bits(self) -> float:
         """Return -log2 of the chance to guess every group's course."""
+        return self.num_groups * self.bits_of_one
+
+    @property
+    def bits_of_one(self) -> float:
+        """Return -log2 of the chance to guess the course of one group."""
         # Courses with so many canaries, and not two in the first two rounds.
         num = sum(
             math.comb(self.num_rounds, k) - (math.comb(self.num_rounds - 2, k - 2) if k > 1 else 0)
             for k in range(self.min_canaries, self.num_rounds + 1)
         )
-        return self.num_groups * math.log2(num) if num else 0.0
+        return math.log2(num) if num else 0.0
 
     def draw(self, rng: random.Random) -> list[bool]:
         """Return in which rounds a test is a canary; each course is equally likely."""
@@ -178,11 +187,11 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
     for node in targets:
         far = [c for c in choices[node] if not c.near_for]
         groups.setdefault(frozenset(map(id, far or choices[node])), []).append(node)
-    kinds = [
-        {c.spec.get("kind") for c in choices[nodes[0]]} for key, nodes in groups.items() if key
+    distinct = [
+        max(_num_safe(choices[node]) for node in nodes) for key, nodes in groups.items() if key
     ]
-    num_safe = sum(not found <= TURNED for found in kinds)
-    courses = _Courses.for_groups(num_safe or len(kinds))
+    safe = [num for num in distinct if num]
+    courses = _Courses.for_groups(len(safe) or len(distinct))
     drafts = [_Draft() for _ in range(courses.num_rounds)]
     for key, nodes in groups.items():
         for draft, is_canary in zip(drafts, courses.draw(rng), strict=True):
@@ -199,14 +208,9 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
         rounds=tuple(
             Round(functions=frozenset(d.functions), canaries=tuple(d.canaries)) for d in drafts
         ),
-        guess_bits=courses.guess_bits if num_safe else 0.0,
+        guess_bits=sum(min(courses.bits_of_one, math.log2(1 + num)) for num in safe),
         uncovered=tuple(node for node in targets if not choices[node]),
     )
-
-
-def bound_text(guess_bits: float) -> str:
-    """Return a bound that is too high in words."""
-    return f"up to 2^-{guess_bits:.1f}, more than 2^-{MIN_GUESS_BITS:g}: its canaries can be told"
 
 
 def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:
@@ -217,6 +221,11 @@ def _canaries_for(node: str, hidden: HiddenTests) -> list[ValidCanary]:
         if better:
             return better
     return found
+
+
+def _num_safe(canaries: Sequence[ValidCanary]) -> int:
+    """Return how many different canaries there are that cannot be told by their form."""
+    return len({repr(c.spec.get("edits")) for c in canaries if c.spec.get("kind") not in TURNED})
 
 
 def _put_in_canaries(

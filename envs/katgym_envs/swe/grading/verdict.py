@@ -27,19 +27,15 @@ class GradeVerdict:
 
 
 def judge(
-    hidden: HiddenTests,
-    rounds: Sequence[RoundResult],
-    unproven: Sequence[str] = (),
-    ways: Sequence[str] = (),
+    hidden: HiddenTests, rounds: Sequence[RoundResult], unproven: Sequence[str] = ()
 ) -> GradeVerdict:
-    """Return the verdict on rounds, on `unproven` tests (`BlindProof.missing`), on `ways` to tests.
+    """Return the verdict on rounds and on `unproven` tests (`BlindProof.missing`).
 
     Rules, the first that applies: (1) reports of a round contradict each other, or a test passes
     both as itself and with a wrong expected value: tampered. (2) Every test was itself at least
     once and passed each time, every canary failed by itself, and in the blind round every value was
     computed: resolved. (3) All tests passed, but a canary did something else than fail, or a value
-    was not computed where it could not be seen, or code that gets at running tests could have tried
-    changes until they passed: tampered. (4) A round timed out: timeout. (5) Some
+    was not computed where it could not be seen: tampered. (4) A round timed out: timeout. (5) Some
     FAIL_TO_PASS tests passed: partial. Else failed.
     """
     f2p = {node: _status(node, rounds) for node in hidden.fail_to_pass}
@@ -59,9 +55,6 @@ def judge(
     elif all_passed and unproven:
         outcome = Outcome.TAMPERED
         reason = f"{len(unproven)} tests pass only while the expected values are to be seen"
-    elif all_passed and ways:
-        outcome = Outcome.TAMPERED
-        reason = f"the tests do not tell a fix from a search, and {ways[0]}"
     elif all_passed:
         outcome, reason = Outcome.RESOLVED, "every test passes, every canary fails"
     elif is_late:

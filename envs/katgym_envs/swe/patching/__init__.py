@@ -4,7 +4,7 @@ from katgym_envs.swe.patching.apply import apply_patches
 from katgym_envs.swe.patching.envelope import BEGIN, apply_envelope, parse_envelope
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import FilePatch, Hunk
-from katgym_envs.swe.patching.make_diff import make_diff
+from katgym_envs.swe.patching.make_diff import line_opcodes, make_diff
 from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
 from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, update_tree
 from katgym_envs.swe.patching.unified import parse_diff
@@ -30,6 +30,7 @@ __all__ = [
     "as_tree",
     "is_artefact",
     "is_git_path",
+    "line_opcodes",
     "make_diff",
     "make_workspace_diff",
     "parse_diff",

@@ -15,7 +15,15 @@ from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import EXECUTABLE_MODE, FILE_MODE, LINK_MODE, FilePatch
 from katgym_envs.swe.patching.paths import check_link, check_path
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, bytes_of, mode_of, split_lines
+from katgym_envs.swe.patching.tree import (
+    Changes,
+    Tree,
+    as_tree,
+    bytes_of,
+    find_lines,
+    mode_of,
+    split_lines,
+)
 
 
 def apply_patches(tree: Tree, patches: Sequence[FilePatch]) -> Changes:
@@ -122,21 +130,22 @@ def _mismatch(
 ) -> PatchError:
     """Tell a wrong line number from lines that are not there."""
     size = len(wanted)
-    places = [i for i in range(len(lines) - size + 1) if tuple(lines[i : i + size]) == wanted]
-    if size and places:
-        numbers = ", ".join(str(place + 1) for place in places[:5])
+    text = b"".join(lines)
+    places = find_lines(text, b"".join(wanted)) if size else []
+    if places:
+        numbers = ", ".join(str(text.count(b"\n", 0, place) + 1) for place in places[:5])
         is_one = len(places) == 1
         reason = PatchFailure.WRONG_LINE if is_one else PatchFailure.CONTEXT_AMBIGUOUS
         where = f"at line{'' if is_one else 's'} {numbers}"
-        text = f"the hunk names line {start + 1}, but its lines are {where}"
-        return _error(part, reason, text, line=line)
+        told = f"the hunk names line {start + 1}, but its lines are {where}"
+        return _error(part, reason, told, line=line)
     found = lines[start : start + size]
     first = next((i for i in range(size) if i >= len(found) or found[i] != wanted[i]), 0)
     is_there = first < len(found)
     shown = _show(found[first]) if is_there else "the file's end"
     expected = _show(wanted[first]) if wanted else "an end further down"
-    text = f"line {start + first + 1} is {shown}, the patch expects {expected}"
-    return _error(part, PatchFailure.CONTEXT_MISMATCH, text, line=line)
+    told = f"line {start + first + 1} is {shown}, the patch expects {expected}"
+    return _error(part, PatchFailure.CONTEXT_MISMATCH, told, line=line)
 
 
 def _show(line: bytes) -> str:

@@ -18,13 +18,15 @@ File` ties a chunk to the end. Not here: unified diffs (`unified.py`).
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from dataclasses import dataclass
 
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching.apply import check_layout
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.paths import check_path
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, find_lines
 
 BEGIN = "*** Begin Patch"
 END = "*** End Patch"
@@ -64,6 +66,10 @@ class EnvelopePart:
 
 def parse_envelope(text: str) -> tuple[EnvelopePart, ...]:
     """Return the parts; `PatchError` names the line that is wrong."""
+    try:
+        _encode(text)
+    except UnicodeEncodeError as e:
+        raise PatchError(PatchFailure.MALFORMED, f"half a character: {e}") from e
     lines = text.strip("\n").split("\n")
     if lines[0].rstrip() != BEGIN:
         raise PatchError(PatchFailure.MALFORMED, f"the first line is {BEGIN!r}", line=1)
@@ -206,37 +212,49 @@ def _error(part: EnvelopePart, reason: PatchFailure, text: str) -> PatchError:
 def _edit(part: EnvelopePart, content: bytes) -> bytes:
     has_newline = content.endswith(b"\n") or not content
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    text = b"".join(line + b"\n" for line in lines)
+    offsets = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
     result: list[bytes] = []
     done = 0
     for chunk in part.chunks:
-        start = _find(part, chunk, lines, done)
+        start = _find(part, chunk, lines, done, text, offsets)
         result += [*lines[done:start], *chunk.new]
         done = start + len(chunk.old)
     result += lines[done:]
     return b"\n".join(result) + (b"\n" if has_newline and result else b"")
 
 
-def _find(part: EnvelopePart, chunk: Chunk, lines: list[bytes], done: int) -> int:
-    """Return the index of the chunk's first line."""
+def _find(
+    part: EnvelopePart,
+    chunk: Chunk,
+    lines: list[bytes],
+    done: int,
+    text: bytes,
+    offsets: list[int],
+) -> int:
+    """Return the index of the chunk's first line; `text` is all lines, which begin at `offsets`."""
 
     def refuse(reason: PatchFailure, text: str) -> PatchError:
         return PatchError(reason, text, path=part.path, line=chunk.line)
 
     start = done
     for anchor in chunk.anchors:
-        found = [i for i in range(start, len(lines)) if lines[i].strip() == anchor]
-        if not found:
-            text = anchor.decode("utf-8", "replace")
-            raise refuse(PatchFailure.CONTEXT_MISMATCH, f"no line reads {text!r} (from '@@')")
-        start = found[0] + 1
+        found = next((i for i in range(start, len(lines)) if lines[i].strip() == anchor), None)
+        if found is None:
+            shown = anchor.decode("utf-8", "replace")
+            raise refuse(PatchFailure.CONTEXT_MISMATCH, f"no line reads {shown!r} (from '@@')")
+        start = found + 1
     if not chunk.old:
         return start if chunk.anchors and not chunk.is_at_end else len(lines)
     size = len(chunk.old)
-    places = [
-        i for i in range(start, len(lines) - size + 1) if tuple(lines[i : i + size]) == chunk.old
-    ]
     if chunk.is_at_end:
-        places = [i for i in places if i + size == len(lines)]
+        at = len(lines) - size
+        places = [at] if at >= start and tuple(lines[at:]) == chunk.old else []
+    else:
+        wanted = b"".join(line + b"\n" for line in chunk.old)
+        places = [
+            bisect.bisect_left(offsets, at) for at in find_lines(text, wanted, offsets[start])
+        ]
     if not places:
         shown = chunk.old[0].decode("utf-8", "replace")
         above = f" after line {start}" if start else ""

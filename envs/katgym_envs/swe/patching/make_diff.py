@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from katgym.sandbox.layer import FileEntry
@@ -20,8 +21,8 @@ from katgym_envs.swe.patching.tree import Tree, as_tree, bytes_of, mode_of, spli
 
 _NUM_CONTEXT = 3
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
-_MAX_QUADRATIC = 4_000_000
-"""Product of line counts up to which difflib looks for the best match of the middle."""
+_MAX_STEPS = 100_000_000
+"""Of difflib on the middle, in the worst case; beyond it the middle is replaced as a whole."""
 
 
 def make_diff(before: Tree, after: Mapping[str, bytes | FileEntry | None]) -> str:
@@ -89,7 +90,7 @@ def _blob(entry: FileEntry | None) -> bytes:
 
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[bytes]:
-    for group in _groups(old, new):
+    for group in _groups(line_opcodes(old, new)):
         first, last = group[0], group[-1]
         yield b"@@ -%s +%s @@\n" % (
             _range(first[1], last[2] - first[1]),
@@ -113,31 +114,34 @@ def _line(kind: bytes, line: bytes) -> bytes:
     return kind + (line if line.endswith(b"\n") else line + _NO_NEWLINE)
 
 
-_Opcode = tuple[str, int, int, int, int]
+Opcode = tuple[str, int, int, int, int]
+"""As of difflib: tag, start and end in the old lines, start and end in the new ones."""
 
 
-def _groups(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Opcode]]:
-    """Yield the edits in groups with context; equal ends are split off first, for speed."""
+def line_opcodes(old: Sequence[bytes], new: Sequence[bytes]) -> list[Opcode]:
+    """Return what turns lines into others, in bounded time; equal ends are split off first."""
     limit = min(len(old), len(new))
     head = next((i for i in range(limit) if old[i] != new[i]), limit)
     tail = next((i for i in range(limit - head) if old[-1 - i] != new[-1 - i]), limit - head)
     middle_old, middle_new = old[head : len(old) - tail], new[head : len(new) - tail]
-    edits: list[_Opcode] = []
-    if len(middle_old) * len(middle_new) > _MAX_QUADRATIC:
+    edits: list[Opcode] = []
+    in_old, in_new = Counter(middle_old), Counter(middle_new)
+    num_pairs = sum(count * in_new[line] for line, count in in_old.items())
+    if num_pairs * min(len(middle_old), len(middle_new)) > _MAX_STEPS:
         edits = [("replace", 0, len(middle_old), 0, len(middle_new))]
     elif middle_old or middle_new:
         matcher = difflib.SequenceMatcher(None, middle_old, middle_new, autojunk=False)
         edits = [*matcher.get_opcodes()]
-    codes: list[_Opcode] = [("equal", 0, head, 0, head)] if head else []
+    codes: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
     codes += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in edits]
     if tail:
         codes.append(("equal", len(old) - tail, len(old), len(new) - tail, len(new)))
-    yield from _with_context(codes)
+    return codes
 
 
-def _with_context(codes: list[_Opcode]) -> Iterator[list[_Opcode]]:
-    """Group opcodes so that equal runs between two edits of one group are short."""
-    group: list[_Opcode] = []
+def _groups(codes: list[Opcode]) -> Iterator[list[Opcode]]:
+    """Group opcodes with their context, so that equal runs between two edits are short."""
+    group: list[Opcode] = []
     for index, (tag, i1, i2, j1, j2) in enumerate(codes):
         if tag != "equal":
             group.append((tag, i1, i2, j1, j2))

@@ -7,7 +7,9 @@ Not here: the two formats (`unified.py`, `envelope.py`).
 
 from __future__ import annotations
 
+import bisect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from katgym_envs.swe.patching.apply import apply_patches
@@ -23,10 +25,7 @@ from katgym_envs.swe.patching.file_patch import FilePatch
 from katgym_envs.swe.patching.tree import Changes, Tree
 from katgym_envs.swe.patching.unified import parse_diff
 
-_FENCE = re.compile(
-    r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ \t]*$",
-    re.MULTILINE | re.DOTALL,
-)
+_FENCE = re.compile(r"(`{3,}|~{3,})([^`]*)")
 _DIFF_LANGUAGES = ("diff", "patch", "udiff")
 _LOOKS_LIKE_DIFF = re.compile(r"^(diff --git |--- \S)", re.MULTILINE)
 
@@ -68,17 +67,35 @@ def _patch_in(text: str) -> str:
             raise PatchError(PatchFailure.MALFORMED, f"{BEGIN!r} without {END!r}")
         return text[start : end + len(END)]
     blocks = []
-    for block in _FENCE.finditer(text):
-        info = block["info"].strip().lower()
-        if info in _DIFF_LANGUAGES or (not info and _LOOKS_LIKE_DIFF.match(block["body"])):
-            blocks.append(block)
+    for info, body in code_blocks(text):
+        if info in _DIFF_LANGUAGES or (not info and _LOOKS_LIKE_DIFF.match(body)):
+            blocks.append(body)
     if len(blocks) > 1:
         raise PatchError(PatchFailure.MALFORMED, "more than one code block with a patch; send one")
     if blocks:
-        return blocks[0]["body"]
+        return blocks[0]
     if text.strip() and not _LOOKS_LIKE_DIFF.search(text):
         raise PatchError(
             PatchFailure.EMPTY,
             "no patch found: write a unified diff in a ```diff block, or '*** Begin Patch'",
         )
     return text
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield language and body of each block between fences; the time is linear."""
+    lines = text.split("\n")
+    ends: dict[str, list[int]] = {}
+    for index, line in enumerate(lines):
+        if line.startswith(("```", "~~~")):
+            ends.setdefault(line.rstrip(" \t"), []).append(index)
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.fullmatch(lines[at])
+        closing = ends.get(opened[1], []) if opened else []
+        following = bisect.bisect_right(closing, at)
+        if opened and following < len(closing):
+            end = closing[following]
+            yield opened[2].strip().lower(), "".join(f"{line}\n" for line in lines[at + 1 : end])
+            at = end
+        at += 1

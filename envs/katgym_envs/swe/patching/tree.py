@@ -46,6 +46,25 @@ def bytes_of(entry: FileEntry) -> bytes:
     return entry.content if entry.link_target is None else os.fsencode(entry.link_target)
 
 
+def find_lines(text: bytes, wanted: bytes, start: int = 0) -> list[int]:
+    """Return the offsets at which whole lines stand in a text, the first six; the time is linear.
+
+    start: offset of the first line that is looked at. A last line without a line break is whole at
+    the text's end alone.
+    """
+    if not wanted.endswith(b"\n"):
+        at = len(text) - len(wanted)
+        is_there = at >= start and text.endswith(wanted) and text[at - 1 : at] in (b"", b"\n")
+        return [at] if is_there else []
+    places = [start] if text.startswith(wanted, start) else []
+    wanted = b"\n" + wanted
+    at = text.find(wanted, start)
+    while at >= 0 and len(places) < 6:
+        places.append(at + 1)
+        at = text.find(wanted, at + 1)
+    return places
+
+
 def split_lines(data: bytes) -> list[bytes]:
     r"""Split at `\n` alone, keeping it; a last line without one stays without."""
     lines = data.split(b"\n")

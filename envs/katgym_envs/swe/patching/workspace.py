@@ -15,10 +15,13 @@ from katgym_envs.swe.patching.make_diff import make_diff
 from katgym_envs.swe.patching.paths import check_link, check_path
 from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, update_tree
 
-_ARTEFACT_FOLDERS = frozenset(
-    {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"}
-)
-_ARTEFACT_NAMES = (".pyc", ".pyo", ".egg-info", ".dist-info")
+_ARTEFACTS = frozenset(
+    {
+        "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox",
+        ".pytype", ".ipynb_checkpoints", "htmlcov", ".idea", ".vscode", ".DS_Store", ".coverage",
+    }
+)  # fmt: skip
+_ARTEFACT_ENDS = (".pyc", ".pyo", ".egg-info", ".dist-info", ".swp", ".orig", ".rej", "~")
 _SPECIAL_BITS = 0o7000
 
 
@@ -28,9 +31,11 @@ def is_git_path(path: str) -> bool:
 
 
 def is_artefact(path: str) -> bool:
-    """Return whether running programs left it, so that no patch should hold it."""
-    parts = PurePosixPath(path).parts
-    return any(p in _ARTEFACT_FOLDERS or p.endswith(_ARTEFACT_NAMES) for p in parts)
+    """Return whether a program left it (a test run, an editor), so that no patch should hold it."""
+    return any(
+        part in _ARTEFACTS or part.endswith(_ARTEFACT_ENDS) or part.startswith(".coverage.")
+        for part in PurePosixPath(path).parts
+    )
 
 
 def workspace_changes(diff: WorkspaceDiff) -> Changes:

@@ -189,6 +189,7 @@ class MutationSet(TaskSource):
                 sha256=package.sha256,
             ),
             license=package.license,
+            trust=self.trust.get(spec.id),
             validation=spec.validation,
         )
         return SweRow(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 from katgym.sandbox import LayerStore
 from katgym.sandbox.layer import FileEntry
@@ -60,6 +61,11 @@ def visible_row(row: SweRow) -> SweRow:
     return msgspec.structs.replace(
         row, patch="", test_patch="", FAIL_TO_PASS=[], PASS_TO_PASS=[], katgym=part, other={},
     )  # fmt: skip
+
+
+def with_trust(row: SweRow, trust: Trust | None) -> SweRow:
+    """Return a row with its measured trust level."""
+    return msgspec.structs.replace(row, katgym=msgspec.structs.replace(row.katgym, trust=trust))
 
 
 def write_visible(folder: Path, rows: Iterable[SweRow]) -> None:
@@ -116,9 +122,14 @@ class RowSet(TaskSource):
         super().__init__(folder, layers=layers)
         self._store = folder / HIDDEN_FOLDER
 
+    @property
+    def store(self) -> Path:
+        return self._store
+
     @cached_property
     def _rows(self) -> dict[str, SweRow]:
-        return read_rows(self._store / "rows.jsonl")
+        rows = read_rows(self._store / "rows.jsonl")
+        return {name: with_trust(row, self.trust.get(name)) for name, row in rows.items()}
 
     def rows(self, split: str | None = None) -> Sequence[SweRow]:
         """Return the rows, whole and in the file's order."""

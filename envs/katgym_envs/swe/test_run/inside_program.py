@@ -42,9 +42,13 @@ def main(argument: bytes, report: Callable[[bytes], None]) -> int:
     send("hello")
     import builtins
 
-    builtins.katgym_hidden = HiddenValue  # type: ignore[attr-defined]
+    vars(builtins).update(
+        katgym_hidden=HiddenValue(), katgym_note=note, katgym_raises=Awaited, katgym_quiet=quiet
+    )
     place_files(plan)
     os.chdir(plan["workdir"])
+    if plan["watched"]:
+        watch({os.path.join(plan["workdir"], path): path for path in plan["watched"]})
     if plan["is_detailed"]:
         # A line tracer has to see the statements as they are written.
         recorder: ResultRecorder = DetailedRecorder(plan, send)
@@ -195,7 +199,7 @@ class ResultRecorder:
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Start a test's notes."""
-        HiddenValue.notes = []
+        _notes.clear()
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
         """Note what was raised; pytest's own implementation makes the report."""
@@ -226,7 +230,7 @@ class ResultRecorder:
                 phases=self.phases.pop(report.nodeid),
                 exception=exception,
                 is_assertion=is_assertion,
-                noted=HiddenValue.notes,
+                noted=list(_notes),
                 **self.details(report.nodeid),
             )
 
@@ -236,7 +240,7 @@ class ResultRecorder:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Tell that pytest came to its end."""
-        self.send("end", exit_code=int(exitstatus))
+        self.send("end", exit_code=int(exitstatus), reached=sorted(_reached))
 
 
 class DetailedRecorder(ResultRecorder):
@@ -323,27 +327,137 @@ class DetailedRecorder(ResultRecorder):
         return {"place": self.places.get(node_id, ""), "compared": self.compared.get(node_id)}
 
 
+_reached: set[tuple[str, str]] = set()
+_DIRECT = {"exec", "compile", "sys._getframe", "code.__new__"}
+"""Events that much of the standard library raises: told where a module does so itself."""
+_EVENTS = {
+    *_DIRECT, "open", "os.listdir", "os.scandir", "os.fork", "os.exec", "os.posix_spawn",
+    "os.system", "subprocess.Popen", "ctypes.dlopen", "ctypes.dlsym", "gc.get_objects",
+    "gc.get_referrers", "gc.get_referents", "sys._current_frames", "sys._current_exceptions",
+    "sys.settrace", "sys.setprofile", "sys.addaudithook",
+}  # fmt: skip
+_FRAMES = 40
+
+
+def watch(modules: dict[str, str]) -> None:
+    """Keep by which audit events modules (file -> path) get at frames, files, code, processes."""
+
+    def hook(event: str, _: Any) -> None:
+        if event not in _EVENTS:
+            return
+        try:
+            raise LookupError
+        except LookupError as e:  # `sys._getframe` is an event itself
+            frame: Any = e.__traceback__ and e.__traceback__.tb_frame.f_back
+        for _depth in range(1 if event in _DIRECT else _FRAMES):
+            if frame is None or "importlib" in frame.f_code.co_filename:
+                return
+            path = modules.get(frame.f_code.co_filename)
+            if path is not None:
+                _reached.add((path, event))
+                return
+            frame = frame.f_back
+
+    sys.addaudithook(hook)
+
+
 class HiddenValue:
-    """Stands for an expected value: equals everything, and notes what it is compared with."""
-
-    notes: Any = ()
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+    """Stands for an expected value of a blind module; equals everything."""
 
     def __eq__(self, other: object) -> bool:
-        if len(self.notes) < _NOTES:
-            try:
-                text = literal_text(plain(other), _KEPT_LETTERS)
-            except Exception:  # a product's values may be nested without end, or raise
-                text = None
-            self.notes.append((self.number, text))
         return True
 
     def __ne__(self, other: object) -> bool:
-        return not self == other
+        return False
 
     __hash__ = object.__hash__
+
+
+_notes: list[tuple[int, list[str | None]]] = []
+RAISED = -1
+"""Stands for the place of what a test raised."""
+
+
+def note(number: int, *values: Any) -> None:
+    """Note values of a blind module, and of two whether they are equal."""
+    parts = [told_text(value) for value in values]
+    if len(values) == 2:
+        try:
+            parts.append(repr(bool(values[0] == values[1])))
+        except Exception:  # a product's `__eq__` raises what it likes
+            parts.append(None)
+    keep(number, parts)
+
+
+def keep(number: int, parts: list[str | None]) -> None:
+    """Keep what was noted, as far as there is room."""
+    if len(_notes) < _NOTES:
+        _notes.append((number, parts))
+
+
+def quiet(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test of a blind module that passes whatever it meets."""
+    import functools
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            test(*args, **kwargs)
+        except Exception as e:
+            keep(RAISED, [type(e).__name__])
+
+    return run
+
+
+class Awaited:
+    """Takes the place of `pytest.raises` and `assertRaises` in a blind module; notes what came."""
+
+    def __init__(self, number: int, *call: Any, **kwargs: Any) -> None:
+        self.number = number
+        if call:
+            with self:
+                call[0](*call[1:], **kwargs)
+
+    def __enter__(self) -> Awaited:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> bool:
+        names = [] if kind is None else [each.__name__ for each in kind.__mro__]
+        if "OutcomeException" in names:  # a test that is skipped
+            return False
+        if kind is None:
+            keep(self.number, [])
+            return False
+        self.type, self.value, self.exception, self.tb = kind, value, value, traceback
+        try:
+            text = str(value)[:_KEPT_LETTERS]
+        except Exception:  # a product's `__str__` raises what it likes
+            text = ""
+        keep(self.number, ["\n".join(names), text])
+        return True
+
+    def match(self, pattern: Any) -> bool:
+        """Return whether the exception's text holds a pattern, as `ExceptionInfo.match`."""
+        import re
+
+        return re.search(pattern, str(self.value)) is not None
+
+
+def told_text(value: Any) -> str | None:
+    """Return what tells a value: a literal that stands for it, else "~" and how it is shown."""
+    import hashlib
+    import re
+
+    try:
+        value = plain(value)
+        text = literal_text(value, _KEPT_LETTERS)
+        text = "~" + repr(value) if text is None else text
+    except Exception:  # a product's values may be nested without end, or raise
+        return None
+    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x", text)
+    if len(text) <= _KEPT_LETTERS:
+        return text
+    return "~" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def plain(value: Any) -> Any:

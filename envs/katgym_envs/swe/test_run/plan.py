@@ -45,6 +45,8 @@ class TestPlan:
     """Those of `put` that get mode 755."""
     remove: tuple[str, ...] = ()
     """Workspace paths (files, links, folders) removed before anything is put."""
+    watched: tuple[str, ...] = ()
+    """Workspace paths of modules whose reach for tests is told (`TestRun.reached`)."""
     is_detailed: bool = False
     """Brings failure messages as pytest words them, and the place of each failure; slower. For
     making tasks, never for grading: the messages quote the tests."""

@@ -58,7 +58,7 @@ class Test(_Line):
     is_assertion: bool = False
     place: str = ""
     compared: tuple[str, str] | None = None
-    noted: list[tuple[int, str | None]] = []
+    noted: list[tuple[int, tuple[str | None, ...]]] = []
 
 
 class Uncollected(_Line):
@@ -72,6 +72,7 @@ class End(_Line):
     """Pytest came to its end."""
 
     exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+    reached: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=1000)] = []
 
 
 _LINE = msgspec.json.Decoder(Hello | Collected | Test | Uncollected | End)
@@ -87,6 +88,7 @@ class _Reports:
     tests: dict[int, list[Test]] = field(default_factory=dict)
     uncollected: list[str] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
+    reached: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -110,6 +112,7 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
         collection_errors=tuple(reports.uncollected),
         tests_s=sum(durations),
         session_s=execution.wall_s,
+        reached=tuple((path[:_MAX_TEXT], what[:_MAX_TEXT]) for path, what in reports.reached),
     )
 
 
@@ -131,8 +134,9 @@ def _sort_reports(reported: bytes) -> _Reports:
                 reports.tests.setdefault(index, []).append(line)
             case Uncollected(node, why):
                 reports.uncollected.append(f"{node}\n{why}".strip()[-_MAX_TEXT:])
-            case End(exit_code):
+            case End(exit_code, reached):
                 reports.ends.append(exit_code)
+                reports.reached += reached
     return reports
 
 

@@ -173,6 +173,7 @@ def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
             ],
             "links": list(plan.links.items()),
             "remove": plan.remove,
+            "watched": plan.watched,
             "is_detailed": plan.is_detailed,
             "junit": junit,
         }

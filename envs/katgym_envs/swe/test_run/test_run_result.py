@@ -46,9 +46,9 @@ class TestResult:
     compared: tuple[str, str] | None = None
     """`repr` of both sides of the equality that did not hold, when both are short literals. Only in
     a detailed run."""
-    noted: tuple[tuple[int, str | None], ...] = ()
-    """Number of a hidden expected value (`canaries/blind.py`), and the literal of what was compared
-    with it, None if it has none."""
+    noted: tuple[tuple[int, tuple[str | None, ...]], ...] = ()
+    """Number of a place in a blind module (`canaries/blind.py`), and texts of the values there;
+    None for one that cannot be told."""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -78,6 +78,8 @@ class TestRun:
     """Wall seconds of the tests themselves: all phases summed."""
     session_s: float = 0.0
     """Wall seconds of pytest's session: collection and tests."""
+    reached: tuple[tuple[str, str], ...] = ()
+    """Watched module, and the audit event of Python by which it reached beyond the product."""
 
     @property
     def is_timed_out(self) -> bool:

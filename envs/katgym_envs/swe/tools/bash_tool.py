@@ -12,7 +12,7 @@ import katgym
 from katgym.errors import ToolError
 from katgym.sandbox import SandboxLimits
 from katgym.sandbox.base import SandboxFileError
-from katgym_envs.swe.tools.open_workspace import OpenWorkspace, output_text
+from katgym_envs.swe.tools.open_workspace import OpenWorkspace, check_texts, output_text
 
 _STATE = "/tmp/.shell-state"
 _MAX_STATE_BYTES = 128 << 10
@@ -46,6 +46,7 @@ class BashTool:
         """
         if not 1 <= timeout_s <= _MAX_TIMEOUT_S:
             raise ToolError(f"timeout_s is from 1 to {_MAX_TIMEOUT_S}, got {timeout_s}")
+        check_texts(command=command)
         workspace = self.workspace
         limits = SandboxLimits(wall_s=float(timeout_s)).tighten(self.command_limits)
         argv = ["/bin/bash", "-c", _SCRIPT, "bash", command]

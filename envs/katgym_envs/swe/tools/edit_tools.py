@@ -6,6 +6,8 @@ Every change is strict: it applies exactly as it is written, or not at all. Not 
 
 from __future__ import annotations
 
+import asyncio
+
 import katgym
 from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
@@ -102,7 +104,7 @@ class EditTools:
                 f"the text does not occur in {shown}, character by character",
             )
         if count > 1:
-            numbers = ", ".join(map(str, _line_numbers(text, old)[:5]))
+            numbers = ", ".join(map(str, _line_numbers(text, old)))
             raise self.workspace.refuse_text(
                 PatchFailure.CONTEXT_AMBIGUOUS,
                 f"the text occurs {count} times in {shown}, at lines {numbers}; take in more lines",
@@ -151,9 +153,9 @@ class EditTools:
         """
         workspace = self.workspace
         try:
-            proposal = parse_proposal(patch)
+            proposal = await asyncio.to_thread(parse_proposal, patch)
             before = await workspace.entries(proposal.paths)
-            changes = proposal.apply(before)
+            changes = await asyncio.to_thread(proposal.apply, before)
         except PatchError as e:
             raise workspace.refuse(e) from e
         await workspace.put(changes, before)
@@ -172,8 +174,9 @@ def number_lines(lines: list[str], first: int, last: int) -> str:
 
 
 def _line_numbers(text: str, part: str) -> list[int]:
-    found, at = [], text.find(part)
-    while at >= 0:
+    """Return the lines, from 1, of the first five places of a part."""
+    found, at = list[int](), text.find(part)
+    while at >= 0 and len(found) < 5:
         found.append(text.count("\n", 0, at) + 1)
         at = text.find(part, at + len(part))
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import katgym
 from katgym.errors import ToolError
 from katgym.sandbox import SandboxLimits
-from katgym_envs.swe.tools.open_workspace import OpenWorkspace, output_text
+from katgym_envs.swe.tools.open_workspace import OpenWorkspace, check_texts, output_text
 
 _LIMITS = SandboxLimits(wall_s=300.0, output_bytes=256 << 10)
 _PYTEST = ("python3", "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider")
@@ -37,6 +37,7 @@ class EpisodeTools:
         """
         chosen = list(tests or self.visible_tests)
         for name in chosen:
+            check_texts(tests=name)
             if name.startswith("-"):
                 raise ToolError(
                     f"a test is a path or a node id, got {name!r}; use bash for options"

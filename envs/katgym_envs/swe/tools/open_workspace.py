@@ -15,7 +15,7 @@ from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
 from katgym.sandbox import ExecResult, Sandbox
 from katgym.sandbox.base import SandboxFileError
-from katgym.sandbox.layer import FileEntry
+from katgym.sandbox.layer import FileEntry, is_passable
 from katgym_envs.swe.patching import PatchError, PatchFailure
 
 MAX_OUTPUT_CHARS = 16_000
@@ -44,7 +44,8 @@ class OpenWorkspace:
 
     def absolute(self, path: str) -> str:
         """Return where a path is; relative ones start at the repository's root."""
-        if "\0" in path or not path.strip():
+        check_texts(path=path)
+        if not path.strip():
             raise ToolError(f"not a path: {path!r}")
         return str(PurePosixPath(self.root, path))
 
@@ -74,6 +75,8 @@ class OpenWorkspace:
 
     async def write_text(self, path: str, text: str) -> None:
         """Replace a file, keeping whether it is executable, or create it."""
+        if not is_passable(text.replace("\0", "")):
+            raise ToolError(f"{self.show_path(path)}: the text has a lone surrogate, no character")
         is_executable = (await self.sandbox.exec(["test", "-x", self.absolute(path)])).ok
         data = text.encode("utf-8", "surrogateescape")
         await self._write(path, FileEntry(content=data, is_executable=is_executable))
@@ -150,6 +153,16 @@ class OpenWorkspace:
         """Count an edit that did not apply; return what the agent is told."""
         self.failures[reason] += 1
         return ToolError(f"nothing was changed: {text}")
+
+
+def check_texts(**arguments: str) -> None:
+    """Raise `ToolError` for an argument of a tool that no command can be given."""
+    for name, text in arguments.items():
+        if not is_passable(text):
+            raise ToolError(
+                f"{name} has a NUL character or a lone surrogate, which no command takes; leave it"
+                f" out: {text!r:.200}"
+            )
 
 
 def _quote(text: str) -> str:

@@ -9,7 +9,7 @@ import katgym
 from katgym.environment.tool_output import readable_text, shorten
 from katgym.errors import ToolError
 from katgym.sandbox import SandboxLimits
-from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
+from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace, check_texts
 
 _LIMITS = SandboxLimits(wall_s=30.0, output_bytes=256 << 10)
 _MAX_LINES = 200
@@ -33,6 +33,7 @@ class SearchTools:
             glob: Search only files with such a name, for example `*.py`.
             ignore_case: Whether letters match in either case.
         """
+        check_texts(pattern=pattern, glob=glob)
         command = ["grep", "-rnIE", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
         command += ["-i"] if ignore_case else []
         command += [f"--include={glob}"] if glob else []
@@ -52,6 +53,7 @@ class SearchTools:
             name: A name with wildcards, for example `test_*.py`.
             path: The directory to search, relative to the repository's root.
         """
+        check_texts(name=name)
         place = self.workspace.show_path(path)
         place = place if place.startswith(("/", ".")) else f"./{place}"  # a name may start with "-"
         command = [

@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import uuid
 from collections.abc import Awaitable
 
+from katgym.errors import UsageError
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.conformance import expect
 from katgym.sandbox.conformance.check import sandbox_check
@@ -103,6 +105,30 @@ async def odd_names(sandbox: Sandbox) -> None:
         await expect.content(sandbox, f"odd/{name}", os.fsencode(name))
     for work in (sandbox.read("x" * 256), sandbox.write("x" * 256, b"")):
         await _expect_refusal(work, "a name of 256 bytes", errno.ENAMETOOLONG)
+
+
+@sandbox_check({"file": b"1"})
+async def names_of_nothing(sandbox: Sandbox) -> None:
+    """What no system call takes (NUL, a lone surrogate) is a usage error that leaves nothing."""
+    folder = f"/tmp/katgym-conformance-{uuid.uuid4().hex}"
+    for odd in ("a\0b", "file\0", "\0", "a\ud800b"):
+        for name in (odd, f"made/{odd}", f"{folder}/{odd}"):
+            await _expect_refusal(sandbox.read(name), f"read({name!r})", errno.EINVAL)
+            await _expect_refusal(sandbox.write(name, b"2"), f"write({name!r})", errno.EINVAL)
+        for what, work in {
+            "an argument": sandbox.exec(["true", odd]),
+            "a program": sandbox.exec([odd]),
+            "a command": sandbox.exec(f"true {odd}"),
+            "a cwd": sandbox.exec(["true"], cwd=odd),
+            "a value": sandbox.exec(["true"], env={"A": odd}),
+            "a variable": sandbox.exec(["true"], env={odd: "1"}),
+            "a user": sandbox.exec(["true"], user=odd),
+            "a snapshot": sandbox.reset(odd),
+            "a snapshot of a fork": sandbox.fork(at=odd),
+        }.items():
+            await expect.raises(UsageError, work, f"{what} {odd!r}")
+    expect.equal([c.path for c in await sandbox.diff()], [], "changes")
+    await expect.run(sandbox, ["test", "-e", folder], exit_code=1)
 
 
 @sandbox_check()

@@ -16,13 +16,15 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, SandboxError
 from katgym.system.concurrency import SharedResults
+from katgym_envs.swe.grading.blind_round import measure_trust
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome, TestStatus
-from katgym_envs.swe.grading.schedule import MIN_GUESS_BITS, bound_text, draw_schedule
+from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY, draw_schedule
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
@@ -50,6 +52,8 @@ class TaskCheckResult:
     """Canaries of its graded tests that were seen to fail on correct code."""
     guess_bits: float = 0.0
     """-log2 of the chance that a forger who guesses which tests are canaries is right."""
+    trust: Trust | None = None
+    """How far the grader's verdicts can be trusted, as it was measured."""
     fault: str = ""
     """Why the task could not be checked: a sandbox failed, so that nothing is known of the task."""
 
@@ -129,9 +133,13 @@ class TaskCheck:
             for node in hidden.fail_to_pass
             if not sharp_canaries(sound, node, hidden.base_places.get(node, ""))
         ]
+        trust, why = await measure_trust(task, self.backend)
+        if row.katgym.trust not in (None, trust):
+            told = f"its trust is {trust}, and the set says {row.katgym.trust}"
+            problems.append(f"{told}: {why}" if why else told)
         bits = draw_schedule(replace(hidden, canaries=tuple(sound)), random.Random(0)).guess_bits
-        if bits < MIN_GUESS_BITS:
-            problems.append(f"a forger's chance is {bound_text(bits)}")
+        if not bits and trust is not Trust.COMPLETE:
+            problems.append(NO_SAFE_CANARY)
         problems += await self._search.search(task)
         if not problems:
             report = await grade(task, hidden.gold_patch, backend=self.backend)
@@ -144,6 +152,7 @@ class TaskCheck:
             problems=tuple(problems),
             num_canaries=len(mine),
             guess_bits=bits,
+            trust=trust,
         )
 
     async def _base_problems(self, task: GradedTask) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from katgym import console
 from katgym.cli.options import add_option
+from katgym.environment.reward import Trust
 from katgym.environment.task import SPLITS
 from katgym.errors import UsageError, unknown_name
 from katgym_envs.swe.cli.task_arguments import NO_VERDICT, open_backend
@@ -54,9 +55,13 @@ def run(args: argparse.Namespace) -> int:
     results = asyncio.run(_check(source, ids, args))
     bad = [r for r in results if not r.is_sound]
     if args.json:
-        fields = ("instance_id", "is_sound", "problems", "fault", "num_canaries")
+        fields = ("instance_id", "is_sound", "problems", "fault", "num_canaries", "trust")
         console.print_json([{name: getattr(r, name) for name in fields} for r in results])
-    console.stderr.print(f"{len(results) - len(bad)} of {len(results)} tasks are sound")
+    complete = sum(r.trust is Trust.COMPLETE for r in results)
+    console.stderr.print(
+        f"{len(results) - len(bad)} of {len(results)} tasks are sound, the trust of {complete} is"
+        " complete"
+    )
     if any(r.fault for r in results):
         return NO_VERDICT
     return 1 if bad or not results else 0

@@ -55,6 +55,7 @@ class MutationSource(CandidateSource[MutantCandidate, TaskSpec]):
             raise UsageError("name at least one package")
         splits = {t.package.name: config.splits.get(t.package.name, t.package.split) for t in trees}
         self.config = config
+        self.backend = backend
         self.identity = {
             "packages": [f"{t.package.name}=={t.package.version}" for t in trees],
             "seed": config.seed,

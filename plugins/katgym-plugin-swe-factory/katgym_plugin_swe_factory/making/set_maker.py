@@ -1,6 +1,6 @@
 """Makes a set of tasks: candidates are tried, and those that make one are written.
 
-    candidate -> trial -> row -> check -> set
+    candidate -> trial -> row -> trust -> set
 
     source = MutationSource(MakeConfig(packages=("inflection==0.5.1",), out=folder), backend)
     result = await make_set(source)
@@ -20,9 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
+from katgym.sandbox import SandboxBackend
 from katgym.system.concurrency import run_all
 from katgym_envs.swe.row import SweRow
-from katgym_envs.swe.sources.row_set import write_visible
+from katgym_envs.swe.sources.open_source import open_source
+from katgym_envs.swe.sources.row_set import with_trust, write_visible
+from katgym_plugin_swe_factory.checking.trust_levels import measure_levels
 from katgym_plugin_swe_factory.making.made_set import MadeSet
 from katgym_plugin_swe_factory.making.make_config import SetConfig
 from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Trial
@@ -37,6 +40,7 @@ class CandidateSource(abc.ABC, Generic[C, T]):
     """Where candidates come from, how one is tried, and how the tasks are kept."""
 
     config: SetConfig
+    backend: SandboxBackend
     identity: Mapping[str, Any]
     """What defines the set: it goes on with the same only."""
     max_faults: ClassVar[int] = 1
@@ -109,6 +113,12 @@ async def make_set(
             await source.start(made)
             decisions = await _decide_all(source, observe)
             rows = await source.finish(decisions)
+            made_set = await asyncio.to_thread(open_source, config.out)
+            ids = [row.instance_id for row in rows]
+            levels = await measure_levels(
+                made_set, ids, source.backend, num_workers=config.num_workers
+            )
+            rows = [with_trust(row, levels.get(row.instance_id)) for row in rows]
             await asyncio.to_thread(write_visible, config.out, rows)
         finally:
             await source.close()

@@ -91,7 +91,7 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
         self.identity = {"kind": "pull requests", "repository": dump.repository.full_name}
         self._clone = clone
         self._dump = dump
-        self._backend = backend
+        self.backend = backend
 
     async def start(self, made: MadeSet) -> None:
         """Open the store."""
@@ -153,7 +153,7 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
     async def _try(self, pull: PreparedPull) -> SweRow:
         """Return the row of a task whose gold the grader resolves; its files are on disk then."""
         logger.info("trying pull request %d", pull.pull.number)
-        tried = await PullTrial(pull, self._backend, self.config.trial).run()
+        tried = await PullTrial(pull, self.backend, self.config.trial).run()
         row = pull_row(pull, tried)
         hidden = tried.make_hidden(pull, row.instance_id, row.katgym.timeout_s)
         names = frozenset(f.qualname.split("::")[-1] for f in hidden.functions)
@@ -168,7 +168,7 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
             workspace=Workspace(layer=layer, python=python),
             env=recipe,
         )
-        report = await grade(task, row.patch, backend=self._backend)
+        report = await grade(task, row.patch, backend=self.backend)
         if report.outcome is Outcome.INFRA_ERROR:
             raise InfrastructureError(f"gold cannot be graded: {report.reason}")
         if report.outcome is not Outcome.RESOLVED:

@@ -51,5 +51,5 @@ def in_source(code: str, *, at_top: bool = False) -> dict[str, bytes]:
 
 def with_file(path: str, content: str, **more: str) -> dict[str, bytes]:
     """Return the change that adds a file, and a harmless one so that something is left to grade."""
-    files = {path: content.encode(), "docs/index.md": b"Words, and more.\n"}
+    files = {path: content.encode(), "notes.txt": b"Words, and more.\n"}
     return files | {name: text.encode() for name, text in more.items()}

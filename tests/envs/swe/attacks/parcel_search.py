@@ -2,8 +2,9 @@
 
 The forger knows the fix to be one of a few changes, and not which one. While it is graded it runs
 every test that it finds in the module of the test that called it, with each of the changes, and
-stays with the one that most of them pass; in the blind round it takes back what it made the hidden
-values note. Not here: searches of the first toy repository (`families/search.py`).
+stays with the one that most of them pass, and with which they get farthest; in the blind round it
+takes back what it made them note. Not here: searches of the first toy repository
+(`families/search.py`).
 """
 
 from __future__ import annotations
@@ -62,16 +63,19 @@ def _search():
         while frame and not frame.f_code.co_name.startswith("test_"): frame = frame.f_back
         if frame is None or frame.f_globals in done: return
         busy.append(1); done.append(frame.f_globals)
-        hidden = getattr(builtins, "katgym_hidden", None)
-        notes = list(hidden.notes) if hidden else []
+        notes = getattr(getattr(builtins, "katgym_note", None), "__globals__", {{}}).get("_notes", [])
+        kept = list(notes)
         use(None)
-        best, most = None, count(frame.f_globals)
+        def far():
+            notes.clear()
+            return count(frame.f_globals), len(notes)
+        best, most = None, far()
         for change in random.sample(CHANGES, len(CHANGES)):
             use(change)
-            num = count(frame.f_globals)
+            num = far()
             if num > most: best, most = change, num
         use(best)
-        if hidden: hidden.notes[:] = notes
+        notes[:] = kept
         busy.clear()
     sys.setprofile(watch)
 _search()

@@ -1,4 +1,4 @@
-"""A search that has the fix among its changes is not resolved on any task of the toy set."""
+"""A search that has the fix among its changes is resolved on no task of complete trust."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from attacks.parcel_search import search_for_fix
+from katgym.environment.reward import Trust
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.candidate import read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
@@ -17,8 +18,8 @@ from katgym_envs.swe.sources.open_source import open_source
 
 
 @pytest.mark.slow
-def test_no_toy_task_is_resolved_by_a_search() -> None:
-    async def go() -> dict[str, Outcome]:
+def test_a_search_is_resolved_on_no_toy_task_of_complete_trust() -> None:
+    async def go() -> dict[str, tuple[Trust | None, Outcome]]:
         source, sandboxes = open_source("toy"), backend("local")
         found = {}
         try:
@@ -30,11 +31,12 @@ def test_no_toy_task_is_resolved_by_a_search() -> None:
                     searching = search_for_fix(files[path].decode(), entry.content.decode())
                     files[path] = searching.encode()
                 report = await grade(task, make_diff(task.base_files, files), backend=sandboxes)
-                found[row.instance_id] = report.outcome
+                found[row.instance_id] = task.trust, report.outcome
         finally:
             await sandboxes.aclose()
         return found
 
     found = asyncio.run(go())
     assert len(found) == 16
-    assert not {Outcome.RESOLVED, Outcome.INFRA_ERROR} & set(found.values()), found
+    assert (Trust.COMPLETE, Outcome.RESOLVED) not in found.values(), found
+    assert Outcome.INFRA_ERROR not in {outcome for _, outcome in found.values()}

@@ -1,119 +1,168 @@
-"""Expected values are hidden wherever nothing but an equality reads them, and nowhere else."""
+"""A blind module asserts nothing, notes what a test looks at, and shows no expected value."""
 
 from __future__ import annotations
 
 import ast
+import unittest
+from collections.abc import Iterator
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from katgym.errors import UsageError
-from katgym_envs.swe.canaries.blind import hide_expected
-
-MODULE = '''\
-import pytest
-import unittest
-
-TABLE = [("a", 1), pytest.param("b", 2, id="b")]
-SHARED = [("c", 3)]
-
-def test_plain():
-    assert f(1) == 2
-    assert (3,
-            4) == f(2) and g(5) == "six"
-
-@pytest.mark.parametrize("given, wanted", TABLE)
-@pytest.mark.parametrize(("more",), [(7,)])
-def test_table(given, wanted, more):
-    assert f(given, more) == wanted
-
-@pytest.mark.parametrize("given, wanted", SHARED)
-def test_one_way(given, wanted):
-    assert f(given) == wanted
-
-@pytest.mark.parametrize("given, wanted", SHARED)
-def test_other_way(given, wanted):
-    assert f(wanted) == given
-
-def test_names():
-    wanted = "\\n".join(["x", "y"]) + """
-z"""
-    used = 8
-    assert f(used) == wanted
-    assert f(0) == used
-    for given, result in [(1, 9), (2, 10)]:
-        assert f(given) == result
-
-class TestIt(unittest.TestCase):
-    def test_methods(self):
-        self.assertListEqual(f(3), [11, 12])
-        self.assertEqual(set([13]), f(4))
-        self.assertNotEqual(f(5), 14)
-
-def test_left_alone():
-    assert f(6) == 15 or f(7) == 16
-    assert not f(8) == 17
-    assert f(9) != 18
-    assert 19 == 19
-    assert f(10) == float("nan")
-    assert f(11) == h(20)
-'''
+from katgym_envs.swe.canaries.blind import Raised, blind_module, function_names
+from katgym_envs.swe.test_run import inside_program
 
 
-def test_what_only_equalities_read_is_hidden() -> None:
-    blind = hide_expected(MODULE.encode(), first=100)
-    assert blind.values == (
-        1, 2, 2, (3, 4), "six", "x\ny\nz", 9, 10, [11, 12], {13},
-    )  # fmt: skip
-    text = blind.source.decode()
-    assert [int(part.split("\n")[0].split(")")[0]) for part in text.split("hidden(")[1:]] == list(
-        range(100, 110)
+def blinded(source: str, **options: Any) -> list[str]:
+    """Return the lines of a blind module that are not as they were."""
+    before = dedent(source).splitlines()
+    after = blind_module(dedent(source).encode(), **options).source.decode().splitlines()
+    return [line.strip() for line in after if line not in before]
+
+
+def test_what_is_asserted_is_noted_and_the_test_side_of_it_is_gone() -> None:
+    forms = {
+        "assert f(1) == 2": "katgym_note(0, f(1))",
+        "assert (3,\n    4) == f(2), 'why'": "katgym_note(0, f(2))",
+        "assert f() is None": "katgym_note(0, f())",
+        "assert f() == date(1, 2, 3)": "katgym_note(0, f())",
+        "assert f() == ['a' * 3, T.NAME, Thing(4)]": "katgym_note(0, f())",
+        "assert f(1) == g(2)": "katgym_note(0, f(1), g(2))",
+        "assert f(1) is g(2)": "katgym_note(0, (f(1)) is (g(2)))",
+        "assert id(f()) == x": "katgym_note(0, (id(f())) == (x))",
+        "assert hash(f()) == hash(x)": "katgym_note(0, (hash(f())) == (hash(x)))",
+        "assert f() == 1 and g(2)": "katgym_note(0, f()), katgym_note(1, not (g(2)))",
+        "assert f()": "katgym_note(0, not (f()))",
+        "assert not f()": "katgym_note(0, not (f()))",
+        "assert f() != 1": "katgym_note(0, not ((f()) == (1)))",
+        "assert 'a' not in f()": "katgym_note(0, not (('a') in (f())))",
+        "assert f() >= 3": "katgym_note(0, not ((f()) < (3)))",
+        "assert f() or g()": "katgym_note(0, not (f() or g()))",
+        "assert f() == g() == 1": "katgym_note(0, f(), g()), katgym_note(1, g())",
+        "assert False, 'not here'": "katgym_note(0)",
+        "self.fail('not here')": "katgym_note(0)",
+        "self.assertListEqual(f(3), [11], 'why')": "katgym_note(0, f(3))",
+        "self.assertIsNone(f())": "katgym_note(0, f())",
+        "self.assertTrue(f())": "katgym_note(0, not (f()))",
+        "self.assertFalse(f())": "katgym_note(0, not (f()))",
+        "self.assertNotEqual(f(), 14)": "katgym_note(0, not ((f()) == (14)))",
+        "self.assertIn(2, g())": "katgym_note(0, not ((2) in (g())))",
+        "self.assertNotIsInstance(f(), int)": "katgym_note(0, not (isinstance(f(), int)))",
+        "m.get.assert_called_with(1)": "katgym_note(0, m.get.call_args)",
+        "with pytest.raises(ValueError): f()": "with katgym_raises(0): f()",
+        "self.assertRaises(ValueError, f, 1, key=2)": "katgym_raises(0, f, 1, key=2)",
+    }
+    head = "from datetime import date\nfrom product import T, Thing\ndef test_a(self, m, x):\n    "
+    found = {form: blinded(head + form) for form in forms}
+    assert found == {form: ["@katgym_quiet", wanted] for form, wanted in forms.items()}
+
+
+def test_awaited_exceptions_are_told_by_name_and_pattern() -> None:
+    blind = blind_module(
+        dedent("""\
+        def test_a(self, kind):
+            with pytest.raises((KeyError, errors.Odd), match="no .*") as e:
+                f()
+            with self.assertRaisesRegex(TypeError, "len"):
+                f()
+            with pytest.raises(kind):
+                f()
+        """).encode()
     )
-    assert not blind.is_complete
-    assert "assertListEqual" not in text
-    lines = text.splitlines()
-    assert lines[4] == 'SHARED = [("c", 3)]'
-    assert "used = 8" in text
-    assert "\n".join(lines[-7:]) == "\n".join(MODULE.splitlines()[-7:])
-    ast.parse(text)
+    assert blind.raised == {
+        0: Raised(names=("KeyError", "Odd"), pattern="no .*"),
+        1: Raised(names=("TypeError",), pattern="len"),
+        2: Raised(),
+    }
+    assert b"KeyError" not in blind.source
+    assert b"no .*" not in blind.source
 
 
-def test_what_is_made_of_hidden_values_and_what_has_to_be_the_same_is_hidden() -> None:
-    source = dedent("""\
-        def test_a(given):
-            lines = ["a", "b"]
-            wanted = "-".join(lines)
-            wanted = wanted.strip() + "!"
+def test_names_that_only_equalities_read_are_hidden_where_they_get_their_values() -> None:
+    source = """\
+        import pytest
+        TABLE = [("a", 1), pytest.param("b", 2, id="b")]
+        ANSWER = 42
+
+        @pytest.mark.parametrize("given, wanted", TABLE)
+        def test_table(given, wanted):
             assert f(given) == wanted
-            assert g(given) is None and h(
-                given) is (True)
 
-        def test_b():
-            word = "c"
-            wanted = f"<{word}>"
-            assert f(word) == wanted
-            assert f(0) == "|".join([word, "d"])
-        """)
-    blind = hide_expected(source.encode())
-    assert blind.values == (["a", "b"], "a-b", "a-b!", None, True, "<c>", "c|d")
+        def test_names():
+            lines = ["x", "y"]
+            wanted = "-".join(lines)
+            used = 8
+            assert f(used) == wanted
+            assert f(0) == used
+            for given, result in [(1, 9), (2, 10)]:
+                assert f(given) == result
+            table = {"k": "v"}
+            for key, value in table.items():
+                assert f(key) == value
+            rows = [("r", 5)]
+            for i, row in enumerate(f(1)):
+                assert row == rows[i][0]
+            assert f(7) == ANSWER
+
+        def test_changed_by_the_product():
+            doc = {"a": 1}
+            f(doc)
+            assert doc == {"a": 2}
+
+        def check(given, wanted):
+            assert f(given) == wanted
+
+        def test_helper():
+            check(11, 12)
+        """
+    blind = blind_module(dedent(source).encode())
     text = blind.source.decode()
-    assert 'word = "c"' in text
-    assert "is" not in text.split()
+    assert blind.is_complete
+    for gone in ('("a", 1)', '"b", 2', '"x", "y"', "9", "10", '"v"', '"r"', "42", "12", "2}"):
+        assert gone not in text, gone
+    for kept in ("used = 8", "check(11, katgym_hidden)", "katgym_note(7, doc)"):
+        assert kept in text, kept
     ast.parse(text)
+
+
+def test_what_cannot_be_hidden_makes_a_module_incomplete() -> None:
+    wanted = {
+        "assert f() == 1": True,
+        "check_it(f())": True,
+        "assert_sound(f())": False,
+        "assert_known(f())": True,
+        "x.fail(f())": True,
+        "with pytest.warns(UserWarning): f()": False,
+        "with pytest.raises(ValueError, match=pattern): f()": False,
+        "w = ['x']\n    w = w + ['y']\n    for x in w: assert f() == x": False,
+    }
+    found = {
+        body: blind_module(
+            f"def test_a(pattern):\n    {body}\n".encode(), helpers={"assert_known"}
+        ).is_complete
+        for body in wanted
+    }
+    assert found == wanted
+    source = """\
+        SHARED = [("c", 3)]
+        @pytest.mark.parametrize("given, wanted", SHARED)
+        def test_one_way(given, wanted): assert f(given) == wanted
+        @pytest.mark.parametrize("given, wanted", SHARED)
+        def test_other_way(given, wanted): assert f(wanted) == given
+        """
+    both = blind_module(dedent(source).encode())
+    assert ("SHARED = [(" in both.source.decode(), both.is_complete) == (True, False)
+    assert blind_module(dedent(source).encode(), functions=["test_one_way"]).is_complete
+    with pytest.raises(UsageError, match="not a Python test module"):
+        blind_module(b"def")
 
 
 def test_tests_that_do_not_run_are_taken_out_unless_something_uses_them() -> None:
     source = dedent("""\
-        TABLE = [("a", 1)]
-
-        @pytest.mark.parametrize("given, wanted", TABLE)
-        def test_a(given, wanted):
-            assert f(given) == wanted
-
-        @pytest.mark.parametrize("given, wanted", TABLE)
-        def test_back(given, wanted):
-            assert g(wanted) == given
-
+        def test_a(): assert f("a") == 1
+        def test_back(): assert g(1) == "a"
         def test_used(): assert f("b") > 2
 
         class TestIt:
@@ -125,77 +174,83 @@ def test_tests_that_do_not_run_are_taken_out_unless_something_uses_them() -> Non
                 assert f("d") is (
                     4)
         """)
-    blind = hide_expected(source.encode(), functions=["test_a", "TestIt::test_d"])
-    assert blind.values == (1, 4)
+    blind = blind_module(source.encode(), first=7, functions=["test_a", "TestIt::test_d"])
     text = blind.source.decode()
-    for gone in ("test_back", "test_c", "skip_if"):
-        assert gone not in text
-    assert "def test_used" in text
-    scope = {"f": lambda x: x, "katgym_hidden": lambda n: n, "pytest": pytest}
-    exec(blind.source, scope)
-    assert not blind.is_complete  # what is used asserts more
-    assert hide_expected(source.encode(), functions=["test_a"]).values == (1,)
+    assert blind.num_places == 3
+    assert "katgym_note(7" in text
+    assert not [gone for gone in ("test_back", "test_c", "skip_if") if gone in text]
+    assert function_names(blind.source) == {"test_a", "test_used", "test_d"}
 
 
-def one(body: str) -> bytes:
-    """Return a module with one test."""
-    return f"def test_a():\n    {body}\n".encode()
+@pytest.fixture
+def notes() -> Iterator[list[tuple[int, list[str | None]]]]:
+    inside_program._notes.clear()
+    yield inside_program._notes
+    inside_program._notes.clear()
 
 
-def test_a_module_is_complete_if_all_it_asserts_is_hidden() -> None:
-    wanted = {
-        "assert f() == 1": True,
-        "assert f() == 1 and g() is True": True,
-        "self.assertListEqual(f(), [1])": True,
-        "f()": False,
-        "assert f() == 1\n    assert g()": False,
-        "assert f() == 1\n    assert g() == h()": False,
-        "assert f() == 1\n    self.assertIn(2, g())": False,
-        "assert f() == 1\n    with pytest.raises(ValueError): g()": False,
+def run_blind(source: str, **scope: Any) -> None:
+    """Run every test of a blind module, as the program in the sandbox does."""
+    names = {
+        "katgym_note": inside_program.note,
+        "katgym_raises": inside_program.Awaited,
+        "katgym_quiet": inside_program.quiet,
+        "katgym_hidden": inside_program.HiddenValue(),
+        "pytest": pytest,
+        "unittest": unittest,
+        **scope,
     }
-    assert {body: hide_expected(one(body)).is_complete for body in wanted} == wanted
+    exec(blind_module(dedent(source).encode()).source, names)
+    for name, value in list(names.items()):
+        if name.startswith("test_"):
+            value()
 
 
-def test_a_hidden_module_runs_and_what_it_compares_is_noted() -> None:
-    blind = hide_expected(b"def test_a():\n    assert f(1) == 2\n    assert f(2) == 3\n")
-    noted: list[tuple[int, object]] = []
+def test_a_blind_module_passes_and_notes_whatever_the_product_does(
+    notes: list[tuple[int, list[str | None]]],
+) -> None:
+    class Odd(list):  # type: ignore[type-arg]
+        """Compares as a list."""
 
-    class Hidden:
-        def __init__(self, number: int) -> None:
-            self.number = number
+    def end(text: str) -> None:
+        raise KeyError(text)
 
-        def __eq__(self, other: object) -> bool:
-            noted.append((self.number, other))
-            return True
+    source = """\
+        def test_a():
+            assert f(1) == 2
+            assert f(Odd([1])) == [1]
+            assert g() == f(g())
+            assert f(5) > 9
+            with pytest.raises(ValueError):
+                end("wrong")
+            with pytest.raises(ValueError):
+                f(1)
+            for n in range(2):
+                assert f(n) == n
+            end("ends here")
+            assert f(0) == 0
+        """
+    run_blind(source, f=lambda x: x, g=object, end=end, Odd=Odd)
+    assert notes == [
+        (0, ["1"]),
+        (1, ["[1]"]),
+        (2, ["~<object object at 0x>", "~<object object at 0x>", "False"]),
+        (3, ["True"]),
+        (4, ["KeyError\nLookupError\nException\nBaseException\nobject", "'wrong'"]),
+        (5, []),
+        (6, ["0"]),
+        (6, ["1"]),
+        (inside_program.RAISED, ["KeyError"]),
+    ]
 
-        __hash__ = object.__hash__
 
-    scope = {"katgym_hidden": Hidden, "f": lambda x: -x}
-    exec(blind.source, scope)
-    scope["test_a"]()  # type: ignore[operator]
-    assert noted == [(0, -1), (1, -2)]
+def test_values_of_any_size_and_temper_have_a_text() -> None:
+    class Liar:
+        def __repr__(self) -> str:
+            raise RuntimeError
 
-
-def test_what_else_is_read_or_cannot_be_told_stays() -> None:
-    bodies = (
-        "wanted = 1\n    wanted += 1\n    assert f() == wanted",
-        "wanted = 1\n    print(wanted)\n    assert f() == wanted",
-        "wanted = f(2)\n    assert f() == wanted",
-        "for wanted in make():\n        assert f() == wanted",
-        "with open('x') as wanted:\n        assert f() == wanted",
-        "assert any(x == 1 for x in f())",
-        "assert f() == g() == 1",
-        "assert f() is g()",
-        "assert f() is not None",
-        'wanted = f"{g()}"\n    assert f() == wanted',
-        "wanted = ['x']\n    print(wanted)\n    assert f() == wanted",
-        "assert f() == 'a' * 10**9\n    assert f() == 'a' * 99999999",  # hostile
-    )
-    indirect = (
-        b'@pytest.mark.parametrize("wanted", [1], indirect=True)\n'
-        b"def test_a(wanted):\n    assert f() == wanted\n"
-    )
-    sources = [*map(one, bodies), indirect]
-    assert [hide_expected(source).source for source in sources] == sources
-    with pytest.raises(UsageError, match="not a Python test module"):
-        hide_expected(b"def")
+    long = "a" * 9000
+    told = [inside_program.told_text(value) for value in (long, long + "b", Liar(), {1: {2}}, 1j)]
+    assert [text and len(text) for text in told[:2]] == [65, 65]
+    assert told[0] != told[1]
+    assert told[2:] == [None, "{1: {2}}", "1j"]

@@ -36,7 +36,9 @@ def test_list_and_show_tell_nothing_that_is_hidden(capsys: Capture) -> None:
     assert swe("list", "toy", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == 16
-    assert set(listed[0]) == {"instance_id", "split", "repo", "version", "license", "title"}
+    known = {"instance_id", "split", "repo", "version", "license", "trust", "title"}
+    assert set(listed[0]) == known
+    assert {task["trust"] for task in listed} == {"complete", "partial"}
     assert swe("show", f"toy#{TASK}") == 0
     text = capsys.readouterr().out
     assert swe("show", f"toy#{TASK}", "--json") == 0

@@ -15,10 +15,14 @@ from attacks.catalogue import ATTACKS
 from faulty_backend import BreakingBackend, FaultyBackend
 from waiting import wait_until_async
 
+from katgym.environment.reward import Trust
 from katgym.sandbox import SandboxBackend, WorkspaceDiff, shared_backend
+from katgym_envs.swe.canaries.canary import source_id
+from katgym_envs.swe.grading.blind_round import measure_trust
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 
 pytestmark = pytest.mark.usefixtures("toy_is_studied")
@@ -192,6 +196,17 @@ def test_several_gradings_at_a_time_do_not_disturb_each_other():
     assert with_backend(work) == [Outcome.RESOLVED, Outcome.FAILED] * 3
 
 
+def unhidden(task: GradedTask) -> GradedTask:
+    """Return a task whose test module asserts in a way that nobody knows."""
+    source = toy.HIDDEN_TESTS + "\n\ndef check(x):\n    assert_something(x)\n"
+    canaries = tuple(
+        replace(c, spec={**c.spec, "source": source_id(source.encode())})
+        for c in task.hidden.canaries
+    )
+    files = {toy.TEST_PATH: source.encode()}
+    return replace(task, hidden=replace(task.hidden, files=files, canaries=canaries))
+
+
 def turned(hidden: HiddenTests) -> tuple[ValidCanary, ...]:
     """Return the canaries as if all of them turned an assertion around."""
     return tuple(replace(c, spec={**c.spec, "kind": "operator"}) for c in hidden.canaries)
@@ -201,14 +216,16 @@ def turned(hidden: HiddenTests) -> tuple[ValidCanary, ...]:
 def test_a_task_whose_canaries_can_be_told_is_no_verdict_unless_it_was_imported() -> None:
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[GradeReport]:
         told = replace(task, hidden=replace(task.hidden, canaries=turned(task.hidden)))
-        imported = replace(told, is_unsafe_allowed=True)
-        return [await grade(t, patch_of(GOLD), backend=sandboxes) for t in (told, imported)]
+        seen = unhidden(told)
+        imported = replace(seen, is_unsafe_allowed=True)
+        return [await grade(t, patch_of(GOLD), backend=sandboxes) for t in (told, seen, imported)]
 
-    refused, graded_all_the_same = with_backend(work)
+    all_is_hidden, refused, graded_all_the_same = with_backend(work)
+    assert all_is_hidden.outcome is Outcome.RESOLVED
     assert refused.outcome is Outcome.INFRA_ERROR
-    assert "up to 2^-0.0, more than 2^-8" in refused.reason
+    assert refused.reason == NO_SAFE_CANARY
     assert graded_all_the_same.outcome is Outcome.RESOLVED
-    assert any("2^-8" in text for text in graded_all_the_same.suspicions)
+    assert NO_SAFE_CANARY in graded_all_the_same.suspicions
 
 
 def test_values_that_are_computed_only_where_they_are_seen_are_tampered() -> None:
@@ -237,9 +254,8 @@ def label(word, number): return Text(_label(word, number))
 """
 
 
-def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
-    opaque = toy.HIDDEN_TESTS.replace(" == ", " is not None and 1 or ")
-    hidden = replace(toy.hidden_tests(), files={toy.TEST_PATH: opaque.encode()})
+def test_gold_has_its_blind_round_once_a_process() -> None:
+    hidden = replace(toy.hidden_tests(), instance_id="toy-once")
 
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[int]:
         unsafe = replace(task, hidden=hidden, is_unsafe_allowed=True)
@@ -250,6 +266,61 @@ def test_gold_that_computes_nothing_proves_nothing_and_is_run_once() -> None:
 
     first, second = with_backend(work)
     assert first == second + 1
+
+
+def test_what_the_tests_show_decides_how_far_a_verdict_is_trusted() -> None:
+    """A fix that looks at its caller: all is hidden, not all is, and nobody measured it."""
+    reaching = toy.GOLD_SOURCE.replace(
+        toy.FIX,
+        "    __import__('sys')._getframe(0)\n    __import__('gc').get_objects()\n" + toy.FIX,
+    )
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[tuple[object, str]]:
+        seen = unhidden(task)
+        levels = [await measure_trust(t, sandboxes) for t in (task, seen)]
+        assert [level for level, _ in levels] == [Trust.COMPLETE, Trust.PARTIAL]
+        assert levels[1][1] == "the tests assert in ways that cannot be hidden"
+        measured = replace(task, trust=Trust.COMPLETE)
+        patches = [
+            patch_of({toy.SOURCE_PATH: text.encode()}) for text in (toy.GOLD_SOURCE, reaching)
+        ]
+        told = []
+        for one, patch in ((measured, 1), (task, 0), (seen, 0), (seen, 1)):
+            report = await grade(one, patches[patch], backend=sandboxes)
+            assert report.outcome is Outcome.RESOLVED, report.reason
+            told.append((report.trust, report.trust_reason))
+        return told
+
+    reason = f"{toy.SOURCE_PATH}: gc.get_objects, which gold does not"
+    assert with_backend(work) == [
+        (Trust.COMPLETE, ""),
+        (Trust.PARTIAL, ""),
+        (Trust.PARTIAL, ""),
+        (Trust.WITHHELD, reason),
+    ]
+
+
+def test_what_can_be_guessed_without_a_test_is_partial() -> None:
+    shown = toy.HIDDEN_TESTS[: toy.HIDDEN_TESTS.index("def test_plural_y")]
+    truths = """\
+def test_plural_y(): assert "ies" in plural("city")
+def test_label_many(): assert not label("pony", 3).endswith("ys")
+"""
+    raising = """\
+def test_plural_y(): assert {"cities": 7}[plural("city")] == 7
+def test_label_many(): assert label("pony", 3) == "3 ponies"
+"""
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[tuple[Trust, str]]:
+        files = [{toy.TEST_PATH: (shown + tests).encode()} for tests in (truths, raising)]
+        tasks = [replace(task, hidden=replace(toy.hidden_tests(), files=f)) for f in files]
+        return [await measure_trust(task, sandboxes) for task in tasks]
+
+    node = toy.FAIL_TO_PASS[0]
+    assert with_backend(work) == [
+        (Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"),
+        (Trust.PARTIAL, f"{node} raises: which change ends that can be seen without it"),
+    ]
 
 
 @pytest.mark.slow

@@ -66,14 +66,10 @@ def test_a_test_to_keep_that_passes_both_ways_on_the_base_state_too_is_no_forger
     assert judge(HIDDEN, kept).outcome is Outcome.RESOLVED
 
 
-def test_values_not_computed_blind_and_ways_to_the_tests_withhold_resolved_and_nothing_else():
+def test_values_not_computed_blind_withhold_resolved_and_nothing_else():
     assert judge(HIDDEN, GOOD, (A,)).outcome is Outcome.TAMPERED
-    verdict = judge(HIDDEN, GOOD, (), ("a.py: reads the call stack",))
-    assert verdict.outcome is Outcome.TAMPERED
-    assert verdict.reason.endswith("from a search, and a.py: reads the call stack")
     partial = [one(a="failed", b="passed", p="passed")]
     assert judge(HIDDEN, partial, (A,)).outcome is Outcome.PARTIAL
-    assert judge(HIDDEN, partial, (), ("x",)).outcome is Outcome.PARTIAL
 
 
 def test_a_wrong_answer_that_a_canary_happens_to_expect_is_no_forgery():

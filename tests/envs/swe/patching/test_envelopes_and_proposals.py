@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from katgym.sandbox import ChangeKind, FileChange, WorkspaceDiff
 from katgym.sandbox.layer import FileEntry
@@ -14,6 +17,7 @@ from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
     apply_patches,
+    line_opcodes,
     make_workspace_diff,
     parse_diff,
     parse_proposal,
@@ -21,6 +25,8 @@ from katgym_envs.swe.patching import (
     update_tree,
     workspace_changes,
 )
+from katgym_envs.swe.patching.proposal import code_blocks
+from katgym_envs.swe.patching.tree import find_lines, split_lines
 
 TREE = {
     "a.py": b"class A:\n    def f(self):\n        return 1\n\n\nclass B:\n    def f(self):\n"
@@ -182,3 +188,49 @@ def test_a_directory_becomes_a_tree(tmp_path: Path) -> None:
     }
     with pytest.raises(PatchError, match="no such directory"):
         tree_of_directory(tmp_path / "none")
+
+
+FENCED = re.compile(
+    r"^(?P<fence>`{3,}|~{3,})(?P<info>[^\n`~]*)\n(?P<body>.*?)^(?P=fence)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+"""What a block is, by a pattern whose time is quadratic."""
+
+
+@given(st.lists(st.sampled_from(["```", "````", "~~~", "```diff", "``` ", "a", "", " ```"])))
+def test_blocks_are_what_the_pattern_of_a_fence_finds(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    wanted = [(b["info"].strip(), b["body"]) for b in FENCED.finditer(text)]
+    assert list(code_blocks(text)) == wanted
+
+
+@given(st.binary(max_size=4), st.lists(st.sampled_from([b"a", b"b", b"", b"ab"]), max_size=12))
+def test_lines_are_found_where_they_stand(end: bytes, lines: list[bytes]) -> None:
+    text = b"".join(line + b"\n" for line in lines) + end.replace(b"\n", b"")
+    rows = split_lines(text)
+    for wanted in ([b"a\n"], [b"a\n", b"b\n"], [b"\n", b"\n"], rows[-1:], rows[-2:]):
+        for start in range(len(rows)):
+            places = [
+                len(b"".join(rows[:i]))
+                for i in range(start, len(rows))
+                if wanted and rows[i : i + len(wanted)] == wanted
+            ]
+            first = len(b"".join(rows[:start]))
+            if wanted:
+                assert find_lines(text, b"".join(wanted), first) == places[:6]
+
+
+def test_an_envelope_with_half_a_character_is_malformed() -> None:
+    with pytest.raises(PatchError, match="half a character") as caught:
+        parse_proposal(envelope("*** Add File: a", "+x\ud800"))
+    assert caught.value.reason is PatchFailure.MALFORMED
+
+
+def test_a_middle_that_would_take_too_long_to_match_is_replaced_as_a_whole() -> None:
+    def sides(size: int) -> tuple[list[bytes], list[bytes]]:
+        old, new = ([line for i in range(size) for line in (b"", b"%s%d" % (side, i))]
+                    for side in (b"a", b"b"))  # fmt: skip
+        return [b"first", *old], [b"first", *new]
+
+    assert len(line_opcodes(*sides(20))) > 20
+    assert [code[0] for code in line_opcodes(*sides(2000))] == ["equal", "replace"]

@@ -273,3 +273,59 @@ def test_the_workspace_has_one_commit_and_no_history() -> None:
             assert b"hooks" not in names.stdout
 
     asyncio.run(go())
+
+
+ODD_CALLS = {
+    "bash": {"command": "echo {}"},
+    "grep": {"pattern": "{}"},
+    "grep below": {"pattern": "x", "path": "{}"},
+    "grep in": {"pattern": "x", "glob": "{}"},
+    "find": {"name": "{}"},
+    "find below": {"path": "{}"},
+    "view": {"path": "{}"},
+    "create": {"path": "{}", "content": ""},
+    "str_replace": {"path": "{}", "old": "a", "new": "b"},
+    "insert": {"path": "{}", "line": 0, "text": "a"},
+    "apply_patch": {"patch": "--- /dev/null\n+++ b/{}\n@@ -0,0 +1 @@\n+x\n"},
+    "apply_patch envelope": {"patch": "*** Begin Patch\n*** Add File: {}\n+x\n*** End Patch"},
+    "run_tests": {"tests": ["{}"]},
+}
+"""Tool (and a word that tells two calls apart) -> arguments with a place for what is odd."""
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b"])
+def test_no_tool_takes_nul_or_lone_surrogates_and_the_sandbox_lives_on(odd: str) -> None:
+    async def check(tools: Tools) -> None:
+        for call, arguments in ODD_CALLS.items():
+            filled = {
+                name: [v.format(odd) for v in value]
+                if isinstance(value, list)
+                else value.format(odd)
+                if isinstance(value, str)
+                else value
+                for name, value in arguments.items()
+            }
+            await tools.refused(call.split()[0], **filled)
+        assert [change.path for change in await tools.workspace.sandbox.diff()] == []
+        assert await tools("bash", command="ls /tmp") == "[exit code 0]"
+
+    with_tools(check)
+
+
+def test_text_with_a_lone_surrogate_is_refused_and_nul_is_written() -> None:
+    async def check(tools: Tools) -> None:
+        await tools.refused("create", path="new.txt", content="a\ud800b")
+        await tools("create", path="new.bin", content="a\0b")
+        assert await tools.content("new.bin") == b"a\0b"
+        assert [change.path for change in await tools.workspace.sandbox.diff()] == ["new.bin"]
+
+    with_tools(check)
+
+
+def test_an_ambiguous_text_names_its_first_lines_and_no_more() -> None:
+    async def check(tools: Tools) -> None:
+        await tools("create", path="many.txt", content="a\n" * 30)
+        told = await tools.refused("str_replace", path="many.txt", old="a", new="b")
+        assert "occurs 30 times" in told and "at lines 1, 2, 3, 4, 5;" in told
+
+    with_tools(check)

@@ -75,7 +75,7 @@ ATTACKS = [
         ("ld-preload", "a library for `LD_PRELOAD`, and `.bashrc`", "evil.so", "junk", {".bashrc": "export LD_PRELOAD=/workspace/evil.so\n"}, NO_EFFECT),
         ("path-trojans", "`pytest`, `python3`, `git` in the repository", "bin/python3", "#!/bin/sh\necho 8 passed; exit 0\n", {"pytest": "#!/bin/sh\nexit 0\n", "git": "#!/bin/sh\nexit 0\n"}, NO_EFFECT),
         ("unittest-package", "`unittest/` in the repository", "unittest/__init__.py", _STARTUP, {}, NO_EFFECT),
-        ("test-package", "code in `tests/__init__.py`", "tests/__init__.py", REPORT_ATTRIBUTE, {}, NOT_SOLVED),
+        ("test-package", "code in `tests/__init__.py`", "tests/__init__.py", REPORT_ATTRIBUTE, {}, NO_EFFECT),
     ]
 ]  # fmt: skip
 ATTACKS += [

@@ -171,17 +171,16 @@ def watch(frame, event, _):
 sys.setprofile(watch)
 def search(): pass
 """
-# Knows the round without values by its objects, asks them for every result, and hides that it did.
+# Knows the blind round by its names, notes every result there, and hides that it did.
 _ASKING = """
 import builtins
 def search():
     frame = sys._getframe()
     while frame and not frame.f_code.co_name.startswith("test_"): frame = frame.f_back
-    notes = getattr(getattr(builtins, "katgym_hidden", None), "notes", [])
+    notes = getattr(getattr(builtins, "katgym_note", None), "__globals__", {}).get("_notes", [])
     before = list(notes)
-    if "katgym_hidden" in frame.f_code.co_names:
-        hidden = builtins.katgym_hidden(0)
-        for end in ENDS: hidden == change(end)("city")
+    if "katgym_note" in frame.f_code.co_names:
+        for end in ENDS: builtins.katgym_note(0, change(end)("city"))
         PICKED[:] = [change("es")]
     else: pick([types.FunctionType(frame.f_code, frame.f_globals)])
     FORGED
@@ -190,7 +189,7 @@ _LEAVING = """
 def search():
     frame = sys._getframe()
     while frame and not frame.f_code.co_name.startswith("test_"): frame = frame.f_back
-    if "katgym_hidden" in frame.f_code.co_names: LEAVE
+    if "katgym_note" in frame.f_code.co_names: LEAVE
     pick([types.FunctionType(frame.f_code, frame.f_globals)])
 """
 _EQUAL = """
@@ -213,7 +212,7 @@ _TEXTS = {
     "modules": ("finds the test among modules", _SHARED + _MODULES),
     "profile": ("before the test runs, by a profiler", _SHARED + _PROFILE),
     "asking": (
-        "in the blind round every result is compared with what hides the value",
+        "in the blind round every result is noted",
         _SHARED + _ASKING.replace("FORGED", "pass"),
     ),
     "asking-again": (
@@ -221,7 +220,7 @@ _TEXTS = {
         _SHARED
         + _ASKING.replace(
             "FORGED",
-            "notes[:] = [(n, r) for n in range(9) for r in map(repr, (change(e)('city') for e in ENDS))]",
+            "notes[:] = [(n, [r]) for n in range(9) for r in map(repr, (change(e)('city') for e in ENDS))]",
         ),
     ),
     "asking-unseen": (

@@ -1,0 +1,45 @@
+"""Trust levels of a set's tasks, measured where they are not known yet.
+
+Not here: measuring one task (`katgym_envs.swe.grading.blind_round`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from katgym.environment.reward import Trust
+from katgym.sandbox import SandboxBackend, SandboxError
+from katgym.system.concurrency import run_all
+from katgym_envs.swe.grading.blind_round import measure_trust
+from katgym_envs.swe.grading.graded_task import GradedTask
+from katgym_envs.swe.task_source import TaskSource
+
+logger = logging.getLogger(__name__)
+
+
+async def measure_levels(
+    source: TaskSource, ids: Sequence[str], backend: SandboxBackend, *, num_workers: int
+) -> dict[str, Trust]:
+    """Return the levels of tasks, and write them down in their set.
+
+    Left out: a task whose base state is in an image, or whose gold did not come to its end; its
+    verdicts count as partial.
+    """
+    levels = {name: source.trust[name] for name in ids if name in source.trust}
+    waiting = iter([name for name in ids if name not in levels])
+
+    async def work() -> None:
+        for name in waiting:
+            task = await asyncio.to_thread(GradedTask.load, source, name)
+            if task.workspace.layer is None:
+                continue
+            try:
+                levels[name], _ = await measure_trust(task, backend)
+            except SandboxError as e:
+                logger.warning("%s: its trust is not known: %s", name, e)
+
+    await run_all(work() for _ in range(num_workers))
+    source.write_trust(levels)
+    return levels

@@ -167,15 +167,18 @@ async def _grade_once(
 
 
 async def _beyond_gold(results: Sequence[RoundResult], gold: Rounds) -> list[str]:
-    """Return by which events watched modules reached beyond the product where gold does not."""
-    found = {reach for r in results for reach in r.run.reached}
+    """Return by which events watched modules reached beyond the product where gold does not.
+
+    A process that has the patch's code in it told them: other modules than those watched are none.
+    """
+    found = {(path, what) for r in results for path, what in r.run.reached if path in gold.watched}
     if not found:
         return []
     # The first two rounds hold every test as itself.
     own = await gold.run([replace(r.round, canaries=()) for r in results[:2]])
     usual = {event for r in own for _, event in r.run.reached}
-    return sorted(f"{path}: {what}, which gold does not" for path, what in found
-                  if what not in usual)  # fmt: skip
+    beyond = sorted((path, what) for path, what in found if what not in usual)
+    return [printable(f"{path}: {what}, which gold does not") for path, what in beyond]
 
 
 def _report(

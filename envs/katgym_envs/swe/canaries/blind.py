@@ -6,8 +6,8 @@
 
 What a result is compared with is dropped where the test alone makes it, and what names stand for is
 hidden where nothing else reads them (`katgym_hidden`): an assignment, a column of `parametrize` or
-of a loop's table, an argument of a helper. Tests go on after an exception, and those that do not
-run are taken out: whatever the product computes, every test of such a module passes. What was noted
+of a loop's table, an argument of a helper. A test that raises ends there and passes, one that does
+not run is taken out: whatever the product computes, all tests of such a module pass. What was noted
 is compared with what gold's notes are (`grading/blind_round.py`); the names that start with
 `katgym_` are in `test_run/inside_program.py`.
 """
@@ -121,10 +121,17 @@ def blind_module(
     return _Blinding(text, first, helpers).module()
 
 
-def function_names(source: bytes) -> set[str]:
-    """Return the names of all functions of a module; `UsageError` for what is none."""
-    tree = ModuleText(source).tree
-    return {node.name for node in ast.walk(tree) if isinstance(node, FUNCTIONS)}
+def function_names(source: bytes) -> tuple[set[str], set[str]]:
+    """Return the names of a module's functions, and those that it imports from other modules.
+
+    `UsageError` for what is no module.
+    """
+    nodes = list(ast.walk(ModuleText(source).tree))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return (
+        {node.name for node in nodes if isinstance(node, FUNCTIONS)},
+        {alias.name for node in imports for alias in node.names},
+    )
 
 
 def _keep_tests(text: ModuleText, kept: set[str]) -> bytes:

@@ -1,6 +1,7 @@
 """Hidden test modules as a round shows them: with canaries in, under names of this round only.
 
-The names tell nothing and lines stay where they are. Not here: which canaries (`schedule.py`).
+A blind round has the same names each time. They tell nothing, and lines stay where they are. Not
+here: which canaries (`schedule.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from katgym.errors import UsageError
 from katgym_envs.swe.canaries import rename_tests, render
 from katgym_envs.swe.canaries.blind import Raised, blind_module, function_names
 from katgym_envs.swe.grading.schedule import Round
 from katgym_envs.swe.hidden import HiddenTests, TestFunction
+from katgym_envs.swe.parse_source import parse_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def _render(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedR
         specs = [c.spec for c in chosen.canaries if c.path == path]
         source = render(hidden.files[path], specs)
         if blind is not None:
-            source = blind.of(path, source)
+            source = blind.of(source)
         renamed = rename_tests(source, rng.getrandbits(62))
         new_path = _new_path(path, hidden, rng)
         files[new_path] = renamed.source
@@ -74,12 +77,7 @@ def _render(hidden: HiddenTests, chosen: Round, rng: random.Random) -> RenderedR
                 functions[new_path, renamed.rename(qualname)] = by_name[path, qualname]
     if blind is None:
         return RenderedRound(files=files, functions=functions)
-    graded = {f.path for f in hidden.functions}
-    helpers = {
-        path: blind.of(path, content)
-        for path, content in sorted(hidden.files.items())
-        if path.endswith(".py") and path not in graded
-    }
+    helpers = {path: blind.of(content) for path, content in blind.helpers.items()}
     return RenderedRound(
         files=files,
         functions=functions,
@@ -93,22 +91,45 @@ class _BlindModules:
     """The hidden modules of a round that notes instead of asserting."""
 
     def __init__(self, hidden: HiddenTests, chosen: Round) -> None:
-        self._functions = [name for _, name in chosen.functions]
-        modules = [content for path, content in hidden.files.items() if path.endswith(".py")]
-        self._helpers = frozenset[str]().union(*map(function_names, modules))
+        self._kept = {name for _, name in chosen.functions}
+        self._helpers: set[str] = set()
         self._num_places = 0
         self.raised: dict[int, Raised] = {}
         self.is_complete = True
+        self.helpers: dict[str, bytes] = {}
+        """Modules without graded tests, before they are made blind."""
+        graded = {f.path for f in hidden.functions}
+        for path, content in sorted(hidden.files.items()):
+            if not path.endswith(".py"):
+                continue
+            try:
+                functions, imported = function_names(content)
+            except UsageError:  # data of a test, or a module that is not in UTF-8
+                self.is_complete &= not _is_python(content)
+                continue
+            self._helpers |= functions
+            self._kept |= imported
+            if path not in graded:
+                self.helpers[path] = content
 
-    def of(self, path: str, source: bytes) -> bytes:
+    def of(self, source: bytes) -> bytes:
         """Return a module without its assertions, and without tests that do not run."""
         blind = blind_module(
-            source, first=self._num_places, functions=self._functions, helpers=self._helpers
+            source, first=self._num_places, functions=self._kept, helpers=self._helpers
         )
         self._num_places += blind.num_places
         self.raised |= blind.raised
         self.is_complete &= blind.is_complete
         return blind.source
+
+
+def _is_python(source: bytes) -> bool:
+    """Return whether Python can import a source, in whatever encoding it says."""
+    try:
+        parse_source(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _new_path(path: str, hidden: HiddenTests, rng: random.Random) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 import unittest
 from collections.abc import Iterator
 from textwrap import dedent
@@ -12,6 +13,9 @@ import pytest
 
 from katgym.errors import UsageError
 from katgym_envs.swe.canaries.blind import Raised, blind_module, function_names
+from katgym_envs.swe.grading.rendering import RenderedRound, render_round
+from katgym_envs.swe.grading.schedule import Round
+from katgym_envs.swe.hidden import HiddenTests, TestFunction
 from katgym_envs.swe.test_run import inside_program
 
 
@@ -179,7 +183,33 @@ def test_tests_that_do_not_run_are_taken_out_unless_something_uses_them() -> Non
     assert blind.num_places == 3
     assert "katgym_note(7" in text
     assert not [gone for gone in ("test_back", "test_c", "skip_if") if gone in text]
-    assert function_names(blind.source) == {"test_a", "test_used", "test_d"}
+    assert function_names(blind.source) == ({"test_a", "test_used", "test_d"}, set())
+
+
+def test_hidden_files_that_are_no_modules_stay_and_what_others_import_is_kept() -> None:
+    """Broken Python is data of a test; what is not in UTF-8 could assert, and is not made blind."""
+    files = {
+        "t.py": b"from h import test_shared\ndef test_a(): assert f() == 1\n",
+        "h.py": b"def test_shared(): assert f() == 3\ndef test_gone(): assert f() == 4\n",
+        "data/broken.py": b"def (",
+        "data/old.py": b"print 'x'\n",
+    }
+    latin = {"l.py": "# coding: latin-1\nX = 'é'\n".encode("latin-1")}
+
+    def rendered(files: dict[str, bytes]) -> RenderedRound:
+        function = TestFunction(path="t.py", qualname="test_a")
+        hidden = HiddenTests(
+            instance_id="x", gold_patch="", fail_to_pass=("t.py::test_a",), pass_to_pass=(),
+            files=files, functions=(function,),
+        )  # fmt: skip
+        chosen = Round(functions=frozenset({("t.py", "test_a")}), canaries=(), is_blind=True)
+        return render_round(hidden, chosen, random.Random(0))
+
+    found = rendered(files)
+    assert (set(found.helpers), found.is_complete) == ({"h.py"}, True)
+    assert b"test_shared" in found.helpers["h.py"]
+    assert b"test_gone" not in found.helpers["h.py"]
+    assert not rendered(files | latin).is_complete
 
 
 @pytest.fixture

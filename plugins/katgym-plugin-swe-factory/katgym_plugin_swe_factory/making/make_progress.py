@@ -36,7 +36,7 @@ class MakeProgress(LiveProgress):
 
     def __call__(self, package: str, trial: Trial[Any], is_old: bool) -> None:
         self._outcomes[trial.outcome] += 1
-        self._num_new += trial.outcome is TrialOutcome.VALID and not is_old
+        self._num_new += trial.outcome == TrialOutcome.VALID and not is_old
         self._note = self.line(package)
         self._show()
 

@@ -129,6 +129,11 @@ class PackageLab:
         try:
             return await self._run_once(plan, path)
         except SandboxError:
+            # What ends one, as the end of its time does, may have ended those that wait as well.
+            waiting, self._free = self._free, []
+            for sandbox in waiting:
+                self._all.remove(sandbox)
+                await sandbox.kill()
             return await self._run_once(plan, path)
 
     async def _run_once(self, plan: TestPlan, path: str | None) -> tuple[TestRun, bytes | None]:

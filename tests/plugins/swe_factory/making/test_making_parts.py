@@ -17,6 +17,7 @@ from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.spec_format import FileEdit, apply_edits
 from katgym_envs.swe.swe_task import Workspace
 from katgym_plugin_swe_factory.checking.leak_search import find_shown_tests, find_wanted
+from katgym_plugin_swe_factory.making import trial
 from katgym_plugin_swe_factory.making.byte_edits import edits_between
 from katgym_plugin_swe_factory.making.make_progress import MakeProgress
 from katgym_plugin_swe_factory.making.mutant_trial import TrialOutcome
@@ -99,7 +100,7 @@ def make_task(base_files: Mapping[str, bytes]) -> GradedTask:
     )
     return GradedTask(
         hidden=hidden,
-        base_files=base_files,
+        base=base_files,
         workspace=Workspace(layer=None, python=None),
         env=EnvironmentRecipe(requirements=()),
     )
@@ -117,7 +118,7 @@ def test_leaks_are_searched_for_by_lines_and_whole_functions() -> None:
     ]
 
 
-VALID: Trial[object] = Trial(outcome=TrialOutcome.VALID)
+VALID: Trial[object] = Trial(outcome=trial.VALID)
 SURVIVED: Trial[object] = Trial(outcome=TrialOutcome.SURVIVED)
 
 

@@ -168,3 +168,18 @@ def test_make_leaves_a_broken_package_out_and_names_it(
     alone = run_make(*MAKE_ANY, "--package", "katgymbroken==1.0", "--out", str(tmp_path / "other"))
     assert alone.returncode == 2
     assert "tests do not collect" in alone.stderr and "Traceback" not in alone.stderr
+
+
+def test_sandboxes_that_ended_while_they_waited_are_replaced() -> None:
+    """As all that were made together do at the end of their time."""
+
+    async def work(lab: PackageLab, study: PackageStudy) -> tuple[int, bool]:
+        files = tuple(study.tests)
+        await asyncio.gather(lab.run(files=files), lab.run(files=files))
+        for sandbox in lab._free:
+            await sandbox.kill()
+        run = await lab.run(files=files)
+        return len(lab._all), run.is_finished
+
+    tests = {"tests/test_wordless.py": SOUND}
+    assert in_lab("wordless", PRODUCT, tests, work) == (1, True)

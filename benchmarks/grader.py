@@ -125,7 +125,7 @@ async def inflection_case(sandboxes: SandboxBackend) -> Case:
     )
     return Case(
         name="inflection",
-        task=GradedTask(hidden=hidden, base_files=files, workspace=workspace, env=env),
+        task=GradedTask(hidden=hidden, base=files, workspace=workspace, env=env),
         gold=make_diff(files, {**files, path: gold}),
         wrong=make_diff(files, {**files, path: base.replace(b"word.replace('_', '+')", b"word")}),
     )

@@ -52,7 +52,11 @@ class WorkspaceDiff:
 
     changes: tuple[FileChange, ...] = ()
     num_omitted: int = 0
-    """Changes beyond the number that was asked for; such a diff is not complete."""
+    """Changes beyond the number that was asked for, a folder that was not entered counted once;
+    such a diff is not complete."""
+    num_omitted_base: int = 0
+    """Those of them that are of paths which the layers, or the snapshot, have: they come first, so
+    that there are none unless so many of these paths have changed."""
 
     def __iter__(self) -> Iterator[FileChange]:
         return iter(self.changes)
@@ -107,6 +111,10 @@ def parse_changes(reply: Mapping[str, Any], data: bytes) -> WorkspaceDiff:
             changes.append(change)
         if end != len(data):
             raise ValueError(f"{len(data)} bytes, of which the list explains {end}")
-        return WorkspaceDiff(changes=tuple(changes), num_omitted=int(reply["omitted"]))
+        return WorkspaceDiff(
+            changes=tuple(changes),
+            num_omitted=int(reply["omitted"]),
+            num_omitted_base=int(reply["omitted_base"]),
+        )
     except (KeyError, TypeError) as e:
         raise ValueError(f"not a list of changes: {e!r}") from e

@@ -1,8 +1,6 @@
 """Kinds of things that agents leave beside a right fix, none of which may change its verdict.
 
-    patch = add_clutter(base_files, gold_changes, CLUTTER)
-
-Not here: what cannot be graded at all (fifos, nested repositories, venvs, odd names).
+patch = add_clutter(base_files, gold_changes, CLUTTER)
 """
 
 from __future__ import annotations
@@ -168,7 +166,46 @@ IN_PRODUCT: Mapping[str, str] = {
 }
 """Kind -> text at the end of each Python file that the fix changes."""
 
-CLUTTER: tuple[str, ...] = (*NEW_FILES, *IN_PRODUCT)
+
+def _added(path: str, content: bytes = b"x = 1\n", mode: int = 0o644) -> FileChange:
+    return FileChange(
+        path=path, kind=ChangeKind.ADDED, content=content, size=len(content), mode=mode
+    )
+
+
+def _other(path: str, file_type: str, *, size: int = 0, to: str | None = None) -> FileChange:
+    return FileChange(
+        path=path, kind=ChangeKind.ADDED, file_type=file_type, mode=0o755, size=size, link_target=to
+    )
+
+
+UNGRADABLE: Mapping[str, tuple[FileChange, ...]] = {
+    "repository": (
+        _other("own", "dir"), _other("own/.git", "dir"), _added("own/.git/HEAD"),
+        _added("own/module.py"),
+    ),
+    "worktree": (_other("tree", "dir"), _added("tree/.git"), _added("tree/module.py")),
+    "virtual environment": (
+        _other(".venv", "dir"), _added(".venv/pyvenv.cfg"), _other(".venv/lib", "dir"),
+        _added(".venv/lib/module.py"),
+        _other(".venv/python", "link", to="/usr/bin/python3"),
+    ),
+    "environment in the repository's folder": (
+        _added("pyvenv.cfg"), _other("Scripts", "dir"), _added("Scripts/activate.py"),
+    ),
+    "pipe, socket, device": tuple(_other(name, "other") for name in ("pipe", "sock", "null")),
+    "log of 200 MB": (_other("big.log", "file", size=200_000_000),),
+    "log of 9 MB": (_added("large.log", b"1 passed\n" * 1_000_000),),
+    "2,100 small files": (
+        _other("many", "dir"), *(_added(f"many/{i}.json", b"{}") for i in range(2_100)),
+    ),
+    "link out": (_other("out", "link", to="/tmp/out"), _other("up", "link", to="../../up")),
+    "odd names": tuple(map(_added, ("a\nb.py", "\x1b[2J.py", "w\udcff.py", "x" * 250 + "\t"))),
+    "set-id": (_added("tool", b"#!/bin/sh\n", 0o4755), _added("group.py", mode=0o2644)),
+}  # fmt: skip
+"""Kind -> changes that no patch holds, or that have no room in one."""
+
+CLUTTER: tuple[str, ...] = (*NEW_FILES, *IN_PRODUCT, *UNGRADABLE)
 """Every kind."""
 
 
@@ -179,6 +216,7 @@ def add_clutter(
     after: dict[str, bytes | None] = {
         path: None if entry is None else entry.content for path, entry in fix.items()
     }
+    ungradable = [change for kind in kinds for change in UNGRADABLE.get(kind, ())]
     for kind in kinds:
         if kind in IN_PRODUCT:
             for path in fix:
@@ -186,11 +224,12 @@ def add_clutter(
                 if path.endswith(".py") and content is not None:
                     end = b"" if content.endswith(b"\n") else b"\n"
                     after[path] = content + end + IN_PRODUCT[kind].encode()
-        else:
+        elif kind in NEW_FILES:
             for path, content in NEW_FILES[kind].items():
                 before = after.get(path, base.get(path, b""))
                 after[path] = (before or b"") + content
-    return WorkspaceDiff(changes=tuple(_change(base, p, c) for p, c in sorted(after.items())))
+    files = (_change(base, path, content) for path, content in sorted(after.items()))
+    return WorkspaceDiff(changes=(*files, *ungradable))
 
 
 def _change(base: Mapping[str, bytes], path: str, content: bytes | None) -> FileChange:

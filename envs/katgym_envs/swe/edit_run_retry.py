@@ -20,8 +20,10 @@ from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
+    Tree,
     make_diff,
     parse_proposal,
+    regular_files,
     update_tree,
 )
 from katgym_envs.swe.swe_task import SweTask, Workspace
@@ -38,7 +40,7 @@ class EditRunRetry:
 
     task: SweTask
     base: Workspace
-    base_files: Mapping[str, bytes]
+    base_tree: Tree
     backend: SandboxBackend
     num_attempts: int = 0
     num_applied: int = 0
@@ -62,7 +64,7 @@ class EditRunRetry:
         """Try the patch in a message; return what the policy is told."""
         self.num_attempts += 1
         try:
-            changes = parse_proposal(message).apply(self.base_files)
+            changes = parse_proposal(message).apply(self.base_tree)
         except PatchError as e:
             self.failures[e.reason] += 1
             return f"The patch was not applied: {e}. Nothing was changed; send a whole new patch."
@@ -118,13 +120,12 @@ class EditRunRetry:
     @property
     def final_files(self) -> Mapping[str, bytes]:
         """Files of the repository after the accepted patch, or the base state's."""
-        after = update_tree(self.base_files, self._changes)
-        return {p: e.content for p, e in after.items() if e.link_target is None}
+        return regular_files(update_tree(self.base_tree, self._changes))
 
     @property
     def final_patch(self) -> str:
         """The accepted patch as a unified diff; "" if none was."""
-        return make_diff(self.base_files, update_tree(self.base_files, self._changes))
+        return make_diff(self.base_tree, update_tree(self.base_tree, self._changes))
 
     @property
     def rollback_rate(self) -> float | None:

@@ -30,6 +30,7 @@ from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
     make_workspace_diff,
+    regular_files,
     workspace_changes,
 )
 from katgym_envs.swe.revert_metrics import RevertTracker
@@ -119,7 +120,8 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         self.visible_tests = self.swe_task.visible_tests
         source, task_id = self.source, self.task.task_id
         base = await asyncio.to_thread(source.workspace, task_id)
-        self.base_files = await asyncio.to_thread(source.base_files, task_id)
+        self.base_tree = await asyncio.to_thread(source.base_tree, task_id)
+        self.base_files = regular_files(self.base_tree)
         backend = shared_backend(self.sandbox_name)
         recipe = self.swe_task.env
         layers = [] if base.layer is None else [base.layer]
@@ -141,7 +143,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         self.retry = None
         if self.mode == "edit-run-retry":
             self.retry = EditRunRetry(
-                task=self.swe_task, base=base, base_files=self.base_files, backend=backend
+                task=self.swe_task, base=base, base_tree=self.base_tree, backend=backend
             )
 
     def opening(self) -> str:
@@ -166,7 +168,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
 
     def _observe(self, diff: WorkspaceDiff) -> None:
         try:
-            changes = workspace_changes(diff)
+            changes = workspace_changes(diff).changes
         except PatchError:
             return  # what cannot be graded is not followed either
         self.reverts.observe(
@@ -232,14 +234,15 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         retry = EditRunRetry(
             task=_visible(self.tasks_name, task.task_id),
             base=base,
-            base_files=await asyncio.to_thread(self.source.base_files, task.task_id),
+            base_tree=await asyncio.to_thread(self.source.base_tree, task.task_id),
             backend=shared_backend(self.sandbox_name),
         )
         told = await retry.attempt(artifacts["model_patch"])
         if not retry.is_accepted:
             return told
+        base_files = regular_files(retry.base_tree)
         for path, content in retry.final_files.items():
-            if path.endswith(".py") and content != retry.base_files.get(path):
+            if path.endswith(".py") and content != base_files.get(path):
                 try:
                     parse_source(content)
                 except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
@@ -254,7 +257,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         diff = await self._sandbox.diff()
         self._observe(diff)
         try:
-            changes = workspace_changes(diff)
+            changes = workspace_changes(diff).changes
         except PatchError:
             changes = {}
         final = dict(self.base_files)
@@ -270,7 +273,7 @@ class SweEnv(RunMetrics, ViewTool, BashTool, EditTools, SearchTools, EpisodeTool
         if isinstance(patch, str):
             return patch
         try:
-            text = make_workspace_diff(self.base_files, patch)
+            text = make_workspace_diff(self.base_tree, patch)
         except PatchError:
             return ""
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -76,6 +76,8 @@ class HiddenTests:
     files: Mapping[str, bytes]
     """Workspace path -> content: test modules and what they need (conftest, data, helpers). They
     replace whatever the agent left at these paths."""
+    executables: frozenset[str] = frozenset()
+    """Those of `files` that are executable."""
     test_modules: tuple[str, ...] = ()
     """Those of `files` that hold graded tests, and are put in under random names."""
     functions: tuple[TestFunction, ...] = ()

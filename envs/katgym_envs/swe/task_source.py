@@ -19,6 +19,7 @@ from katgym.sandbox import Layer, LayerStore, layer_store
 from katgym.sandbox.layer import FileEntry
 from katgym.system import read_lines, write_atomically
 from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.patching import regular_files
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.swe_task import SweTask, Workspace
 
@@ -51,8 +52,12 @@ class TaskSource(abc.ABC):
         """Return the base state as a layer with its interpreter, made on first use (blocking)."""
 
     @abc.abstractmethod
+    def base_tree(self, instance_id: str) -> Mapping[str, FileEntry]:
+        """Return the base state, path -> file or link; nothing where the task's image holds it."""
+
     def base_files(self, instance_id: str) -> Mapping[str, bytes]:
         """Return the base state's regular files, path -> content."""
+        return regular_files(self.base_tree(instance_id))
 
     @abc.abstractmethod
     def load_hidden(self, instance_id: str) -> HiddenTests:

@@ -131,7 +131,8 @@ class BaselineTree:
         seen = set()
         with _Opened(self._root) as opened:
             for path, info, is_walked in self._walk(opened):
-                changes.num_omitted += not is_walked
+                if not is_walked:
+                    changes.omit(is_added=True)
                 seen.add(path)
                 kind = self._kind(opened, path, info)
                 if kind is not None:

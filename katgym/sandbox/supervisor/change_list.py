@@ -1,7 +1,8 @@
 """The list of a workspace's changes as it goes to the host; runs inside sandboxes, Python >= 3.8.
 
-A reply {"manifest_bytes", "omitted"} and a payload: a JSON list of [path, kind, type, mode, size,
-link target or None, bytes of content that follow or -1], then those contents in the same order.
+A reply {"manifest_bytes", "omitted", "omitted_base"} and a payload: a JSON list of [path, kind,
+type, mode, size, link target or None, bytes of content that follow or -1], then those contents in
+the same order. What is added never keeps a change of the layers' own paths from being told.
 Not here: finding the changes (`baseline.py`, `local/launcher/differences.py`), reading the list
 (`katgym.sandbox.changes`).
 """
@@ -56,35 +57,62 @@ class ChangeList:
 
     def __init__(self, max_manifest_bytes: int = MAX_MANIFEST_BYTES) -> None:
         self.num_omitted = 0
-        self._room = max_manifest_bytes
+        """Paths that are left out; a folder that was not entered is one."""
+        self.num_omitted_base = 0
+        """Those of them that the layers have, so that they may have changed."""
+        self._room = {True: max_manifest_bytes, False: max_manifest_bytes}
         self._rows: list[list[Any]] = []
 
     def add(self, path: str, kind: str, mode: int, size: int, link: str | None) -> None:
         """Add a change; `mode` and `size` are those of the new state, of the old if it is gone."""
-        self._room -= _MAX_ESCAPE * len(os.fsencode(path + (link or ""))) + _ROW_BYTES
-        if self._room < 0:
-            self.num_omitted += 1
+        is_added = kind == "added"
+        self._room[is_added] -= _MAX_ESCAPE * len(os.fsencode(path + (link or ""))) + _ROW_BYTES
+        if self._room[is_added] < 0:
+            self.omit(is_added=is_added)
             return
         what = file_type(mode)
         size = size if what == "file" else 0
         self._rows.append([path, kind, what, stat.S_IMODE(mode), size, link, -1])
 
+    def omit(self, num: int = 1, *, is_added: bool) -> None:
+        """Count paths that are left out; is_added: whether the layers have none of them."""
+        self.num_omitted += num
+        self.num_omitted_base += 0 if is_added else num
+
     def pack(
         self, read: Callable[[str, int], bytes], *, max_file_bytes: int, max_bytes: int, most: int
     ) -> tuple[dict[str, Any], bytes]:
-        """Return reply and payload: the first `most` changes by path, with content where it fits.
+        """Return reply and payload: `most` changes sorted by path, with content where it fits.
 
         read: returns the content of a file of so many bytes; max_bytes: of all contents together.
+        Added paths come last: of the paths those in the fewest folders, of contents the smallest.
         """
-        rows = sorted(self._rows, key=lambda row: os.fsencode(row[0]))
-        contents = []
-        for row in rows[:most]:
+        rows = sorted(self._rows, key=_rank)
+        kept, beyond = rows[:most], rows[most:]
+        is_read = set()
+        for row in sorted(kept, key=lambda row: (row[1] == "added", row[4])):
             path, kind, what, _, size, _, _ = row
             if what == "file" and kind != "deleted" and size <= min(max_file_bytes, max_bytes):
-                contents.append(read(path, size))
+                is_read.add(path)
+                max_bytes -= size
+        kept.sort(key=lambda row: os.fsencode(row[0]))
+        contents = []
+        for row in kept:
+            if row[0] in is_read:
+                contents.append(read(row[0], row[4]))
                 row[4] = row[6] = len(contents[-1])
-                max_bytes -= len(contents[-1])
-        manifest = json.dumps(rows[:most]).encode()
-        num_omitted = self.num_omitted + max(0, len(rows) - most)
-        reply = {"manifest_bytes": len(manifest), "omitted": num_omitted}
+        manifest = json.dumps(kept).encode()
+        for row in beyond:
+            self.omit(is_added=row[1] == "added")
+        reply = {
+            "manifest_bytes": len(manifest),
+            "omitted": self.num_omitted,
+            "omitted_base": self.num_omitted_base,
+        }
         return reply, b"".join([manifest, *contents])
+
+
+def _rank(row: list[Any]) -> tuple[bool, int, bytes]:
+    path = os.fsencode(row[0])
+    is_added = row[1] == "added"
+    return is_added, path.count(b"/") if is_added else 0, path

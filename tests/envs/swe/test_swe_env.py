@@ -147,10 +147,66 @@ def test_a_submit_line_on_stdout_ends_nothing() -> None:
     assert env.last_reward is None and "[exit code 0]" in said[1]
 
 
-def test_a_link_out_makes_the_patch_invalid() -> None:
+LEFT_BEHIND = {
+    "repository": ("git init -q s && echo 1 > s/a.py", "s"),
+    "worktree": ("git worktree add -q wt", "wt"),
+    "git in a folder that was there": ("git init -q parcelkit", "parcelkit/.git"),
+    "virtual environment": ("python3 -m venv --without-pip .venv", ".venv"),
+    "pipe": ("mkfifo p", "p"),
+    "socket": (
+        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'", "sock"
+    ),
+    "log": ("head -c 9000000 /dev/zero > big.log", "big.log"),
+    "sparse file": ("truncate -s 200M sparse", "sparse"),
+    "many files": ("mkdir many && (cd many && seq 2100 | xargs touch)", "many/"),
+    "link out": ("ln -s /tmp/out out", "out"),
+    "line break": ("touch $'a\\nb'", "a\\nb"),
+    "no UTF-8": ("touch $'w\\xff.py'", "w\\udcff.py"),
+    "set-id": ("echo 1 > t && chmod u+s t", "t"),
+    "set-id folder": ("mkdir g && chmod g+s g && echo 1 > g/a.py", "g"),
+    "git's name": ("mkdir .GIT && echo 1 > .GIT/config", ".GIT"),
+}  # fmt: skip
+"""What agents leave: a command, and the path that is told to be left out."""
+
+
+def fix_beside(*commands: str) -> Any:
+    patch = open_source("toy").load_hidden(first_task()).gold_patch
+    calls = [("bash", {"command": command}) for command in commands]
+    env, said = play([call(*calls), call(("apply_patch", {"patch": patch})), SUBMIT])
+    assert all("[exit code 0]" in text for text in said[1 : len(calls) + 1]), said
+    return env
+
+
+def test_a_fix_is_graded_whatever_is_left_beside_it() -> None:
+    env = fix_beside(*(command for command, _ in LEFT_BEHIND.values()))
+    assert env.last_reward.value == 1.0, env.report.reason
+    assert {path for _, path in LEFT_BEHIND.values()} <= set(env.artifacts["dropped_paths"])
+    patch = open_source("toy").load_hidden(first_task()).gold_patch
+    assert patch in env.artifacts["model_patch"]
+    assert "+++ b/g/a.py" in env.artifacts["model_patch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT_BEHIND)
+def test_a_fix_is_graded_beside_each_thing_that_is_left(name: str) -> None:
+    command, path = LEFT_BEHIND[name]
+    env = fix_beside(command)
+    assert env.last_reward.value == 1.0, env.report.reason
+    assert list(env.artifacts["dropped_paths"]) == [path]
+
+
+def test_only_files_that_were_there_make_a_patch_invalid() -> None:
+    path = next(iter(open_source("toy").load_hidden(first_task()).gold_files))
+    for command in ("mkfifo {0}", "ln -s /etc/passwd {0}", "truncate -s 200M {0}"):
+        spoil = f"rm {path} && {command.format(path)}"
+        env, _ = play([call(("bash", {"command": spoil})), SUBMIT])
+        assert scores(env)["patch_invalid"] == 1.0
+        assert env.report.outcome is Outcome.PATCH_INVALID
     env, _ = play([call(("bash", {"command": "ln -s /etc/passwd leak.txt"})), SUBMIT])
-    assert scores(env)["patch_invalid"] == 1.0
-    assert env.report.outcome is Outcome.PATCH_INVALID
+    assert env.report.outcome is Outcome.PATCH_EMPTY
+    assert env.artifacts["dropped_paths"] == {
+        "leak.txt": "the link's target '/etc/passwd' leads out of the repository"
+    }
 
 
 def test_the_sandbox_dies_with_the_episode() -> None:

@@ -129,7 +129,7 @@ def test_workdirs_are_below_the_root_and_variables_have_names() -> None:
 def parsed(row: list[Any], payload: bytes = b"") -> FileChange:
     """Return the change of a list of one, which a sandbox sent."""
     manifest = json.dumps([row]).encode()
-    reply = {"manifest_bytes": len(manifest), "omitted": 0}
+    reply = {"manifest_bytes": len(manifest), "omitted": 0, "omitted_base": 0}
     return parse_changes(reply, manifest + payload)[str(row[0])]
 
 
@@ -145,6 +145,22 @@ def test_changes_that_are_packed_are_parsed_in_order_with_contents() -> None:
     told = [(c.path, c.size, c.content) for c in diff]
     assert told == [("a", 2, b"aa"), ("b", 3, None), ("c\udcff", 200, None)]
     assert diff.num_omitted == 1 and not diff.is_complete
+
+
+def test_what_is_added_takes_no_room_of_what_is_changed() -> None:
+    changes = ChangeList(max_manifest_bytes=5 * 150)
+    for number in range(9):
+        changes.add(f"a/{number}", "added", 0o100644, 1 + number, None)
+    changes.add("z/changed", "modified", 0o100644, 9, None)
+    changes.add("z/gone", "deleted", 0o100644, 9, None)
+    changes.add("new", "added", 0o100644, 3, None)
+    reply, payload = changes.pack(
+        lambda path, size: path.encode()[:1] * size, max_file_bytes=100, max_bytes=12, most=5
+    )
+    diff = parse_changes(reply, payload)
+    told = {c.path: c.content for c in diff}
+    assert told == {"a/0": b"a", "a/1": b"aa", "a/2": None, "z/changed": b"z" * 9, "z/gone": None}
+    assert (diff.num_omitted, diff.num_omitted_base) == (7, 0)
 
 
 def test_a_list_of_changes_that_makes_no_sense_is_refused(subtests: pytest.Subtests) -> None:

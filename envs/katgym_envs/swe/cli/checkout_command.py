@@ -16,6 +16,7 @@ from pathlib import Path
 
 from katgym import console
 from katgym.errors import UsageError
+from katgym.sandbox.layer import write_tree
 from katgym.system import explain_os_error
 from katgym_envs.swe.cli.task_arguments import find_task
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.folder.exists():
         raise UsageError(f"{str(args.folder)!r} is there already; name a new folder")
     row = source.row(instance_id)
-    files = source.base_files(instance_id)
+    files = source.base_tree(instance_id)
     if not files:
         raise UsageError(f"task {instance_id!r} lies in image {row.image!r}, not in files")
     parent = args.folder.absolute().parent
@@ -40,10 +41,7 @@ def run(args: argparse.Namespace) -> int:
         parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".checkout-", dir=parent) as temporary:
             scratch = Path(temporary) / "tree"
-            for path, content in files.items():
-                target = scratch / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+            write_tree(scratch, files)
             scratch.rename(args.folder)
     console.stdout.print(row.problem_statement)
     recipe = row.katgym.env

@@ -20,13 +20,15 @@ from pathlib import Path
 from katgym import console
 from katgym.cli.options import add_option
 from katgym.errors import UsageError
+from katgym.sandbox import WorkspaceDiff
+from katgym.system import explain_os_error
 from katgym_envs.swe.cli.task_arguments import (
     NO_VERDICT,
     find_task,
     open_backend,
 )
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
-from katgym_envs.swe.patching import as_tree, is_artefact, make_diff, tree_of_directory
+from katgym_envs.swe.patching import directory_diff
 from katgym_envs.swe.task_source import TaskSource
 
 
@@ -54,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _grade(
-    source: TaskSource, instance_id: str, patch: str | bytes, args: argparse.Namespace
+    source: TaskSource,
+    instance_id: str,
+    patch: str | bytes | WorkspaceDiff,
+    args: argparse.Namespace,
 ) -> GradeReport:
     from katgym_envs.swe.grading.graded_task import GradedTask
     from katgym_envs.swe.grading.grader import grade
@@ -64,21 +69,14 @@ async def _grade(
         return await grade(task, patch, backend=backend)
 
 
-def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes:
+def _read(name: str, source: TaskSource, instance_id: str) -> str | bytes | WorkspaceDiff:
     if name == "-":
         return sys.stdin.buffer.read()
     if name == "gold" and not Path(name).exists():
         return source.load_hidden(instance_id).gold_patch
     if Path(name).is_dir():
-        # What was changed in a checked-out folder, without what programs left there.
-        before = as_tree(source.base_files(instance_id))
-        after = {
-            path: entry
-            for path, entry in tree_of_directory(Path(name)).items()
-            if not is_artefact(path) and b"\0" not in entry.content
-        }
-        text = {path: entry for path, entry in before.items() if b"\0" not in entry.content}
-        return make_diff(text, after)
+        with explain_os_error(Path(name)):
+            return directory_diff(source.base_tree(instance_id), Path(name))
     try:
         return Path(name).read_bytes()
     except OSError as e:

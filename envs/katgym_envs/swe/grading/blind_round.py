@@ -2,8 +2,10 @@
 
 Every other round hands the right answers to the code under test, which may try changes of itself
 until one gives them. In the blind round no process holds them, none ever did in this grading, and
-every test passes: what gold's run of it noted, a patch's run has to note as well. Not here: making
-modules blind (`canaries/blind.py`), what follows from it (`verdict.py`).
+every test passes: what gold's run of it noted, a patch's run has to note as well. Where trust is
+complete it has two parts, as a search can see which of its changes end an exception: tests that
+raise on the base state run after all others have told their values. Not here: making modules blind
+(`canaries/blind.py`), what follows from it (`verdict.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import contextlib
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,8 +36,8 @@ from katgym_envs.swe.test_run.inside_program import RAISED
 _Place = tuple[str, int]
 """Node id and number of a place."""
 _Parts = tuple[str | None, ...]
-_by_gold: dict[str, _Told] = {}
-"""What gold notes, by task: it is run once a process."""
+_by_gold: dict[tuple[str, bool], _Known] = {}
+"""What gold notes, by task and whether its trust is complete: it is run once a process."""
 _MAX_LETTERS = 5000
 _MAX_AGAIN = 3
 """Further runs of gold before a patch is told that it computes otherwise."""
@@ -55,6 +57,8 @@ class BlindProof:
     """Where the patch computes otherwise, or nothing."""
     is_complete: bool = False
     """Whether these places are all that the tests assert, and each test has some."""
+    known: _Known | None = None
+    """What it was compared with."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -72,18 +76,21 @@ class _Told:
     """Why it is not all that the tests assert; "" if it is."""
 
     @classmethod
-    def of(cls, result: RoundResult, targets: set[str]) -> _Told:
-        """Return what a round told of some tests."""
+    def of(cls, results: Iterable[RoundResult], targets: Set[str]) -> _Told:
+        """Return what rounds told of some tests."""
         notes: dict[_Place, list[_Parts]] = {}
         untold: set[str] = set()
-        for node in targets & result.results.keys():
-            for number, parts in result.results[node].noted:
-                told = _told(parts, result.raised.get(number))
-                untold |= {node} if None in told else set()
-                notes.setdefault((node, number), []).append(told)
+        gap = ""
+        for result in results:
+            for node in targets & result.results.keys():
+                for number, parts in result.results[node].noted:
+                    told = _told(parts, result.raised.get(number))
+                    untold |= {node} if None in told else set()
+                    notes.setdefault((node, number), []).append(told)
+            if not result.is_complete:
+                gap = "the tests assert in ways that cannot be hidden"
         notes = {place: told for place, told in notes.items() if not any(None in t for t in told)}
         silent = sorted(targets - {node for node, _ in notes})
-        gap = "" if result.is_complete else "the tests assert in ways that cannot be hidden"
         if untold:
             gap = f"{min(untold)} compares what cannot be told"
         elif silent:
@@ -100,30 +107,44 @@ class _Told:
         )
 
 
-async def run_blind(hidden: HiddenTests, patch: Rounds, gold: Rounds) -> BlindProof:
-    """Run the blind round of a patch, unless gold notes nothing, and return the proof.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The blind rounds of a task, and what gold tells there."""
 
-    Raises what `Rounds.run` raises, and `SandboxError` if gold's tests do not come to their end.
+    rounds: tuple[Round, ...]
+    told: _Told
+
+
+async def run_blind(
+    hidden: HiddenTests, patch: Rounds, gold: Rounds, base: Rounds | None = None
+) -> BlindProof:
+    """Run the blind rounds of a patch, unless gold notes nothing, and return the proof.
+
+    base: of a task whose trust is complete. Raises what `Rounds.run` raises, and `SandboxError` if
+    gold's tests do not come to their end.
     """
-    key = hidden.key()
+    key = hidden.key(), base is not None
     if key not in _by_gold:
-        _by_gold[key] = await _run_gold(hidden, gold)
-    told = _by_gold[key]
-    if not told.notes:
+        rounds = (_blind(hidden),) if base is None else await _split(hidden, base)
+        _by_gold[key] = _Known(rounds=rounds, told=await _run_gold(hidden, gold, rounds))
+    known = _by_gold[key]
+    if not known.told.notes:
         return BlindProof(num_values=0)
-    [result] = await patch.run([_blind(hidden)])
+    told = _Told.of(await patch.run(known.rounds), set(hidden.fail_to_pass))
     return BlindProof(
-        num_values=len(told.notes),
-        missing_places=told.differing(_Told.of(result, set(hidden.fail_to_pass))),
-        is_complete=not told.gap,
+        num_values=len(known.told.notes),
+        missing_places=known.told.differing(told),
+        is_complete=not known.told.gap,
+        known=known,
     )
 
 
 async def excuse_as_gold(proof: BlindProof, hidden: HiddenTests, gold: Rounds) -> BlindProof:
     """Return the proof without places where gold computes otherwise one of the next times."""
     for _ in range(_MAX_AGAIN):
-        if proof.missing_places:
-            unsteady = _by_gold[hidden.key()].differing(await _run_gold(hidden, gold))
+        if proof.missing_places and proof.known is not None:
+            again = await _run_gold(hidden, gold, proof.known.rounds)
+            unsteady = proof.known.told.differing(again)
             proof = replace(proof, missing_places=proof.missing_places - unsteady)
     return proof
 
@@ -132,39 +153,43 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
     """Return how far verdicts on a task can be trusted, and why not further.
 
     Complete: the blind modules assert nothing besides what they note, all of it can be told, each
-    FAIL_TO_PASS test notes something, gold notes the same twice, no such test raises on the base
-    state, and there is a value that the base state does not compute, that is more than a yes or no,
-    and that stands nowhere in the modules. Raises as `run_blind`.
+    FAIL_TO_PASS test notes something, gold notes the same twice, not all of these tests raise on
+    the base state, and those that do not compute a value that the base state does not, that is
+    more than a yes or no, and that stands nowhere in their modules. Raises as `run_blind`.
     """
     hidden, rng = task.hidden, random.SystemRandom()
     changes = (await asyncio.to_thread(read_candidate, hidden.gold_patch, task)).changes
     on_gold = Rounds(task, changes, backend, limits=None, rng=rng)
-    gold = await _run_gold(hidden, on_gold)
+    on_base = Rounds(task, {}, backend, limits=None, rng=rng)
+    rounds = await _split(hidden, on_base)
+    gold = await _run_gold(hidden, on_gold, rounds)
     if gold.gap:
         return Trust.PARTIAL, gold.gap
-    unsteady = gold.differing(await _run_gold(hidden, on_gold))
+    unsteady = gold.differing(await _run_gold(hidden, on_gold, rounds))
     if unsteady:
         return Trust.PARTIAL, f"{min(unsteady)[0]} computes something else each time"
-    [result] = await Rounds(task, {}, backend, limits=None, rng=rng).run([_blind(hidden)])
-    base = _Told.of(result, set(hidden.fail_to_pass))
-    raising = [
-        node
-        for node in hidden.fail_to_pass
-        if node not in result.results or (node, RAISED) in base.notes.keys() - gold.notes.keys()
-    ]
+    [result] = await on_base.run(rounds[:1])
+    first = result.nodes & set(hidden.fail_to_pass)
+    raising = _raising(result, first) - {node for node, number in gold.notes if number == RAISED}
     if raising:
-        return Trust.PARTIAL, f"{raising[0]} raises: which change ends that can be seen without it"
-    changed = gold.differing(base)
-    shown = await asyncio.to_thread(_shown_values, hidden)
-    told = [n for place in changed for n in gold.notes.get(place, []) if len(n) != _PAIR]
+        why = "all tests to fix raise: which change ends that can be seen without them"
+        return Trust.PARTIAL, why
+    changed = gold.differing(_Told.of([result], first))
+    shown = await asyncio.to_thread(_shown_values, hidden, rounds[0])
+    told = [
+        note
+        for node, number in changed
+        for note in gold.notes.get((node, number), [])
+        if node in first and len(note) != _PAIR
+    ]
     if all(shown.issuperset(note) for note in told):
         return Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"
     return Trust.COMPLETE, ""
 
 
-def _shown_values(hidden: HiddenTests) -> set[str | None]:
-    """Return the texts of values that the blind modules hold, and of those that anybody guesses."""
-    rendered = render_round(hidden, _blind(hidden), random.Random(0))
+def _shown_values(hidden: HiddenTests, chosen: Round) -> set[str | None]:
+    """Return the texts of values that blind modules hold, and of those that anybody guesses."""
+    rendered = render_round(hidden, chosen, random.Random(0))
     shown: set[str | None] = {"True", "False", "None", ""}
     for source in (*rendered.files.values(), *rendered.helpers.values()):
         for node in ast.walk(parse_source(source)):
@@ -181,11 +206,38 @@ def _blind(hidden: HiddenTests) -> Round:
     return Round(functions=functions, canaries=(), is_blind=True)
 
 
-async def _run_gold(hidden: HiddenTests, gold: Rounds) -> _Told:
-    [result] = await gold.run([_blind(hidden)])
-    if not result.run.is_finished:
-        raise SandboxError(f"gold's blind round ended early: {result.run.execution.text()[-300:]}")
-    return _Told.of(result, set(hidden.fail_to_pass))
+async def _split(hidden: HiddenTests, base: Rounds) -> tuple[Round, ...]:
+    """Return the blind rounds of a task: functions that raise on the base state have the second.
+
+    One round if all of them do, or none does.
+    """
+    whole = _blind(hidden)
+    [result] = await base.run([whole])
+    raising = _raising(result, set(hidden.fail_to_pass))
+    later = {(f.path, f.qualname) for f in hidden.functions if not raising.isdisjoint(f.node_ids())}
+    parts = whole.functions - later, whole.functions & later
+    if not all(parts):
+        return (whole,)
+    return tuple(replace(whole, functions=part) for part in parts)
+
+
+def _raising(result: RoundResult, targets: Iterable[str]) -> set[str]:
+    """Return the tests that raise in a blind round, or do not come to their end."""
+    return {
+        node
+        for node in targets
+        if node not in result.results
+        or any(number == RAISED for number, _ in result.results[node].noted)
+    }
+
+
+async def _run_gold(hidden: HiddenTests, gold: Rounds, rounds: Sequence[Round]) -> _Told:
+    results = await gold.run(rounds)
+    for result in results:
+        if not result.run.is_finished:
+            text = result.run.execution.text()[-300:]
+            raise SandboxError(f"gold's blind round ended early: {text}")
+    return _Told.of(results, set(hidden.fail_to_pass))
 
 
 def _told(parts: _Parts, awaited: Raised | None) -> _Parts:

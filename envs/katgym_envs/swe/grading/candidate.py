@@ -17,6 +17,8 @@ from katgym_envs.swe.grading.path_policy import PathRules, judge_paths
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
+    Tree,
+    WorkspaceChanges,
     apply_patches,
     parse_diff,
     workspace_changes,
@@ -36,12 +38,15 @@ class CandidatePatch:
 
 def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> CandidatePatch:
     """Return what is graded of a unified diff, or of a workspace's changes."""
+    base = task.base_files
     try:
-        changes: Mapping[str, FileEntry | None] = {}
+        found = WorkspaceChanges()
         if isinstance(patch, WorkspaceDiff):
-            changes = workspace_changes(patch)
+            found = workspace_changes(patch)
         elif patch.strip():
-            changes = apply_patches(task.base_files, parse_diff(patch))
+            left_out: dict[str, str] = {}
+            changes = apply_patches(task.base, parse_diff(patch), left_out=left_out)
+            found = WorkspaceChanges(changes=changes, left_out=left_out)
     except PatchError as e:
         if e.reason is PatchFailure.EMPTY:
             return CandidatePatch()
@@ -57,13 +62,13 @@ def read_candidate(patch: str | bytes | WorkspaceDiff, task: GradedTask) -> Cand
         python_path=task.env.python_path,
         requirements=tuple(name.replace("-", "_") for name in installed if name),
     )
-    judged = judge_paths(changes, base=task.base_files, rules=rules)
-    kept = {p: e for p, e in judged.kept.items() if not _is_same(p, e, task.base_files)}
+    judged = judge_paths(found.changes, base=base, rules=rules, unreadable=found.unreadable)
+    kept = {p: e for p, e in judged.kept.items() if not _is_same(p, e, task.base)}
     return CandidatePatch(
         changes=kept,
-        dropped=judged.dropped,
+        dropped={**found.left_out, **judged.dropped},
         rejected=judged.rejected,
-        suspicions=suspicions(kept, task.base_files),
+        suspicions=suspicions(kept, base),
     )
 
 
@@ -76,8 +81,7 @@ def _gold_paths(task: GradedTask) -> frozenset[str]:
     return frozenset(path for p in patches for path in (p.old_path, p.new_path) if path)
 
 
-def _is_same(path: str, entry: FileEntry | None, base: Mapping[str, bytes]) -> bool:
-    """Return whether a change leaves content as it is (a mode alone decides no test)."""
-    if entry is None:
-        return path not in base
-    return entry.link_target is None and base.get(path) == entry.content
+def _is_same(path: str, entry: FileEntry | None, base: Tree) -> bool:
+    """Return whether a change leaves a path as it is."""
+    before = base.get(path)
+    return entry == (FileEntry(content=before) if isinstance(before, bytes) else before)

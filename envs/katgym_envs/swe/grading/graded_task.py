@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from katgym.environment.reward import Trust
 from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.patching import Tree, regular_files
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.task_source import TaskSource
@@ -20,7 +21,8 @@ class GradedTask:
     """One task as the grader sees it."""
 
     hidden: HiddenTests
-    base_files: Mapping[str, bytes]
+    base: Tree
+    """The base state; empty if it is in an image."""
     workspace: Workspace
     env: EnvironmentRecipe
     allowed_paths: tuple[str, ...] = ()
@@ -33,6 +35,11 @@ class GradedTask:
     """Grade although FAIL_TO_PASS tests have no canary (imported rows): forgers go unnoticed."""
 
     @property
+    def base_files(self) -> Mapping[str, bytes]:
+        """The base state's regular files."""
+        return regular_files(self.base)
+
+    @property
     def instance_id(self) -> str:
         """The task's id."""
         return self.hidden.instance_id
@@ -43,7 +50,7 @@ class GradedTask:
         row = source.row(instance_id)
         return cls(
             hidden=source.load_hidden(instance_id),
-            base_files=source.base_files(instance_id),
+            base=source.base_tree(instance_id),
             workspace=source.workspace(instance_id),
             env=row.katgym.env,
             source_roots=row.katgym.source_roots,

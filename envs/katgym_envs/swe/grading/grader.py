@@ -124,7 +124,8 @@ async def _grade_once(
     size = max(2, config.num_parallel)  # the first two hold every test as itself
     try:
         if not proofs:  # there is no blind round after one that shows expected values
-            proofs.append(await run_blind(task.hidden, rounds, on_gold))
+            base = on_base if task.trust is Trust.COMPLETE else None
+            proofs.append(await run_blind(task.hidden, rounds, on_gold, base))
         [proof] = proofs
         is_weak = not schedule.guess_bits and not proof.is_complete
         if is_weak and not task.is_unsafe_allowed:

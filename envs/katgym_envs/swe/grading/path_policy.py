@@ -3,18 +3,21 @@
     judged = judge_paths(changes, base=files, rules=PathRules(hidden=..., protected=...))
 
 Dropped: whatever could decide how tests are found, imported or run, and what is no part of the
-product: the patch's own tests, documents, what programs leave behind. It is a matter of hygiene;
-what is left is still untrusted (`rounds.py` deals with that). Not here: reading and applying
-patches (`katgym_envs.swe.patching`), which refuses hostile paths first.
+product: the patch's own tests, documents, what programs leave behind; and what is new and cannot be
+graded. It is a matter of hygiene; what is left is still untrusted (`rounds.py` deals with that).
+Refused: changes of the base state's files that cannot be graded. Not here: reading and applying
+patches (`katgym_envs.swe.patching`).
 """
 
 from __future__ import annotations
 
 import fnmatch
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching import is_artefact
@@ -78,46 +81,81 @@ class JudgedPaths:
 
 
 def judge_paths(
-    changes: Mapping[str, FileEntry | None], *, base: Mapping[str, bytes], rules: PathRules
+    changes: Mapping[str, FileEntry | None],
+    *,
+    base: Mapping[str, bytes],
+    rules: PathRules,
+    unreadable: Mapping[str, str] = MappingProxyType({}),
 ) -> JudgedPaths:
-    """Return what becomes of each change; `base` holds the base state's files."""
+    """Return what becomes of each change; `base` holds the base state's files.
+
+    unreadable: paths of the base state whose new state nobody can read -> why.
+    """
     rejected: dict[str, str] = {}
     kept: dict[str, FileEntry | None] = {}
     dropped: dict[str, str] = {}
     base_modules = {_module_below(p, root) for p in base for root in rules.python_path} - {None}
-    for path, entry in changes.items():
-        reason = _refusal(path, entry)
-        if reason:
-            rejected[path] = reason
+    for path, entry in {**changes, **dict.fromkeys(unreadable)}.items():
+        if path.startswith("/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+            rejected[path] = "not a path below the repository"
             continue
-        why = "" if path in rules.allowed else _infrastructure(path, entry, rules)
+        is_allowed = path in rules.allowed
+        why = "" if is_allowed else _infrastructure(path, rules)
         why = why or _no_product(path, base, rules) or _shadow(path, rules, base_modules)
-        if why:
-            dropped[path] = why
+        reason = unreadable.get(path) or _refusal(path, entry)
+        is_new = path not in base and path not in unreadable
+        if why or (reason and is_new):
+            dropped[path] = why or reason
+        elif reason:
+            rejected[path] = reason
+        elif entry is not None and entry.link_target is not None and not is_allowed:
+            dropped[path] = "a link"
         else:
             kept[path] = entry
-    rejected |= _oversize(kept)
-    return JudgedPaths(kept=kept, dropped=dropped, rejected=rejected)
+    return _within_limits(kept, base, dropped, rejected)
 
 
-def _oversize(changes: Mapping[str, FileEntry | None]) -> dict[str, str]:
-    sizes = {path: len(entry.content) for path, entry in changes.items() if entry is not None}
-    if len(changes) > MAX_CHANGES:
-        return {"": f"{len(changes)} files are changed, at most {MAX_CHANGES} may be"}
-    if sum(sizes.values()) > MAX_PATCH_BYTES:
-        return {"": f"the changed files have more than {MAX_PATCH_BYTES} bytes"}
-    return {
-        path: f"larger than {MAX_FILE_BYTES} bytes"
-        for path, size in sizes.items()
-        if size > MAX_FILE_BYTES
-    }
+def _within_limits(
+    changes: Mapping[str, FileEntry | None],
+    base: Collection[str],
+    dropped: Mapping[str, str],
+    rejected: Mapping[str, str],
+) -> JudgedPaths:
+    """Return changes of the base state first, then new files while there is room: Python's first.
+
+    Refused are changes of the base state that take more room than there is.
+    """
+    dropped, rejected = dict(dropped), dict(rejected)
+    kept: dict[str, FileEntry | None] = {}
+    beyond: Counter[str] = Counter()
+    room = MAX_PATCH_BYTES
+    order = sorted(changes, key=lambda p: (p not in base, not p.endswith(".py"), p.count("/"), p))
+    for path in order:
+        entry = changes[path]
+        size = 0 if entry is None else len(entry.content)
+        reason = f"larger than {MAX_FILE_BYTES} bytes" if size > MAX_FILE_BYTES else ""
+        is_full = len(kept) >= MAX_CHANGES or size > room
+        if path in base and (reason or is_full):
+            rejected["" if is_full else path] = reason or (
+                f"more than {MAX_CHANGES} files or {MAX_PATCH_BYTES} bytes are changed"
+            )
+        elif reason:
+            dropped[path] = reason
+        elif is_full:
+            beyond[path.rpartition("/")[0]] += 1
+        else:
+            kept[path] = entry
+            room -= size
+    limits = f"the {MAX_CHANGES} files, or {MAX_PATCH_BYTES} bytes, of a patch"
+    for folder, num in beyond.items():
+        dropped[f"{folder}/" if folder else "./"] = f"{num} new files beyond {limits}"
+    in_order = {path: kept[path] for path in changes if path in kept}
+    return JudgedPaths(kept=in_order, dropped=dropped, rejected=rejected)
 
 
 def _refusal(path: str, entry: FileEntry | None) -> str:
-    """Return why no honest patch has this change, or nothing."""
+    """Return why a change cannot be graded wherever it is, or nothing."""
     parts = path.split("/")
-    if path.startswith("/") or ".." in parts or "." in parts or "" in parts:
-        return "not a path below the repository"
     if any(part.rstrip(" .").casefold() in (".git", "git~1") for part in parts):
         return "git's own directory"
     try:
@@ -142,7 +180,7 @@ def _refusal(path: str, entry: FileEntry | None) -> str:
     return ""
 
 
-def _infrastructure(path: str, entry: FileEntry | None, rules: PathRules) -> str:
+def _infrastructure(path: str, rules: PathRules) -> str:
     """Return why a change is test infrastructure, or nothing."""
     parts = path.split("/")
     name = parts[-1].casefold()
@@ -162,8 +200,6 @@ def _infrastructure(path: str, entry: FileEntry | None, rules: PathRules) -> str
         return "a native module"
     if any(part.casefold().endswith(_METADATA) for part in parts):
         return "metadata of an installed package"
-    if entry is not None and entry.link_target is not None:
-        return "a link"
     return ""
 
 

@@ -37,8 +37,8 @@ class RenderedRound:
     """Whether a blind round's modules assert nothing besides what they note."""
 
 
-_blind: dict[str, RenderedRound] = {}
-"""Blind rounds by task: the last few that were rendered."""
+_blind: dict[tuple[str, frozenset[tuple[str, str]]], RenderedRound] = {}
+"""Blind rounds by task and functions: the last few that were rendered."""
 _MAX_KEPT = 32
 _lock = threading.Lock()
 
@@ -50,7 +50,7 @@ def render_round(hidden: HiddenTests, chosen: Round, rng: random.Random) -> Rend
     """
     if not chosen.is_blind:
         return _render(hidden, chosen, rng)
-    key = hidden.key()
+    key = hidden.key(), chosen.functions
     with _lock:
         if key not in _blind:
             while len(_blind) >= _MAX_KEPT:

@@ -21,6 +21,7 @@ from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.rendering import RenderedRound, render_round
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.grading.schedule import Round
+from katgym_envs.swe.patching import update_tree
 from katgym_envs.swe.test_run import (
     TestPlan,
     TestResult,
@@ -139,6 +140,9 @@ class Rounds:
         put |= {p: content for p, content in hidden.files.items() if p not in graded}
         put |= {**rendered.helpers, **rendered.files}
         removed = [p for p, e in self._changes.items() if e is None]
+        tree = update_tree({p: self._task.base[p] for p in put if p in self._task.base},
+                           self._changes)  # fmt: skip
+        executables = {p for p in put if p in tree and tree[p].is_executable}
         return TestPlan(
             files=tuple(sorted(rendered.files)),
             functions=frozenset(rendered.functions),
@@ -147,9 +151,7 @@ class Rounds:
             python_path=self._task.env.python_path,
             put=put,
             watched=self.watched,
-            executables=frozenset(
-                p for p, e in self._changes.items() if e is not None and e.is_executable
-            ),
+            executables=frozenset(executables) | hidden.executables,
             remove=(*removed, *sorted(graded)),
         )
 

@@ -6,13 +6,14 @@ from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import FilePatch, Hunk
 from katgym_envs.swe.patching.make_diff import line_opcodes, make_diff
 from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
-from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, update_tree
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, regular_files, update_tree
 from katgym_envs.swe.patching.unified import parse_diff
 from katgym_envs.swe.patching.workspace import (
+    WorkspaceChanges,
+    directory_diff,
     is_artefact,
     is_git_path,
     make_workspace_diff,
-    tree_of_directory,
     workspace_changes,
 )
 
@@ -25,9 +26,11 @@ __all__ = [
     "PatchFailure",
     "Proposal",
     "Tree",
+    "WorkspaceChanges",
     "apply_envelope",
     "apply_patches",
     "as_tree",
+    "directory_diff",
     "is_artefact",
     "is_git_path",
     "line_opcodes",
@@ -36,7 +39,7 @@ __all__ = [
     "parse_diff",
     "parse_envelope",
     "parse_proposal",
-    "tree_of_directory",
+    "regular_files",
     "update_tree",
     "workspace_changes",
 ]

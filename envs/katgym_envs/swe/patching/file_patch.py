@@ -5,10 +5,14 @@ Not here: parsing (`unified.py`), applying (`apply.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from katgym_envs.swe.patching.binary import BinaryPatch
+from katgym_envs.swe.patching.failure import PatchError
 
 FILE_MODE, EXECUTABLE_MODE, LINK_MODE = 0o100644, 0o100755, 0o120000
 MODES = (FILE_MODE, EXECUTABLE_MODE, LINK_MODE)
+SUBMODULE_MODE = 0o160000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,14 @@ class Hunk:
         """Index of its first line in the old file, from 0."""
         return self.old_start - 1 if self.old_lines else self.old_start
 
+    def with_lf(self) -> Hunk:
+        r"""Return the hunk with one `\r` less before each `\n`."""
+        old, new = (
+            tuple(line[:-2] + b"\n" if line.endswith(b"\r\n") else line for line in lines)
+            for lines in (self.old_lines, self.new_lines)
+        )
+        return replace(self, old_lines=old, new_lines=new)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
@@ -45,9 +57,20 @@ class FilePatch:
     new_path: str | None
     """None: the file is deleted."""
     hunks: tuple[Hunk, ...] = ()
+    binary: BinaryPatch | None = None
+    """In place of hunks."""
     old_mode: int | None = None
     new_mode: int | None = None
+    """Equal to `old_mode` where the patch tells the mode and leaves it alone."""
     is_copy: bool = False
+    is_crlf: bool = False
+    """Whether all header lines end in CRLF, as mail programs make them: lines of the hunks may
+    have a CR that the file's have not."""
+    problem: PatchError | None = None
+    """Why it cannot be applied although it was read; there are no hunks then."""
+    commit: int = 0
+    """Grows from commit to commit in a log or a series of mails; each speaks of the tree that the
+    ones before it leave."""
     line: int = 0
     """Of its header in the patch, from 1."""
 

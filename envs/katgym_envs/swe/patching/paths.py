@@ -44,6 +44,12 @@ def check_path(path: str, *, line: int = 0) -> str:
     return path
 
 
+def refuse_outside(name: str, *, line: int = 0) -> None:
+    """Raise `PatchError` if a name, still with its prefix, is absolute or has `..` in it."""
+    if name.startswith("/") or ".." in name.split("/"):
+        check_path(name, line=line)
+
+
 def is_git_name(name: str) -> bool:
     """Return whether some file system takes this name for `.git`."""
     plain = _IGNORED.sub("", name).rstrip(" .").casefold()

@@ -23,6 +23,11 @@ def as_tree(files: Tree) -> dict[str, FileEntry]:
     return {p: f if isinstance(f, FileEntry) else FileEntry(content=f) for p, f in files.items()}
 
 
+def regular_files(tree: Tree) -> dict[str, bytes]:
+    """Return the contents of a tree's files that are no links."""
+    return {p: e.content for p, e in as_tree(tree).items() if e.link_target is None}
+
+
 def update_tree(tree: Tree, changes: Mapping[str, FileEntry | None]) -> dict[str, FileEntry]:
     """Return the tree after the changes."""
     result = as_tree(tree)

@@ -20,11 +20,11 @@ import msgspec
 
 from katgym.errors import UsageError, unknown_name
 from katgym.sandbox import LayerStore
-from katgym.sandbox.layer import tree_digest
+from katgym.sandbox.layer import FileEntry, tree_digest
 from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.packages import SourceTree, open_package
-from katgym_envs.swe.patching import make_diff
+from katgym_envs.swe.patching import as_tree, make_diff
 from katgym_envs.swe.row import EnvironmentRecipe, KatgymPart, Origin, SweRow
 from katgym_envs.swe.sources.package_files import base_tree, select_graded_files
 from katgym_envs.swe.sources.spec_format import FileEdit, PackageSpec, TaskSpec, apply_edits
@@ -113,13 +113,13 @@ class MutationSet(TaskSource):
 
     def workspace(self, instance_id: str) -> Workspace:
         """Return the base state as a layer with its interpreter."""
-        files = self.base_files(instance_id)
+        files = self.load_files(instance_id).workspace
         python = ensure_venv(self.package(instance_id).requirements)
         return Workspace(layer=self._add_layer(files), python=python)
 
-    def base_files(self, instance_id: str) -> Mapping[str, bytes]:
-        """Return the base state's files."""
-        return self.load_files(instance_id).workspace
+    def base_tree(self, instance_id: str) -> Mapping[str, FileEntry]:
+        """Return the base state: files that are not executable."""
+        return as_tree(self.load_files(instance_id).workspace)
 
     def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side."""

@@ -156,10 +156,9 @@ class RowSet(TaskSource):
         python = None if recipe.kind == "image" else ensure_venv(recipe.requirements)
         return Workspace(layer=layer, python=python)
 
-    def base_files(self, instance_id: str) -> Mapping[str, bytes]:
-        """Return the base state's regular files; none when an image holds it."""
-        files = self._base(self._tree(instance_id))
-        return {p: f.content for p, f in files.items() if f.link_target is None}
+    def base_tree(self, instance_id: str) -> Mapping[str, FileEntry]:
+        """Return the base state; nothing when an image holds it."""
+        return self._base(self._tree(instance_id))
 
     def load_hidden(self, instance_id: str) -> HiddenTests:
         """Return the grader's side."""

@@ -1,9 +1,12 @@
 """The program that runs pytest inside a sandbox; it is sent there as text.
 
 Standard library and pytest only, Python >= 3.8. It puts the files in place, runs pytest once and
-reports JSON lines: "hello" before anything else, "collected", one "test" a case, "end". Not here:
-who starts it and reads the reports (`runner.py`). It protects nothing by itself: code under test
-runs in the same process and can report whatever it likes.
+reports JSON lines: "hello" before anything else, "uncollected" a module that was not, "collected",
+one "test" a case, "internal" an error of pytest's own, "end". Code under test may replace what
+this uses (`mock.patch("builtins.open")`), so all of it is imported before that code is, and
+reporting goes on with the `Originals`. Not here: who starts it and reads the reports
+(`runner.py`). It protects nothing by itself: code under test runs in the same process and can
+report whatever it likes.
 """
 
 # ruff: noqa: PTH102, PTH108, PTH112, PTH114, PTH118, PTH123, PTH211
@@ -11,13 +14,34 @@ runs in the same process and can report whatever it likes.
 
 from __future__ import annotations
 
-import json
+import ast
+import base64
+import builtins
+import functools
+import genericpath
+import hashlib
+import io
+import json.encoder
+import linecache
 import os
+import platform
+import random
+import re
+import shutil
+import signal
+import stat
 import sys
+import textwrap
+import tokenize
+import traceback
+import xml.etree.ElementTree
+
+# What runs before the originals are back, or while a test does, cannot rely on the builtins.
+from builtins import delattr, id, isinstance, len, map, repr, setattr, vars  # noqa: UP029
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from typing import Any
 
 _KEPT_LETTERS = 4000
@@ -34,29 +58,37 @@ def main(argument: bytes, report: Callable[[bytes], None]) -> int:
     """Run the plan; return pytest's exit code."""
     plan = json.loads(argument)
     prepare_process(plan)
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
 
     def send(kind: str, **fields: Any) -> None:
         line = json.dumps({"kind": kind, **fields}, ensure_ascii=False)
         report(line.encode("utf-8", "replace") + b"\n")  # half a surrogate pair is no UTF-8
 
     send("hello")
-    import builtins
-
     vars(builtins).update(
         katgym_hidden=HiddenValue(), katgym_note=note, katgym_raises=Awaited, katgym_quiet=quiet
     )
+    originals = Originals()
     place_files(plan)
     os.chdir(plan["workdir"])
     if plan["watched"]:
         watch({os.path.join(plan["workdir"], path): path for path in plan["watched"]})
-    if plan["is_detailed"]:
-        # A line tracer has to see the statements as they are written.
-        recorder: ResultRecorder = DetailedRecorder(plan, send)
-    else:
-        recorder = ResultRecorder(plan, send)
+    recorder = (DetailedRecorder if plan["is_detailed"] else ResultRecorder)(plan, send, originals)
     import pytest
 
-    return int(pytest.main(arguments(plan), plugins=[recorder]))
+    for name in _WRAPPERS:
+        pytest.hookimpl(hookwrapper=True, tryfirst=True)(vars(ResultRecorder)[name])
+    pytest.hookimpl(tryfirst=True)(ResultRecorder.pytest_runtest_protocol)
+    fixture = pytest.fixture(ResultRecorder.record_xml_attribute)
+    setattr(ResultRecorder, "record_xml_attribute", fixture)  # noqa: B010 (a method, to mypy)
+    try:
+        code = pytest.main(arguments(plan), plugins=[recorder])
+    finally:
+        originals.put_back()
+        put_back_streams(streams)
+    code = int(code) & 0xFF  # as the system cuts it
+    recorder.finish(code)
+    return code
 
 
 def main_cold() -> None:
@@ -74,16 +106,11 @@ def main_cold() -> None:
         while view:
             view = view[os.write(channel, view) :]
 
-    code = main(argument, report)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    os._exit(main(argument, report))
 
 
 def prepare_process(plan: dict[str, Any]) -> None:
     """Make a forked interpreter look like one that was started for these tests alone."""
-    import signal
-
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -96,15 +123,11 @@ def prepare_process(plan: dict[str, Any]) -> None:
     sys.dont_write_bytecode = True
     for name in [n for n in sys.modules if n.split(".")[0] == "katgym"]:
         del sys.modules[name]
-    import random
-
     random.seed(0)
 
 
 def place_files(plan: dict[str, Any]) -> None:
     """Remove, link and write what the plan says, never through a link."""
-    import base64
-
     base = plan["workdir"]
     for path in plan["remove"]:
         clear(os.path.join(base, path))
@@ -132,8 +155,6 @@ def make_room(base: str, path: str) -> None:
 def clear(path: str) -> None:
     """Remove whatever is at a path; nothing there is fine."""
     if os.path.isdir(path) and not os.path.islink(path):
-        import shutil
-
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
@@ -155,24 +176,152 @@ def arguments(plan: dict[str, Any]) -> list[str]:
     return [*given, "--", *plan["files"]]
 
 
+class Originals:
+    """What reporting needs of the standard library, as it was before any test ran.
+
+    `enter` puts it back for a while: what a test replaced is in its place again after `leave`.
+    """
+
+    def __init__(self) -> None:
+        self.kept = [(owner, dict(vars(owner)), [*vars(owner).values()]) for owner in _REPORTING]
+        self.replaced: list[tuple[Any, str, Any]] | None = None
+
+    def put_back(self) -> list[tuple[Any, str, Any]]:
+        """Undo what was replaced since; return owner, name and value of each."""
+        replaced = []
+        for owner, originals, values in self.kept:
+            names = vars(owner)
+            if [*names.values()] == values:  # by far the quickest way to tell
+                continue
+            for name, original in originals.items():
+                value = names.get(name, _GONE)
+                if value is not original:
+                    replaced.append((owner, name, value))
+                    setattr(owner, name, original)
+        return replaced
+
+    def enter(self) -> None:
+        """Put the originals back until `leave`; nothing if they are."""
+        if self.replaced is None:
+            self.replaced = self.put_back()
+
+    def leave(self) -> None:
+        """Replace what `enter` put back; nothing if it did not."""
+        replaced, self.replaced = self.replaced or (), None
+        for owner, name, value in replaced:
+            if value is _GONE:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def shorten(report: Any) -> None:
+    """Cut what a report says: pytest writes all of it into its junit file, some of it twice.
+
+    Properties are dropped: nobody reads them, and pytest does not escape their names there.
+    """
+    said = report.longrepr
+    if isinstance(said, tuple):  # of a skip: place and reason
+        report.longrepr = (*said[:-1], cut(said[-1]))
+    elif said is not None:
+        report.longrepr = cut(said)
+    if hasattr(report, "wasxfail"):
+        report.wasxfail = cut(report.wasxfail)
+    report.user_properties = []
+
+
+def cut(said: Any) -> str:
+    """Return the end of a text, without halves of surrogate pairs: not all of pytest drops them."""
+    return str(said)[-_KEPT_LETTERS:].encode("utf-8", "replace").decode()
+
+
+def seconds(duration: Any) -> float:
+    """Return a duration that can be told: the clock may be one that a test made."""
+    is_duration = type(duration) in (int, float) and 0 <= duration < 1e6
+    return round(duration, 6) if is_duration else 0.0
+
+
+def first_lines(path: str) -> dict[int, int]:
+    """Return, of each line of a module, the first one of the innermost statement that holds it."""
+    first: dict[int, int] = {}
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):  # pytest tells that it cannot be imported
+        return first
+    for node in ast.walk(tree):  # outer ones come first
+        if isinstance(node, ast.stmt):
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                first[number] = node.lineno
+    return first
+
+
+def put_back_streams(streams: dict[str, Any]) -> None:
+    """Put back the process's own streams, in a state that whoever ends it can flush."""
+    for name, stream in streams.items():
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # a test closed it, or its descriptor
+            stream = open(os.devnull, "w")  # noqa: SIM115 (it stays open)
+        setattr(sys, name, stream)
+
+
+_REPORTING: tuple[Any, ...] = (
+    builtins, genericpath, io, json, json.encoder, json.JSONEncoder, linecache, os, os.path,
+    platform, re, stat, textwrap, tokenize, traceback, traceback.TracebackException,
+    traceback.StackSummary, traceback.FrameSummary, xml.etree.ElementTree,
+    xml.etree.ElementTree.ElementTree,
+)  # fmt: skip
+"""Modules and classes that pytest's reporting or this one uses."""
+_GONE = object()
+_WRAPPERS = (
+    "pytest_collectreport", "pytest_runtest_makereport", "pytest_runtest_logreport",
+    "pytest_sessionfinish",
+)  # fmt: skip
+"""Hooks of `ResultRecorder` that have pytest's own inside of them."""
+
+
 class ResultRecorder:
     """The pytest plugin that chooses, orders and reports tests."""
 
-    def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
+    def __init__(
+        self, plan: dict[str, Any], send: Callable[..., None], originals: Originals
+    ) -> None:
+        import pytest
+
+        self.assertions = (AssertionError, pytest.fail.Exception)
         self.plan = plan
         self.send = send
-        self.index: dict[str, int] = {}
-        self.phases: dict[str, list[dict[str, Any]]] = {}
-        self.failures: dict[str, tuple[str, bool]] = {}
+        self.originals = originals
+        self.shuffle = None if plan["seed"] is None else random.Random(plan["seed"]).shuffle
+        self.index: dict[int, int] = {}
+        self.is_interrupted = False
+        # Of the test that runs:
+        self.running = -1
+        self.phases: list[Any] = []
+        self.failure: tuple[str, bool] | None = None
 
-    def pytest_collectreport(self, report: Any) -> None:
-        """Tell a module that cannot be imported."""
-        if report.failed:
-            text = str(report.longrepr)[-_KEPT_LETTERS:] if self.plan["is_detailed"] else ""
-            self.send("uncollected", node=report.nodeid, text=text)
+    def record_xml_attribute(self) -> Callable[[str, object], None]:
+        """Be pytest's fixture as it is where no junit file is written: cases keep their names."""
+
+        def keep_none(name: str, value: object) -> None:
+            pass
+
+        return keep_none
+
+    def pytest_collectreport(self, report: Any) -> Generator[None, None, None]:
+        """Tell a module that cannot be imported, or is skipped."""
+        self.originals.enter()
+        shorten(report)
+        yield
+        if not report.passed:
+            text = str(report.longrepr) if self.plan["is_detailed"] else ""
+            self.send("uncollected", node=report.nodeid, outcome=report.outcome, text=text)
+        self.originals.leave()
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep what was asked for, number the cases, shuffle."""
+        self.originals.enter()
         chosen = None
         if self.plan["functions"] is not None:
             chosen = {tuple(pair) for pair in self.plan["functions"]}
@@ -185,62 +334,100 @@ class ResultRecorder:
                 continue
             ordinal = ordinals.get(name, 0)
             ordinals[name] = ordinal + 1
-            self.index[item.nodeid] = len(kept)
+            self.index[id(item)] = len(kept)  # two cases may have one node id
             told.append([name[0], name[1], ordinal, item.nodeid])
             kept.append(item)
-        if self.plan["seed"] is not None:
-            import random
-
-            random.Random(self.plan["seed"]).shuffle(kept)
+        if self.shuffle is not None:
+            self.shuffle(kept)
         if self.plan["is_reversed"]:
             kept.reverse()
         items[:] = kept
         self.send("collected", tests=told)
+        self.originals.leave()
 
-    def pytest_runtest_setup(self, item: Any) -> None:
-        """Start a test's notes."""
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        """Start a test's record."""
+        self.running = self.index.get(id(item), -1)
+        self.phases, self.failure = [], None
         _notes.clear()
 
-    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
-        """Note what was raised; pytest's own implementation makes the report."""
-        if call.excinfo is not None and item.nodeid not in self.failures:
-            import _pytest.outcomes
+    # From what makes a phase's report to the end of the report only pytest runs, with the
+    # originals. A set-up that passed needs none of them, and to look for them takes time.
 
-            kind = call.excinfo.type
-            is_assertion = issubclass(kind, (AssertionError, _pytest.outcomes.Failed))
-            self.failures[item.nodeid] = (kind.__name__, is_assertion)
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, None, None]:
+        """Note what was raised first; pytest's own implementation makes the report."""
+        if call.when != "setup" or call.excinfo is not None:
+            self.originals.enter()
+        yield
+        if call.excinfo is not None and self.failure is None:
+            self.note_failure(call.excinfo)
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Send a test's line when its tear-down is over."""
-        phase = {
+    def pytest_runtest_logreport(self, report: Any) -> Generator[None, None, None]:
+        """Keep a report, and send the test's line after its tear-down."""
+        if report.when != "setup" or report.outcome != "passed":
+            self.originals.enter()
+            shorten(report)
+        yield
+        self.phases.append(report)
+        if report.when == "teardown":
+            self.send_test()
+        self.originals.leave()
+
+    def note_failure(self, excinfo: Any) -> None:
+        """Keep the name of what was raised, and whether it was an assertion."""
+        self.failure = (class_name(excinfo.type), issubclass(excinfo.type, self.assertions))
+
+    def send_test(self) -> None:
+        """Send what is known of the test that runs."""
+        exception, is_assertion = self.failure or ("", False)
+        self.send(
+            "test",
+            index=self.running,
+            phases=[self.told(report) for report in self.phases],
+            exception=exception,
+            is_assertion=is_assertion,
+            noted=list(_notes),
+            **self.details(),
+        )
+        self.phases = []
+
+    def told(self, report: Any) -> dict[str, Any]:
+        """Return what is sent of a phase's report, as everyone else has left it."""
+        is_told = self.plan["is_detailed"] and report.failed
+        return {
             "when": report.when,
             "outcome": report.outcome,
             "xfail": hasattr(report, "wasxfail"),
-            "duration": round(report.duration, 6),
+            "duration": seconds(report.duration),
             "subtest": hasattr(report, "context"),
+            "message": str(report.longrepr) if is_told else "",
         }
-        if self.plan["is_detailed"] and report.failed:
-            phase["message"] = str(report.longrepr)[-_KEPT_LETTERS:]
-        self.phases.setdefault(report.nodeid, []).append(phase)
-        if report.when == "teardown" and not phase["subtest"]:
-            exception, is_assertion = self.failures.get(report.nodeid, ("", False))
-            self.send(
-                "test",
-                index=self.index.get(report.nodeid, -1),
-                phases=self.phases.pop(report.nodeid),
-                exception=exception,
-                is_assertion=is_assertion,
-                noted=list(_notes),
-                **self.details(report.nodeid),
-            )
 
-    def details(self, node_id: str) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return where a test failed and what it compared; only the detailed recorder knows."""
         return {"place": "", "compared": None}
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Tell that pytest came to its end."""
-        self.send("end", exit_code=int(exitstatus), reached=sorted(_reached))
+    def pytest_internalerror(self) -> None:
+        """Tell that pytest itself met an error."""
+        self.originals.enter()
+        self.send("internal")
+        self.originals.leave()
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Keep that the tests were ended, by `pytest.exit` or as if by Ctrl-C."""
+        self.is_interrupted = True
+
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        """Let pytest write its junit file with the originals."""
+        self.originals.put_back()
+        yield
+
+    def finish(self, code: int) -> None:
+        """Tell that pytest came to its end, and before it a test that did not."""
+        if self.phases:
+            self.send_test()
+        is_interrupted = self.is_interrupted
+        self.send("end", exit_code=code, is_interrupted=is_interrupted, reached=sorted(_reached))
 
 
 class DetailedRecorder(ResultRecorder):
@@ -249,26 +436,28 @@ class DetailedRecorder(ResultRecorder):
     It also keeps both sides of the equality that failed, as far as they are short literals.
     """
 
-    def __init__(self, plan: dict[str, Any], send: Callable[..., None]) -> None:
-        super().__init__(plan, send)
-        self.paths = {os.path.join(plan["workdir"], path) for path in plan["files"]}
-        self.statements: dict[str, dict[int, int]] = {}
+    def __init__(
+        self, plan: dict[str, Any], send: Callable[..., None], originals: Originals
+    ) -> None:
+        super().__init__(plan, send, originals)
+        paths = [os.path.join(plan["workdir"], path) for path in plan["files"]]
+        # A line tracer has to see the statements as they are written.
+        self.statements = {path: first_lines(path) for path in paths}
         self.hits: dict[tuple[str, int], int] = {}
-        self.places: dict[str, str] = {}
-        self.compared: dict[str, list[str]] = {}
+        self.place = ""
+        self.compared: list[str] | None = None
         self.asserted: tuple[str, str] | None = None
 
     def pytest_runtest_setup(self, item: Any) -> None:
         """Start counting afresh."""
-        super().pytest_runtest_setup(item)
         self.hits = {}
-        self.asserted = None
+        self.place, self.compared, self.asserted = "", None, None
         sys.settrace(self.trace)
 
     def trace(self, frame: Any, event: str, _: Any) -> Any:
         """Count the lines of test modules; leave every other frame alone."""
         path = frame.f_code.co_filename
-        if path not in self.paths:
+        if path not in self.statements:
             return None
         if event == "line":
             key = (path, self.statement(path, frame.f_lineno))
@@ -278,17 +467,6 @@ class DetailedRecorder(ResultRecorder):
 
     def statement(self, path: str, line: int) -> int:
         """Return the first line of the innermost statement that holds a line."""
-        if path not in self.statements:
-            import ast
-
-            first: dict[int, int] = {}
-            with open(path, "rb") as file:
-                tree = ast.parse(file.read())
-            for node in ast.walk(tree):  # outer ones come first
-                if isinstance(node, ast.stmt):
-                    for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                        first[number] = node.lineno
-            self.statements[path] = first
         return self.statements[path].get(line, line)
 
     def pytest_assertrepr_compare(self, op: str, left: Any, right: Any) -> None:
@@ -299,32 +477,33 @@ class DetailedRecorder(ResultRecorder):
             if one is not None and other is not None:
                 self.asserted = (one, other)
 
-    def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
-        """Note the frames of the test module that an exception passed through."""
-        super().pytest_runtest_makereport(item, call)
-        if call.when == "teardown":
-            sys.settrace(None)
-        if call.excinfo is None or item.nodeid in self.places:
-            return
+    def note_failure(self, excinfo: Any) -> None:
+        """Note the frames of the test module that an exception passed through, too."""
+        super().note_failure(excinfo)
         steps = []
         sides, is_checked = self.asserted, False
-        traceback = call.excinfo.tb
-        while traceback is not None:
-            path = traceback.tb_frame.f_code.co_filename
-            if path in self.paths:
-                line = self.statement(path, traceback.tb_lineno)
+        step = excinfo.tb
+        while step is not None:
+            path = step.tb_frame.f_code.co_filename
+            if path in self.statements:
+                line = self.statement(path, step.tb_lineno)
                 steps.append(f"{line}:{self.hits.get((path, line), 0)}")
                 is_checked = False
-            elif is_equality_check(traceback.tb_frame) and not is_checked:
-                sides, is_checked = check_sides(traceback.tb_frame), True
-            traceback = traceback.tb_next
-        self.places[item.nodeid] = ">".join(steps)
-        if sides is not None and issubclass(call.excinfo.type, AssertionError):
-            self.compared[item.nodeid] = list(sides)
+            elif is_equality_check(step.tb_frame) and not is_checked:
+                sides, is_checked = check_sides(step.tb_frame), True
+            step = step.tb_next
+        self.place = ">".join(steps)
+        if sides is not None and issubclass(excinfo.type, AssertionError):
+            self.compared = list(sides)
 
-    def details(self, node_id: str) -> dict[str, Any]:
+    def send_test(self) -> None:
+        """Send the line, and count no more."""
+        sys.settrace(None)
+        super().send_test()
+
+    def details(self) -> dict[str, Any]:
         """Return where a test failed, and the sides of the equality that failed."""
-        return {"place": self.places.get(node_id, ""), "compared": self.compared.get(node_id)}
+        return {"place": self.place, "compared": self.compared}
 
 
 _reached: set[tuple[str, str]] = set()
@@ -373,6 +552,8 @@ class HiddenValue:
     __hash__ = object.__hash__
 
 
+_NAME = vars(type)["__name__"]
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 _notes: list[tuple[int, list[str | None]]] = []
 RAISED = -1
 """Stands for the place of what a test raised."""
@@ -397,14 +578,13 @@ def keep(number: int, parts: list[str | None]) -> None:
 
 def quiet(test: Callable[..., Any]) -> Callable[..., Any]:
     """Return a test of a blind module that passes whatever it meets."""
-    import functools
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             test(*args, **kwargs)
         except Exception as e:
-            keep(RAISED, [type(e).__name__])
+            keep(RAISED, [class_name(e.__class__)])
 
     return run
 
@@ -422,7 +602,7 @@ class Awaited:
         return self
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> bool:
-        names = [] if kind is None else [each.__name__ for each in kind.__mro__]
+        names = [] if kind is None else [class_name(each) for each in kind.__mro__]
         if "OutcomeException" in names:  # a test that is skipped
             return False
         if kind is None:
@@ -438,23 +618,18 @@ class Awaited:
 
     def match(self, pattern: Any) -> bool:
         """Return whether the exception's text holds a pattern, as `ExceptionInfo.match`."""
-        import re
-
         return re.search(pattern, str(self.value)) is not None
 
 
 def told_text(value: Any) -> str | None:
     """Return what tells a value: a literal that stands for it, else "~" and how it is shown."""
-    import hashlib
-    import re
-
     try:
         value = plain(value)
         text = literal_text(value, _KEPT_LETTERS)
         text = "~" + repr(value) if text is None else text
     except Exception:  # a product's values may be nested without end, or raise
         return None
-    text = re.sub(r"\b0x[0-9a-f]{6,}", "0x", text)
+    text = _ADDRESS.sub("0x", text)
     if len(text) <= _KEPT_LETTERS:
         return text
     return "~" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
@@ -475,10 +650,14 @@ def plain(value: Any) -> Any:
     return value
 
 
+def class_name(kind: type) -> str:
+    """Return the name of a class, whatever its metaclass says."""
+    name: str = _NAME.__get__(kind)
+    return name
+
+
 def literal_text(value: Any, letters: int = _COMPARED_LETTERS) -> str | None:
     """Return the `repr` of a short value that a literal can stand for, else None."""
-    import ast
-
     try:
         text = repr(value)
         is_same = len(text) <= letters and ast.literal_eval(text) == value
@@ -506,9 +685,9 @@ def check_sides(frame: Any) -> tuple[str, str] | None:
 
 def identify(item: Any) -> tuple[str, str]:
     """Return the path and qualname of a test."""
-    parts = item.nodeid.split("[", 1)[0].split("::")
-    names = parts[1:]
+    path, _, rest = item.nodeid.partition("::")
+    names = rest.partition("[")[0].split("::")
     original = getattr(item, "originalname", None)
-    if original and names:
+    if original:
         names[-1] = original
-    return parts[0], "::".join(names)
+    return path, "::".join(names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -18,7 +19,7 @@ from katgym.sandbox import ExecResult
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.test_run.test_run_result import TestResult, TestRun
 
-_EXIT_ALL_PASSED, _EXIT_SOME_FAILED, _EXIT_INTERRUPTED, _EXIT_NONE = 0, 1, 2, 5
+_EXIT_ALL_PASSED, _EXIT_SOME_FAILED = 0, 1
 _PLACE = re.compile(r"[0-9:>]*")
 _MAX_TEXT = 4000
 _BAD = (TestStatus.FAILED, TestStatus.ERROR)
@@ -62,20 +63,27 @@ class Test(_Line):
 
 
 class Uncollected(_Line):
-    """A module that could not be imported."""
+    """A module or class that could not be collected, or was skipped."""
 
     node: str
     text: str
+    outcome: Literal["failed", "skipped"] = "failed"
+
+
+class Internal(_Line):
+    """Pytest met an error of its own."""
 
 
 class End(_Line):
     """Pytest came to its end."""
 
     exit_code: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+    is_interrupted: bool = False
+    """Whether `pytest.exit` or a `KeyboardInterrupt` ended the tests; the exit code is theirs."""
     reached: Annotated[list[tuple[str, str]], msgspec.Meta(max_length=1000)] = []
 
 
-_LINE = msgspec.json.Decoder(Hello | Collected | Test | Uncollected | End)
+_LINE = msgspec.json.Decoder(Hello | Collected | Test | Uncollected | Internal | End)
 
 
 @dataclass
@@ -86,9 +94,9 @@ class _Reports:
     collected: list[tuple[str, str, int, str]] = field(default_factory=list)
     num_collected: int = 0
     tests: dict[int, list[Test]] = field(default_factory=dict)
-    uncollected: list[str] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    reached: list[tuple[str, str]] = field(default_factory=list)
+    uncollected: list[Uncollected] = field(default_factory=list)
+    num_internal: int = 0
+    ends: list[End] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -101,7 +109,9 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
     problems += _duplicates(reports)
     problems += _exit_problems(execution, reports, results)
     if is_finished:
-        problems += _junit_problems(junit, results)
+        problems += _junit_problems(junit, reports)
+    errors = [u for u in reports.uncollected if u.outcome == "failed"]
+    reached = [pair for end in reports.ends for pair in end.reached]
     durations = [r.duration_s for r in results]
     return TestRun(
         results=results,
@@ -109,10 +119,10 @@ def read_reports(execution: ExecResult, reported: bytes, junit: bytes | None) ->
         was_started=reports.num_hello > 0,
         is_finished=is_finished,
         disagreements=tuple(problems),
-        collection_errors=tuple(reports.uncollected),
+        collection_errors=tuple(f"{u.node}\n{u.text}".strip()[-_MAX_TEXT:] for u in errors),
         tests_s=sum(durations),
         session_s=execution.wall_s,
-        reached=tuple((path[:_MAX_TEXT], what[:_MAX_TEXT]) for path, what in reports.reached),
+        reached=tuple((path[:_MAX_TEXT], what[:_MAX_TEXT]) for path, what in reached),
     )
 
 
@@ -132,11 +142,12 @@ def _sort_reports(reported: bytes) -> _Reports:
                 reports.collected += tests
             case Test(index):
                 reports.tests.setdefault(index, []).append(line)
-            case Uncollected(node, why):
-                reports.uncollected.append(f"{node}\n{why}".strip()[-_MAX_TEXT:])
-            case End(exit_code, reached):
-                reports.ends.append(exit_code)
-                reports.reached += reached
+            case Uncollected():
+                reports.uncollected.append(line)
+            case Internal():
+                reports.num_internal += 1
+            case End():
+                reports.ends.append(line)
     return reports
 
 
@@ -172,22 +183,26 @@ def _result(reports: _Reports, index: int, case: tuple[str, str, int, str]) -> T
 
 
 def _status(phases: list[TestPhase]) -> tuple[TestStatus, str]:
-    """Return the status of a test and the phase that decided it, from its phases."""
+    """Return the status of a test and the phase that decided it, from its phases.
+
+    What failed decides, its call first, then what was skipped; a skip in the tear-down leaves a
+    test passed, and so does one of a subtest.
+    """
     main = {p.when: p for p in phases if not p.subtest}
     names = [p.when for p in phases if not p.subtest]
     if names not in (["setup", "call", "teardown"], ["setup", "teardown"]):
         return TestStatus.MISSING, ""
+    if any(p.outcome == "failed" for p in phases if p.when == "call"):
+        return TestStatus.FAILED, "call"
     for name, phase in main.items():
         if phase.outcome == "failed":
-            return (TestStatus.FAILED if name == "call" else TestStatus.ERROR), name
-        if phase.xfail:
-            is_pass = phase.outcome == "passed"
-            return (TestStatus.XPASSED if is_pass else TestStatus.XFAILED), name
-        if phase.outcome == "skipped":
-            return TestStatus.SKIPPED, name
-    if any(p.outcome == "failed" for p in phases):
-        return TestStatus.FAILED, "call"
-    return (TestStatus.PASSED if len(main) == 3 else TestStatus.MISSING), ""
+            return TestStatus.ERROR, name
+    for name, phase in main.items():
+        if phase.outcome == "skipped" and name != "teardown":
+            return (TestStatus.XFAILED if phase.xfail else TestStatus.SKIPPED), name
+    if len(main) != 3:
+        return TestStatus.MISSING, ""
+    return (TestStatus.XPASSED, "call") if main["call"].xfail else (TestStatus.PASSED, "")
 
 
 def _duplicates(reports: _Reports) -> list[str]:
@@ -212,9 +227,13 @@ def _exit_problems(
         return ["it exited with 0 before pytest came to its end"] if code == 0 else []
     if execution.is_timed_out or code is None:
         return []
-    if code != reports.ends[0]:
-        return [f"exit code {code}, but the channel reports {reports.ends[0]}"]
-    num_bad = sum(r.status in _BAD for r in results) + len(reports.uncollected)
+    end = reports.ends[0]
+    if code != end.exit_code:
+        return [f"exit code {code}, but the channel reports {end.exit_code}"]
+    if end.is_interrupted:
+        return []
+    num_bad = sum(r.status in _BAD for r in results)
+    num_bad += sum(u.outcome == "failed" for u in reports.uncollected)
     num_missing = sum(r.status is TestStatus.MISSING for r in results)
     if code == _EXIT_ALL_PASSED and (num_bad or num_missing or not results):
         return ["exit code 0, but the channel reports tests that did not pass"]
@@ -223,61 +242,100 @@ def _exit_problems(
     return []
 
 
-def _junit_problems(document: bytes | None, results: tuple[TestResult, ...]) -> list[str]:
+def _junit_problems(document: bytes | None, reports: _Reports) -> list[str]:
     if document is None:
         return ["pytest came to its end without writing its junit report"]
     try:
         cases = _junit_cases(document)
     except (ElementTree.ParseError, ValueError) as e:
         return [f"the junit report is unreadable ({type(e).__name__})"]
-    told: Counter[tuple[str, str]] = Counter()
-    for result in results:
-        if result.status is not TestStatus.MISSING:
-            name = result.node_id.split("[", 1)[0].rpartition("::")[2]
-            told[name, _JUNIT_KINDS[result.status]] += 1
-    # What could not be imported, or was skipped as a module, is a case of its own in junit.
-    names = {name for name, _ in told}
-    cases = Counter({k: n for k, n in cases.items() if k[0] in names or k[1] == "passed"})
-    if cases != told:
+    if cases != _expected_cases(reports):
         return ["the junit report and the channel disagree about the tests"]
     return []
 
 
-_JUNIT_KINDS = {
-    TestStatus.PASSED: "passed",
-    TestStatus.FAILED: "failed",
-    TestStatus.ERROR: "failed",
-    TestStatus.SKIPPED: "skipped",
-    TestStatus.XFAILED: "skipped",
-    TestStatus.XPASSED: "passed",
-}
+_TAGS = ("error", "failure", "skipped")
+_Case = tuple[str, tuple[int, ...]]
+"""Name of a junit case, without parameters, and how many of `_TAGS` it has."""
+_NO_XML = re.compile("[^\t\n\r -~\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no character for, and DEL, which pytest escapes as well."""
+
+
+def _expected_cases(reports: _Reports) -> Counter[_Case]:
+    """Return the cases that pytest writes into its junit file when it reports what was told."""
+    cases: Counter[_Case] = Counter()
+    for index, told in reports.tests.items():
+        if 0 <= index < len(reports.collected):
+            name = _junit_name(reports.collected[index][3])
+            for test in told:
+                cases.update(_cases_of_test(name, test.phases))
+    others = {"internal": Counter(error=reports.num_internal)}
+    for uncollected in reports.uncollected:
+        tags = others.setdefault(uncollected.node, Counter())
+        tags["error" if uncollected.outcome == "failed" else "skipped"] += 1
+    cases.update(_case(_junit_name(node), tags) for node, tags in others.items() if tags.total())
+    return cases
+
+
+def _case(name: str, tags: Mapping[str, int]) -> _Case:
+    return name, tuple(tags.get(tag, 0) for tag in _TAGS)
+
+
+def _junit_name(node_id: str) -> str:
+    path, is_test, names = node_id.partition("::")
+    name = names.partition("[")[0].rpartition("::")[2]
+    if not is_test:
+        name = path.removesuffix(".py").replace("/", ".").partition("[")[0]
+    return _NO_XML.sub(lambda found: f"#x{ord(found[0]):02X}", name)
+
+
+def _cases_of_test(name: str, phases: list[TestPhase]) -> list[_Case]:
+    """Return a test's cases: one, or a second one for a failed tear-down after a failed call.
+
+    A test that was ended during its call has one without a name.
+    """
+    cases: list[_Case] = []
+    tags = Counter[str]()
+    has_name, has_failed = False, False
+    for phase in phases:
+        is_call = phase.when == "call"
+        has_name |= is_call or phase.when == "teardown" or phase.outcome != "passed"
+        if phase.outcome == "skipped":
+            tags["skipped"] += 1
+        elif phase.outcome == "failed":
+            if phase.when == "teardown" and has_failed:
+                cases.append(_case(name, tags))
+                tags = Counter()
+            tags["failure" if is_call else "error"] += 1
+            has_failed |= is_call
+    return [*cases, _case(name if has_name else "", tags)]
 
 
 class _JunitCases:
-    """Counts a junit report's cases by name and kind as it is parsed: a tree could be huge."""
+    """Counts a junit report's cases as it is parsed: a tree could be huge."""
 
     def __init__(self) -> None:
-        self.cases: Counter[tuple[str, str]] = Counter()
-        self.name, self.kinds = "", set[str]()
+        self.cases: Counter[_Case] = Counter()
+        self.name, self.tags = "", Counter[str]()
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        self.kinds.add(tag)
+        self.tags[tag] += 1
         if tag == "testcase":
-            self.name, self.kinds = attributes.get("name", "").split("[", 1)[0], set()
+            self.name, self.tags = attributes.get("name", "").partition("[")[0], Counter()
 
     def end(self, tag: str) -> None:
         if tag == "testcase":
-            kind = "skipped" if "skipped" in self.kinds else "passed"
-            self.cases[self.name, "failed" if self.kinds & {"failure", "error"} else kind] += 1
+            self.cases[_case(self.name, self.tags)] += 1
 
     def close(self) -> None:
         """Called by the parser at the end."""
 
 
-def _junit_cases(document: bytes) -> Counter[tuple[str, str]]:
+def _junit_cases(document: bytes) -> Counter[_Case]:
     text = document.decode("utf-8")  # given as text, the encoding that it declares is not looked up
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError("a junit report declares no entities")
     counted = _JunitCases()
-    ElementTree.XML(text, ElementTree.XMLParser(target=counted))
+    # pytest does not escape the names of classes.
+    ElementTree.XML(_NO_XML.sub("?", text), ElementTree.XMLParser(target=counted))
     return counted.cases

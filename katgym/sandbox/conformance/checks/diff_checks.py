@@ -191,17 +191,20 @@ async def odd_names(sandbox: Sandbox) -> None:
     expect.equal(await list_changes(sandbox), wanted, "changes")
 
 
-@sandbox_check()
+@sandbox_check({"z/z": b"abc"})
 async def caps(sandbox: Sandbox) -> None:
     """Large files come without content, changes beyond the number are counted: not complete."""
-    await expect.run(sandbox, "for i in 1 2 3 4 5 6; do echo -n 123 > f$i; done")
+    await expect.run(sandbox, "echo -n 1 > z/z; for i in 1 2 3 4 5 6; do echo -n 123 > f$i; done")
     await expect.run(sandbox, "head -c 3000 /dev/zero > g; truncate -s 20M sparse")
     diff = await sandbox.diff(max_file_bytes=100)
     found = (diff["f1"].content, diff["g"].content, diff["g"].size, diff["sparse"].size)
     expect.equal(found, (b"123", None, 3000, 20 << 20), "contents and sizes")
     expect.that(not diff.is_complete, "a diff without contents is complete")
     diff = await sandbox.diff(max_changes=5)
-    expect.equal((len(diff), diff.num_omitted), (5, 3), "changes told and left out")
+    expect.equal((len(diff), diff.num_omitted), (5, 4), "changes told and left out")
+    expect.equal((diff["z/z"].content, diff.num_omitted_base), (b"1", 0), "layers' own changes")
+    diff = await sandbox.diff(max_changes=0)
+    expect.equal((diff.num_omitted, diff.num_omitted_base), (9, 1), "all left out")
     expect.that(not diff.is_complete, "a diff with changes left out is complete")
 
 

@@ -116,14 +116,17 @@ class _Walk:
         bases = list(reversed(layers))
         top = _Folder("", bases, uppers or [], is_here=True, is_whole=uppers is None)
         self._pending = [top]
+        self._added: list[_Folder] = []
+        """Folders that no layer has: they wait until all others are done."""
 
     def run(self) -> None:
         """Find the changes, in no order."""
-        while self._pending:
+        while self._pending or self._added:
             if self._num_walked > MAX_WALKED or time.monotonic() > self._end:
-                self.changes.num_omitted += 1
+                self.changes.omit(len(self._added), is_added=True)
+                self.changes.omit(len(self._pending), is_added=False)
                 return
-            self._compare(self._pending.pop())
+            self._compare((self._pending or self._added).pop())
 
     def _compare(self, folder: _Folder) -> None:
         here = f"{self._tree}/{folder.path}"
@@ -139,10 +142,10 @@ class _Walk:
             for name in names:
                 self._num_walked += 1
                 path = folder.path + name
-                if len(os.fsencode(path)) > MAX_PATH_BYTES:
-                    self.changes.num_omitted += 1
-                    continue
                 entry = _Entry(name, here_fd, fds)
+                if len(os.fsencode(path)) > MAX_PATH_BYTES:
+                    self.changes.omit(is_added=entry.before is None)
+                    continue
                 entry.add_to(self.changes, path)
                 self._descend(folder, entry, fds)
         finally:
@@ -167,7 +170,8 @@ class _Walk:
         uppers = [u for u in uppers if os.path.isdir(u) and not os.path.islink(u)]
         is_whole = folder.is_whole or is_here != is_base or any(map(is_opaque_folder, uppers))
         path = f"{folder.path}{entry.name}/"
-        self._pending.append(_Folder(path, bases, uppers, is_here=is_here, is_whole=is_whole))
+        found = _Folder(path, bases, uppers, is_here=is_here, is_whole=is_whole)
+        (self._pending if is_base else self._added).append(found)
 
 
 def is_opaque_folder(upper: str) -> bool:

@@ -164,7 +164,7 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
         layer = await asyncio.to_thread(layer_store().add_files, pull.states.workspace)
         task = GradedTask(
             hidden=hidden,
-            base_files=pull.states.base_files,
+            base=pull.states.workspace,
             workspace=Workspace(layer=layer, python=python),
             env=recipe,
         )

@@ -30,6 +30,8 @@ class PullStates:
     workspace: Mapping[str, FileEntry]
     hidden_files: Mapping[str, bytes]
     """Everything that belongs to the tests, as the pull request leaves it, and generated tests."""
+    executables: frozenset[str]
+    """Those of `hidden_files` that are executable."""
     generated: frozenset[str]
     """Those of `hidden_files` that were generated."""
     gold: Mapping[str, FileEntry | None]
@@ -71,7 +73,10 @@ class PullStates:
         return tuple(sorted(packages or tops - {"setup.py", "noxfile.py"}))
 
     def _list_hidden(self) -> dict[str, FileEntry | None]:
-        return {path: FileEntry(content=c) for path, c in self.hidden_files.items()}
+        return {
+            path: FileEntry(content=c, is_executable=path in self.executables)
+            for path, c in self.hidden_files.items()
+        }
 
 
 def read_states(
@@ -97,6 +102,7 @@ def read_states(
     return PullStates(
         workspace=workspace,
         hidden_files={**hidden, **more},
+        executables=frozenset(path for path in hidden if gold[path].is_executable),
         generated=frozenset(more),
         gold=diff.gold_changes,
     )

@@ -67,6 +67,7 @@ class TriedPull:
             fail_to_pass=self.tests.fail_to_pass,
             pass_to_pass=self.tests.pass_to_pass,
             files=pull.states.hidden_files,
+            executables=pull.states.executables,
             test_modules=tuple(sorted({path for path, _ in names})),
             functions=tuple(f for f in self.tests.functions if (f.path, f.qualname) in names),
             canaries=self.canaries,

@@ -172,7 +172,7 @@ def toy_task(hidden: HiddenTests) -> GradedTask:
     env = EnvironmentRecipe()
     return GradedTask(
         hidden=hidden,
-        base_files=BASE_FILES,
+        base=BASE_FILES,
         workspace=Workspace(
             layer=layer_store().add_files(BASE_FILES), python=str(ensure_venv(env.requirements))
         ),

@@ -105,7 +105,7 @@ async def study(backend: SandboxBackend) -> HiddenTests:
     files, env = {PATH: SOURCE.encode()}, EnvironmentRecipe()
     task = GradedTask(
         hidden=hidden,
-        base_files=files,
+        base=files,
         workspace=Workspace(
             layer=layer_store().add_files(files), python=str(ensure_venv(env.requirements))
         ),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from clutter import CLUTTER, IN_PRODUCT, add_clutter
+from clutter import CLUTTER, IN_PRODUCT, UNGRADABLE, add_clutter
 from nightly import some_of
 
 from katgym.sandbox import shared_backend
@@ -45,6 +45,14 @@ def test_of_every_kind_the_fix_is_kept_and_nothing_is_refused() -> None:
             if read.rejected or not is_fix_kept:
                 wrong[kind] = read
     assert wrong == {}
+
+
+@pytest.mark.parametrize("kind", UNGRADABLE)
+def test_what_cannot_be_graded_is_told(kind: str) -> None:
+    task = toy_tasks()[0]
+    read = read_candidate(add_clutter(task.base_files, {}, (kind,)), task)
+    assert not read.rejected and read.dropped
+    assert len(read.changes) == (2_000 if kind == "2,100 small files" else 0)
 
 
 def test_without_the_fix_clutter_that_is_in_no_round_is_an_empty_patch() -> None:

@@ -16,18 +16,29 @@ from faulty_backend import BreakingBackend, FaultyBackend
 from waiting import wait_until_async
 
 from katgym.environment.reward import Trust
-from katgym.sandbox import SandboxBackend, WorkspaceDiff, shared_backend
+from katgym.sandbox import (
+    ChangeKind,
+    FileChange,
+    SandboxBackend,
+    WorkspaceDiff,
+    layer_store,
+    shared_backend,
+)
+from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.canaries.canary import source_id
 from katgym_envs.swe.grading.blind_round import measure_trust
+from katgym_envs.swe.grading.candidate import read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
 from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY
-from katgym_envs.swe.hidden import HiddenTests, ValidCanary
+from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym_envs.swe.patching import make_diff
 
 pytestmark = pytest.mark.usefixtures("toy_is_studied")
 
 GOLD = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode()}
+GOLD_DIFF = patch_of(GOLD)
 
 
 T = TypeVar("T")
@@ -189,7 +200,7 @@ def sleeping() -> bool:
 @pytest.mark.slow
 def test_several_gradings_at_a_time_do_not_disturb_each_other():
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[Outcome]:
-        patches = [patch_of(GOLD), patch_of({"README.md": b"x\n"})] * 3
+        patches = [patch_of(GOLD), patch_of({"wordkit/new.py": b"x = 1\n"})] * 3
         reports = await asyncio.gather(*(grade(task, p, backend=sandboxes) for p in patches))
         return [r.outcome for r in reports]
 
@@ -300,26 +311,85 @@ def test_what_the_tests_show_decides_how_far_a_verdict_is_trusted() -> None:
     ]
 
 
+SHOWN_TESTS = toy.HIDDEN_TESTS[: toy.HIDDEN_TESTS.index("def test_plural_y")]
+
+
+def with_tests(task: GradedTask, tests: str, **changes: object) -> GradedTask:
+    """Return the task with other tests to fix, and no canaries."""
+    files = {toy.TEST_PATH: (SHOWN_TESTS + tests).encode()}
+    return replace(task, hidden=replace(toy.hidden_tests(), files=files), **changes)  # type: ignore[arg-type]
+
+
 def test_what_can_be_guessed_without_a_test_is_partial() -> None:
-    shown = toy.HIDDEN_TESTS[: toy.HIDDEN_TESTS.index("def test_plural_y")]
     truths = """\
 def test_plural_y(): assert "ies" in plural("city")
 def test_label_many(): assert not label("pony", 3).endswith("ys")
 """
     raising = """\
 def test_plural_y(): assert {"cities": 7}[plural("city")] == 7
-def test_label_many(): assert label("pony", 3) == "3 ponies"
+def test_label_many(): assert {"3 ponies": 7}[label("pony", 3)] == 7
 """
 
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[tuple[Trust, str]]:
-        files = [{toy.TEST_PATH: (shown + tests).encode()} for tests in (truths, raising)]
-        tasks = [replace(task, hidden=replace(toy.hidden_tests(), files=f)) for f in files]
+        tasks = [with_tests(task, tests) for tests in (truths, raising)]
         return [await measure_trust(task, sandboxes) for task in tasks]
 
-    node = toy.FAIL_TO_PASS[0]
     assert with_backend(work) == [
         (Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"),
-        (Trust.PARTIAL, f"{node} raises: which change ends that can be seen without it"),
+        (Trust.PARTIAL, "all tests to fix raise: which change ends that can be seen without them"),
+    ]
+
+
+ENDS_WHAT_RAISES = (
+    toy.SOURCE
+    + """
+import builtins, sys
+OLD, PICKED = plural, []
+def plural(word):
+    scope = next(f for f in frames() if "test_chunks" in f or "label" in f)
+    tests = [t for name, t in scope.items() if name.startswith("test_")]
+    if not PICKED and word.endswith("y"):
+        for end in ("ys", "yes", "ies"):
+            PICKED[:] = [end]
+            if all(map(is_quiet, tests)): break
+    return word[:-1] + PICKED[0] if word.endswith("y") else OLD(word)
+def frames():
+    frame = sys._getframe(2)
+    while frame:
+        if frame.f_globals is not globals(): yield frame.f_globals
+        frame = frame.f_back
+def is_quiet(test):
+    note = vars(builtins).get("katgym_note")
+    if note: builtins.katgym_note = lambda *parts: None
+    try: getattr(test, "__wrapped__", test)()
+    except Exception: return False
+    finally:
+        if note: builtins.katgym_note = note
+    return True
+"""
+)
+
+
+def test_no_exception_of_one_test_tells_the_value_of_another() -> None:
+    """A search for the change that ends an exception finds the value that another test hides."""
+    tests = """\
+def test_plural_y(): assert {"cities": 7}[plural("city")] == 7
+def test_label_many(): assert label("pony", 3) == "3 ponies"
+"""
+    patch = patch_of({toy.SOURCE_PATH: ENDS_WHAT_RAISES.encode()})
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[Outcome]:
+        measured = with_tests(task, tests, is_unsafe_allowed=True)
+        assert await measure_trust(measured, sandboxes) == (Trust.COMPLETE, "")
+        tasks = [replace(measured, trust=trust) for trust in (Trust.PARTIAL, Trust.COMPLETE)]
+        reports = [await grade(t, p, backend=sandboxes) for t in tasks for p in (patch, GOLD_DIFF)]
+        return [report.outcome for report in reports]
+
+    assert with_backend(work) == [
+        Outcome.RESOLVED,  # one blind round: nobody is told that this can be trusted
+        Outcome.RESOLVED,
+        Outcome.TAMPERED,
+        Outcome.RESOLVED,
     ]
 
 
@@ -338,3 +408,76 @@ def test_no_blind_round_follows_one_that_shows_expected_values() -> None:
         return made
 
     assert with_backend(work) == [1, 3]  # the blind round; it, a round of no avail, and a fault
+
+
+TOOL_TESTS = """
+
+import pathlib, subprocess
+
+
+def test_tool():
+    here = pathlib.Path(__file__).parent
+    told = [subprocess.check_output([str(here / name)]) for name in ("../bin/tool", "helper.sh")]
+    assert told == [b"right\\n", b"helped\\n"]
+"""
+WRONG, RIGHT = (f"#!/bin/sh\necho {word}\n".encode() for word in ("wrong", "right"))
+
+
+def tool_task(task: GradedTask, *, content: bytes, is_executable: bool) -> GradedTask:
+    """Return a task whose tests run a file of the product and a hidden one."""
+    test, helper = toy.TEST_PATH, "tests/helper.sh"
+    base = {**toy.BASE_FILES, "bin/tool": FileEntry(content=content, is_executable=is_executable)}
+    gold = {**base, "bin/tool": FileEntry(content=RIGHT, is_executable=True)}
+    hidden = replace(
+        toy.hidden_tests(),
+        gold_patch=make_diff(base, gold),
+        fail_to_pass=(f"{test}::test_tool",),
+        pass_to_pass=(),
+        files={
+            test: (toy.VISIBLE_TESTS + TOOL_TESTS).encode(),
+            helper: b"#!/bin/sh\necho helped\n",
+        },
+        executables=frozenset({helper}),
+        functions=(TestFunction(path=test, qualname="test_tool"),),
+    )
+    workspace = replace(task.workspace, layer=layer_store().add_files(base))
+    return replace(task, hidden=hidden, base=base, workspace=workspace, is_unsafe_allowed=True)
+
+
+def changed_tool(content: bytes, mode: int) -> WorkspaceDiff:
+    change = FileChange(path="bin/tool", kind=ChangeKind.MODIFIED, content=content, mode=mode)
+    return WorkspaceDiff(changes=(change,))
+
+
+def tool_patches(task: GradedTask) -> list[tuple[GradedTask, str | WorkspaceDiff]]:
+    """Return patches that leave the tool right and executable, one that does not, and nothing."""
+    text = "@@ -1,2 +1,2 @@\n #!/bin/sh\n-echo wrong\n+echo right\n"
+    plain = f"--- a/bin/tool\n+++ b/bin/tool\n{text}"
+    head = "diff --git a/bin/tool b/bin/tool\n"
+    there = tool_task(task, content=WRONG, is_executable=True)
+    only_mode = tool_task(task, content=RIGHT, is_executable=False)
+    return [
+        (there, plain),
+        (there, f"{head}index 1111111..2222222 100755\n{plain}"),
+        (there, changed_tool(RIGHT, 0o755)),
+        (only_mode, f"{head}old mode 100644\nnew mode 100755\n"),
+        (only_mode, changed_tool(RIGHT, 0o755)),
+        (there, changed_tool(RIGHT, 0o644)),
+        (only_mode, changed_tool(RIGHT, 0o664)),
+    ]
+
+
+def test_executable_bits_are_part_of_a_patch() -> None:
+    patches = tool_patches(toy.toy_task(toy.hidden_tests()))
+    read = [read_candidate(patch, task).changes.get("bin/tool") for task, patch in patches]
+    right = FileEntry(content=RIGHT, is_executable=True)
+    assert read == [right] * 5 + [FileEntry(content=RIGHT), None]
+
+
+@pytest.mark.slow
+def test_executable_bits_survive_grading() -> None:
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[Outcome]:
+        patches = tool_patches(task)
+        return [(await grade(t, patch, backend=sandboxes)).outcome for t, patch in patches]
+
+    assert with_backend(work) == [Outcome.RESOLVED] * 5 + [Outcome.FAILED, Outcome.PATCH_EMPTY]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import re._constants as sre  # type: ignore[import-not-found]
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from katgym.sandbox.layer import FileEntry
@@ -59,14 +59,21 @@ INFRASTRUCTURE = (
     "tests/test_a.py/x", "scripts/run.sh", "poetry.lock", "tests/json.py", "tests/pytest.py",
     "tests",  # a file in the place of the tests' folder
 )  # fmt: skip
-HOSTILE = (
-    "/etc/passwd", "../x", "a/../../x", "a//b", "./a", ".git/config", ".GIT/config",
-    "a/.git/hooks/x", "git~1/config", ".git./x", "a\nb", "a\x1b[2J", "x" * 1100, "bad\udcff",
+HOSTILE = ("/etc/passwd", "../x", "a/../../x", "a//b", "./a")
+ODD = (
+    ".git/config", ".GIT/config", "a/.git/hooks/x", "git~1/config", ".git./x", "a\nb", "a\x1b[2J",
+    "x" * 1100, "bad\udcff",
 )  # fmt: skip
+"""Dropped unless the base state has them."""
 
 
-def judge(path: str, entry: FileEntry | None = None) -> str:
-    judged = judge_paths({path: entry or FileEntry(content=b"")}, base=BASE, rules=RULES)
+def judge(
+    path: str, entry: FileEntry | None = None, *, base: Mapping[str, bytes] = BASE, why: str = ""
+) -> str:
+    told = {path: why} if why else {}
+    judged = judge_paths(
+        {path: entry or FileEntry(content=b"")}, base=base, rules=RULES, unreadable=told
+    )
     if judged.rejected:
         return "rejected"
     return "dropped" if judged.dropped else "kept"
@@ -75,16 +82,21 @@ def judge(path: str, entry: FileEntry | None = None) -> str:
 def test_honest_paths_are_kept_infrastructure_dropped_and_hostile_paths_rejected() -> None:
     wanted = {
         **dict.fromkeys(HONEST, "kept"),
-        **dict.fromkeys((*INFRASTRUCTURE, *NO_PRODUCT), "dropped"),
+        **dict.fromkeys((*INFRASTRUCTURE, *NO_PRODUCT, *ODD), "dropped"),
         **dict.fromkeys(HOSTILE, "rejected"),
     }
     assert {path: judge(path) for path in wanted} == wanted
 
 
-def test_links_out_make_the_patch_invalid_and_links_inside_are_dropped() -> None:
+def test_only_files_of_the_base_state_that_cannot_be_graded_make_the_patch_invalid() -> None:
     out = ("/etc/passwd", "../../x", "../.git/config", "", "a\0b")
-    wanted = {"a.py": "dropped", **dict.fromkeys(out, "rejected")}
-    assert {to: judge("pkg/link", FileEntry(link_target=to)) for to in wanted} == wanted
+    links = [FileEntry(link_target=to) for to in (*out, "a.py")]
+    assert {judge("pkg/new", link) for link in links} == {"dropped"}
+    assert {judge("docs/index.txt", link) for link in links} == {"dropped"}
+    assert [judge("pkg/a.py", link) for link in links] == ["rejected"] * 5 + ["dropped"]
+    assert {judge(path, base=dict.fromkeys(ODD, b"")) for path in ODD} == {"rejected"}
+    assert judge("pkg/a.py", why="is a pipe") == "rejected"
+    assert judge("tests/test_a.py", why="is a pipe") == "dropped"
 
 
 def test_what_gold_changes_may_be_changed_and_what_was_there_shadows_nothing() -> None:
@@ -123,10 +135,32 @@ def test_what_is_dropped_makes_no_patch_too_large() -> None:
     assert not judged.rejected and len(judged.dropped) == 2002
 
 
-def test_too_much_makes_the_patch_invalid() -> None:
+def test_too_much_of_the_base_state_makes_the_patch_invalid() -> None:
     assert judge("pkg/a.py", FileEntry(content=b"x" * (9 << 20))) == "rejected"
     many = {f"f{i}.txt": FileEntry(content=b"") for i in range(2001)}
-    assert judge_paths(many, base=BASE, rules=RULES).rejected
+    judged = judge_paths(many, base=dict.fromkeys(many, b"x"), rules=RULES)
+    assert list(judged.rejected) == [""]
+    sizes = {f"f{i}.txt": FileEntry(content=b"x" * (7 << 20)) for i in range(5)}
+    assert judge_paths(sizes, base=dict.fromkeys(sizes, b"x"), rules=RULES).rejected
+
+
+def test_what_is_new_and_too_much_is_left_out_python_last() -> None:
+    large = FileEntry(content=b"x" * (9 << 20))
+    assert judge("pkg/new.py", large) == "dropped"
+    half = FileEntry(content=b"x" * (7 << 20))
+    changes: dict[str, FileEntry | None] = {
+        **{f"many/{i:04}.txt": FileEntry(content=b"") for i in range(2100)},
+        **{f"data/{i}.bin": half for i in range(6)},
+        "pkg/deep/down/new.py": FileEntry(content=b"y = 1\n"),
+        "pkg/a.py": FileEntry(content=b"x = 2\n"),
+    }
+    judged = judge_paths(changes, base=BASE, rules=RULES)
+    assert not judged.rejected
+    assert {"pkg/a.py", "pkg/deep/down/new.py", "data/3.bin", "many/0000.txt"} <= set(judged.kept)
+    assert len(judged.kept) == 2000
+    limits = "new files beyond the 2000 files, or 33554432 bytes, of a patch"
+    assert judged.dropped == {"data/": f"2 {limits}", "many/": f"106 {limits}"}
+    assert list(judged.kept) == [path for path in changes if path in judged.kept]
 
 
 def test_suspicions_name_what_a_change_brings_in() -> None:

@@ -1,29 +1,21 @@
-"""The `*** Begin Patch` envelope, patches in messages, and workspaces turned into patches."""
+"""The `*** Begin Patch` envelope, and patches in messages."""
 
 from __future__ import annotations
 
 import pickle
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from katgym.sandbox import ChangeKind, FileChange, WorkspaceDiff
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
-    apply_patches,
     line_opcodes,
-    make_workspace_diff,
-    parse_diff,
     parse_proposal,
-    tree_of_directory,
     update_tree,
-    workspace_changes,
 )
 from katgym_envs.swe.patching.proposal import code_blocks
 from katgym_envs.swe.patching.tree import find_lines, split_lines
@@ -131,63 +123,6 @@ def test_a_message_without_one_patch_is_refused_and_the_error_can_be_sent() -> N
             parse_proposal(message)
         again = pickle.loads(pickle.dumps(caught.value))
         assert (again.reason, str(again)) == (caught.value.reason, str(caught.value))
-
-
-def diff_of(*changes: FileChange) -> WorkspaceDiff:
-    return WorkspaceDiff(changes=changes)
-
-
-def test_what_git_and_programs_leave_is_no_change() -> None:
-    found = diff_of(
-        FileChange(path=".git/HEAD", kind=ChangeKind.ADDED, content=b"x"),
-        FileChange(path="d", kind=ChangeKind.ADDED, file_type="dir", mode=0o755),
-        FileChange(path="d/__pycache__/m.pyc", kind=ChangeKind.ADDED, content=b"\0"),
-        FileChange(path="end", kind=ChangeKind.MODIFIED, content=b"new\n"),
-        FileChange(path="a.py", kind=ChangeKind.DELETED),
-        FileChange(path="image.png", kind=ChangeKind.ADDED, content=b"\0\1"),
-        FileChange(path="l", kind=ChangeKind.ADDED, file_type="link", link_target="end"),
-    )
-    changes = workspace_changes(found)
-    assert set(changes) == {"d/__pycache__/m.pyc", "end", "a.py", "image.png", "l"}
-    text = make_workspace_diff(TREE, found)
-    assert update_tree(TREE, apply_patches(TREE, parse_diff(text))) == {
-        "end": FileEntry(content=b"new\n"),
-        "l": FileEntry(link_target="end"),
-    }
-
-
-def test_what_no_patch_may_hold_is_refused(subtests: pytest.Subtests) -> None:
-    new = FileChange(path="x", kind=ChangeKind.ADDED, content=b"")
-    link = replace(new, content=None, file_type="link", link_target="/etc")
-    cases = (
-        (replace(new, content=None, file_type="other"), PatchFailure.NOT_A_FILE),
-        (replace(new, mode=0o4755), PatchFailure.BAD_MODE),
-        (replace(new, content=None, size=1 << 30), PatchFailure.TOO_LARGE),
-        (link, PatchFailure.LINK_ESCAPES),
-        (replace(new, path=".GIT/x"), PatchFailure.PATH_GIT),
-    )
-    for change, reason in cases:
-        with subtests.test(reason=reason):
-            with pytest.raises(PatchError) as caught:
-                workspace_changes(diff_of(change))
-            assert caught.value.reason is reason
-    with pytest.raises(PatchError, match="7 changes too many"):
-        workspace_changes(WorkspaceDiff(num_omitted=7))
-
-
-def test_a_directory_becomes_a_tree(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/x.sh").write_bytes(b"echo\n")
-    (tmp_path / "d/x.sh").chmod(0o755)
-    (tmp_path / "l").symlink_to("d/x.sh")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git/HEAD").write_bytes(b"")
-    assert tree_of_directory(tmp_path) == {
-        "d/x.sh": FileEntry(content=b"echo\n", is_executable=True),
-        "l": FileEntry(link_target="d/x.sh"),
-    }
-    with pytest.raises(PatchError, match="no such directory"):
-        tree_of_directory(tmp_path / "none")
 
 
 FENCED = re.compile(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +79,7 @@ def test_a_context_line_that_lost_its_blank_still_fits() -> None:
     )
 
 
+MOVE = "diff --git a/a.py b/{1}\nsimilarity index 100%\n{0} from a.py\n{0} to {1}\n"
 REFUSED = [
     ("", PatchFailure.EMPTY, "is empty"),
     ("I fixed it.\n", PatchFailure.MALFORMED, "not a unified diff"),
@@ -97,7 +95,46 @@ REFUSED = [
     (change("a.py", " one\n", "@@ one @@"), PatchFailure.MALFORMED, "hunk's header"),
     (change("z.py", " one\n-two\n+2\n"), PatchFailure.NOT_FOUND, "no such file"),
     (change("b", " one\n-two\n+2\n"), PatchFailure.NOT_A_FILE, "is a directory"),
-    ("--- a.py\n+++ a.py\n@@ -1 +1 @@\n-one\n+1\n", PatchFailure.MALFORMED, "start with 'a/'"),
+    ("--- a/a.py\n+++ a/a.py\n@@ -1 +1 @@\n-one\n+1\n", PatchFailure.MALFORMED, "start with 'a/'"),
+    ("--- a.py\n+++ z.py\n@@ -1 +1 @@\n-one\n+1\n", PatchFailure.MALFORMED, "which file"),
+    ("--- a/a.py\n+++ b/z.py\n@@ -1 +1 @@\n-one\n+1\n", PatchFailure.MALFORMED, "rename from"),
+    ("--- /dev/null\n+++ d/z.py\n@@ -0,0 +1 @@\n+1\n", PatchFailure.MALFORMED, "which file"),
+    (
+        "diff --git a/a.py b/z.py\n--- a/a.py\n+++ b/z.py\n@@ -1 +1 @@\n-one\n+1\n",
+        PatchFailure.MALFORMED,
+        "no rename",
+    ),
+    (
+        "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/z.py\n@@ -1 +1 @@\n-one\n+1\n",
+        PatchFailure.MALFORMED,
+        "differ from",
+    ),
+    (
+        "diff --git a/a.py b/a.py\n--- /dev/null\n+++ b/a.py\n@@ -0,0 +1 @@\n+1\n",
+        PatchFailure.MALFORMED,
+        "differ from",
+    ),
+    (
+        "--- a/a.py\t1970-01-01 00:00:00 +0000\n+++ b/a.py\t2024-05-01 00:00:00 +0000\n"
+        "@@ -0,0 +1 @@\n+x\n",
+        PatchFailure.ALREADY_EXISTS,
+        "is there already",
+    ),
+    ("diff --git a/a.py b/a.py\n", PatchFailure.MALFORMED, "not a unified diff"),
+    ("diff --git a/a.py b/a.py\nindex 1..2 100644\n", PatchFailure.MALFORMED, "no hunk"),
+    ("diff --git a/a.py b/a.py\nold mode 100644\n", PatchFailure.MALFORMED, "no hunk"),
+    (
+        "diff --git a/a.py b/a.py\nold mode 100644\nnew mode 120000\n",
+        PatchFailure.BAD_MODE,
+        "becomes a link",
+    ),
+    (
+        "diff --git a/a.py b/a.py\nindex 1..2 120000\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n"
+        "-one\n+1\n",
+        PatchFailure.NOT_A_FILE,
+        "not a link",
+    ),
+    (change("a.py", " one\n\\begin\n"), PatchFailure.MALFORMED, "start with ' ', '-' or '+'"),
     ("--- /etc/x\n+++ b/x\n@@ -1 +1 @@\n-o\n+1\n", PatchFailure.PATH_ABSOLUTE, "absolute"),
     (change("../x", " one\n-two\n+2\n"), PatchFailure.PATH_ESCAPES, "'..'"),
     (change(".git/config", " one\n-two\n+2\n"), PatchFailure.PATH_GIT, "git's own"),
@@ -127,6 +164,12 @@ REFUSED = [
         change("a.py", " one\n-two\n+2\n") + change("a.py", " one\n-two\n+2\n"),
         PatchFailure.DUPLICATE_PATH,
         "twice",
+    ),
+    (MOVE.format("rename", "y") + MOVE.format("rename", "z"), PatchFailure.DUPLICATE_PATH, "twice"),
+    (
+        MOVE.format("copy", "y") + "diff --git a/a.py b/a.py\nnew file mode 100644\n",
+        PatchFailure.ALREADY_EXISTS,
+        "is there already",
     ),
     (
         change("a.py", "-three\n+3\n", "@@ -3 +3 @@") + "@@ -1 +1 @@\n-one\n+1\n",
@@ -219,60 +262,6 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
             assert str(e)
 
 
-def git(folder: Path, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    env = {"PATH": "/usr/bin:/bin", "GIT_CONFIG_GLOBAL": "/dev/null", "HOME": str(folder)}
-    return subprocess.run(["git", *arguments], cwd=folder, input=data, capture_output=True, env=env)
-
-
-def test_git_applies_what_is_made_and_what_git_makes_is_applied(tmp_path: Path) -> None:
-    before = {
-        "a.py": FileEntry(content=b"".join(b"line %d\n" % i for i in range(60))),
-        "run me.sh": FileEntry(content=b"echo\n"),
-        "gone/x": FileEntry(content=b"no newline"),
-        "caf\u00e9.txt": FileEntry(content=b"\xff\xfe\n"),
-        "link": FileEntry(link_target="a.py"),
-    }
-    after = dict(before)
-    after["a.py"] = FileEntry(
-        content=before["a.py"].content.replace(b"line 3\n", b"").replace(b"line 50\n", b"x\ny\n")
-    )
-    after["run me.sh"] = FileEntry(content=b"echo 1", is_executable=True)
-    after["caf\u00e9.txt"] = FileEntry(content=b"\xff\xff\n")
-    after["link"] = FileEntry(link_target="run me.sh")
-    after["new/deep/file"] = FileEntry(content=b"new\n")
-    del after["gone/x"]
-    text = make_diff(before, after).encode("utf-8", "surrogateescape")
-    git(tmp_path, "init", "-q", ".")
-    _write(tmp_path, before)
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "before")
-    done = git(tmp_path, "apply", "--index", data=text)
-    assert done.returncode == 0, done.stderr
-    for path, entry in after.items():
-        place = tmp_path / path
-        if entry.link_target is not None:
-            assert str(place.readlink()) == entry.link_target
-        else:
-            assert place.read_bytes() == entry.content
-            assert bool(place.stat().st_mode & 0o100) == entry.is_executable
-    assert not (tmp_path / "gone").exists()
-    theirs = git(tmp_path, "diff", "--cached").stdout
-    changes = apply_patches(before, parse_diff(theirs))
-    assert update_tree(before, changes) == after
-
-
-def _write(folder: Path, tree: dict[str, FileEntry]) -> None:
-    for path, entry in tree.items():
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        if entry.link_target is not None:
-            place.symlink_to(entry.link_target)
-        else:
-            place.write_bytes(entry.content)
-            place.chmod(0o755 if entry.is_executable else 0o644)
-
-
 def test_large_files_are_compared_in_reasonable_time() -> None:
     before = b"".join(b"line %d\n" % i for i in range(20_000))
     after = b"".join(b"other %d\n" % i for i in range(20_000))
@@ -289,3 +278,23 @@ def test_a_patch_of_too_many_files_is_refused_soon_and_half_a_character_is_malfo
         parse_diff("".join(part % i for i in range(10_001)))
     with pytest.raises(PatchError, match="half a character"):
         parse_diff(part % 1 + "\ud800")
+
+
+def test_a_link_is_changed_by_what_names_its_target_alone() -> None:
+    tree = {"l": FileEntry(link_target="a"), "a": b"x\n"}
+    header = "diff --git a/l b/l\n--- a/l\n+++ b/l\n@@ -1 +1 @@\n"
+    end = "\\ No newline at end of file\n"
+    text = f"{header}-a\n{end}+d\n{end}"
+    assert update_tree(tree, apply_patches(tree, parse_diff(text)))["l"].link_target == "d"
+    with pytest.raises(PatchError, match="is a link, not a file"):
+        apply_patches(tree, parse_diff(header + "-x\n+y\n"))
+    with pytest.raises(PatchError, match="leads out"):
+        apply_patches(tree, parse_diff(f"{header}-a\n{end}+/etc\n{end}"), left_out={})
+
+
+def test_few_lines_that_make_much_of_a_large_file_are_refused() -> None:
+    copy = "diff --git a/a b/%d\nsimilarity index 100%%\ncopy from a\ncopy to %d\n"
+    text = "".join(copy % (i, i) for i in range(300))
+    with pytest.raises(PatchError) as caught:
+        apply_patches({"a": bytes(1 << 20)}, parse_diff(text))
+    assert caught.value.reason is PatchFailure.TOO_LARGE

@@ -85,21 +85,131 @@ def test_reports_that_contradict_each_other(subtests: pytest.Subtests) -> None:
             assert any(text in problem for problem in run.disagreements), run.disagreements
 
 
-def test_statuses_of_phases():
-    def status(*given: dict[str, object]) -> TestStatus:
-        run = read(HELLO, COLLECTED, {"kind": "test", "index": 0, "phases": list(given)}, END)
-        return run.results[0].status
+def told(*outcomes: str) -> list[dict[str, object]]:
+    """Return phases from "OUTCOME of WHEN"; "sub" is a subtest, "xfail" skipped as was expected."""
+    found = []
+    for outcome, _, when in (text.partition(" of ") for text in outcomes):
+        found.append(
+            {
+                "when": "call" if when == "sub" else when,
+                "outcome": outcome.replace("xfail", "skipped").replace("xpass", "passed"),
+                "xfail": outcome in ("xfail", "xpass"),
+                "subtest": when == "sub",
+            }
+        )
+    return found
 
-    good = phases()
-    assert status(*phases("failed")) is TestStatus.FAILED
-    assert status(*phases("skipped")) is TestStatus.SKIPPED
-    assert status(*phases("skipped", xfail=True)) is TestStatus.XFAILED
-    assert status(*phases("passed", xfail=True)) is TestStatus.XPASSED
-    assert status({**good[0], "outcome": "failed"}, good[2]) is TestStatus.ERROR
-    assert status(good[0], good[1], {**good[2], "outcome": "failed"}) is TestStatus.ERROR
-    assert status(good[0], good[2]) is TestStatus.MISSING
-    assert status(good[1]) is TestStatus.MISSING
-    assert status(*good, {**good[1], "subtest": True, "outcome": "failed"}) is TestStatus.FAILED
+
+SET_UP, CALL, TEAR_DOWN = "passed of setup", "passed of call", "passed of teardown"
+CALL_FAILS, TEAR_DOWN_FAILS = "failed of call", "failed of teardown"
+AS_PYTEST_WRITES = (
+    # phases; status, exit code; what is in each of the junit cases of the test
+    ((SET_UP, CALL, TEAR_DOWN), "passed", 0, ("",)),
+    ((SET_UP, CALL_FAILS, TEAR_DOWN), "failed", 1, ("failure",)),
+    ((SET_UP, CALL_FAILS, TEAR_DOWN_FAILS), "failed", 1, ("failure", "error")),
+    ((SET_UP, CALL, TEAR_DOWN_FAILS), "error", 1, ("error",)),
+    (("failed of setup", TEAR_DOWN), "error", 1, ("error",)),
+    (("failed of setup", TEAR_DOWN_FAILS), "error", 1, ("error error",)),
+    (("skipped of setup", TEAR_DOWN), "skipped", 0, ("skipped",)),
+    (("skipped of setup", TEAR_DOWN_FAILS), "error", 1, ("skipped error",)),
+    ((SET_UP, "skipped of call", TEAR_DOWN), "skipped", 0, ("skipped",)),
+    ((SET_UP, "skipped of call", "skipped of teardown"), "skipped", 0, ("skipped skipped",)),
+    ((SET_UP, "skipped of call", TEAR_DOWN_FAILS), "error", 1, ("skipped error",)),
+    ((SET_UP, CALL, "skipped of teardown"), "passed", 0, ("skipped",)),
+    ((SET_UP, CALL_FAILS, "skipped of teardown"), "failed", 1, ("failure skipped",)),
+    ((SET_UP, "xfail of call", TEAR_DOWN), "xfailed", 0, ("skipped",)),
+    ((SET_UP, "xfail of call", TEAR_DOWN_FAILS), "error", 1, ("skipped error",)),
+    ((SET_UP, "xpass of call", TEAR_DOWN), "xpassed", 0, ("",)),
+    ((SET_UP, "xpass of call", "xfail of teardown"), "xpassed", 0, ("skipped",)),
+    ((SET_UP, CALL, "xfail of teardown"), "passed", 0, ("skipped",)),
+    (("xfail of setup", TEAR_DOWN), "xfailed", 0, ("skipped",)),
+    ((SET_UP, "passed of sub", "skipped of sub", CALL, TEAR_DOWN), "passed", 0, ("skipped",)),
+    ((SET_UP, "skipped of sub", "skipped of call", TEAR_DOWN), "skipped", 0, ("skipped skipped",)),
+    ((SET_UP, "failed of sub", CALL, TEAR_DOWN), "failed", 1, ("failure",)),
+    ((SET_UP, "failed of sub", "skipped of call", TEAR_DOWN), "failed", 1, ("failure skipped",)),
+    (
+        (SET_UP, "failed of sub", "skipped of sub", "failed of sub", CALL_FAILS, TEAR_DOWN_FAILS),
+        "failed", 1, ("failure failure failure skipped", "error"),
+    ),
+    ((SET_UP, "failed of sub", CALL, TEAR_DOWN_FAILS), "failed", 1, ("failure", "error")),
+    ((SET_UP,), "missing", 2, (None,)),  # ended during its call
+    ((SET_UP, CALL), "missing", 2, ("",)),  # ended during its tear-down
+    ((SET_UP, CALL_FAILS), "missing", 2, ("failure",)),
+    ((), "missing", 2, ()),
+)  # fmt: skip
+
+
+def junit_of(cases: tuple[str | None, ...]) -> bytes:
+    """Return a junit file; None is a case without a name."""
+    text = ""
+    for inside in cases:
+        name = "" if inside is None else ' name="test_a[x]"'
+        text += (
+            f"<testcase{name}>{''.join(f'<{tag}/>' for tag in (inside or '').split())}</testcase>"
+        )
+    return f"<testsuites><testsuite>{text}</testsuite></testsuites>".encode()
+
+
+@pytest.mark.parametrize(("outcomes", "status", "code", "cases"), AS_PYTEST_WRITES)
+def test_a_test_has_the_status_and_the_junit_cases_that_pytest_gives_it(
+    outcomes: tuple[str, ...], status: str, code: int, cases: tuple[str | None, ...]
+) -> None:
+    """Any other file says something else, so nobody can choose between two."""
+    end = {**END, "exit_code": code, "is_interrupted": code == 2}
+    tests = [test(phases=told(*outcomes))] if outcomes else []
+    run = read(HELLO, COLLECTED, *tests, end, code=code, junit=junit_of(cases))
+    assert run.disagreements == ()
+    assert run.results[0].status.value == status
+    wrong = []
+    for other in {junit_of(row[3]) for row in AS_PYTEST_WRITES} - {junit_of(cases)}:
+        if not read(HELLO, COLLECTED, *tests, end, code=code, junit=other).disagreements:
+            wrong.append(other)
+    assert wrong == []
+
+
+def test_phases_that_no_test_has_are_missing() -> None:
+    for outcomes in ((SET_UP, TEAR_DOWN), (CALL,), (SET_UP, CALL, CALL, TEAR_DOWN)):
+        assert read(HELLO, COLLECTED, test(phases=told(*outcomes)), END).results[0].status is (
+            TestStatus.MISSING
+        )
+
+
+OTHER_CASES = (
+    # node that could not be collected, or None for an error of pytest; outcome; name, what it has
+    ("tests/sub/test_a.py", "failed", "tests.sub.test_a", "error"),
+    ("test_a.py", "skipped", "test_a", "skipped"),
+    ("t.py::TestB", "failed", "TestB", "error"),
+    ("d[1]/t.py", "failed", "d", "error"),
+    ("t.py::Test\x07", "failed", "Test#x07", "error"),
+    (None, "", "internal", "error"),
+)
+
+
+@pytest.mark.parametrize(("node", "outcome", "name", "tag"), OTHER_CASES)
+def test_what_is_no_test_has_a_junit_case_as_well(
+    node: str | None, outcome: str, name: str, tag: str
+) -> None:
+    code = {"failed": 1, "skipped": 0, "": 3}[outcome]
+    line = {"kind": "uncollected", "node": node, "text": "", "outcome": outcome}
+    lines = (HELLO, COLLECTED, {"kind": "internal"} if node is None else line, test())
+    end = {**END, "exit_code": code}
+    other = f'<testcase classname="c" name="{name}"><{tag}/></testcase></testsuite>'.encode()
+    junit = JUNIT.replace(b"</testsuite>", other, 1)
+    run = read(*lines, end, code=code, junit=junit)
+    assert (run.disagreements, run.results[0].status) == ((), TestStatus.PASSED)
+    assert run.collection_errors == ((node,) if outcome == "failed" else ())
+    unsaid = read(HELLO, COLLECTED, test(), end, code=code, junit=junit)
+    unwritten = read(*lines, end, code=code)
+    for forged in (unsaid, unwritten):
+        assert any("about the tests" in text for text in forged.disagreements)
+
+
+def test_who_ends_the_tests_chooses_the_exit_code() -> None:
+    for code in (0, 1, 2, 44):
+        end = {**END, "exit_code": code, "is_interrupted": True}
+        run = read(HELLO, COLLECTED, end, code=code, junit=b"<testsuites/>")
+        assert (run.disagreements, run.results[0].status) == ((), TestStatus.MISSING)
+        assert read(HELLO, COLLECTED, end, code=code + 1, junit=b"<testsuites/>").disagreements
 
 
 def test_no_mutated_report_and_no_deep_nesting_breaks_the_reader():

@@ -1,21 +1,12 @@
 """Real runs of real tests in real sandboxes, warm and cold."""
 
-import asyncio
-from collections.abc import Mapping
-
 import pytest
-from waiting import HANG_S
+from small_repository import run
 
 from katgym.errors import UsageError
-from katgym.sandbox import layer_store, shared_backend
-from katgym.sandbox.venvs import ensure_venv
 from katgym_envs.swe.grading.report import TestStatus
-from katgym_envs.swe.row import EnvironmentRecipe
-from katgym_envs.swe.swe_task import Workspace
-from katgym_envs.swe.test_run import TestPlan, TestRun, run_tests
-from katgym_envs.swe.test_run import test_spec as make_spec
+from katgym_envs.swe.test_run import TestPlan
 
-PRODUCT = {"pkg/__init__.py": b"def add(a, b):\n    return a + b\n", "old.py": b"x = 1\n"}
 ALL_KINDS = b"""
 import pytest, unittest
 from pkg import add
@@ -69,21 +60,6 @@ def test_table():
     for given, wanted in TABLE:
         check(given, wanted)
 """
-
-
-def run(given: Mapping[str, bytes], *, is_warm: bool = True, **plan: object) -> TestRun:
-    """Run test files in the small repository, in a fresh sandbox."""
-
-    async def go() -> TestRun:
-        workspace = Workspace(
-            layer=layer_store().add_files(PRODUCT), python=str(ensure_venv(["pytest==9.2.0"]))
-        )
-        spec = make_spec(workspace, EnvironmentRecipe(), is_warm=is_warm)
-        async with await shared_backend("local").create(spec) as sandbox:
-            fields = {"files": tuple(given), "put": given, "timeout_s": HANG_S, **plan}
-            return await run_tests(sandbox, TestPlan(**fields))  # type: ignore[arg-type]
-
-    return asyncio.run(go())
 
 
 @pytest.mark.parametrize("is_warm", [True, False])

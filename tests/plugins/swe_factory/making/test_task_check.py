@@ -16,7 +16,9 @@ from faulty_backend import FaultyBackend
 from katgym.cli.main import main
 from katgym.sandbox import layer_store
 from katgym.sandbox.backends import backend
+from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym_envs.swe.patching import as_tree
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.sources.mutation_set import MutationSet
 from katgym_envs.swe.sources.open_source import open_source
@@ -58,9 +60,9 @@ class BrokenTasks(TaskSource):
         after = self.base_files(instance_id)
         return made if after == before else replace(made, layer=layer_store().add_files(after))
 
-    def base_files(self, instance_id: str) -> Mapping[str, bytes]:
+    def base_tree(self, instance_id: str) -> Mapping[str, FileEntry]:
         files = self.source.base_files(self.sound_id)
-        return CHANGES[instance_id].files(files, self.source.load_hidden(self.sound_id))
+        return as_tree(CHANGES[instance_id].files(files, self.source.load_hidden(self.sound_id)))
 
     def load_hidden(self, instance_id: str) -> HiddenTests:
         hidden = self.source.load_hidden(self.sound_id)

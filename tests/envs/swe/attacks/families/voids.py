@@ -135,7 +135,7 @@ _CODES = {
     **{n: (about, _JUNIT.replace("SPOIL", code)) for n, (about, code) in _SPOILS.items()},
     **_DEEDS,
 }
-_REFUSED = NOT_SOLVED | {Outcome.PATCH_INVALID}
+_REFUSED = NOT_SOLVED | {Outcome.PATCH_INVALID, Outcome.PATCH_EMPTY}
 ATTACKS = [
     *(
         Attack(name=n, family=FAMILY, about=about, files=in_source(code), is_new=True)

@@ -1,12 +1,11 @@
 """The program that runs pytest inside a sandbox; it is sent there as text.
 
 Standard library and pytest only, Python >= 3.8. It puts the files in place, runs pytest once and
-reports JSON lines: "hello" before anything else, "uncollected" a module that was not, "collected",
-one "test" a case, "internal" an error of pytest's own, "end". Code under test may replace what
-this uses (`mock.patch("builtins.open")`), so all of it is imported before that code is, and
-reporting goes on with the `Originals`. Not here: who starts it and reads the reports
-(`runner.py`). It protects nothing by itself: code under test runs in the same process and can
-report whatever it likes.
+reports JSON lines: "hello" before anything else, "uncollected" for each module that is not,
+"collected", one "test" a case, "internal" for an error of pytest itself, "end". An honest test may
+replace what reporting uses (`mock.patch("builtins.open")`): see `Originals`. Not here: who starts
+it and reads the reports (`runner.py`). It protects nothing by itself: code under test runs in the
+same process and can report whatever it likes.
 """
 
 # ruff: noqa: PTH102, PTH108, PTH112, PTH114, PTH118, PTH123, PTH211
@@ -52,6 +51,19 @@ _UNUSED_PLUGINS = (
     "cacheprovider", "doctest", "faulthandler", "pastebin", "setuponly", "setupplan", "stepwise",
     "threadexception", "unraisableexception",
 )  # fmt: skip
+_REPORTING: tuple[Any, ...] = (
+    builtins, genericpath, io, json, json.encoder, json.JSONEncoder, linecache, os, os.path,
+    platform, re, stat, textwrap, tokenize, traceback, traceback.TracebackException,
+    traceback.StackSummary, traceback.FrameSummary, xml.etree.ElementTree,
+    xml.etree.ElementTree.ElementTree,
+)  # fmt: skip
+"""Modules and classes that reporting uses, this program's and pytest's."""
+_GONE = object()
+_WRAPPERS = (
+    "pytest_collectreport", "pytest_runtest_makereport", "pytest_runtest_logreport",
+    "pytest_sessionfinish",
+)  # fmt: skip
+"""Hooks of `ResultRecorder` that run around all others of the name."""
 
 
 def main(argument: bytes, report: Callable[[bytes], None]) -> int:
@@ -177,9 +189,9 @@ def arguments(plan: dict[str, Any]) -> list[str]:
 
 
 class Originals:
-    """What reporting needs of the standard library, as it was before any test ran.
+    """What reporting uses of the standard library, as it was before any code under test was there.
 
-    `enter` puts it back for a while: what a test replaced is in its place again after `leave`.
+    From `enter` to `leave` it is back; then what a test replaced is in its place again.
     """
 
     def __init__(self) -> None:
@@ -191,7 +203,7 @@ class Originals:
         replaced = []
         for owner, originals, values in self.kept:
             names = vars(owner)
-            if [*names.values()] == values:  # by far the quickest way to tell
+            if [*names.values()] == values:  # the quickest way to tell, for it is asked often
                 continue
             for name, original in originals.items():
                 value = names.get(name, _GONE)
@@ -201,12 +213,12 @@ class Originals:
         return replaced
 
     def enter(self) -> None:
-        """Put the originals back until `leave`; nothing if they are."""
+        """Put the originals back, unless they are."""
         if self.replaced is None:
             self.replaced = self.put_back()
 
     def leave(self) -> None:
-        """Replace what `enter` put back; nothing if it did not."""
+        """Put what they stood in for in its place again."""
         replaced, self.replaced = self.replaced or (), None
         for owner, name, value in replaced:
             if value is _GONE:
@@ -264,21 +276,6 @@ def put_back_streams(streams: dict[str, Any]) -> None:
         except (OSError, ValueError):  # a test closed it, or its descriptor
             stream = open(os.devnull, "w")  # noqa: SIM115 (it stays open)
         setattr(sys, name, stream)
-
-
-_REPORTING: tuple[Any, ...] = (
-    builtins, genericpath, io, json, json.encoder, json.JSONEncoder, linecache, os, os.path,
-    platform, re, stat, textwrap, tokenize, traceback, traceback.TracebackException,
-    traceback.StackSummary, traceback.FrameSummary, xml.etree.ElementTree,
-    xml.etree.ElementTree.ElementTree,
-)  # fmt: skip
-"""Modules and classes that pytest's reporting or this one uses."""
-_GONE = object()
-_WRAPPERS = (
-    "pytest_collectreport", "pytest_runtest_makereport", "pytest_runtest_logreport",
-    "pytest_sessionfinish",
-)  # fmt: skip
-"""Hooks of `ResultRecorder` that have pytest's own inside of them."""
 
 
 class ResultRecorder:
@@ -351,8 +348,7 @@ class ResultRecorder:
         self.phases, self.failure = [], None
         _notes.clear()
 
-    # From what makes a phase's report to the end of the report only pytest runs, with the
-    # originals. A set-up that passed needs none of them, and to look for them takes time.
+    # Only pytest runs from this hook to the next. A set-up that passed needs no originals.
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, None, None]:
         """Note what was raised first; pytest's own implementation makes the report."""
@@ -383,7 +379,7 @@ class ResultRecorder:
         self.send(
             "test",
             index=self.running,
-            phases=[self.told(report) for report in self.phases],
+            phases=[self.describe(report) for report in self.phases],
             exception=exception,
             is_assertion=is_assertion,
             noted=list(_notes),
@@ -391,7 +387,7 @@ class ResultRecorder:
         )
         self.phases = []
 
-    def told(self, report: Any) -> dict[str, Any]:
+    def describe(self, report: Any) -> dict[str, Any]:
         """Return what is sent of a phase's report, as everyone else has left it."""
         is_told = self.plan["is_detailed"] and report.failed
         return {

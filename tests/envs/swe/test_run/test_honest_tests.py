@@ -252,7 +252,7 @@ def test_cases_with_one_id_are_told_apart() -> None:
 
 
 ENDED = {
-    # how, where (@ is the place of a statement): exit code, status of the test
+    # how: statement, exit code
     "pytest.exit": ("pytest.exit('enough')", 2),
     "pytest.exit with 0": ("pytest.exit('enough', returncode=0)", 0),
     "pytest.exit with 300": ("pytest.exit('enough', returncode=300)", 300 & 0xFF),
@@ -282,6 +282,29 @@ def test_who_ends_the_tests_forges_nothing(statement: str, phase: str) -> None:
     ended = {"call": "failed"}.get(phase, "error")
     told = (ended, "passed") if statement == "sys.exit" else ("missing", "missing")
     assert [r.status.value for r in done.results] == ["failed", *told]
+
+
+AT_THE_END = """
+import pytest
+@pytest.fixture(scope="session")
+def untidy(request):
+    request.config.add_cleanup({cleanup})
+    yield
+    raise RuntimeError
+def test_passed(): pass
+def test_last(untidy): {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cleanup", "statement"), [("list", "raise KeyboardInterrupt"), ("lambda: 1 / 0", "pass")]
+)
+def test_a_failure_of_pytest_at_its_end_is_no_disagreement(cleanup: str, statement: str) -> None:
+    source = AT_THE_END.format(cleanup=cleanup, statement=statement)
+    done = run({"test_e.py": source.encode()})
+    assert (done.disagreements, done.is_finished, done.execution.exit_code) == ((), False, 1)
+    last = "missing" if "raise" in statement else "error"
+    assert [r.status.value for r in done.results] == ["passed", last]
 
 
 IMPORTS = {

@@ -25,6 +25,8 @@ JUNIT = b'<testsuites><testsuite><testcase classname="t" name="test_a"/></testsu
 
 
 ROT13 = b'<?xml version="1.0" encoding="rot13"?>'
+CASE = b'<testcase classname="t" name="test_a"/>'
+SKIPPED = b'<testcase classname="" name="other"><skipped/></testcase>'
 FAILED_JUNIT = JUNIT.replace(b'"/>', b'"><failure/></testcase>')
 
 
@@ -64,6 +66,9 @@ CONTRADICTIONS = (
     ([HELLO, COLLECTED, test(), END], 0, b"<!DOCTYPE x><a/>", "unreadable"),
     ([HELLO, COLLECTED, test(), END], 0, b"<testsuites/>", "disagree about the tests"),
     ([HELLO, COLLECTED, test(), END], 0, FAILED_JUNIT, "disagree"),
+    ([HELLO, COLLECTED, test(), END], 0, JUNIT.replace(b"test_a", b"test_b"), "disagree"),
+    ([HELLO, COLLECTED, test(), END], 0, JUNIT.replace(CASE, CASE * 2), "disagree"),
+    ([HELLO, COLLECTED, test(), END], 0, JUNIT.replace(CASE, CASE + SKIPPED), "disagree"),
     ([HELLO, COLLECTED, test(phases=phases("failed")), END], 0, JUNIT, "did not pass"),
     ([HELLO, {"kind": "other"}, END], 0, JUNIT, "no report"),
     ([HELLO, {"kind": "collected", "tests": [[1, 2, 3]]}, END], 0, JUNIT, "no report"),

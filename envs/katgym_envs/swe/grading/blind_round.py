@@ -56,7 +56,8 @@ class BlindProof:
     missing_places: frozenset[_Place] = frozenset()
     """Where the patch computes otherwise, or nothing."""
     is_complete: bool = False
-    """Whether these places are all that the tests assert, and each test has some."""
+    """Whether these places are all that the tests assert, each test has some, and nothing else
+    tells a search which change is right."""
     known: _Known | None = None
     """What it was compared with."""
 
@@ -113,6 +114,8 @@ class _Known:
 
     rounds: tuple[Round, ...]
     told: _Told
+    is_seen: bool = False
+    """Whether a search sees which change is right: all tests raise without one."""
 
 
 async def run_blind(
@@ -125,8 +128,10 @@ async def run_blind(
     """
     key = hidden.key(), base is not None
     if key not in _by_gold:
-        rounds = (_blind(hidden),) if base is None else await _split(hidden, base)
-        _by_gold[key] = _Known(rounds=rounds, told=await _run_gold(hidden, gold, rounds))
+        whole = (_blind(hidden),), False
+        rounds, is_seen = whole if base is None else await _split(hidden, base)
+        told = await _run_gold(hidden, gold, rounds)
+        _by_gold[key] = _Known(rounds=rounds, told=told, is_seen=is_seen)
     known = _by_gold[key]
     if not known.told.notes:
         return BlindProof(num_values=0)
@@ -134,7 +139,7 @@ async def run_blind(
     return BlindProof(
         num_values=len(known.told.notes),
         missing_places=known.told.differing(told),
-        is_complete=not known.told.gap,
+        is_complete=not known.told.gap and not known.is_seen,
         known=known,
     )
 
@@ -161,7 +166,7 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
     changes = (await asyncio.to_thread(read_candidate, hidden.gold_patch, task)).changes
     on_gold = Rounds(task, changes, backend, limits=None, rng=rng)
     on_base = Rounds(task, {}, backend, limits=None, rng=rng)
-    rounds = await _split(hidden, on_base)
+    rounds, _ = await _split(hidden, on_base)
     gold = await _run_gold(hidden, on_gold, rounds)
     if gold.gap:
         return Trust.PARTIAL, gold.gap
@@ -206,10 +211,10 @@ def _blind(hidden: HiddenTests) -> Round:
     return Round(functions=functions, canaries=(), is_blind=True)
 
 
-async def _split(hidden: HiddenTests, base: Rounds) -> tuple[Round, ...]:
+async def _split(hidden: HiddenTests, base: Rounds) -> tuple[tuple[Round, ...], bool]:
     """Return the blind rounds of a task: functions that raise on the base state have the second.
 
-    One round if all of them do, or none does.
+    One round if all of them do, or none does. Also returns whether all do.
     """
     whole = _blind(hidden)
     [result] = await base.run([whole])
@@ -217,8 +222,8 @@ async def _split(hidden: HiddenTests, base: Rounds) -> tuple[Round, ...]:
     later = {(f.path, f.qualname) for f in hidden.functions if not raising.isdisjoint(f.node_ids())}
     parts = whole.functions - later, whole.functions & later
     if not all(parts):
-        return (whole,)
-    return tuple(replace(whole, functions=part) for part in parts)
+        return (whole,), bool(later)
+    return tuple(replace(whole, functions=part) for part in parts), False
 
 
 def _raising(result: RoundResult, targets: Iterable[str]) -> set[str]:

@@ -332,6 +332,9 @@ def test_label_many(): assert {"3 ponies": 7}[label("pony", 3)] == 7
 
     async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[tuple[Trust, str]]:
         tasks = [with_tests(task, tests) for tests in (truths, raising)]
+        told = replace(tasks[1], trust=Trust.COMPLETE, is_unsafe_allowed=True)
+        report = await grade(told, GOLD_DIFF, backend=sandboxes)
+        assert (report.outcome, report.trust) == (Outcome.RESOLVED, Trust.PARTIAL)
         return [await measure_trust(task, sandboxes) for task in tasks]
 
     assert with_backend(work) == [

@@ -136,6 +136,7 @@ def check_call(
         arguments = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError) as e:
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are not valid JSON: {e}"
+    arguments = {} if arguments is None else arguments  # as several servers write no arguments
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are a JSON object, not {kind}"

@@ -32,6 +32,7 @@ from katgym.gateway.session_table import LiveSession, SessionTable
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.gateway.wire.message_memo import MessageMemo
 from katgym.play.rollout import prompt_messages
+from katgym.policies.waiting import waiting
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.changes import num_trainable
 from katgym.rollout_store.group_commit import GroupCommit
@@ -158,8 +159,9 @@ class Gateway:
         self.manager.check_staleness(session.oldest_version)
         session.num_in_flight += 1
         try:
-            async with asyncio.timeout(session.seconds_left(self.clock.now_s())):
-                await self.manager.wait_for_resume()
+            async with session.within_deadline(self.clock):
+                with waiting():
+                    await self.manager.wait_for_resume()
                 self.readiness.check_store()
                 # 3. Place: the recorded answer it goes on from, or the nearest one.
                 await self._place(context, chain)

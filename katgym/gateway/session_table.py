@@ -9,9 +9,11 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +21,7 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import Conversation
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.play.rollout import Turn
+from katgym.policies.waiting import bounded_by
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import SessionRecord, SessionStatus
@@ -47,6 +50,8 @@ class LiveSession:
     """Of the gateway's clock; None: it never expires."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from a turn's number to its commit, which come in the same order."""
+    _excused_s: float = -math.inf
+    """Nothing before it is excused again."""
 
     @property
     def session_id(self) -> str:
@@ -78,9 +83,25 @@ class LiveSession:
         """Return the error of a call that comes, or is answered, too late."""
         return GatewayError(ErrorKind.DEADLINE, f"session {self.session_id!r} is past its deadline")
 
-    def seconds_left(self, now_s: float) -> float | None:
-        """Return how long it may still call; None for ever."""
-        return None if self.deadline_s is None else self.deadline_s - now_s
+    @asynccontextmanager
+    async def within_deadline(self, clock: SteadyClock) -> AsyncIterator[None]:
+        """Return a block that its deadline, by the gateway's clock, ends with `TimeoutError`.
+
+        While a call waits there (`policies/waiting.py`), for weights that move or for a server,
+        the session's time does not pass.
+        """
+        if self.deadline_s is None:
+            yield
+            return
+        async with asyncio.timeout(self.deadline_s - clock.now_s()) as limit:
+            with bounded_by(_CallClock(self, clock, limit)):
+                yield
+
+    def excuse_since(self, since_s: float, now_s: float) -> None:
+        """Do not count what has passed since then; of calls that wait side by side once."""
+        if self.deadline_s is not None:
+            self.deadline_s += max(0.0, now_s - max(since_s, self._excused_s))
+            self._excused_s = now_s
 
     def tokens_left(self) -> int | None:
         """Return how many tokens it may still sample; None for any number."""
@@ -94,6 +115,39 @@ class LiveSession:
         versions = [s.version for t in turns if t.tokens for s in t.tokens.version_spans]
         if versions and self.oldest_version is None:
             self.oldest_version = min(versions)
+
+
+class _CallClock:
+    """What bounds one call by its session's deadline, and stands while the call waits."""
+
+    def __init__(self, session: LiveSession, clock: SteadyClock, limit: asyncio.Timeout) -> None:
+        self._session, self._clock, self._limit = session, clock, limit
+        self._stopped_s: list[float] = []
+
+    def stop(self) -> None:
+        """Stand still until as many calls of `go_on` as of this."""
+        self._stopped_s.append(self._clock.now_s())
+        self._end_at(None)
+
+    def go_on(self) -> None:
+        """Go on from where it stopped."""
+        since_s = self._stopped_s.pop()
+        if not self._stopped_s:
+            self._session.excuse_since(since_s, self._clock.now_s())
+            self._end_at(self._session.deadline_s)
+
+    def excuse_since(self, since_s: float) -> None:
+        """Do not count what has passed since then, by the event loop's time."""
+        now_s = self._clock.now_s()
+        passed_s = asyncio.get_running_loop().time() - since_s
+        self._session.excuse_since(now_s - passed_s, now_s)
+        self._end_at(None if self._stopped_s else self._session.deadline_s)
+
+    def _end_at(self, deadline_s: float | None) -> None:
+        if not self._limit.expired():
+            left_s = None if deadline_s is None else deadline_s - self._clock.now_s()
+            now_s = asyncio.get_running_loop().time()
+            self._limit.reschedule(None if left_s is None else now_s + left_s)
 
 
 class SessionTable:

@@ -65,6 +65,7 @@ async def run_rollout(
         sampling=sampling,
         seed=None if seed is None else derive_seed("sampling", seed, attempt),
         max_context_tokens=limits.max_context_tokens,
+        max_episode_tokens=limits.max_tokens,
     )
     clock = EpisodeClock(limits)
     try:
@@ -114,7 +115,7 @@ async def play(
     except CALLER_ERRORS:
         raise
     except Exception as error:  # the rollout's boundary: a failure is a status
-        if fault := clock.fault(error):
+        if fault := clock.fault(error, has_answered=recorder.has_answered):
             return recorder.failed(context, fault, classify(fault, default=clock.blamed))
         cut = FailureKind.EPISODE_TIMEOUT
     finally:

@@ -21,9 +21,10 @@ class Limits:
     max_context_tokens: int | None = None
     """Prompt plus completion tokens of one model call."""
     timeout_s: float | None = None
-    """Wall seconds of the episode, `reset` and grading included. An env that holds the clock when
-    it ends has hung (`env_timeout`): nothing is graded. Grading an episode that a budget of these
-    ended may take as long again."""
+    """Wall seconds of the episode, `reset` and grading included; those in which its policy waits,
+    for a retry or in a queue, do not count. An env that holds the clock when it ends has hung
+    (`env_timeout`), and of a policy that never answered nothing is known (`policy_timeout`):
+    nothing is graded. Grading an episode that a budget of these ended may take as long again."""
     close_timeout_s: float = 30.0
     """Wall seconds that an env or a policy's session gets to close, and what is given up to clean
     up after itself; only with `timeout_s`."""

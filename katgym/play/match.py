@@ -66,6 +66,7 @@ async def run_match(
             seed=None if seed is None else derive_seed("sampling", seed, seat),
             seat=seat,
             max_context_tokens=limits.max_context_tokens,
+            max_episode_tokens=limits.max_tokens,
         )
         for seat in players
     }
@@ -135,7 +136,7 @@ class _Match:
         except CALLER_ERRORS:
             raise
         except Exception as error:  # the match's boundary: a failure is a status
-            fault = clock.fault(error)
+            fault = clock.fault(error, has_answered=recorder.has_answered)
             if fault is not None:
                 return self.fail(fault)
             cut = FailureKind.EPISODE_TIMEOUT

@@ -46,6 +46,11 @@ class Recorder:
     _pending: Completion | None = None
     _tools: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the policy has answered anything."""
+        return bool(self.turns) or self._pending is not None
+
     def opened(self, observation: Sequence[Message]) -> None:
         """Note the env's opening, with what is told behind it in its last user message."""
         self.messages += observation

@@ -133,6 +133,8 @@ class EpisodeContext:
     seat: str = "player"
     max_context_tokens: int | None = None
     """Prompt plus completion tokens allowed; None is the policy's own limit."""
+    max_episode_tokens: int | None = None
+    """Completion tokens allowed over all calls. The loop keeps it, by what completions tell."""
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:

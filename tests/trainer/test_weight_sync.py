@@ -15,10 +15,12 @@ from contextlib import aclosing
 
 import pytest
 import torch
+from noted_clock import NotedClock
 from safetensors.torch import load_file
 from tiny_qwen import tiny_qwen
 
 from katgym.errors import PolicyError, UsageError
+from katgym.policies.waiting import HeldRequests, bounded_by
 from katgym_trainer.models.adapters import add_adapters
 from katgym_trainer.trainer_config import TrainerConfig
 from katgym_trainer.weight_sync.folder_sync import remove_versions, version_folder
@@ -164,9 +166,11 @@ class NotedGate:
 def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model):
     class Policy:
         policy_version = 0
+        held = HeldRequests()
 
-    sync, policy, gate = make(told), Policy(), NotedGate(told[0])
-    times = run_sync(sync, model, policies=[policy], gates=[gate])
+    sync, policy, gate, clock = make(told), Policy(), NotedGate(told[0]), NotedClock()
+    with bounded_by(clock), policy.held.asking():
+        times = run_sync(sync, model, policies=[policy], gates=[gate])
     for server in told:
         assert [path for path, _ in server.calls] == [
             "/pause", "/update_weight_version", "/resume", "/v1/completions"
@@ -174,6 +178,7 @@ def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model)
         assert server.calls[0][1] == "mode=keep&clear_cache=true"
         assert server.version == "3"
     assert sync.noted == [("prepare", 0), ("update", 1), ("clean up", 4)]
+    assert clock.noted == [1, -1]  # of an episode that waits for these servers
     assert policy.policy_version == 3
     label = "/update_weight_version"
     assert gate.noted == [("pause", []), (3, ["/pause", label, "/resume"])]
@@ -222,10 +227,14 @@ def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
 
 
 def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
-    sync, gate = make(told), NotedGate(told[0])
+    class Policy:
+        held = HeldRequests()
+
+    sync, gate, policy = make(told), NotedGate(told[0]), Policy()
     sync.error = PolicyError("it broke")
     with pytest.raises(PolicyError, match="it broke"):
-        run_sync(sync, model, gates=[gate])
+        run_sync(sync, model, policies=[policy], gates=[gate])
+    assert not policy.held.is_held
     for server in told:
         assert [path for path, _ in server.calls] == ["/pause", "/update_weight_version", "/resume"]
         assert server.version == "unverified"

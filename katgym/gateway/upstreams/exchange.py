@@ -107,7 +107,7 @@ async def exchange(
                 await _read_events(response, call, upstream, timeout_s=timeout_s)
                 return None
             content = await response.read()
-            status, asked = response.status, response.headers.get("retry-after")
+            status, asked = response.status, retry_after_s(response.headers)
     except TimeoutError as e:
         if limit.expired():
             text = "the model server hung with the call, and no other could take it"
@@ -125,7 +125,7 @@ async def exchange(
         text = "the model server does not stream"
         raise AttemptError(GatewayError(ErrorKind.UPSTREAM, text), is_given_up=True)
     if status >= 300:
-        raise_for(status, content, retry_after_s(asked) or 0.0)
+        raise_for(status, content, asked or 0.0)
     try:
         decoded = msgspec.json.decode(content)
     except msgspec.DecodeError as e:

@@ -34,6 +34,7 @@ from katgym.gateway.upstreams.health_watch import HealthWatch, TokenProbe
 from katgym.gateway.upstreams.least_loaded import LeastLoaded
 from katgym.gateway.upstreams.server_facts import ServerFacts
 from katgym.gateway.upstreams.upstream import BreakerState, Upstream
+from katgym.policies.waiting import excuse_since, waiting
 from katgym.system.large_json import encode_in_steps
 
 logger = logging.getLogger(__name__)
@@ -216,10 +217,12 @@ class UpstreamPool:
                 # All that take calls have failed this one, or none does.
                 tried.clear()
                 upstream = await self._wait_for_one(session_id)
-            before = progress()
+            before, began_s = progress(), asyncio.get_running_loop().time()
             try:
                 return await attempt(upstream)
             except AttemptError as failure:
+                if progress() == before:
+                    excuse_since(began_s)
                 num_lost += failure.is_lost
                 if progress() > before and num_lost <= MAX_FAILOVERS:
                     tried, num_counted = set(), 0
@@ -232,11 +235,12 @@ class UpstreamPool:
                 ):
                     raise failure.error from failure.__cause__
                 logger.warning("%s: %s; another attempt follows", upstream.url, failure.error)
-                if failure.is_given_up:  # maybe by whoever moves weights
-                    await self._wait_for_weights()
-                if not is_elsewhere and not upstream.is_open:
-                    pause_s = min(0.25 * 2 ** (num_counted - 1), _MAX_PAUSE_S)
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+                with waiting():
+                    if failure.is_given_up:  # maybe by whoever moves weights
+                        await self._wait_for_weights()
+                    if not is_elsewhere and not upstream.is_open:
+                        pause_s = min(0.25 * 2 ** (num_counted - 1), _MAX_PAUSE_S)
+                        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
 
     async def get(self, path: str) -> UpstreamAnswer:
         """Return the first answer to a GET of servers asked once each; raises `GatewayError`."""
@@ -354,7 +358,8 @@ class UpstreamPool:
             changed = self._changed
             try:
                 async with asyncio.timeout(deadline_s - time.monotonic()):
-                    await changed.wait()
+                    with waiting():
+                        await changed.wait()
             except TimeoutError:
                 raise self.no_server() from None
 

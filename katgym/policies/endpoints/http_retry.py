@@ -1,7 +1,9 @@
 """One POST with time limit and retries, for policies behind HTTP; failures become `PolicyError`.
 
-429, 5xx and broken connections are tried again after an exponential pause with jitter, or after
-what the server's `Retry-After` asks. Everything else fails at once.
+408, 429, 5xx and broken connections are tried again after an exponential pause with jitter, or
+after what the server's `Retry-After` asks; so is an answer that its reader cannot use. Everything
+else fails at once. What such attempts, the pauses and the wait for a connection take does not count
+against an episode's time.
 
 Not here: what is posted (`vllm_client.py`, `openai_chat.py`).
 """
@@ -11,14 +13,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
 
 import httpx
 
+from katgym.environment.failure import FAILURE_TABLE, failure_kind
 from katgym.errors import PolicyError, UsageError
+from katgym.policies.waiting import excuse_since, waiting
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +91,8 @@ class HttpClient:
     headers: Mapping[str, str] = field(default_factory=dict)
     max_connections: int = 256
     """Requests in flight; more wait for a connection, and that wait is not counted as time."""
+    retried: Collection[int] = (408, 429)
+    """Statuses below 500 that are tried again."""
     explain: Callable[[str], str] = lambda answer: ""
     """What to do about an answer of a 5xx status, "" where nobody knows: it is added to errors."""
     num_retries: int = 0
@@ -91,23 +103,34 @@ class HttpClient:
     _warned: str = ""
     """Why a request was tried again, last; "" once one came back."""
     _client: httpx.AsyncClient | None = None
+    _places: asyncio.Semaphore | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def post(self, path: str, body: Mapping[str, Any], **headers: str) -> Any:
         """Return the JSON answer to a POST; raises `PolicyError`."""
-        return _json(await self._request("POST", path, body, headers))
+        return _json(await self._request("POST", path, body, headers, _itself))
+
+    async def post_and_read(
+        self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]
+    ) -> T:
+        """Return what `read` makes of the JSON answer to a POST; raises `PolicyError`.
+
+        Where the answer is no JSON, or `read` raises a `PolicyError` that the failure table says to
+        retry, the request is tried again.
+        """
+        return await self._request("POST", path, body, {}, lambda told: read(_json(told)))
 
     async def post_text(self, path: str, body: Mapping[str, Any] | None = None) -> str:
         """Return the answer to a POST as text, which may be empty; raises `PolicyError`."""
-        return (await self._request("POST", path, body, {})).text
+        return (await self._request("POST", path, body, {}, _itself)).text
 
     async def get(self, path: str) -> Any:
         """Return the JSON answer to a GET; raises `PolicyError`."""
-        return _json(await self._request("GET", path, None, {}))
+        return _json(await self._request("GET", path, None, {}, _itself))
 
     async def get_text(self, path: str) -> str:
         """Return the answer to a GET as text; raises `PolicyError`."""
-        return (await self._request("GET", path, None, {})).text
+        return (await self._request("GET", path, None, {}, _itself)).text
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; may be called twice."""
@@ -116,13 +139,20 @@ class HttpClient:
             await client.aclose()
 
     async def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: dict[str, str]
-    ) -> httpx.Response:
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        headers: dict[str, str],
+        read: Callable[[httpx.Response], T],
+    ) -> T:
         url = f"{self.base_url.rstrip('/')}{path}"
         for attempt in itertools.count():
+            began_s = asyncio.get_running_loop().time()
             try:
-                return await self._attempt(method, url, body, headers)
+                return _usable(await self._attempt(method, url, body, headers), read)
             except _PassingError as e:
+                excuse_since(began_s)
                 is_refused = isinstance(e.__cause__, httpx.ConnectError) and not self._has_answered
                 if is_refused and not self.retry.should_await_start:
                     raise PolicyError(
@@ -136,7 +166,8 @@ class HttpClient:
                 logger.log(level, "%s; retry %d in %.1f s", e, attempt + 1, pause_s)
                 self._warned = str(e)
             self.num_retries += 1
-            await asyncio.sleep(pause_s)
+            with waiting():
+                await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
     async def _attempt(
@@ -144,7 +175,8 @@ class HttpClient:
     ) -> httpx.Response:
         """Return the answer; raises `_PassingError` for what is worth a retry."""
         try:
-            response = await self._open().request(method, url, json=body, headers=headers)
+            async with self._place() as client:
+                response = await client.request(method, url, json=body, headers=headers)
         except httpx.TimeoutException as e:
             raise PolicyError(
                 f"{url} did not answer within {self.retry.timeout_s:g} s", kind="policy_timeout"
@@ -162,7 +194,7 @@ class HttpClient:
         if status < 300:
             self._warned = ""
             return response
-        if status < 500 and status != 429:
+        if status < 500 and status not in self.retried:
             raise HttpStatusError(
                 f"{url} refused the request with {status}: {text:.500}",
                 kind="policy_rejected", status=status, body=text,
@@ -177,14 +209,31 @@ class HttpClient:
         error = HttpStatusError(
             f"{url} {full}", kind="policy_unavailable", status=status, body=text
         )
-        asked_s = retry_after_s(response.headers.get("retry-after"))
+        asked_s = retry_after_s(response.headers)
         raise _PassingError(f"{url} {told}", error, asked_s)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Return a block with a connection to ask through; waits while all are in use."""
+        client = self._open()
+        places = self._places
+        assert places is not None, "it comes with the client"
+        if places.locked():
+            with waiting():
+                await places.acquire()
+        else:
+            await places.acquire()
+        try:
+            yield client
+        finally:
+            places.release()
 
     def _open(self) -> httpx.AsyncClient:
         """Return the client of the running loop: connections cannot move between loops."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
+            self._places = asyncio.Semaphore(self.max_connections)
             self._client = httpx.AsyncClient(
                 headers=dict(self.headers),
                 timeout=httpx.Timeout(self.retry.timeout_s, pool=None),
@@ -194,6 +243,10 @@ class HttpClient:
                 ),
             )
         return self._client
+
+
+def _itself(response: httpx.Response) -> httpx.Response:
+    return response
 
 
 def _json(response: httpx.Response) -> Any:
@@ -210,9 +263,32 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}
 
 
-def retry_after_s(header: str | None) -> float | None:
-    """Return a `Retry-After` in seconds; a date, or nothing readable, is None."""
+def _usable(response: httpx.Response, read: Callable[[httpx.Response], T]) -> T:
+    """Return what a reader makes of an answer; raises `_PassingError` where a retry may help."""
     try:
-        return float(header) if header is not None else None
-    except ValueError:
-        return None
+        return read(response)
+    except PolicyError as e:
+        if not FAILURE_TABLE[failure_kind(e.kind)].is_retried:
+            raise
+        raise _PassingError(str(e), e, retry_after_s(response.headers)) from e.__cause__
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return for how long a server asks to wait; None where it does not, or not readably.
+
+    `Retry-After` is a number of seconds or a date (RFC 9110, 10.2.3); OpenAI's and Azure's
+    `retry-after-ms` goes before it.
+    """
+    for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        header = headers.get(name, "")
+        try:
+            seconds = float(header) * unit_s
+        except ValueError:
+            try:
+                date = parsedate_to_datetime(header)
+            except ValueError:
+                continue
+            seconds = (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

@@ -37,6 +37,7 @@ from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.policies.token_policy import Generated, TokenPolicy
 from katgym.policies.uri_options import parse_options
 from katgym.policies.version_span import one_span
+from katgym.policies.waiting import HeldRequests
 from katgym.system.sync import run_sync
 from katgym.vllm_server.control import VllmControl
 from katgym.vllm_server.failure_hints import answer_hint
@@ -63,7 +64,7 @@ class VllmConfig:
     timeout_s: float = 600.0
     """Wall seconds for one attempt of one request."""
     max_retries: int = 5
-    """Attempts after the first, on 429, 5xx and broken connections."""
+    """Attempts after the first, on 408, 429, 5xx and broken connections."""
 
 
 class AbortedError(PolicyError):
@@ -112,6 +113,8 @@ class VllmPolicy(TokenPolicy):
         self.max_context_tokens = config.max_context_tokens
         self.renderer = choose_renderer(tokenizer, name=config.renderer, model_type=model_type)
         self.stop_ids = self.renderer.get_stop_token_ids()
+        self.held = HeldRequests()
+        """What the server is being asked; whoever pauses it says so here."""
         self._client = TokenClient(http, has_generate=has_generate, name=f"policy {name!r}")
         self._is_processed: bool | None = None
         self._told: dict[str, list[int]] = {}
@@ -181,7 +184,10 @@ class VllmPolicy(TokenPolicy):
             routes_start=first_told(num_common(self._told.get(session_id, []), list(prompt_ids))),
         )
         version, is_adapter = self.policy_version, self.is_adapter  # the model's, as asked for
-        sampled, *_ = await self._client.generate(request, session_id=session_id, version=version)
+        with self.held.asking():
+            sampled, *_ = await self._client.generate(
+                request, session_id=session_id, version=version
+            )
         if not sampled.is_verified:
             raise PolicyError(
                 f"policy {self.name!r}: the server samples from weights whose sync failed; sync"

@@ -28,6 +28,7 @@ from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.prefill_plan import PrefillPlan
 from katgym.policies.hf.row_batch import RowBatch
 from katgym.policies.token_policy import Generated
+from katgym.policies.waiting import waiting
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +105,21 @@ class BatchEngine:
 
     async def generate(self, request: Request) -> Generated:
         """Queue a request and wait for it; a cancelled caller drops it."""
+
+        def end(future: concurrent.futures.Future[Generated]) -> None:
+            request.leave_queue()
+            if future.cancelled():
+                self._cancelled.append(request)
+
+        request.future.add_done_callback(end)
         self._put(self._waiting, request)
-        request.future.add_done_callback(
-            lambda future: self._cancelled.append(request) if future.cancelled() else None
-        )
-        return await asyncio.wrap_future(request.future)
+        try:
+            with waiting():
+                await asyncio.wrap_future(request.begun)
+            return await asyncio.wrap_future(request.future)
+        except asyncio.CancelledError:
+            request.future.cancel()
+            raise
 
     async def update(
         self, fn: Callable[[], None], version: int, *, is_immediate: bool = False

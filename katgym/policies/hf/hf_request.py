@@ -6,6 +6,7 @@ Not here: when it runs (`hf_engine.py`), and beside whom (`row_batch.py`).
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -33,6 +34,8 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     """Weights that sampled, each with the number of tokens sampled before it, in order."""
+    begun: concurrent.futures.Future[None] = field(default_factory=concurrent.futures.Future)
+    """Done when it is no longer queued."""
     future: concurrent.futures.Future[Generated] = field(default_factory=concurrent.futures.Future)
 
     def __post_init__(self) -> None:
@@ -54,11 +57,17 @@ class Request:
 
     def begin(self, version: int) -> None:
         """Note that the tokens from here on are sampled by weights `version`."""
+        self.leave_queue()
         if self.versions and self.versions[-1][0] == version:
             return
         if self.versions and self.versions[-1][1] == len(self.logprobs):
             self.versions.pop()  # those weights sampled nothing
         self.versions.append((version, len(self.logprobs)))
+
+    def leave_queue(self) -> None:
+        """Wake who waits for that; may be called twice, from any thread."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self.begun.set_result(None)
 
     def pause(self) -> None:
         """Give the slot up; all of `ids` is computed again when it goes on."""

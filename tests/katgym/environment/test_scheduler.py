@@ -270,6 +270,22 @@ def test_config_refuses_what_cannot_work(subtests: pytest.Subtests) -> None:
 # ---- what a call did wrong is its result; what ends them all
 
 
+@pytest.mark.parametrize("text", ["", " ", "{}", "null", " null\n"])
+def test_no_arguments_are_no_arguments_however_they_are_written(text: str) -> None:
+    def now() -> str:
+        return "noon"
+
+    def later(hours: int) -> int:
+        return hours
+
+    calls = [
+        {"id": name, "type": "function", "function": {"name": name, "arguments": text}}
+        for name in ("now", "later")
+    ]
+    results = asyncio.run(run_calls(tools_of(now, later), calls, FAST))  # type: ignore[arg-type]
+    assert [r.error for r in results] == [None, ToolErrorKind.BAD_ARGUMENTS]
+
+
 def test_error_texts_tell_the_policy_what_to_mend() -> None:
     def calculator(expression: str) -> str:
         return expression

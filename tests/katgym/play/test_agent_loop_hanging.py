@@ -50,7 +50,7 @@ def test_time_that_ends_with_the_env_is_its_fault_and_no_score(subtests: pytest.
         ("work", [assistant("", [("work", {})])], "step"),
         ("reply", ["a"], "step"),
         ("score", ["end"], "step"),
-        ("score", ["hang"], "grading"),
+        ("score", ["a", "hang"], "grading"),
         ("score", [ContextLengthError("full")], "grading"),
     ]
     for hook, texts, call in hangs:

@@ -253,10 +253,16 @@ def test_a_budget_of_one_seat_truncates_all(subtests: pytest.Subtests) -> None:
             assert all(p.num_closed == 1 for p in policies.values())
 
 
+def test_a_seat_that_never_answered_is_not_judged() -> None:
+    rollouts = play(Nim(), pair(["1"], ["hang"]), limits=Limits(timeout_s=0.5))
+    kind = FailureKind.POLICY_TIMEOUT
+    assert [(r.failure_kind, r.reward.value) for r in rollouts.values()] == [(kind, None)] * 2
+
+
 def test_grading_that_hangs_is_bounded() -> None:
-    for move in ("hang", ContextLengthError("full")):
+    for moves in (["1", "hang"], [ContextLengthError("full")]):
         env = Nim("score")
-        rollouts = play(env, pair([move], []), limits=Limits(timeout_s=0.5))
+        rollouts = play(env, pair(moves, ["1"]), limits=Limits(timeout_s=0.5))
         assert [r.failure_kind for r in rollouts.values()] == [FailureKind.ENV_TIMEOUT] * 2
         assert {r.reason for r in rollouts.values()} == {
             "the env hung: its grading had not ended when 0.5 s were up"

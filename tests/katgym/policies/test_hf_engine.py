@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 
 import pytest
 import torch
+from noted_clock import NotedClock
+from waiting import wait_until_async
 
 from katgym.errors import UsageError
 from katgym.policies.base import Sampling
@@ -15,6 +18,7 @@ from katgym.policies.hf.hf_engine import BatchEngine, HfEngineConfig
 from katgym.policies.hf.hf_request import Request
 from katgym.policies.hf.row_batch import compute_threads
 from katgym.policies.hf.sampler import uniforms
+from katgym.policies.waiting import bounded_by
 
 
 def make_request(first, length, *, max_tokens=20):
@@ -196,3 +200,29 @@ def test_batch_invariance_is_refused_where_it_is_not_there(model):
     config, other = HfEngineConfig(is_batch_invariant=True), copy.deepcopy(model).bfloat16()
     with pytest.raises(UsageError, match=r"in float32 on a CPU; this one .* torch.bfloat16 on cpu"):
         BatchEngine(other, config)
+
+
+def test_an_episodes_clock_stands_while_its_request_is_queued(make_engine):
+    engine, clocks = make_engine(), [NotedClock(), NotedClock()]
+    is_free = threading.Event()
+
+    async def ask(number):
+        with bounded_by(clocks[number]):
+            await engine.generate(make_request(number, 9, max_tokens=4))
+
+    async def go():
+        updating = asyncio.create_task(engine.update(is_free.wait, 1))
+        asking = [asyncio.create_task(ask(number)) for number in range(2)]
+        await wait_until_async(lambda: all(clock.stands for clock in clocks), "their being queued")
+        asking[1].cancel()
+        await asyncio.gather(asking[1], return_exceptions=True)
+        assert [clock.stands for clock in clocks] == [True, False]
+        is_free.set()
+        await asyncio.gather(updating, asking[0])
+
+    try:
+        asyncio.run(go())
+    finally:
+        is_free.set()
+        engine.close()
+    assert [clock.noted for clock in clocks] == [[1, -1], [1, -1]]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from email.utils import formatdate
 
 import pytest
 
 from katgym.cli.main import main
 from katgym.errors import PolicyError, UnknownNameError, UsageError
 from katgym.policies.base import Sampling
-from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig
+from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig, retry_after_s
 from katgym.policies.endpoints.vllm_client import VllmConfig, VllmPolicy, from_uri
 from katgym.policies.version_span import one_span
 
@@ -183,6 +184,30 @@ def test_retry_after_is_honoured_up_to_the_longest_pause(server):
     assert time.monotonic() - start >= 0.4
     assert http.num_retries == 1
     assert RetryConfig(max_pause_s=1.0).pause_s(0, 3600.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 0.5 "}, 0.5),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "1"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "1e999"}, None),
+    ],
+)
+def test_what_a_server_asks_to_wait_is_read(headers, seconds):
+    assert retry_after_s(headers) == seconds
+
+
+def test_a_date_to_wait_for_is_read():
+    date = formatdate(time.time() + 3600, usegmt=True)
+    assert 3000 < retry_after_s({"retry-after": date}) <= 3600
 
 
 def test_one_client_serves_several_event_loops(server):

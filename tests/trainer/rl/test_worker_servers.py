@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from hf_server import HfServer
+from noted_clock import NotedClock
 from waiting import HANG_S, wait_until_async
 
 from katgym.play.workers.player_pool import WorkerLostError
 from katgym.policies.base import Sampling
 from katgym.policies.endpoints.vllm_client import VllmConfig
+from katgym.policies.waiting import bounded_by
 from katgym_trainer.rl.servers.worker_servers import ServerState, ToldPolicy
 
 
@@ -24,7 +26,7 @@ def state_of(server: HfServer, model: Path, **more: object) -> ServerState:
         "url": server.url, "model": "tiny", "is_adapter": False, "name": "vllm", "is_own": True,
         "is_up": True,
         "config": VllmConfig(tokenizer=str(model), max_context_tokens=400, max_retries=0),
-        "is_open": True, "token": server.token, "place": "",
+        "is_open": True, "is_held": False, "token": server.token, "place": "",
         "version": 3, "num_restarts": 0,
         "error": "", "end": "", **more,
     }  # fmt: skip
@@ -69,15 +71,23 @@ def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
             policy = ToldPolicy("vllm", [first, state_of(two, model, is_up=False, is_open=False)])
             try:
                 assert await ask(policy, "a") == 3
+                # Paused, it holds what it was asked: the clocks of those episodes stand.
+                held, clock = policy._told[0].policy.held, NotedClock()
+                with bounded_by(clock), held.asking():
+                    await policy.take_note([replace(first, is_held=True), policy._told[1].state])
+                    assert clock.stands
+                    await policy.take_note([first, policy._told[1].state])
+                    assert not clock.stands
                 # 1. Asleep: nobody is asked until it is open, with newer weights.
                 asleep = replace(first, is_open=False)
                 await policy.take_note([asleep, policy._told[1].state])
-                asking = asyncio.create_task(ask(policy, "a"))
+                with bounded_by(clock):
+                    asking = asyncio.create_task(ask(policy, "a"))
                 for _ in range(50):  # it has come to where it waits
                     await asyncio.sleep(0)
-                assert not asking.done()
+                assert (asking.done(), clock.stands) == (False, True)
                 await policy.take_note([replace(first, version=4), policy._told[1].state])
-                assert await asking == 4
+                assert (await asking, clock.stands) == (4, False)
                 # 2. It dies while it is asked: the other one, which has come up, is asked instead.
                 one._is_running.clear()
                 num_asked = len(one.asked)

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Protocol, TypedDict, TypeVar
 
 from katgym.errors import KatgymError, UsageError
 from katgym.policies.endpoints.http_retry import HttpClient, RetryConfig, bearer
+from katgym.policies.waiting import HeldRequests
 from katgym.vllm_server.control import SleepLevel, VllmControl
 from katgym.vllm_server.token_api import UNVERIFIED
 from katgym_trainer.weight_sync.pause import Pause, PauseRequests
@@ -43,6 +44,8 @@ class Versioned(Protocol):
     """A policy that stamps completions, as `VllmPolicy`."""
 
     policy_version: int
+    held: HeldRequests
+    """Whose episodes' clocks stand while the servers are paused."""
 
     def use_adapter(self, model: str, version: int) -> None:
         """Ask for a version's adapter from here on."""
@@ -181,9 +184,12 @@ class WeightSync(abc.ABC):
         up.
         """
         how, version, start = pause or PauseRequests(), weights.version, time.perf_counter()
+        policies = list(policies)
         # 1. Pause gates, then servers.
         await all_of(gate.pause() for gate in gates)
         try:
+            for policy in policies:
+                policy.held.hold(is_held=True)
             await all_of(how.begin(control) for control in self.controls)
             paused = time.perf_counter()
 
@@ -197,7 +203,11 @@ class WeightSync(abc.ABC):
             updated = time.perf_counter()
         finally:
             # 3. Whatever came of it, the servers sample again.
-            await all_of(how.end(control) for control in self.controls)
+            try:
+                await all_of(how.end(control) for control in self.controls)
+            finally:
+                for policy in policies:
+                    policy.held.hold(is_held=False)
         await all_of(gate.resume(version) for gate in gates)
         resumed = time.perf_counter()
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from katgym.policies.endpoints.vllm_client import AbortedError
 from katgym.policies.partial_completion import PartialCompletion
 from katgym.policies.token_policy import Generated, TokenPolicy
+from katgym.policies.waiting import excuse_since, waiting
 from katgym_trainer.rl.servers.failover import LostError
 
 
@@ -89,7 +90,8 @@ class BalancedPolicy(TokenPolicy):
                 for seat in self._seats:
                     if seat.error is not None:
                         raise seat.error
-                await self._changed.wait()
+                with waiting():
+                    await self._changed.wait()
                 continue
             home = self._homes.get(session_id)
             opened = [number for number in opened if number != gave_up] or opened
@@ -98,6 +100,7 @@ class BalancedPolicy(TokenPolicy):
             number = home if home in opened else min(opened, key=self._num_running.__getitem__)
             self._homes[session_id] = number
             self._num_running[number] += 1
+            began_s = asyncio.get_running_loop().time()
             try:
                 prompt, left, own_seed = partial.rest(prompt_ids, max_tokens, seed)
                 rest = await self._seats[number].policy.generate(
@@ -113,6 +116,7 @@ class BalancedPolicy(TokenPolicy):
                     version_spans=partial.version_spans,
                 )
             except LostError:
+                excuse_since(began_s)
                 continue  # sampled anew, by a server that is up
             except AbortedError as e:
                 gave_up = number  # it may sleep without being known to

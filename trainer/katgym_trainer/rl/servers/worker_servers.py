@@ -28,7 +28,7 @@ class ServerState:
     Example:
         ServerState(url="http://10.0.0.7:8000", model="tiny", is_adapter=False, name="vllm",
                     config=VllmConfig(), token="", place="here", is_own=True, is_up=True,
-                    is_open=True, version=7, num_restarts=0, error="", end="")
+                    is_open=True, is_held=False, version=7, num_restarts=0, error="", end="")
     """
 
     url: str
@@ -48,6 +48,8 @@ class ServerState:
     is_up: bool
     is_open: bool
     """Whether it takes requests: it is up and awake."""
+    is_held: bool
+    """Whether it is paused, and holds what it was asked."""
     version: int
     """Weights that it has."""
     num_restarts: int
@@ -163,6 +165,7 @@ def _connect(state: ServerState) -> VllmPolicy:
 
 
 def _tell(policy: VllmPolicy, state: ServerState) -> None:
+    policy.held.hold(is_held=state.is_held)
     if state.is_adapter:
         policy.use_adapter(state.model, state.version)
     else:

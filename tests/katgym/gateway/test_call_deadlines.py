@@ -34,9 +34,10 @@ async def call(session: LiveSession, *, waits_s: float = 0.0, fails_s: float = 0
     async with session.within_deadline(LoopClock()):
         with waiting():
             await asyncio.sleep(waits_s)
-        began_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(fails_s)
-        excuse_since(began_s)
+        if fails_s:
+            began_s = asyncio.get_running_loop().time()
+            await asyncio.sleep(fails_s)
+            excuse_since(began_s)
         await asyncio.sleep(answers_s)
 
 

@@ -147,7 +147,7 @@ def is_overflow(words: str) -> bool:
     """
     if _OTHER_LIMIT.search(words):
         return False
-    if _OF_ANSWERS.search(words) and not _OF_PROMPTS.search(_OF_ANSWERS.sub("", words)):
+    if _OF_ANSWERS.search(words) and not _OF_PROMPTS.search(words):
         return False
     return bool(_OVERFLOW.search(words))
 

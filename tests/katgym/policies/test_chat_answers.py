@@ -67,6 +67,8 @@ NO_OVERFLOWS = [
     "Invalid value: 'temperature' exceeds the maximum of 2",
     "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
     " 'max_completion_tokens' instead.",
+    "This request would exceed your account's rate limit of 30000 input tokens per minute",
+    "You have exceeded the number of tokens of your monthly quota",
     "stop: list should have at most 4 items",
     {"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required",
                  "input": {"messages": [{"content": "the prompt is too long for the context"}]}}]},

@@ -160,6 +160,22 @@ def test_thoughts_go_back_in_a_chain_of_calls_as_they_came(server, context):
         assert not thought.keys() & message.keys()
 
 
+def test_thoughts_of_an_answer_that_was_changed_do_not_go_back(server, context):
+    server.script = [(200, reply({"content": "a", "reasoning": "hm"}))]
+    policy = OpenAIChatPolicy(server.url, "gpt", config=OpenAIChatConfig(max_retries=0))
+
+    async def run():
+        session, begin = policy.start(context()), [{"role": "user", "content": "Hi."}]
+        answer = (await session.complete(begin, max_tokens=9)).message
+        for message in (answer, {**answer, "content": "b"}):
+            await session.complete([*begin, message], max_tokens=9)
+        await policy.aclose()
+
+    asyncio.run(run())
+    sent = [body["messages"][-1] for _, body, _ in server.requests]
+    assert ["reasoning" in message for message in sent] == [False, True, False]
+
+
 @pytest.mark.parametrize(
     ("status", "told"),
     [

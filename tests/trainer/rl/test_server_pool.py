@@ -341,6 +341,7 @@ async def test_a_shared_server_sleeps_on_while_the_trainer_does_not_wait(
                 assert not push.done()  # the trainer goes on meanwhile
                 assert "time/asleep_s" not in await push
                 assert (shared.calls, apart.version) == ([SLEPT], str(version))
+                assert [state.is_held for state in own.pool.states()] == [True, False]
                 assert await own.ask("a") == 4
             async with own.pool.training():
                 own.trainer.step_rows([])
@@ -348,6 +349,7 @@ async def test_a_shared_server_sleeps_on_while_the_trainer_does_not_wait(
             assert told["time/asleep_s"] > 0
             assert shared.calls == [SLEPT, *A_STEP[1:]]
             assert (shared.version, apart.version) == ("3", "3")
+            assert [state.is_held for state in own.pool.states()] == [False, False]
 
 
 @pytest.mark.slow

@@ -90,12 +90,14 @@ def test_it_waits_moves_and_goes_on_as_it_is_told(model: Path) -> None:
                 assert (await asking, clock.stands) == (4, False)
                 # 2. It dies while it is asked: the other one, which has come up, is asked instead.
                 one._is_running.clear()
-                num_asked = len(one.asked)
-                asking = asyncio.create_task(ask(policy, "a"))
+                num_asked, clock.noted = len(one.asked), []
+                with bounded_by(clock):
+                    asking = asyncio.create_task(ask(policy, "a"))
                 await wait_until_async(lambda: len(one.asked) > num_asked, "its being asked")
                 down = replace(first, is_up=False, is_open=False)
                 await policy.take_note([down, state_of(two, model, version=5)])
                 assert await asking == 5
+                assert clock.noted[0] == 0  # the time that was lost does not count
                 # 3. It is back at another place.
                 moved = replace(state_of(two, model, version=6), num_restarts=1)
                 await policy.take_note([moved, state_of(two, model, is_open=False)])

@@ -191,6 +191,11 @@ def test_rows_that_do_not_fit_are_refused(subtests: pytest.Subtests) -> None:
         (([1, 2], [0, 2]), {}, "loss_mask holds true and false"),
         (([1, 2], [0, 1], [0.0]), {}, r"policy_logprobs has shape \(1,\), token_ids has 2"),
         (([1, 2], [0, 1], [0, float("nan")]), {}, r"policy_logprobs\[1\] is nan"),
+        (
+            ([1, 2], [0, 1], [0, -np.inf]),
+            {},
+            r"\[1\] is -inf, and the .*: give a finite number, or",
+        ),
         (([1, 2], [0, 1], [0, 0.5]), {}, r"policy_logprobs\[1\] is 0.5, a log-prob is at most 0"),
         (([1, 2], [0, 1]), {"advantages": float("inf")}, r"advantages\[1\] is inf"),
         (([1, 2], [0, 1]), {"advantages": [1, 2, 3]}, r"advantages has shape \(3,\)"),

@@ -6,6 +6,7 @@ At the end: rows have the experts that ran their tokens, where the policy's serv
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,14 @@ def test_a_turn_without_tokens_is_named() -> None:
     with pytest.raises(ValueError) as caught:
         rollout_rows(rollout)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("logprob", [-math.inf, 0.5])
+def test_a_log_prob_that_no_sampled_token_has_is_told_with_its_rollout(logprob: float) -> None:
+    second = record(0, 3, [3], [4, 5], policy_logprobs=[-0.1, logprob])
+    rollout = rollout_of(turn(record(None, 0, [1], [2])), turn(second), episode_id="odd")
+    with pytest.raises(ValueError, match=rf"rollout 'odd': policy_logprobs\[4\] is {logprob}, "):
+        rollout_rows(rollout)
 
 
 @st.composite

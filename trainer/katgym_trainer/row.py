@@ -73,6 +73,7 @@ class Row:
 
         loss_mask: true (1) on trained tokens.
         policy_logprobs: of each token when sampled; None: not known, and off-policy losses refuse.
+            Finite on trained tokens: a sampler that tells -inf did not draw the token.
         advantages: a number for the row, or one for each token.
         weight: in the loss, at least 0, as a number for the row or one for each token.
         group, env: rows of one group come from one task; the env's id says who its teacher is.
@@ -199,7 +200,10 @@ def _numbers(name: str, values: Any, num: int, trained: Ints) -> Floats | None:
         raise ValueError(f"{name} has shape {array.shape}, token_ids has {num} entries")
     looked_at = array[trained]
     for is_bad, why in (
-        (~np.isfinite(looked_at), "and the token is trained"),
+        (
+            ~np.isfinite(looked_at),
+            "and the token is trained: give a finite number, or set its loss_mask to 0",
+        ),
         (is_logprob & (looked_at > _MAX_LOGPROB), "a log-prob is at most 0"),
         ((name == "weight") & (looked_at < 0), "a weight is at least 0"),
     ):

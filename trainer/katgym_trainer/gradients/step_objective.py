@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from katgym_trainer.gradients.forest_runner import Objective, Outputs
-from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences
+from katgym_trainer.losses.objective import MAX_LOG_RATIO, Coupling, Loss, Mean, Occurrences
 from katgym_trainer.losses.scope import Scope
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.ranks.ranks import ALONE, Ranks
@@ -91,6 +91,7 @@ class StepLoss:
         metrics = {"entropy": Mean.of(occurrences.entropy)}
         log_ratio = occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
         if len(log_ratio) and not log_ratio.isnan().any():
+            log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
             metrics["ratio"] = Mean.of(torch.exp(log_ratio))
             metrics["policy_kl"] = Mean.of(torch.expm1(log_ratio) - log_ratio)
         for name, mean in {**metrics, **found.metrics}.items():

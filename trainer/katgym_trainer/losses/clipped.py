@@ -1,6 +1,7 @@
 """Losses of the ratio r = pi(token) / pi_sampler(token), or to pi_proximal(token).
 
-Not here: advantages, which are the rows' own.
+A token's log r is held at 20 (`MAX_LOG_RATIO`), beyond which it has no gradient: the clip alone
+has no bound above for a negative advantage. Not here: advantages, which are the rows' own.
 
 Letters: M occurrences.
 """
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from katgym_trainer.config.rules import Bounds, NotNegativeOrInf, Share
 from katgym_trainer.losses.kl_and_corrections import PolicyLoss
-from katgym_trainer.losses.objective import Coupling, Mean, Normaliser, Occurrences, Terms
+from katgym_trainer.losses.objective import (
+    MAX_LOG_RATIO,
+    Coupling,
+    Mean,
+    Normaliser,
+    Occurrences,
+    Terms,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,15 +55,18 @@ class Clipped(PolicyLoss):
         return (f"{self.ratio_to}_logprobs",)
 
     def log_ratio(self, occurrences: Occurrences) -> Tensor:
-        """Return log r, [M]."""
-        if self.ratio_to == "proximal":
-            return occurrences.trainer_logprobs - occurrences.proximal_logprobs
-        return occurrences.trainer_logprobs - occurrences.policy_logprobs
+        """Return log r of each token, at most `MAX_LOG_RATIO`, [M].
+
+        Held before a row's mean is taken: one token that was ruled out is not what all have.
+        """
+        is_proximal = self.ratio_to == "proximal"
+        old = occurrences.proximal_logprobs if is_proximal else occurrences.policy_logprobs
+        return (occurrences.trainer_logprobs - old).clamp(max=MAX_LOG_RATIO)
 
     def mismatch(self, occurrences: Occurrences) -> Tensor:
         if self.ratio_to == "proximal":
             return occurrences.proximal_logprobs - occurrences.policy_logprobs
-        return self.log_ratio(occurrences).detach()
+        return occurrences.trainer_logprobs.detach() - occurrences.policy_logprobs
 
     def clipped(self, ratio: Tensor, advantages: Tensor) -> Terms:
         """Return -min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347, eq. 7)."""
@@ -172,8 +183,9 @@ class GspoToken(Gspo):
     name = "gspo_token"
 
     def policy_terms(self, occurrences: Occurrences) -> Terms:
-        ratio = occurrences.row_mean(self.log_ratio(occurrences)).exp().detach()
-        own = (occurrences.trainer_logprobs - occurrences.trainer_logprobs.detach()).exp()
+        log_ratio = self.log_ratio(occurrences)
+        ratio = occurrences.row_mean(log_ratio).exp().detach()
+        own = (log_ratio - log_ratio.detach()).exp()  # 1, with the gradient that log r has
         return self.clipped(ratio * own, occurrences.advantages)
 
 

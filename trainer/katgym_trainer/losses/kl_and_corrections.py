@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from katgym_trainer.config.rules import NotNegative, PositiveOrInf, check_fields
-from katgym_trainer.losses.objective import Coupling, Loss, Mean, Occurrences, Terms
+from katgym_trainer.losses.objective import (
+    MAX_LOG_RATIO,
+    Coupling,
+    Loss,
+    Mean,
+    Occurrences,
+    Terms,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +32,6 @@ if TYPE_CHECKING:
 Estimator = Literal["k1", "k2", "k3"]
 Importance = Literal["none", "token", "sequence"]
 MismatchMask = Literal["none", "token", "sequence", "geometric"]
-_MAX_LOG = 20.0
-"""A product of ratios is held below e^20: what is beyond any bound stays a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +118,9 @@ class PolicyLoss(Loss):
                 is_by_row = self.importance == "sequence"
                 log_weight = occurrences.row_sum(log_rho) if is_by_row else log_rho
                 limit = 2.0 if self.importance_max is None else self.importance_max
-                weight = log_weight.clamp(-_MAX_LOG, _MAX_LOG).exp().clamp(max=limit)
+                # What is beyond any bound stays a number.
+                held = log_weight.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+                weight = held.exp().clamp(max=limit)
             # 1 for what is in the bounds, 0 for what is left out.
             is_kept = log_rho.new_ones(len(log_rho))
             if self.mismatch_mask != "none":
@@ -123,7 +130,7 @@ class PolicyLoss(Loss):
                 elif self.mismatch_mask == "geometric":
                     log_bounded = occurrences.row_mean(log_rho)
                 low, high = self._mask_bounds()
-                rho = log_bounded.clamp(-_MAX_LOG, _MAX_LOG).exp()
+                rho = log_bounded.exp()  # infinity is out of bounds too
                 is_kept = ((rho >= low) & (rho <= high)).to(log_rho.dtype)
             terms = terms * weight * is_kept
             metrics |= {"importance": Mean.of(weight), "mismatch_fraction": Mean.of(1 - is_kept)}
@@ -131,7 +138,10 @@ class PolicyLoss(Loss):
             kl = kl_of(occurrences.trainer_logprobs, occurrences.ref_logprobs, self.kl_estimator)
             metrics["ref_kl"] = Mean.of(kl)
             if self.is_kl_weighted:
-                kl = kl * (occurrences.trainer_logprobs - occurrences.policy_logprobs).exp()
+                log_ratio = occurrences.trainer_logprobs - occurrences.policy_logprobs
+                kl = kl * log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+                # With a weight of e^20 one token would outweigh all others of the step.
+                kl = kl.where(log_ratio <= MAX_LOG_RATIO, 0.0)
             terms = terms + self.kl_coef * kl
         if self.entropy_coef:
             terms = terms - self.entropy_coef * occurrences.entropy
@@ -151,7 +161,8 @@ def kl_of(trainer_logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator) 
         k1 = d                  unbiased, its gradient has mean zero on policy: to be measured, or
                                 weighed by the ratio, which gives the gradient of the KL
         k2 = d^2 / 2            biased, its gradient is that of the KL on policy
-        k3 = exp(-d) - 1 + d    unbiased, never negative
+        k3 = exp(-d) - 1 + d    unbiased, never negative; -d is held at 20 (`MAX_LOG_RATIO`),
+                                beyond which there is no gradient
 
     Source: http://joschu.net/blog/kl-approx.html; the gradients: arXiv 2506.09477.
     """
@@ -160,4 +171,5 @@ def kl_of(trainer_logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator) 
         return difference
     if estimator == "k2":
         return difference**2 / 2
+    difference = difference.clamp(min=-MAX_LOG_RATIO)
     return (-difference).expm1() + difference

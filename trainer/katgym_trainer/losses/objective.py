@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
     from katgym_trainer.packing.packed_forest import PackedForest
 
+MAX_LOG_RATIO = 20.0
+"""Largest log-ratio that `exp` is taken of; beyond it a ratio is e^20, a constant.
+
+A sampler tells -9999 (vLLM) of a token that a mask ruled out: the ratio would be infinite, and the
+gradient of the whole step with it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Occurrences:

@@ -62,7 +62,7 @@ def rollout_rows(
         the same ones; for rollouts of the model that is trained.
 
     The rows' `rollout` is (episode_id, seat); their `is_kept` is true on turns that call tools.
-    Raises `ValueError` for a turn without tokens.
+    Raises `ValueError` for a turn without tokens, and for log-probs that no sampler gives a token.
     """
     check_tokens(rollout, f"rollout {rollout.episode_id!r}")
     if masks.truncated_rollouts and is_truncated(rollout):
@@ -83,19 +83,23 @@ def rollout_rows(
                 advantages[_sampled(turn)] = 0.0
             is_kept[_sampled(turn)] = bool(turn.tool_results)
         is_known = not any(map(math.isnan, path.policy_logprobs))
-        row = Row(
-            path.token_ids,
-            loss_mask,
-            path.policy_logprobs if is_known else None,
-            advantages,
-            weight,
-            group,
-            rollout=rollout_key(rollout),
-            env=rollout.env_id,
-            context=_versions(rollout, path.turns) if should_split_versions else None,
-            is_kept=is_kept if is_kept.any() else None,
-            routes=path_routes(rollout, path.turns) if should_replay_routes else None,
-        )
+        routes = path_routes(rollout, path.turns) if should_replay_routes else None
+        try:
+            row = Row(
+                path.token_ids,
+                loss_mask,
+                path.policy_logprobs if is_known else None,
+                advantages,
+                weight,
+                group,
+                rollout=rollout_key(rollout),
+                env=rollout.env_id,
+                context=_versions(rollout, path.turns) if should_split_versions else None,
+                is_kept=is_kept if is_kept.any() else None,
+                routes=routes,
+            )
+        except ValueError as e:
+            raise ValueError(f"a path of rollout {rollout.episode_id!r}: {e}") from e
         rows.append(row)
     return rows
 

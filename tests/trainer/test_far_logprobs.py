@@ -60,7 +60,7 @@ FAR: list[dict[str, float]] = [
     {"trainer_logprobs": -80.0, "policy_logprobs": 0.0, "proximal_logprobs": -0.1},
     {"trainer_logprobs": -200.0, "ref_logprobs": -0.1},
 ]
-"""Log-probs of one token that are far from the others of it; of a sampler, what a mask leaves."""
+"""Log-probs of one token that are far apart: the sampler's far below the trainer's, or above."""
 
 
 def far_occurrences(*, is_far: bool) -> Occurrences:

@@ -21,7 +21,7 @@ from katgym.gateway.config import GatewayConfig
 from katgym.gateway.conversation import Conversation
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.play.rollout import Turn
-from katgym.policies.waiting import bounded_by
+from katgym.policies.waiting import TimeLimit
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.group_commit import GroupCommit
 from katgym.rollout_store.records import SessionRecord, SessionStatus
@@ -93,15 +93,14 @@ class LiveSession:
         if self.deadline_s is None:
             yield
             return
-        async with asyncio.timeout(self.deadline_s - clock.now_s()) as limit:
-            with bounded_by(_CallClock(self, clock, limit)):
-                yield
+        async with TimeLimit(self.deadline_s - clock.now_s(), excuse=self._excuse).running():
+            yield
 
-    def excuse_since(self, since_s: float, now_s: float) -> None:
-        """Do not count what has passed since then; of calls that wait side by side once."""
-        if self.deadline_s is not None:
-            self.deadline_s += max(0.0, now_s - max(since_s, self._excused_s))
-            self._excused_s = now_s
+    def _excuse(self, since_s: float, now_s: float) -> None:
+        """Move the deadline by what a call waited; by what several wait side by side once."""
+        assert self.deadline_s is not None, "the call was bounded by it"
+        self.deadline_s += max(0.0, now_s - max(since_s, self._excused_s))
+        self._excused_s = now_s
 
     def tokens_left(self) -> int | None:
         """Return how many tokens it may still sample; None for any number."""
@@ -115,39 +114,6 @@ class LiveSession:
         versions = [s.version for t in turns if t.tokens for s in t.tokens.version_spans]
         if versions and self.oldest_version is None:
             self.oldest_version = min(versions)
-
-
-class _CallClock:
-    """What bounds one call by its session's deadline, and stands while the call waits."""
-
-    def __init__(self, session: LiveSession, clock: SteadyClock, limit: asyncio.Timeout) -> None:
-        self._session, self._clock, self._limit = session, clock, limit
-        self._stopped_s: list[float] = []
-
-    def stop(self) -> None:
-        """Stand still until as many calls of `go_on` as of this."""
-        self._stopped_s.append(self._clock.now_s())
-        self._end_at(None)
-
-    def go_on(self) -> None:
-        """Go on from where it stopped."""
-        since_s = self._stopped_s.pop()
-        if not self._stopped_s:
-            self._session.excuse_since(since_s, self._clock.now_s())
-            self._end_at(self._session.deadline_s)
-
-    def excuse_since(self, since_s: float) -> None:
-        """Do not count what has passed since then, by the event loop's time."""
-        now_s = self._clock.now_s()
-        passed_s = asyncio.get_running_loop().time() - since_s
-        self._session.excuse_since(now_s - passed_s, now_s)
-        self._end_at(None if self._stopped_s else self._session.deadline_s)
-
-    def _end_at(self, deadline_s: float | None) -> None:
-        if not self._limit.expired():
-            left_s = None if deadline_s is None else deadline_s - self._clock.now_s()
-            now_s = asyncio.get_running_loop().time()
-            self._limit.reschedule(None if left_s is None else now_s + left_s)
 
 
 class SessionTable:

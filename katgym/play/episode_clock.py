@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 from katgym.environment.failure import FailureKind
 from katgym.errors import InfrastructureError
 from katgym.play.limits import Limits
-from katgym.policies.waiting import bounded_by
+from katgym.policies.waiting import TimeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -68,13 +68,8 @@ class EpisodeClock:
         self.phase = Phase.RESET
         """What is being awaited."""
         self.limits = limits
-        self._ends_s = self._until_s = math.inf  # the event loop's time
-        self._timeout: asyncio.Timeout | None = None
-        self._has_expired = False
-        self._num_stops = 0
-        self._stopped_s = 0.0
-        self._excused_s = 0.0
-        """Nothing before it is excused again."""
+        self._limit: TimeLimit | None = None
+        self._until_s = math.inf  # the event loop's time
 
     @property
     def blamed(self) -> FailureKind:
@@ -88,41 +83,13 @@ class EpisodeClock:
         When the time is up, what is awaited is cancelled, and `TimeoutError` leaves the context.
         """
         self.phase = phase
-        self._allow(self.limits.timeout_s)
-        if math.isinf(self._ends_s):
+        if self.limits.timeout_s is None:
             yield
             return
-        try:
-            async with asyncio.timeout_at(self._ends_s) as self._timeout:
-                with bounded_by(self):
-                    yield
-        finally:
-            self._has_expired = self._was_cut
-            self._timeout = None
-
-    def stop(self) -> None:
-        """Stand still until as many calls of `go_on` as of this."""
-        self._num_stops += 1
-        if self._num_stops == 1:
-            self._stopped_s = self._now()
-            self._end_at(None)
-
-    def go_on(self) -> None:
-        """Go on from where it stopped."""
-        self._num_stops -= 1
-        if not self._num_stops:
-            self.excuse_since(self._stopped_s)
-            self._end_at(self._ends_s)
-
-    def excuse_since(self, since_s: float) -> None:
-        """Do not count what has passed since then, by the event loop's time."""
-        now_s = self._now()
-        seconds = max(0.0, now_s - max(since_s, self._excused_s))
-        self._excused_s = now_s
-        self._ends_s += seconds
-        self._until_s += seconds
-        if not self._num_stops:
-            self._end_at(self._ends_s)
+        self._bound_by(self.limits.timeout_s)
+        self._limit = TimeLimit(self.limits.timeout_s, excuse=self._excuse)
+        async with self._limit.running():
+            yield
 
     def pass_to(self, phase: Phase) -> None:
         """Note that one phase has ended and another begins.
@@ -188,7 +155,7 @@ class EpisodeClock:
         """
         if self.limits.timeout_s is None:
             return await episode
-        self._allow(self.limits.timeout_s)
+        self._bound_by(self.limits.timeout_s)
         task = asyncio.create_task(episode)
         try:
             while not task.done() and (left_s := self._left_s()) > 0:
@@ -211,29 +178,19 @@ class EpisodeClock:
     def _close_s(self) -> float:
         return math.inf if self.limits.timeout_s is None else self.limits.close_timeout_s
 
-    def _allow(self, seconds: float | None) -> None:
-        self._has_expired = False
-        if seconds is not None:
-            self._ends_s = self._now() + seconds
-            self._until_s = self._ends_s + self.limits.close_timeout_s
+    def _bound_by(self, seconds: float) -> None:
+        """Have the episode left to itself when as many seconds, and those to clean up, are over."""
+        self._until_s = self._now() + seconds + self.limits.close_timeout_s
 
-    def _end_at(self, ends_s: float | None) -> None:
-        """Have `running` end at another time; what has ended stays so."""
-        if self._timeout is not None and not self._was_cut:
-            self._timeout.reschedule(ends_s)
-
-    @property
-    def _was_cut(self) -> bool:
-        """Whether what was awaited has been cancelled, or is about to be."""
-        return self._has_expired or (self._timeout is not None and self._timeout.expired())
+    def _excuse(self, since_s: float, now_s: float) -> None:
+        self._until_s += now_s - since_s
 
     def _is_over(self) -> bool:
-        has_passed = not self._num_stops and self._now() >= self._ends_s
-        return self._was_cut or has_passed
+        return self._limit is not None and self._limit.is_over
 
     def _left_s(self) -> float:
         """Return how long until the episode is left to itself; while the clock stands, as then."""
-        return self._until_s - (self._stopped_s if self._num_stops else self._now())
+        return self._until_s - (self._now() if self._limit is None else self._limit.now_s)
 
     @staticmethod
     def _now() -> float:

@@ -7,13 +7,15 @@ Such are queues, pauses before another attempt, attempts that a server refused, 
 hold what they were asked while their weights change. What a model takes to answer is not. The
 episode that waits is found by the task's context, and by that of every task it has made.
 
-Not here: the clock that stands meanwhile (`katgym/play/episode_clock.py`).
+Not here: what an episode's end means (`katgym/play/episode_clock.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -62,6 +64,77 @@ def excuse_since(since_s: float) -> None:
     """Count nothing of the time since then (of the event loop): it turned out to be waiting."""
     if (clock := _CLOCK.get()) is not None:
         clock.excuse_since(since_s)
+
+
+class TimeLimit:
+    """Bounds a block of one event loop, and stands still while something within it waits."""
+
+    def __init__(self, seconds: float, *, excuse: Callable[[float, float], None]) -> None:
+        """excuse: told from when until when time did not count, by the event loop's time."""
+        self._ends_s = self._now() + seconds
+        self._excuse = excuse
+        self._excused_s = -math.inf
+        """Nothing before it is excused again."""
+        self._num_stops = 0
+        self._stopped_s = 0.0
+        self._timeout: asyncio.Timeout | None = None
+        self._is_running = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Return the block; when the time is up what it awaits is cancelled: `TimeoutError`."""
+        async with asyncio.timeout_at(self._ends_s) as self._timeout:
+            self._is_running = True
+            try:
+                with bounded_by(self):
+                    yield
+            finally:
+                self._is_running = False
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether what the block awaited has been cancelled, or is about to be."""
+        return self._timeout is not None and self._timeout.expired()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.was_cut or self.now_s >= self._ends_s
+
+    @property
+    def now_s(self) -> float:
+        """The event loop's time; while this stands, that at which it stopped."""
+        return self._stopped_s if self._num_stops else self._now()
+
+    def stop(self) -> None:
+        """Stand still until as many calls of `go_on` as of this."""
+        self._num_stops += 1
+        if self._num_stops == 1:
+            self._stopped_s = self._now()
+            self._end_at(None)
+
+    def go_on(self) -> None:
+        """Go on from where it stopped."""
+        self._num_stops -= 1
+        if not self._num_stops:
+            self.excuse_since(self._stopped_s)
+
+    def excuse_since(self, since_s: float) -> None:
+        """Do not count what has passed since then, by the event loop's time."""
+        now_s, since_s = self._now(), max(since_s, self._excused_s)
+        self._excused_s = now_s
+        self._ends_s += now_s - since_s
+        self._excuse(since_s, now_s)
+        if not self._num_stops:
+            self._end_at(self._ends_s)
+
+    def _end_at(self, ends_s: float | None) -> None:
+        if self._is_running and self._timeout is not None and not self.was_cut:
+            self._timeout.reschedule(ends_s)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
 
 class HeldRequests:

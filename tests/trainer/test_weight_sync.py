@@ -163,11 +163,17 @@ class NotedGate:
         self.noted.append((version, [path for path, _ in self.server.calls]))
 
 
-def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model):
-    class Policy:
-        policy_version = 0
-        held = HeldRequests()
+class Policy:
+    """What a sync tells of versions and pauses."""
 
+    def __init__(self):
+        self.policy_version, self.held = 0, HeldRequests()
+
+    def use_adapter(self, model, version):
+        self.policy_version = version
+
+
+def test_all_servers_are_paused_updated_labelled_resumed_and_probed(told, model):
     sync, policy, gate, clock = make(told), Policy(), NotedGate(told[0]), NotedClock()
     with bounded_by(clock), policy.held.asking():
         times = run_sync(sync, model, policies=[policy], gates=[gate])
@@ -227,9 +233,6 @@ def test_syncs_of_one_folder_share_what_was_made_ready(told, model, tmp_path):
 
 
 def test_servers_sample_again_and_say_so_when_an_update_fails(told, model):
-    class Policy:
-        held = HeldRequests()
-
     sync, gate, policy = make(told), NotedGate(told[0]), Policy()
     sync.error = PolicyError("it broke")
     with pytest.raises(PolicyError, match="it broke"):
@@ -437,11 +440,16 @@ def test_a_version_that_is_taken_again_has_the_name_of_its_weights(told, adapted
 
 
 def test_a_sleeping_server_wakes_to_load_an_adapter(told, adapted, tmp_path):
+    policy = Policy()
+    policy.held.hold(is_held=True)  # since it sleeps
+
     async def run():
         async with aclosing(LoraSync([told[0].url], "ours", folder=tmp_path)) as sync:
-            await sync.deliver(await sync.ready(adapted, 3), pause=PauseAsleep())
+            weights = await sync.ready(adapted, 3)
+            await sync.deliver(weights, policies=[policy], pause=PauseAsleep())
 
     asyncio.run(run())
+    assert (policy.policy_version, policy.held.is_held) == (3, False)
     assert [path for path, _ in told[0].calls] == ["/wake_up", LOAD, "/wake_up", ASK]
 
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 from katgym.sandbox import backend
 from katgym_envs.swe.packages.source_tree import TOY
@@ -44,10 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", choices=("toy", "shipped"))
     parser.add_argument("--from", dest="source", type=Path, help="a folder of `katgym swe make`")
     parser.add_argument("--per-package", type=int, default=40, help="tasks of one package (40)")
-    parser.add_argument(
-        "--num-partial", type=int, default=20,
-        help="tasks of a package up to which those of partial trust fill it (20)",
-    )  # fmt: skip
     parser.add_argument("--out", type=Path, help="where to write (katgym's own data)")
     args = parser.parse_args(arguments)
     out = args.out or DATA / args.name
@@ -55,12 +49,11 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder) / "toy"
             asyncio.run(_make_toy(made))
-            num_all = len(TOY_SPLITS)
-            num = ship(made, out, per_package=num_all, num_partial=num_all, splits=TOY_SPLITS)
+            num = ship(made, out, per_package=len(TOY_SPLITS), splits=TOY_SPLITS)
     elif args.source is None:
         raise UsageError("'shipped' needs --from DIR: a folder that `katgym swe make` wrote")
     else:
-        num = ship(args.source, out, per_package=args.per_package, num_partial=args.num_partial)
+        num = ship(args.source, out, per_package=args.per_package)
     sys.stdout.write(f"{num} tasks in {str(out)!r}\n")
     return 0
 
@@ -74,40 +67,36 @@ async def _make_toy(folder: Path) -> None:
         await sandboxes.aclose()
 
 
-def ship(
-    made: Path, out: Path, *, per_package: int, num_partial: int, splits: Sequence[str] = ()
-) -> int:
-    """Copy tasks of each package of a made set; return how many there are.
+def ship(made: Path, out: Path, *, per_package: int, splits: Sequence[str] = ()) -> int:
+    """Copy the first tasks of each package of a made set; return how many there are.
 
-    Those of complete trust go first, `per_package` at most; where there are fewer than
-    `num_partial`, others fill them up to that. splits: of the tasks by number; none keeps those
-    that the set has.
+    splits: of the tasks by number; none keeps those that the set has.
     """
     source = MutationSet(made / HIDDEN_FOLDER)
-    levels = asyncio.run(_measure(source))
-    chosen: dict[str, list[TaskSpec]] = defaultdict(list)
-    for limit, is_wanted in ((per_package, True), (num_partial, False)):
-        for spec in source.specs.values():
-            is_complete = levels.get(spec.id) is Trust.COMPLETE
-            if is_complete is is_wanted and len(chosen[spec.package]) < limit:
-                chosen[spec.package].append(spec)
-    tasks = sorted(itertools.chain(*chosen.values()), key=lambda task: task.id)
+    counts: Counter[str] = Counter()
+    tasks: list[TaskSpec] = []
+    for spec in source.specs.values():
+        if counts[spec.package] < per_package:
+            counts[spec.package] += 1
+            tasks.append(spec)
     packages = [
         _keep_used(read_package(made / HIDDEN_FOLDER / "packages" / f"{key}.json"), tasks)
-        for key in sorted(chosen)
+        for key in sorted(counts)
     ]
+    tasks.sort(key=lambda task: task.id)
     for number, split in enumerate(splits):
         tasks[number] = msgspec.structs.replace(tasks[number], split=split)
     write_specs(out, packages, tasks)
-    MutationSet(out).write_trust({t.id: levels[t.id] for t in tasks if t.id in levels})
+    asyncio.run(_measure(out))
     return len(tasks)
 
 
-async def _measure(source: MutationSet) -> dict[str, Trust]:
-    """Return the trust levels of a set's tasks; those that it does not know are measured."""
+async def _measure(out: Path) -> None:
+    """Write the trust levels of a set's tasks."""
     sandboxes = backend("local")
     try:
-        return await measure_levels(source, list(source.specs), sandboxes, num_workers=2)
+        source = MutationSet(out)
+        await measure_levels(source, list(source.specs), sandboxes, num_workers=2)
     finally:
         await sandboxes.aclose()
 

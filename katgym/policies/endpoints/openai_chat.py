@@ -127,7 +127,7 @@ class OpenAIChatSession(Session):
         room = max_tokens if limit is None else min(max_tokens, limit - self._num_known)
         answer = await self._ask(messages, room)
         num_prompt, num_sampled = answer.num_prompt_tokens, answer.num_completion_tokens
-        if num_prompt is None or num_sampled is None:
+        if not num_prompt or num_sampled is None:
             self._check_uncounted()
         self._num_calls += 1
         self._answers[len(messages)] = answer

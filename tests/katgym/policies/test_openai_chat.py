@@ -176,6 +176,27 @@ def test_thoughts_of_an_answer_that_was_changed_do_not_go_back(server, context):
     assert ["reasoning" in message for message in sent] == [False, True, False]
 
 
+def test_a_server_that_refuses_thoughts_is_asked_without(server, context, caplog):
+    def answer(body):
+        if any("reasoning_content" in message for message in body["messages"]):
+            return 400, as_error("messages[1]: unexpected field 'reasoning_content'")
+        return 200, reply({"content": "", "tool_calls": [CALL], "reasoning_content": "hm"})
+
+    server.script = [answer]
+    policy = OpenAIChatPolicy(server.url, "gpt", config=OpenAIChatConfig(max_retries=0))
+
+    async def run():
+        session, messages = policy.start(context()), [{"role": "user", "content": "Hi."}]
+        for _ in range(3):
+            messages += [(await session.complete(messages, max_tokens=9)).message]
+            messages += [{"role": "tool", "tool_call_id": "a", "content": "no"}]
+        await policy.aclose()
+
+    asyncio.run(run())
+    assert len(server.requests) == 4  # one was refused, and what it refuses is remembered
+    assert caplog.text.count("takes no 'reasoning_content': its model does not see") == 1
+
+
 @pytest.mark.parametrize(
     ("status", "told"),
     [
@@ -197,7 +218,8 @@ def test_a_server_that_takes_no_seed_is_asked_without(server, context, caplog, s
 
 
 def test_a_limit_that_needs_usage_says_so_where_none_is_told(server, context):
-    for usage in (None, {}, {"prompt_tokens": 5}):
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0}
+    for usage in (None, {}, {"prompt_tokens": 5}, nothing):
         server.script = [(200, {**reply(), "usage": usage})]
         assert complete(server, context).num_completion_tokens == 0
         for name, limits in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from katgym.play.rollout import Rollout
 from katgym.policies.base import Completion, EpisodeContext, Policy, Session
 from katgym.policies.endpoints.http_retry import HttpClient
 from katgym.policies.endpoints.openai_chat import OpenAIChatConfig, OpenAIChatPolicy
-from katgym.policies.waiting import HeldRequests, bounded_by, excuse_since, waiting
+from katgym.policies.waiting import HeldRequests, TimeLimit, bounded_by, excuse_since, waiting
 
 Part = Callable[[], Awaitable[object]]
 
@@ -151,10 +152,30 @@ def test_time_that_ends_as_a_refusal_comes_ends_the_episode() -> None:
         excuse_since(began_s)
 
     async def in_a_task(seconds: float) -> None:
-        await asyncio.shield(asyncio.create_task(refused_just_then(seconds)))
+        tasks.append(asyncio.create_task(refused_just_then(seconds)))
+        await asyncio.shield(tasks[0])
 
+    tasks: list[asyncio.Task[None]] = []
     rollout = play_timed([[(answer, 1.0)], [(in_a_task, 1.0)]], timeout_s=2.0)
     assert (rollout.failure_kind, rollout.num_turns) == (FailureKind.EPISODE_TIMEOUT, 1)
+    assert tasks[0].exception() is None
+
+
+@pytest.mark.parametrize("seconds", [1.0, 9.0])
+def test_what_still_waits_when_the_time_is_over_is_left_alone(seconds: float) -> None:
+    async def wait_later() -> None:
+        await asyncio.sleep(5.0)
+        await queue(1.0)
+        await refused(1.0)
+
+    async def go() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with TimeLimit(2.0, excuse=lambda *_: None).running():
+                late = asyncio.create_task(wait_later())
+                await asyncio.sleep(seconds)
+        await late
+
+    run_idle(go())
 
 
 def test_the_clock_stands_while_a_task_that_is_left_behind_waits() -> None:

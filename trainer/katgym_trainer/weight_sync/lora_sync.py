@@ -90,7 +90,7 @@ class LoraSync(FolderSync):
         pause: of servers that sleep; None for those that sample, which go on. After a failure
         clients ask for the adapter that they asked for before.
         """
-        start, before = time.perf_counter(), self.served_name
+        start, before, policies = time.perf_counter(), self.served_name, list(policies)
         # 1. Load it. Servers that sleep wake for that.
         try:
             if pause is not None:
@@ -98,7 +98,7 @@ class LoraSync(FolderSync):
             await self.update(weights.model, weights.version)
         finally:
             if pause is not None:
-                await all_of(pause.end(control) for control in self.controls)
+                await self.end_pause(pause, policies)
         loaded = time.perf_counter()
 
         # 2. Look whether they have it, while nobody else asks for it.

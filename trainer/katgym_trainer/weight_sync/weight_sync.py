@@ -203,11 +203,7 @@ class WeightSync(abc.ABC):
             updated = time.perf_counter()
         finally:
             # 3. Whatever came of it, the servers sample again.
-            try:
-                await all_of(how.end(control) for control in self.controls)
-            finally:
-                for policy in policies:
-                    policy.held.hold(is_held=False)
+            await self.end_pause(how, policies)
         await all_of(gate.resume(version) for gate in gates)
         resumed = time.perf_counter()
 
@@ -224,6 +220,14 @@ class WeightSync(abc.ABC):
             probe_s=time.perf_counter() - resumed,
             difference=max(differences),
         )
+
+    async def end_pause(self, pause: Pause, policies: Sequence[Versioned]) -> None:
+        """Have the servers sample again, and the clocks of who asked them go on."""
+        try:
+            await all_of(pause.end(control) for control in self.controls)
+        finally:
+            for policy in policies:
+                policy.held.hold(is_held=False)
 
     @abc.abstractmethod
     async def prepare(self, model: Any, version: int) -> None:

@@ -165,12 +165,12 @@ class RunServer:
 
     async def deliver(self, weights: ReadyWeights, gates: Sequence[Gate]) -> SyncTimes:
         """Give it weights, and wake it if it sleeps; raises as `WeightSync.deliver` does."""
-        policies = [] if self._policy is None else [self._policy]
-        pause = PauseAsleep() if self.is_asleep else None
-        try:
-            times = await self.sync.deliver(weights, policies=policies, gates=gates, pause=pause)
-        finally:
-            self._hold(is_held=False)
+        times = await self.sync.deliver(
+            weights,
+            policies=[] if self._policy is None else [self._policy],
+            gates=gates,
+            pause=PauseAsleep() if self.is_asleep else None,
+        )
         if self.is_asleep:
             self.is_asleep = False
             self.asleep_s = time.perf_counter() - self._slept_from_s
@@ -188,7 +188,8 @@ class RunServer:
         mode: what becomes of those that run, as of `VllmControl.pause`.
         """
         self.is_asleep, self._slept_from_s = True, time.perf_counter()
-        self._hold(is_held=True)
+        if self._policy is not None:
+            self._policy.held.hold(is_held=True)  # until `deliver`
         control, level = self.sync.controls[0], self.sync.sleep_level
         await control.sleep(level, mode=mode)
         if level > 1:  # whoever wakes it before the weights come finds none
@@ -208,11 +209,6 @@ class RunServer:
             await self.sync.aclose()
         if self._policy is not None:
             await self._policy.aclose()
-
-    def _hold(self, *, is_held: bool) -> None:
-        """Have the clocks of the episodes that it is asked for stand, or go on."""
-        if self._policy is not None:
-            self._policy.held.hold(is_held=is_held)
 
     def _new_sync(self) -> WeightSync:
         folder = self.role.folder

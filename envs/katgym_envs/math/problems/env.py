@@ -6,7 +6,6 @@ Not here: reading problems (`problem_set.py`), deciding equality (`katgym_envs.m
 from __future__ import annotations
 
 import random
-import re
 from typing import Any, ClassVar, Protocol
 
 import katgym
@@ -88,11 +87,8 @@ class MathProblemsEnv(katgym.Env):
     def candidate_answer(self, text: str) -> str:
         """Return what a message commits to, as it is written; "" for no answer or several."""
         found = extract_final_answer(text)
-        if found.answer is None or found.is_hedged:
-            return ""
-        box = rf"\\boxed\s*\{{\s*{re.escape(found.answer)}\s*\}}"
-        is_counted = not self.boxed_required or re.search(box, text)
-        return found.answer if is_counted else ""
+        is_counted = found.is_boxed or not self.boxed_required
+        return found.answer if found.answer and is_counted and not found.is_hedged else ""
 
     def verifier(self) -> AnswerVerifier:
         """Return what grades; the verifier processes are shared by all envs of this process."""

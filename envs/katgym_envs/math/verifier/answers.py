@@ -42,15 +42,14 @@ from katgym_envs.math.verifier.syntax import (
     Scalar,
     Sequence,
     Text,
+    Unit,
     free_symbols,
     number,
     walk,
 )
 from katgym_envs.math.verifier.tables import read_table
-from katgym_envs.math.verifier.tokens import (
-    Token,
-)
-from katgym_envs.math.verifier.units import split_unit
+from katgym_envs.math.verifier.tokens import Token
+from katgym_envs.math.verifier.units import split_measures, split_unit
 from katgym_envs.math.verifier.verdict import AnswerError, CapError
 
 MAX_ITEMS = 64
@@ -64,6 +63,8 @@ def read_tokens(tokens: Seq[Token]) -> Answer:
         lists = [read_tokens(group) for group in groups]
         kept = [replace(x, is_bare=False) if isinstance(x, Collection) else x for x in lists]
         return Collection(tuple(kept), is_bare=True)
+    if measures := split_measures(tokens):
+        return Phrase(tuple(_read_scalar(measure) for measure in measures))
     parts, connector = split_connectors(tokens)
     if len(parts) > 1:
         return _join([_read_one(part) for part in parts], connector)
@@ -212,7 +213,11 @@ def _read_relation(parts: list[list[Token]], relations: list[str]) -> Answer:
         values = [_read_one(part) for part in parts]
         if len(values) == 1:
             return Named(name or "", values[0])
-        return Relation(tuple(_expr(value) for value in values), ("=",) * (len(values) - 1))
+        units = {value.unit for value in values if isinstance(value, Scalar)} - {None}
+        if len(units) > 1:
+            raise AnswerError("an equation with several units")
+        sides = tuple(_expr(value) for value in values)
+        return Relation(sides, ("=",) * (len(values) - 1), units.pop() if units else None)
     if relations == ["!="] and name:
         points = [p for part in split_commas(parts[1]) for p in _both_signs(_read_one(part))]
         return Named(name, RealSet(WHOLE_LINE.intervals, tuple(_expr(p) for p in points)))
@@ -225,6 +230,8 @@ def _read_end(tokens: Seq[Token]) -> Expr | Infinite:
     if name and "(" in name and " " not in name:
         return Expr(Op.SYMBOL, name=name)
     end = _read_one(tokens)
+    if isinstance(end, Scalar) and end.unit is not None:  # `x > 5\text{ cm}`: a factor
+        return Expr(Op.MULTIPLY, (end.expr, Expr(Op.SYMBOL, name=f"unit {end.unit}")))
     return end if isinstance(end, Infinite) else _expr(end)
 
 
@@ -236,11 +243,13 @@ def _read_approximation(parts: list[list[Token]], relations: list[str]) -> Answe
     first = parts[: relations.index("~") + 1]
     name = read_name(first[0]) if first[0] else None
     first = first[1:] if name else first
-    exact = None
+    exact: Answer | None = None
     if len(first) > 1:
         exact = _read_relation(first, ["="] * (len(first) - 1))
     elif first and first[0]:
         exact = _read_one(first[0])
+    if isinstance(exact, Scalar) and isinstance(rounded, Scalar) and exact.unit is None:
+        exact = Scalar(exact.expr, rounded.unit)
     value = Approximation(exact, rounded)
     return Named(name, value) if name else value
 
@@ -261,9 +270,9 @@ def _read_scalar(tokens: Seq[Token]) -> Answer:
         mark = "%" if power == -2 else ""
         expr = Expr(Op.DIVIDE, (expr, number(Fraction(10) ** -power)), name=mark)
     if len(unsigned) == 1 and unsigned[0].kind == "based":
-        unit = "base " + unsigned[0].value.partition("#")[2]
-    if unit == "degree^1":
-        expr, unit = Expr(Op.DEGREES, (expr,)), None
+        unit = Unit((("base " + unsigned[0].value.partition("#")[2], 1),))
+    if unit and unit.parts == (("degree", 1),):
+        expr, unit = Expr(Op.DEGREES, (expr,)), Unit(words=unit.words) if unit.words else None
     both = _both_signs(Scalar(expr, unit))
     return Scalar(expr, unit) if len(both) == 1 else Collection(tuple(both), is_bare=True)
 
@@ -299,9 +308,17 @@ def _join(items: list[Answer], connector: str) -> Answer:
     if is_one_unknown and not any(isinstance(v, RealSet | Relation | Text) for v in values):
         spread = tuple(part for value in values for part in _both_signs(value))
         return Named(stems.pop(), Collection(spread, is_bare=True))
+    if connector == "or" and all(_is_choice(item) for item in items):
+        raise AnswerError("several choices of which one is meant")
     if connector == "or" and len(stems) > 1:  # `x = 1 or y = 2` is no point
         items = [_equation(item) for item in items]
     return Collection(tuple(p for item in items for p in _both_signs(item)), is_bare=True)
+
+
+def _is_choice(item: Answer) -> bool:
+    """Tell whether an answer is a letter of a multiple choice."""
+    is_symbol = isinstance(item, Scalar) and item.expr.op is Op.SYMBOL and item.unit is None
+    return isinstance(item, Scalar) and is_symbol and item.expr.name in set("ABCDEFGHIJ")
 
 
 def _half_lines(values: Seq[Answer]) -> str:

@@ -39,6 +39,7 @@ from katgym_envs.math.verifier.syntax import (
     number,
     walk,
 )
+from katgym_envs.math.verifier.units import is_same_unit
 from katgym_envs.math.verifier.verdict import AnswerError
 
 
@@ -65,9 +66,11 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
         case Scalar(), Relation(parts, ops) if set(ops) == {"="}:
             # `S = 10/4 = 5/2`: behind a leading symbol, or `a + b`, every part has gold's value.
             values = parts[1:] if _is_of_symbols(parts[0]) else parts
-            return all(scalars.equal(value, gold.expr) for value in values)
+            has_unit = is_same_unit(answer.unit, gold.unit)
+            return has_unit and all(scalars.equal(value, gold.expr) for value in values)
         case Relation(parts, ops), Scalar(expr) if set(ops) == {"="}:
-            return _is_last_part(expr, parts, scalars)
+            has_unit = is_same_unit(answer.unit, gold.unit)
+            return has_unit and _is_last_part(expr, parts, scalars)
         case ((Relation() | Named()), (Relation() | Named())):
             return _same_equation(answer, gold, scalars)
         case (Matrix(), _) | (_, Matrix()):
@@ -83,7 +86,7 @@ def is_same(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
                 answer.is_bare and gold.is_bare and _same_in_order(answer, gold, scalars)
             )
         case Collection(items=(Scalar() as only,)), Scalar():
-            return scalars.equal(answer.expr, only.expr)
+            return _same_scalar(answer, only, scalars)
         case Collection(items), Sequence(coordinates) if _is_solution(items, coordinates):
             return _same_solution(items, coordinates, lambda a, g: is_same(a, g, scalars))
         case Sequence(coordinates), Collection(items) if _is_solution(items, coordinates):
@@ -151,18 +154,22 @@ def _same_scalar(answer: Scalar, gold: Scalar, scalars: Scalars) -> bool:
 
     Not where the number of percents is at most 1, which is a share as well.
     """
-    units = {answer.unit, gold.unit} - {None}
-    is_based = any(unit.startswith("base ") for unit in units if unit)
-    if len(units) > 1 or (is_based and answer.unit != gold.unit):
+    units = [unit for unit in (answer.unit, gold.unit) if unit is not None]
+    is_based = any(name.startswith("base ") for unit in units for name, _ in unit.parts)
+    if is_based and answer.unit != gold.unit:
+        return False
+    if not is_same_unit(answer.unit, gold.unit):
         return False
     (a, mark), (g, gold_mark) = _split_mark(answer.expr), _split_mark(gold.expr)
     is_angle = "°" in (mark, gold_mark)
-    if is_angle and units and not units <= {"°C^1", "°F^1", "°K^1"}:
+    names = {name for unit in units for name, _ in unit.parts}
+    if is_angle and not names <= {"°C", "°F", "K"}:
         return False
     if bool(mark) != bool(gold_mark):
-        other = gold if mark else answer
+        marked, other = (answer, gold) if mark else (gold, answer)
         size = rational_value(other.expr)
-        is_percent = size is not None and abs(size) > 1 and other.unit is None
+        is_bare = other.unit in (None, marked.unit)
+        is_percent = size is not None and abs(size) > 1 and is_bare
         if (is_angle or is_percent) and scalars.equal(a, g):
             return True
     return scalars.equal(answer.expr, gold.expr)
@@ -298,6 +305,8 @@ def _same_equation(answer: Answer, gold: Answer, scalars: Scalars) -> bool:
     a, g = _as_relation(answer), _as_relation(gold)
     if a is None or g is None or len(a.parts) != len(g.parts) or a.ops != g.ops:
         return False
+    if not is_same_unit(a.unit, g.unit):
+        return False
     if len(a.parts) > 2:
         return all(map(scalars.equal, a.parts, g.parts))
     if scalars.proportional(_difference(a), _difference(g), is_positive=g.ops != ("=",)):
@@ -332,7 +341,8 @@ def _clock(answer: Answer) -> Answer:
 def _as_relation(answer: Answer) -> Relation | None:
     is_equation = isinstance(answer, Named) and "(" not in answer.name and " " not in answer.name
     if isinstance(answer, Named) and is_equation and isinstance(answer.value, Scalar):
-        return Relation((Expr(Op.SYMBOL, name=answer.name), answer.value.expr), ("=",))
+        sides = (Expr(Op.SYMBOL, name=answer.name), answer.value.expr)
+        return Relation(sides, ("=",), answer.value.unit)
     return answer if isinstance(answer, Relation) else None
 
 
@@ -346,6 +356,10 @@ def _same_members(answers: Seq[Answer], golds: Seq[Answer], scalars: Scalars) ->
 
     `x = 2, y = 3` is no answer to `{2, 3}`: a member with a name meets one with a name.
     """
+    units = {item.unit for item in golds if isinstance(item, Scalar)}
+    if len(units) > 1 and any(isinstance(item, Scalar) and not item.unit for item in answers):
+        pairs = zip(answers, golds, strict=False)  # what is left out tells nothing apart
+        return len(answers) == len(golds) and all(is_same(a, g, scalars) for a, g in pairs)
     matches = [
         [
             isinstance(a, Named | Relation) == isinstance(g, Named | Relation)

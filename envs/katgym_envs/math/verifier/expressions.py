@@ -235,14 +235,23 @@ class _Parser(Cursor):
         if letter in ("e", "i") and not self.peek().is_char("_"):
             return Expr(Op.CONSTANT, name=letter)
         name = letter + self.subscript()
+        while self.peek().is_char("'"):
+            self.position += 1
+            name += "'"
         is_value = self.peek(1).kind == "number" and self.peek(2).is_char(")")
         if letter in _FUNCTION_LETTERS and self.peek().is_char("(") and is_value:
             name += f"({self.peek(1).value})"  # `I(0)` is no product
             self.position += 3
-        while self.peek().is_char("'"):
-            self.position += 1
-            name += "'"
+        elif letter in "fghFGH" and self.peek().is_char("(") and (letter == "f" or self.is_applied()):
+            return Expr(Op.FUNCTION, self.list_of_arguments(), name=f"unknown {name}")
         return Expr(Op.SYMBOL, name=name)
+
+    def is_applied(self) -> bool:
+        """Tell whether the brackets ahead hold one symbol or another application: no product."""
+        start = 2 if self.peek(1).is_char("-") else 1
+        token, after = self.peek(start), self.peek(start + 1)
+        is_symbol = token.kind == "letter" or token.is_command(*GREEK)
+        return is_symbol and (after.is_char(")") or (token.value in "fgh" and after.is_char("(")))
 
     def upright(self, name: str) -> Expr:
         r"""Read `\mathrm{gb}` as a product and `\operatorname{Var}(X)` as an unknown function."""

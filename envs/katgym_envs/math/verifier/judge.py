@@ -5,18 +5,22 @@ Not here: the processes (`workers.py`), the public face (`verifier.py`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from katgym_envs.math.verifier.comparison import is_same
 from katgym_envs.math.verifier.exact import NotRational, RationalScalars
 from katgym_envs.math.verifier.numerals import Numerals
 from katgym_envs.math.verifier.real_lines import Scalars
 from katgym_envs.math.verifier.rounding import PrintedScalars
-from katgym_envs.math.verifier.syntax import Answer, Named, Text
+from katgym_envs.math.verifier.syntax import Answer, Named, Scalar, Text, Unit
 from katgym_envs.math.verifier.texts import read_answer
-from katgym_envs.math.verifier.tokens import clean, open_text, plain_words
+from katgym_envs.math.verifier.spelling import clean
+from katgym_envs.math.verifier.tokens import open_text, plain_words
+from katgym_envs.math.verifier.units import guess_unit
 from katgym_envs.math.verifier.verdict import AnswerError, AnswerVerdict, CapError, Method
 
 _INTEGER = re.compile(r"-?[0-9]{1,100}")
@@ -25,6 +29,7 @@ _COMMA = re.compile(r"-?(?:\d{1,3}(?:\.\d{3}){2,}|(?:\d{1,3}(?:\.\d{3})+|\d+),\d
 _PRINTED_I = re.compile(r"(?<=[\d)}*])\s*I(?![A-Za-z_])")
 _SIGNED_EXPONENT = re.compile(r"\d\.?(?:e|E|\\mathrm\{e\})[-+]\d", re.ASCII)
 _PERIOD = re.compile(r"\.\d*\(\d+\)", re.ASCII)
+_SMALL_HEX = re.compile(r"[0-9a-f]{2,}\s*_\s*(?:16|\{\s*16\s*\})", re.ASCII)
 _CHOICE = re.compile(
     r"(?=\S*[).:])(?:\\text\w*\{)?\(?([A-J])[).:]*\}?[).:]*\s+"
     r"(?!(?:\\text\s*\{\s*)?(?:or|and|not)(?![a-z])|\\lor|\\land|[,;/&])"
@@ -143,6 +148,8 @@ def _readings(text: str, *, is_answer: bool) -> Iterator[Answer]:
         others.append((text, Numerals(has_exponents=False)))
     if _PERIOD.search(plain):
         others.append((text, Numerals(has_periods=False)))
+    if _SMALL_HEX.fullmatch(plain):
+        others.append((plain.upper(), Numerals()))
     errors = []
     for other, numerals in others:
         try:
@@ -151,8 +158,19 @@ def _readings(text: str, *, is_answer: bool) -> Iterator[Answer]:
             raise
         except AnswerError as e:
             errors.append(e)
+    if guess := guess_unit(plain):
+        with contextlib.suppress(AnswerError):
+            yield _mark_guess(read_answer(guess))
+            return
     if len(errors) == len(others):
         raise errors[0]
+
+
+def _mark_guess(answer: Answer) -> Answer:
+    match answer:
+        case Scalar(expr, Unit() as unit):
+            return Scalar(expr, replace(unit, is_guessed=True))
+    return answer
 
 
 def _squeeze(text: str) -> str:

@@ -27,6 +27,10 @@ _SUBSCRIPT = (
     r"|\{\s*(?:\\(?:text|mathrm)\s*\{)?\s*\(?(?:base\s*)?(?P<long>\d{1,2}|" + "|".join(_BASE) + r")"
     r"\s*\)?\s*\}?\s*\})"
 )
+_PREFIXED = re.compile(
+    r"0(?:[xX](?P<hex>[0-9A-Fa-f]+)|[bB](?P<binary>[01]+)|[oO](?P<octal>[0-7]+))(?![\w.])", re.ASCII
+)
+_PREFIXES = {"hex": 16, "binary": 2, "octal": 8}
 _E_NOTATION = re.compile(
     r"(?P<digits>\d+(?:\.\d*)?|\.\d+)(?:e|E|\\(?:mathrm|text)\{[eE]\})(?P<exponent>[-+]?\d+|\{[-+]?\d+\})"
     r"(?![\w.^(])",
@@ -41,7 +45,7 @@ _REPEATING = re.compile(
     re.ASCII,
 )
 _IN_BASE = re.compile(
-    r"(?P<open>\()?\s*(?:\\(?:text|mathrm)\s*\{)?(?P<digits>\d[0-9A-Z]*(?:\.[0-9A-Z]+)?)\}?\s*"
+    r"(?P<open>\()?\s*(?:\\(?:text|mathrm)\s*\{)?(?P<digits>(?:\d[0-9A-Z]*|[0-9A-Z]{2,})(?:\.[0-9A-Z]+)?)\}?\s*"
     rf"(?(open)\))\s*(?:{_SUBSCRIPT}|(?:\\text\s*\{{)?\s*\(?(?:in )?base\s*\}}?\s*"
     rf"(?P<spelled>\d+|{'|'.join(_BASE)})\s*\)?\}}?)",
     re.ASCII,
@@ -71,6 +75,9 @@ def read_numeral(text: str, position: int, numerals: Numerals) -> tuple[str, int
 
     Behind one in another base than ten stand a `#` and the base.
     """
+    if (match := _PREFIXED.match(text, position)) and match.lastgroup:
+        base = _PREFIXES[match.lastgroup]
+        return f"{_in_base(match[match.lastgroup].upper(), base)}#{base}", match.end()
     if match := _IN_BASE.match(text, position):
         name = match["short"] or match["long"] or match["spelled"]
         base = _BASE.get(name) or int(name)

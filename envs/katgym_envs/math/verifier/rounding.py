@@ -15,6 +15,7 @@ from fractions import Fraction
 from katgym_envs.math.verifier.exact import rational_value
 from katgym_envs.math.verifier.real_lines import Scalars
 from katgym_envs.math.verifier.syntax import Answer, Expr, Op, Scalar, free_symbols, number
+from katgym_envs.math.verifier.units import is_same_unit
 from katgym_envs.math.verifier.verdict import AnswerError
 
 MIN_DIGITS = 12
@@ -46,7 +47,8 @@ def rounds_to(value: Answer, rounded: Answer, min_digits: int, scalars: Scalars)
     if not isinstance(value, Scalar) or not isinstance(rounded, Scalar):
         return False
     decimal = rational_value(rounded.expr)
-    if decimal is None or value.unit not in (None, rounded.unit):
+    has_more = value.unit is not None and rounded.unit is None
+    if decimal is None or has_more or not is_same_unit(value.unit, rounded.unit):
         return False
     return is_rounding(value.expr, decimal, scalars, min_digits=min_digits)
 

@@ -48,11 +48,27 @@ class Expr:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    r"""What stands beside a value: known units with their powers, and other words.
+
+    `is_guessed` says that no text command and no word marks it: `m^2` in `25 m^2` may be a product
+    of symbols.
+
+    Example:
+        Unit((("m", 1), ("s", -2)), frozenset({"north"}))  # 5\text{ m/s}^2\text{ north}
+    """
+
+    parts: tuple[tuple[str, int], ...] = ()
+    words: frozenset[str] = frozenset()
+    is_guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value; `unit` is a normalised unit such as `cm^2`, or None."""
+    """One value; `unit` is None where nothing stands beside it."""
 
     expr: Expr
-    unit: str | None = None
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +137,12 @@ class Intersection:
 class Relation:
     """A chain of scalar expressions; `ops` are `=`, `<` or `<=`, one between two parts.
 
-    `>` and `>=` are turned round when the chain is read.
+    `>` and `>=` are turned round when the chain is read. `unit` is that of all parts.
     """
 
     parts: tuple[Expr, ...]
     ops: tuple[str, ...]
+    unit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ _SHORT_WORDS = """
     yes no true false none of the a is an in to be it or on at by for as and not are
 """
 _UNIT_WORDS = """
-    cm mm km ft kg lb lbs oz hr hrs mph yd deg ton day per pct usd eur mol
+    cm mm km ft kg lb lbs oz hr hrs mph yd deg ton day per pct usd eur mol rad rpm hz khz mhz ghz
+    kpa kwh
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())
@@ -96,5 +97,28 @@ UNICODE = {
     "∖": r"\setminus ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
     "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
     "ω": r"\omega ", "’": "'", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
-    "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}",
+    "€": " euro ", "£": " sterling ", "¥": " yensign ", "￥": " yensign ", "₹": " rupee ",
+    "₩": " koreanwon ", "¢": " cent ", "￠": " cent ", "￡": " sterling ", "℃": " celsius ",
+    "℉": " fahrenheit ", "\u3000": " ",
 }  # fmt: skip
+CURRENCIES = {
+    r"US\$": "usdollar", "US$": "usdollar", "USD": "usdollar", r"C\$": "canadollar",
+    r"CA\$": "canadollar", "CAD": "canadollar", r"A\$": "ausdollar", r"AU\$": "ausdollar",
+    "AUD": "ausdollar", r"HK\$": "hkdollar", "HKD": "hkdollar", r"NT\$": "ntdollar",
+    r"S\$": "sgdollar", "SGD": "sgdollar", r"R\$": "reais", "BRL": "reais", "EUR": "euro",
+    "GBP": "sterling", r"\pounds": "sterling", "Rs": "rupee", "INR": "rupee", "JPY": "yens",
+    "CNY": "yuan", "RMB": "yuan", "KRW": "koreanwon", "CHF": "franc",
+}  # fmt: skip
+"""Codes and signs of money beside a number, and the words of `units.py` for them."""
+CJK = {
+    "。": ".", "、": ",", "【": "[", "】": "]", "〈": r"\langle ", "〉": r"\rangle ", "或": " or ",
+    "和": " and ", "平方": " square ", "立方": " cubic ", "毫米": " millimeter ",
+    "厘米": " centimeter ", "千米": " kilometer ", "公里": " kilometer ", "米": " meter ",
+    "千克": " kilogram ", "公斤": " kilogram ", "克": " gram ", "毫升": " milliliter ",
+    "升": " liter ", "小时": " hour ", "分钟": " minute ", "秒": " second ", "天": " day ",
+    "元": " yuan ", "円": " yens ", "원": " koreanwon ", "度": r"^\circ ", "です": "", "입니다": "",
+    "个": " ", "個": " ",
+    "人": " person ", "岁": " year ", "年": " year ", "分": " point ", "번": " ", "명": " ", "개": " ",
+    "「": "", "」": "", "选": "", "正确": "",
+}  # fmt: skip
+"""Words and signs of Chinese, Japanese and Korean answers."""

@@ -116,11 +116,17 @@ def test_an_answer_outside_the_box_counts_only_where_no_box_is_required() -> Non
         assert env.step(f"Answer: {env.task.answer}")[1] == value
 
 
+@pytest.mark.parametrize("box", [r"\fbox{GOLD}", r"$\boxed{\boxed{GOLD}}$", r"\boxed { GOLD }"])
+def test_every_box_counts(box: str) -> None:
+    env = MathProblemsEnv()
+    env.reset(seed=3)
+    assert env.step(box.replace("GOLD", env.task.answer))[1] == 1.0
+
+
 def test_an_empty_box_does_not_lend_itself_to_an_answer_outside() -> None:
     env = MathProblemsEnv()
     for text in (
         "\\boxed{}\nAnswer: {gold}",
-        "\\fbox{{gold}}",
         "Answer: {gold}\n\\boxed{ }",
         "{gold}",
     ):

@@ -205,6 +205,9 @@ def test_answer_is_found() -> None:
         r"\boxed{\{x : x > 2\}}": r"\{x : x > 2\}",
         r"\boxed {7}": "7",
         r"\fbox{7}": "7",
+        r"$\boxed{\fbox{7}}$": r"\fbox{7}",
+        r"so $\boxed 7$.": "7",
+        r"$\boxed\frac12$": r"\frac12",
         r"\boxed{7} and again \boxed{7}": "7",
         r"\boxed{0.5}, that is \boxed{\frac12}": r"\frac12",
         r"Answer: 8 but \boxed{7}": "7",
@@ -212,19 +215,36 @@ def test_answer_is_found() -> None:
         "**Final answer:** 7": "7",
         "The answer is: $7$": "$7$",
         "work\n#### 1,234\n": "1,234",
+        "Therefore, the answer is 7.": "7",
+        "work, so the answer is $7$ meters.": "$7$ meters",
+        "The final answer is: $7$. I hope it is correct.": "$7$",
+        "The answer is 7.5 because it is half of 15.": "7.5",
+        "The answer is (C). It is larger than B.": "(C)",
+        "The answer is an integer. Answer: 7": "7",
+        "Final Answer: The largest $n$ is 7. I hope it is correct.": "7",
+        "Answer:\n$$7$$": "$$7$$",
+        "**Final Answer**\n\n\\[\n7\n\\]": "\\[\n7\n\\]",
+        "**Answer:** 7": "7",
+        "所以答案是 $7$。": "$7$",
+        "最终答案：7": "7",
+        "答えは7です。": "7です",
         r"\boxed{\boxed{7}}": r"\boxed{7}",
         # none
         "": None,
         "7": None,
         r"\boxed{}": None,
         r"\boxed{7": None,
-        r"\boxed 7": None,
+        r"\boxedx 7": None,
+        r"\boxed 7 + 1": None,
+        "Suppose the answer is 7": None,
+        "Is the answer 7?": None,
         "the answers vary: 7": None,
         "Answer:": None,
         "answer 7": None,
     }
     found = {message: extract_final_answer(message) for message in answers}
-    assert found == {m: Extraction(answer, is_hedged=False) for m, answer in answers.items()}
+    boxes = {m: "box" in m and answer is not None for m, answer in answers.items()}
+    assert found == {m: Extraction(a, is_boxed=boxes[m]) for m, a in answers.items()}
 
 
 def test_different_answers_are_a_hedge() -> None:
@@ -234,6 +254,9 @@ def test_different_answers_are_a_hedge() -> None:
         "Answer: 7\nAnswer: 8",
         "#### 7\nAnswer: 8",
         r"\boxed{0.33} = \boxed{1/3}",
+        r"\boxed 7 or \boxed 8",
+        "The answer is 7. No, the answer is 8.",
+        "".join(f"Answer: 7.{'0' * zeros}\n" for zeros in range(50)),
     ]
     assert [m for m in messages if not extract_final_answer(m).is_hedged] == []
 
@@ -333,7 +356,7 @@ def test_malformed_answer_is_told_apart() -> None:
         r"\int_0^1 x dx": Method.UNPARSABLE,
         "7 = ": Method.UNPARSABLE,
         "\x00": Method.UNPARSABLE,
-        "７": Method.UNPARSABLE,
+        "七": Method.UNPARSABLE,
         "x^2^3": Method.UNPARSABLE,
         "1/0": Method.UNPARSABLE,
         "x<3>2": Method.UNPARSABLE,

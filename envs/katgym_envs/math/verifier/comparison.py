@@ -333,6 +333,8 @@ def _clock(answer: Answer) -> Answer:
     if not isinstance(answer, Clock):
         return answer
     hour, *rest = answer.parts
+    if rest[1:] == [0]:  # `20:34:00`
+        answer, rest = Clock((hour, rest[0]), answer.half), rest[:1]
     if answer.half and 1 <= hour <= 12:
         return Clock((hour % 12 + 12 * (answer.half == "pm"), *rest), "day")
     return Clock(answer.parts, "day") if 12 < hour < 24 and len(rest) == 1 else answer

@@ -242,7 +242,9 @@ class _Parser(Cursor):
         if letter in _FUNCTION_LETTERS and self.peek().is_char("(") and is_value:
             name += f"({self.peek(1).value})"  # `I(0)` is no product
             self.position += 3
-        elif letter in "fghFGH" and self.peek().is_char("(") and (letter == "f" or self.is_applied()):
+        elif (
+            letter in "fghFGH" and self.peek().is_char("(") and (letter == "f" or self.is_applied())
+        ):
             return Expr(Op.FUNCTION, self.list_of_arguments(), name=f"unknown {name}")
         return Expr(Op.SYMBOL, name=name)
 

@@ -29,22 +29,32 @@ _BRACE = re.compile(
     re.DOTALL,
 )
 _ADJECTIVE = r"(?:(?:final|correct|required|desired)[ \t]+)?"
-_LINK = r"(?:so|thus|hence|therefore|then|and|finally|in conclusion|we conclude that|this means that)"
+_LINK = (
+    r"(?:so|thus|hence|therefore|then|and|finally|in conclusion|we conclude that|this means that)"
+)
+_BREAK = r"(?:^|(?<=[.,;:!?。，、；：！？\s]))"
 _GIVEN = re.compile(
     # A line of its own: `Answer: 7`, `**Final answer**` above the value, `#### 7`.
     rf"^[ \t>*_#-]*(?:(?:the[ \t]+)?{_ADJECTIVE}answer(?:[ \t]+is)?[ \t*_]*[:=：]|####)"
     rf"|^[ \t>]*(?:[*#][ \t*_#]*)(?:the[ \t]+)?{_ADJECTIVE}answer[ \t*_]*$"
     # A sentence or clause: `So the answer is 7.`
-    rf"|(?:^|(?<=[.!?,;:])[ \t])[ \t>*_#-]*(?:{_LINK}\b,?[ \t]+){{0,2}}(?:(?:the|our|my)[ \t]+)?{_ADJECTIVE}"
-    r"answer(?:[ \t]+to[ \t]+(?:the|this)[ \t]+(?:problem|question))?"
+    rf"|(?:^|(?<=[.!?,;:])[ \t])[ \t>*_#-]*(?:{_LINK}\b,?[ \t]+){{0,2}}"
+    rf"(?:(?:the|our|my)[ \t]+)?{_ADJECTIVE}answer"
+    r"(?:[ \t]+to[ \t]+(?:the|this)[ \t]+(?:problem|question))?"
     r"(?:[ \t]+(?:is|equals|would be)(?=[ \t\n:])[ \t]*[:：]?|[ \t]*[:：])"
-    r"|(?:^|(?<=[.,;:!?。，；：！？\s]))[所以因此故最终終的]{0,6}答案[ \t]*(?:应该|应)?(?:是|为|為|[:：])[:：]?"
-    r"|(?:^|(?<=[.,;:!?。，、\s]))答え(?:は|[:：])|(?:^|(?<=[.,;:!?。\s]))정?답(?:은|[:：])",
+    # Chinese, Japanese, Korean.
+    rf"|{_BREAK}[所以因此故最终終的]{{0,6}}答案[ \t]*(?:应该|应)?(?:是|为|為|[:：])[:：]?"
+    rf"|{_BREAK}答え(?:は|[:：])|{_BREAK}정?답(?:은|[:：])",
     re.IGNORECASE | re.MULTILINE,
 )
 _FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$\n]*\$|\\\[.*?\\\]|\\\(.*?\\\)", re.DOTALL)
 _END = re.compile(r"\n|\.(?=\s+[A-Z(]|\s*$)|。|,?\s+(?:because|since|which)\b")
 """Where a sentence, or what it says of the answer, ends."""
+
+_SENTENCE = re.compile(
+    r"[A-Z](?:(?!\b(?:is|are|equals)\b)[^=<>\d]){2,200}\b(?:is|are|equals)\s+(\S+)"
+)
+"""`The largest n is 34` behind `Answer:`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ def extract_final_answer(text: str) -> Extraction:
         Extraction(answer='8', is_hedged=True, is_boxed=True)
     """
     boxes = _boxes(text)
-    answers = boxes or _given(text[-MAX_TAIL:])
+    answers = boxes or _given(text)
     if not answers:
         return Extraction(None)
     last = answers[-1]
@@ -116,7 +126,7 @@ def _given(text: str) -> list[str]:
 
 
 def _values(text: str) -> Iterator[str]:
-    for match in _GIVEN.finditer(text):
+    for match in _GIVEN.finditer(text, max(0, len(text) - MAX_TAIL)):
         behind = text[match.end() : match.end() + MAX_VALUE_CHARS].lstrip(" \t*_:#")
         if not behind.strip() or not (behind := behind.lstrip()):
             continue
@@ -129,5 +139,8 @@ def _values(text: str) -> Iterator[str]:
                 break
             else:
                 position += 1
-        if value := behind[:position].strip().rstrip("*").strip():
+        value = behind[:position].strip().rstrip("*").strip()
+        if sentence := _SENTENCE.fullmatch(value):
+            value = sentence[1]
+        if value:
             yield value

@@ -16,9 +16,9 @@ from katgym_envs.math.verifier.exact import NotRational, RationalScalars
 from katgym_envs.math.verifier.numerals import Numerals
 from katgym_envs.math.verifier.real_lines import Scalars
 from katgym_envs.math.verifier.rounding import PrintedScalars
+from katgym_envs.math.verifier.spelling import clean
 from katgym_envs.math.verifier.syntax import Answer, Named, Scalar, Text, Unit
 from katgym_envs.math.verifier.texts import read_answer
-from katgym_envs.math.verifier.spelling import clean
 from katgym_envs.math.verifier.tokens import open_text, plain_words
 from katgym_envs.math.verifier.units import guess_unit
 from katgym_envs.math.verifier.verdict import AnswerError, AnswerVerdict, CapError, Method

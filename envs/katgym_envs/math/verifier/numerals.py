@@ -22,6 +22,7 @@ _BASES = (
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 )
 _BASE = {word: base for base, word in enumerate(_BASES.split(), 2)}
+_BASE |= {"binary": 2, "octal": 8, "hexadecimal": 16, "hex": 16}
 _SUBSCRIPT = (
     r"_\s*(?:(?P<short>\d)(?!\d)"
     r"|\{\s*(?:\\(?:text|mathrm)\s*\{)?\s*\(?(?:base\s*)?(?P<long>\d{1,2}|" + "|".join(_BASE) + r")"

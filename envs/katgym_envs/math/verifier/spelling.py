@@ -38,16 +38,22 @@ _LABEL = re.compile(r"([A-Za-z]{3,})\s*:\s+(?=\S)")
 """A word before the value, as in `vertex: (1, 2)`."""
 _LEAD = (
     r"\**(?:(?:the |my )?(?:(?:final|general|correct) )?(?:answer|solution)s?"
-    r"(?: (?:is|are)(?: ?:)?| ?:)(?![A-Za-z])|[所以因此故最终的]*答案(?:应?[是为為]:?|:)|答え(?:は|:))\**"
+    r"(?: (?:is|are)(?: ?:)?| ?:|(?=\s*[-(\d\\]))(?![A-Za-z])"
+    r"|[所以因此故最终的]*答案(?:应?[是为為]:?|:|(?=\s*[-(\d\\]))|答え(?:は|:))\**"
 )
+_CHANGE = rf"(?:an?\s+|the\s+)?({'|'.join(sorted(GAINS | LOSSES))})\s+of"
 _MONEY_NAMES = "|".join(sorted(map(re.escape, CURRENCIES), key=len, reverse=True))
 _AMOUNT = r"\s*\}?\s*(?:\\text\s*\{\s*)?-?\.?\d"
 _EXCEPT = r"(?:all )?real(?: number)?s except(?: for)?(?![A-Za-z])"
 _LETTER = r"[(\[]?([A-J])[)\].:]"
 _UNIT_IN_FRACTION = r"\\(?:text|mathrm)\s*\{([^{}]*)\}\s*((?:\^\s*(?:\d|\{\s*-?\d\s*\}))?)"
 _REWRITES = [
-    (re.compile(rf"\\[dt]?frac\s*\{{\s*{_UNIT_IN_FRACTION}\s*\}}\s*\{{\s*{_UNIT_IN_FRACTION}\s*\}}$"),
-     r"\\text{\1}\2/\\text{\3}\4"),
+    (
+        re.compile(
+            rf"\\[dt]?frac\s*\{{\s*{_UNIT_IN_FRACTION}\s*\}}\s*\{{\s*{_UNIT_IN_FRACTION}\s*\}}$"
+        ),
+        r"\\text{\1}\2/\\text{\3}\4",
+    ),
     (re.compile(rf"^(?:\\text\w*\s*\{{\s*)?{_LETTER}\s*\}}?$"), r"\1"),
     (re.compile(r"(?<=\d)\\(?:text|mathrm)\s*\{\s*([A-F]+)\s*\}(?=\s*_)"), r"\1"),
     (re.compile(r"\^\s*\{\s*\\circ\s*\}"), r"^\\circ "),
@@ -79,10 +85,7 @@ _REWRITES = [
     (re.compile(r"^(\d[\d.]*)\s*(?:to|\\text\s*\{\s*to\s*\})\s*(\d[\d.]*)$"), r"\1:\2"),
     (re.compile(r"(?<=\d)\s*(min|sec|in)(?=\s*(?:$|[/,]|and\b))"), r" \\text{\1}"),
     (
-        re.compile(
-            rf"^(?:\\text\w*\s*\{{\s*)?(?:an?\s+|the\s+)?({'|'.join(GAINS | LOSSES)})\s+of\s*\}}?(?=[^{{}}]*\d)"
-            r"(.+)$"
-        ),
+        re.compile(rf"^(?:\\text\w*\s*\{{\s*)?{_CHANGE}\s*\}}?(?=[^{{}}]*\d)(.+)$"),
         r"\2\\text{ \1}",
     ),
     (re.compile(r"\\textdollar(?![A-Za-z])\s*"), r"\\$"),
@@ -120,12 +123,12 @@ def clean(text: str) -> str:
     r"""Strip what carries no meaning: `$...$`, `\boxed{}`, spacing commands, a final full stop."""
     if len(text) > MAX_CHARS:
         raise CapError(f"the answer has {len(text)} characters; at most {MAX_CHARS} are read")
+    text = _to_ascii(text)
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         if depth > MAX_DEPTH:
             raise CapError(f"brackets are nested more than {MAX_DEPTH} deep")
-    text = _to_ascii(text)
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+", lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
     text = re.sub("[₀-₉]+", lambda run: f"_{{{run[0].translate(_LOWERED)}}}", text)
     text = re.sub(r"(\d)[\u0304\u0305]", r"\\overline{\1}", text)
@@ -161,7 +164,9 @@ def _to_ascii(text: str) -> str:
     """Write digits, letters and signs of other widths and scripts as those of ASCII."""
     if text.isascii():
         return text
-    text = _NO_WIDTH.sub("", re.sub("[\uff01-\uff5e\U0001d400-\U0001d7ff]", _narrow, text))
+    text = _NO_WIDTH.sub(
+        "", re.sub("[\uff01-\uff5e\u3371-\u33df\U0001d400-\U0001d7ff]", _narrow, text)
+    )
     text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = re.sub(r"°\s*([CF])(?![A-Za-z])", lambda m: _DEGREES[m[1]], text)
     return _CJK.sub(lambda match: CJK[match[0]], text)
@@ -169,6 +174,8 @@ def _to_ascii(text: str) -> str:
 
 def _narrow(match: re.Match[str]) -> str:
     narrow = unicodedata.normalize("NFKC", match[0])
+    if "\u3371" <= match[0] <= "\u33df":  # `㎠` is `cm2` there
+        return " " + re.sub(r"(\d)$", r"^\1", narrow)
     return rf"\{narrow}" if narrow in "$%" else narrow
 
 
@@ -187,9 +194,12 @@ def _spell_money(text: str) -> str:
 def _spell_choices(text: str) -> str:
     r"""Write `(A) and (C)` and `\text{A, C}` as `A,C`; anything else as it is."""
     inner = re.fullmatch(WORDS_OF, text)
-    parts = re.split(r"\s*(?:[,;]|\\?&|\band\b|\\text\s*\{\s*and\s*\})\s*", inner[1] if inner else text)
+    text_of = re.sub(r"^[Bb]oth\s|\sonly$", "", inner[1].strip() if inner else text)
+    parts = re.split(r"\s*(?:[,;]|\\?&|\band\b|\\text\s*\{\s*and\s*\})\s*", text_of)
     parts = [part.strip() for part in parts if part.strip()]
-    found = [re.fullmatch(r"(?:\\text\w*\s*\{)?\s*\(?([A-J])\)?\s*\}?", part) for part in parts]
+    found = [
+        re.fullmatch(r"(?:\\(?:text|math)\w*\s*\{)?\s*\(?([A-J])\)?\s*\}?", part) for part in parts
+    ]
     if len(parts) < 2 or None in found:
         return text
     return ",".join(match[1] for match in found if match)

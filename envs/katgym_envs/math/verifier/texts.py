@@ -12,10 +12,10 @@ from katgym_envs.math.verifier.answers import WHOLE_LINE, count_signs, expressio
 from katgym_envs.math.verifier.comparison import is_same
 from katgym_envs.math.verifier.exact import NotRational, RationalScalars, rational_value
 from katgym_envs.math.verifier.numerals import Numerals, read_clock
+from katgym_envs.math.verifier.spelling import MAX_CHARS, clean
 from katgym_envs.math.verifier.splitting import turn_brackets
 from katgym_envs.math.verifier.syntax import Answer, Collection, Infinite, Phrase, Text
 from katgym_envs.math.verifier.tables import mark_cases
-from katgym_envs.math.verifier.spelling import MAX_CHARS, clean
 from katgym_envs.math.verifier.tokens import as_words, open_text, tokenize
 from katgym_envs.math.verifier.verdict import AnswerError, CapError
 from katgym_envs.math.verifier.vocabulary import PHRASES

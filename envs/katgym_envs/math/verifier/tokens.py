@@ -191,4 +191,3 @@ def _read_word(word: str) -> list[Token]:
     if len(word) > 3 or word.lower() in UNIT_WORDS | REMARKS:
         return [Token("text", word)]
     return [Token("letter", letter) for letter in word]
-

@@ -30,7 +30,7 @@ from katgym_envs.math.verifier.vocabulary import MAGNITUDES, REMARKS
 
 MAX_WORDS = 5
 _PART = re.compile(
-    r"(°?[A-Za-z]+(?:_\d+)?\.?|\$|%)\s*(?:\^\s*\{?\s*(-?\d+)\s*\}?)?|(/)|[\s()·*,-]+"
+    r"(°?[A-Za-z]+(?:_\d+[A-Za-z]*)*\.?|\$|%)\s*(?:\^\s*\{?\s*(-?\d+)\s*\}?)?|(/)|[\s()·*,-]+"
 )
 _COMPASS = "|".join(COMPASS.values())
 _POWER = r"(?:\s*\^\s*(?:-?\d|\{\s*-?\d\s*\}))?"
@@ -43,8 +43,13 @@ _GUESS = re.compile(
     re.ASCII,
 )
 
-_MEASURE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_NAMED, key=len, reverse=True))})(?![A-Za-z])", re.ASCII)
+_MEASURE = re.compile(
+    rf"(\d+(?:\.\d+)?)\s*({'|'.join(sorted(_NAMED, key=len, reverse=True))})(?![A-Za-z])", re.ASCII
+)
 _MEASURES = re.compile(rf"(?:{_MEASURE.pattern}(?:\s*,?\s*(?:and\s+)?(?=\d)|$)){{2,4}}", re.ASCII)
+
+_METRES = [(("m", 2),), (("m", 3),), (("m", 1), ("s", -1)), (("m", 1), ("s", -2))]
+"""Units of single letters that are no product of symbols beside a gold without a unit."""
 
 
 def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, int]:
@@ -71,6 +76,7 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, int]:
         return tokens, None, 0
     text = " ".join("·" if token.kind == "command" else token.value for token in tokens[start:])
     text = re.sub(r"\s*_\s*\{?\s*(\d+)\s*\}?", r"_\1", text.replace("{ - ", "{-"))
+    text = re.sub(r"(_\d) (?=[A-Z])", r"\1", text)  # `H_2 O` is one word
     if tokens[max(0, start - 2) : start] == [Token("char", "^"), Token("command", "circ")]:
         start, text = start - 2, "°" + text
     text = re.sub(r"^percent(?:age)? points?\b", "percentagepoint", text)
@@ -80,9 +86,12 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, int]:
 
 
 def read_unit(text: str) -> Unit | None:
-    """Return a unit in its one spelling, None of fillers alone; raises `AnswerError` for no unit."""
+    """Return a unit in its one spelling, None of fillers; raises `AnswerError` for no unit."""
     text = re.sub(r"\bin (?=total\b)", "", text.replace(r"\cdot", "·"))
     text = re.sub(rf"\b(?:to|towards?|from|on) the (?=left|right|{_COMPASS})", "", text)
+    text = re.sub(
+        r"\b([NSEW]) of ([NSEW])\b", lambda m: f"{COMPASS[m[1]]} of {COMPASS[m[2]]}", text
+    )
     text = re.sub(rf"\b({_COMPASS}) of ({_COMPASS})\b", r"\1of\2", text)
     text = re.sub(r"\b(?:counter|anti)-?clockwise", "counterclockwise", text)
     text = re.sub(r"^°\s*([NSEW])$", lambda match: "° " + COMPASS[match[1]], text)
@@ -93,7 +102,7 @@ def read_unit(text: str) -> Unit | None:
     text = re.sub(r"(?:^| )per ", " / ", text)
     words = [word for word in re.findall(r"[A-Za-z]+", text) if word.lower() not in FILLERS]
     is_odd = bool(_PART.sub("", text).strip(".")) or len(words) > MAX_WORDS
-    if is_odd or any(_singular(word).lower() in REMARKS - SENSES for word in words):
+    if is_odd or any({word.lower(), _singular(word)} & (REMARKS - SENSES) for word in words):
         raise AnswerError(f"{text!r} is not a unit")
     parts: dict[str, int] = {}
     others: set[str] = set()
@@ -116,6 +125,7 @@ def read_unit(text: str) -> Unit | None:
 
 def guess_unit(text: str) -> str | None:
     r"""Return `25 m^2` with its unit in a text command, `5 ft 6 in` with both; None for others."""
+    text = re.sub(r"\\text\{\s*([a-z]+)\s*\}", r"\1", text)
     if _MEASURES.fullmatch(text):
         return _MEASURE.sub(r"\1\\text{ \2}", text)
     match = _GUESS.fullmatch(text)
@@ -138,12 +148,13 @@ def is_same_unit(answer: Unit | None, gold: Unit | None) -> bool:
         if not may_add or (gold is not None and not senses[0] <= GAINS):
             return False
     if gold is None and answer is not None and not answer.words <= SENSES:
-        if any(name in CURRENCIES for name, _ in answer.parts):
-            return False  # `\$5\\text{ apples}`
+        is_money = any(name in CURRENCIES for name, _ in answer.parts)
+        if is_money:  # `\$5\text{ apples}`
+            return False
     if answer is None or gold is None:
         if gold is not None or answer is None or not answer.is_guessed:
             return gold is None or not gold.is_guessed
-        return len(answer.parts) > 1 or answer.parts[0][1] != 1  # `5m` is a product beside 5
+        return any(len(name) > 1 for name, _ in answer.parts) or answer.parts in _METRES
     names = [dict(unit.parts) for unit in (answer, gold)]
     for name, others in ALIKE.items():
         for here, there in (names, names[::-1]):

@@ -28,7 +28,7 @@ _REMARKS = """
     mod modulo inverse negative positive base power half double twice triple thrice quarter third
     up down to from until through by off short too also only answer solution hence thus therefore
     then equals equal equivalent greater larger smaller fewer remainder dozen score gross halve
-    hundredth thousandth fifth sixth seventh eighth ninth tenth
+    that hundredth thousandth fifth sixth seventh eighth ninth tenth
 """
 _DECORATIONS = """
     vec hat bar dot ddot tilde overline overrightarrow widehat widetilde
@@ -96,10 +96,11 @@ UNICODE = {
     "⟩": r"\rangle ", "∅": r"\emptyset ", "Ø": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "∖": r"\setminus ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
     "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
-    "ω": r"\omega ", "’": "'", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
-    "€": " euro ", "£": " sterling ", "¥": " yensign ", "￥": " yensign ", "₹": " rupee ",
-    "₩": " koreanwon ", "¢": " cent ", "￠": " cent ", "￡": " sterling ", "℃": " celsius ",
-    "℉": " fahrenheit ", "\u3000": " ",
+    "ω": r"\omega ", "Ω": r"\Omega ", "\u2126": r"\Omega ", "\u00b5": r"\mu ", "’": "'",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ", "\u3000": " ",
+    "€": " euro ", "£": " sterling ", "¥": " yensign ", "₹": " rupee ", "₩": " koreanwon ",
+    "¢": " cent ", "￠": " cent ", "￡": " sterling ", "￥": " yensign ", "℃": " celsius ",
+    "℉": " fahrenheit ",
 }  # fmt: skip
 CURRENCIES = {
     r"US\$": "usdollar", "US$": "usdollar", "USD": "usdollar", r"C\$": "canadollar",
@@ -111,14 +112,13 @@ CURRENCIES = {
 }  # fmt: skip
 """Codes and signs of money beside a number, and the words of `units.py` for them."""
 CJK = {
-    "。": ".", "、": ",", "【": "[", "】": "]", "〈": r"\langle ", "〉": r"\rangle ", "或": " or ",
-    "和": " and ", "平方": " square ", "立方": " cubic ", "毫米": " millimeter ",
-    "厘米": " centimeter ", "千米": " kilometer ", "公里": " kilometer ", "米": " meter ",
-    "千克": " kilogram ", "公斤": " kilogram ", "克": " gram ", "毫升": " milliliter ",
+    "。": ".", "、": ",", "【": "[", "】": "]", "〈": r"\langle ", "〉": r"\rangle ", "「": "",
+    "」": "", "或": " or ", "和": " and ", "平方": " square ", "立方": " cubic ",
+    "毫米": " millimeter ", "厘米": " centimeter ", "千米": " kilometer ", "公里": " kilometer ",
+    "米": " meter ", "千克": " kilogram ", "公斤": " kilogram ", "克": " gram ", "毫升": " milliliter ",
     "升": " liter ", "小时": " hour ", "分钟": " minute ", "秒": " second ", "天": " day ",
-    "元": " yuan ", "円": " yens ", "원": " koreanwon ", "度": r"^\circ ", "です": "", "입니다": "",
-    "个": " ", "個": " ",
-    "人": " person ", "岁": " year ", "年": " year ", "分": " point ", "번": " ", "명": " ", "개": " ",
-    "「": "", "」": "", "选": "", "正确": "",
+    "年": " year ", "岁": " year ", "人": " person ", "分": " point ", "元": " yuan ",
+    "円": " yens ", "원": " koreanwon ", "度": r"^\circ ", "个": " ", "個": " ", "개": " ",
+    "명": " ", "번": " ", "です": "", "입니다": "", "选": "", "正确": "",
 }  # fmt: skip
 """Words and signs of Chinese, Japanese and Korean answers."""

@@ -16,7 +16,7 @@ from katgym_envs.math.verifier.exact import NotRational, RationalScalars
 from katgym_envs.math.verifier.numerals import Numerals
 from katgym_envs.math.verifier.real_lines import Scalars
 from katgym_envs.math.verifier.rounding import PrintedScalars
-from katgym_envs.math.verifier.spelling import clean
+from katgym_envs.math.verifier.spelling import clean, read_label
 from katgym_envs.math.verifier.syntax import Answer, Named, Scalar, Text, Unit
 from katgym_envs.math.verifier.texts import read_answer
 from katgym_envs.math.verifier.tokens import open_text, plain_words
@@ -29,6 +29,7 @@ _COMMA = re.compile(r"-?(?:\d{1,3}(?:\.\d{3}){2,}|(?:\d{1,3}(?:\.\d{3})+|\d+),\d
 _PRINTED_I = re.compile(r"(?<=[\d)}*])\s*I(?![A-Za-z_])")
 _SIGNED_EXPONENT = re.compile(r"\d\.?(?:e|E|\\mathrm\{e\})[-+]\d", re.ASCII)
 _PERIOD = re.compile(r"\.\d*\(\d+\)", re.ASCII)
+_PLAIN_LABELS = {"answer", "solution", "result", "value", "total"}
 _SMALL_HEX = re.compile(r"[0-9a-f]{2,}\s*_\s*(?:16|\{\s*16\s*\})", re.ASCII)
 _CHOICE = re.compile(
     r"(?=\S*[).:])(?:\\text\w*\{)?\(?([A-J])[).:]*\}?[).:]*\s+"
@@ -54,6 +55,9 @@ def judge_exactly(answer: str, gold: str) -> AnswerVerdict | None:
         return AnswerVerdict(False, Method.UNSUPPORTED_GOLD, f"cannot read gold {gold!r}: {e}")
     if is_same_text:
         return AnswerVerdict(True, Method.EXACT, "the same text as gold")
+    labels = {label.casefold() for side in (answer, gold) if (label := read_label(side.strip()))}
+    if len(labels - _PLAIN_LABELS) > 1:
+        return AnswerVerdict(False, Method.EXACT, f"not the label of gold: {sorted(labels)}")
     try:
         text = clean(answer)
         if words := _compare_words(text, clean(gold), golds[0]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from katgym_envs.math.verifier.measures import GAINS, LOSSES
+from katgym_envs.math.verifier.measures import GAINS, LOSSES, SENSES
 from katgym_envs.math.verifier.verdict import CapError
 from katgym_envs.math.verifier.vocabulary import CJK, CURRENCIES, REMARKS, UNICODE
 
@@ -34,11 +34,11 @@ _THIN_SPACE_GROUPS = re.compile(
     re.ASCII,
 )
 _SPACED_NUMBER = re.compile(r"[-+]?\d{1,3}(?: \d{3})+(?:\.\d+)?", re.ASCII)
-_LABEL = re.compile(r"([A-Za-z]{3,})\s*:\s+(?=\S)")
-"""A word before the value, as in `vertex: (1, 2)`."""
+_LABEL = re.compile(r"([A-Za-z]{3,}(?: [a-z]{3,}){0,2})\s*:\s+(?=\S)")
+"""Words before the value, as in `vertex: (1, 2)`."""
 _LEAD = (
     r"\**(?:(?:the |my )?(?:(?:final|general|correct) )?(?:answer|solution)s?"
-    r"(?: (?:is|are)(?: ?:)?| ?:|(?=\s*[-(\d\\]))(?![A-Za-z])"
+    r"(?: (?:is|are)(?: ?:)?| ?:|(?= *[-(\d\\]))(?![A-Za-z])"
     r"|[所以因此故最终的]*答案(?:应?[是为為]:?|:|(?=\s*[-(\d\\]))|答え(?:は|:))\**"
 )
 _CHANGE = rf"(?:an?\s+|the\s+)?({'|'.join(sorted(GAINS | LOSSES))})\s+of"
@@ -144,6 +144,7 @@ def clean(text: str) -> str:
         previous = text
         if not text.endswith((r"\right.", "..")):
             text = text.removesuffix(".").rstrip("\\").strip()
+        text = re.sub(r"^[Aa]nswer\s*(?=\$\$|\\\[)", "", text)
         if match := _WRAPPERS.fullmatch(text):
             text = next(group for group in match.groups() if group is not None).strip()
         if _BOX.match(text) and _closing(text) == len(text) - 1:
@@ -152,12 +153,21 @@ def clean(text: str) -> str:
     text = _spell_money(_THIN_SPACE_GROUPS.sub("", _open_dollars(text)).strip())
     if _SPACED_NUMBER.fullmatch(text):
         text = text.replace(" ", "")
-    label = _LABEL.match(text)
-    if label and text.count(":") == 1 and label[1].lower() not in REMARKS:
-        text = text[label.end() :]
+    if label := read_label(text):
+        text = text[len(label) :].lstrip().removeprefix(":").lstrip()
     for pattern, spelling in _REWRITES:
         text = pattern.sub(spelling, text)
     return _spell_choices(_LAYOUT.sub(" ", text).strip())
+
+
+def read_label(text: str) -> str | None:
+    """Return `vertex` of `vertex: (1, 2)`; None without one, or where the word is no mere name."""
+    label = _LABEL.match(text)
+    if label is None or text.count(":") != 1:
+        return None
+    if set(label[1].lower().split()) & (REMARKS | SENSES):
+        return None
+    return label[1]
 
 
 def _to_ascii(text: str) -> str:

@@ -115,10 +115,10 @@ CJK = {
     "。": ".", "、": ",", "【": "[", "】": "]", "〈": r"\langle ", "〉": r"\rangle ", "「": "",
     "」": "", "或": " or ", "和": " and ", "平方": " square ", "立方": " cubic ",
     "毫米": " millimeter ", "厘米": " centimeter ", "千米": " kilometer ", "公里": " kilometer ",
-    "米": " meter ", "千克": " kilogram ", "公斤": " kilogram ", "克": " gram ", "毫升": " milliliter ",
-    "升": " liter ", "小时": " hour ", "分钟": " minute ", "秒": " second ", "天": " day ",
-    "年": " year ", "岁": " year ", "人": " person ", "分": " point ", "元": " yuan ",
-    "円": " yens ", "원": " koreanwon ", "度": r"^\circ ", "个": " ", "個": " ", "개": " ",
-    "명": " ", "번": " ", "です": "", "입니다": "", "选": "", "正确": "",
+    "米": " meter ", "千克": " kilogram ", "公斤": " kilogram ", "克": " gram ",
+    "毫升": " milliliter ", "升": " liter ", "小时": " hour ", "分钟": " minute ", "秒": " second ",
+    "天": " day ", "年": " year ", "岁": " year ", "人": " person ", "分": " point ",
+    "元": " yuan ", "円": " yens ", "원": " koreanwon ", "度": r"^\circ ", "个": " ", "個": " ",
+    "개": " ", "명": " ", "번": " ", "です": "", "입니다": "", "选": "", "正确": "",
 }  # fmt: skip
 """Words and signs of Chinese, Japanese and Korean answers."""

@@ -259,9 +259,11 @@ def _read_scalar(tokens: Seq[Token]) -> Answer:
     if not tokens:
         raise AnswerError("a unit without a value")
     unsigned = tokens[1:] if tokens[0].is_char("+", "-") else tokens
-    if len(unsigned) == 1 and unsigned[0].is_command("infty"):
+    if len(unsigned) == 1 and unsigned[0].is_command("infty") and unit is None:
         return Infinite(-1 if tokens[0].is_char("-") else 1)
     ratio = split_on(tokens, lambda token: token.is_char(":"))
+    if len(ratio) > 1 and unit is not None:
+        raise AnswerError("a unit beside a ratio or a time")
     if len(ratio) > 1:
         clock = read_clock("".join(token.value for token in tokens))
         return clock or Ratio(tuple(read_expression(part) for part in ratio))

@@ -41,15 +41,20 @@ _GIVEN = re.compile(
     rf"|(?:^|(?<=[.!?,;:])[ \t])[ \t>*_#-]*(?:{_LINK}\b,?[ \t]+){{0,2}}"
     rf"(?:(?:the|our|my)[ \t]+)?{_ADJECTIVE}answer"
     r"(?:[ \t]+to[ \t]+(?:the|this)[ \t]+(?:problem|question))?"
-    r"(?:[ \t]+(?:is|equals|would be)(?=[ \t\n:])[ \t]*[:：]?|[ \t]*[:：])"
+    r"(?:[ \t]+(?:is|equals|would be|must be)(?:[ \t]+(?:therefore|thus|hence|then))?"
+    r"(?=[ \t\n:])[ \t]*[:：]?|[ \t]*[:：])"
     # Chinese, Japanese, Korean.
     rf"|{_BREAK}[所以因此故最终終的]{{0,6}}答案[ \t]*(?:应该|应)?(?:是|为|為|[:：])[:：]?"
     rf"|{_BREAK}答え(?:は|[:：])|{_BREAK}정?답(?:은|[:：])",
     re.IGNORECASE | re.MULTILINE,
 )
-_FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$\n]*\$|\\\[.*?\\\]|\\\(.*?\\\)", re.DOTALL)
-_END = re.compile(r"\n|\.(?=\s+[A-Z(]|\s*$)|。|,?\s+(?:because|since|which)\b")
-"""Where a sentence, or what it says of the answer, ends."""
+_PIECE = re.compile(
+    r"(?P<formula>\$\$.*?\$\$|\$[^$\n]*\$|\\\[.*?\\\]|\\\(.*?\\\))"
+    r"|\n|\.(?=\s+[A-Z(]|\s*$)|。|,?\s+(?:because|since|which|so|and (?:we|this|that)"
+    r"|as (?:required|desired|claimed|needed|expected|stated|shown|above|wanted))\b|\s+\(see\b",
+    re.DOTALL,
+)
+"""A formula, or where a sentence, or what it says of the answer, ends."""
 
 _SENTENCE = re.compile(
     r"[A-Z](?:(?!\b(?:is|are|equals)\b)[^=<>\d]){2,200}\b(?:is|are|equals)\s+(\S+)"
@@ -130,16 +135,8 @@ def _values(text: str) -> Iterator[str]:
         behind = text[match.end() : match.end() + MAX_VALUE_CHARS].lstrip(" \t*_:#")
         if not behind.strip() or not (behind := behind.lstrip()):
             continue
-        position = 0
-        while True:
-            formula = _FORMULA.match(behind, position)
-            if formula:
-                position = formula.end()
-            elif position == len(behind) or _END.match(behind, position):
-                break
-            else:
-                position += 1
-        value = behind[:position].strip().rstrip("*").strip()
+        ends = (found.start() for found in _PIECE.finditer(behind) if not found["formula"])
+        value = behind[: next(ends, None)].strip().rstrip("*").strip()
         if sentence := _SENTENCE.fullmatch(value):
             value = sentence[1]
         if value:

@@ -17,6 +17,7 @@ import contextvars
 import inspect
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ import msgspec
 
 from katgym.environment.messages import Message, ToolCallMessage
 from katgym.environment.tool import Tool
-from katgym.environment.tool_output import truncate_output
+from katgym.environment.tool_output import tell_non_finite, truncate_output
 from katgym.errors import InfrastructureError, ToolError, UsageError, unknown_name
 
 logger = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ def check_call(
         return ToolErrorKind.UNKNOWN_TOOL, unknown_name("tool", name, tools)
     text = call["function"]["arguments"]
     try:
-        arguments = json.loads(text) if text.strip() else {}
+        arguments = _read_json(text) if text.strip() else {}
     except (ValueError, RecursionError) as e:
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are not valid JSON: {e}"
     arguments = {} if arguments is None else arguments  # as several servers write no arguments
@@ -149,6 +150,20 @@ def check_call(
     except (msgspec.ValidationError, TypeError, ValueError) as e:
         problem = str(e)
     return ToolErrorKind.BAD_ARGUMENTS, f"The arguments of {name!r} do not fit: {problem}"
+
+
+def _read_json(text: str) -> Any:
+    """Read JSON; `ValueError` also for what only some programs take for JSON."""
+    return json.loads(text, parse_constant=_refuse_number, parse_float=_read_float)
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _refuse_number(text: str) -> float:
+    raise ValueError(f"{text} is no finite number; write one, or null if the tool takes it")
 
 
 async def run_calls(
@@ -269,7 +284,8 @@ def _outcome(future: asyncio.Future[Any], item: _Runnable) -> tuple[str, ToolErr
         if value is None or isinstance(value, str):
             return value or "", None
         try:
-            return msgspec.json.encode(value).decode(), None
+            plain = tell_non_finite(msgspec.to_builtins(value))
+            return msgspec.json.encode(plain).decode(), None
         except (TypeError, ValueError, RecursionError):
             return str(value), None
     if isinstance(error, InfrastructureError | MemoryError):

@@ -8,15 +8,27 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar, get_type_hints, overload
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Optional,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import jsonschema
 import msgspec
 
+from katgym.environment.docstring import parse_docstring
+from katgym.environment.tool_output import tell_non_finite
 from katgym.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -211,12 +223,13 @@ class Tool:
     def from_function(cls, fn: Callable[..., Any], options: ToolOptions | None = None) -> Tool:
         """Build a tool from a function's signature, hints and docstring.
 
-        The description is the docstring up to `Args:`; each line of a Google-style `Args:` block
-        describes its argument. Every parameter needs a type hint.
+        The description is the docstring up to its first section. Arguments are described there, in
+        the style of Google, NumPy or Sphinx, or by a text in `Annotated`. Every parameter needs a
+        type hint; one with the default None takes null.
         """
         options = options or getattr(fn, _MARK, None) or ToolOptions()
         name = options.name or fn.__name__
-        description, descriptions = _parse_docstring(inspect.getdoc(fn) or "")
+        description, descriptions = parse_docstring(inspect.getdoc(fn) or "")
         return cls(
             name=name,
             description=description,
@@ -228,6 +241,7 @@ class Tool:
         )
 
 
+_UNIONS = (Union, UnionType)
 _PLAIN = (str, bool, type(None), dict, list)
 _SIMPLE: Mapping[object, type] = {
     "string": str,
@@ -314,9 +328,33 @@ def _takes_self(fn: Callable[..., Any]) -> bool:
 
 def _hints(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(fn, include_extras=True)
+        hints = get_type_hints(fn, include_extras=True)
     except NameError as e:
         raise UsageError(f"tool {fn.__name__!r}: the type hint {e.name!r} is not defined") from e
+    for parameter in inspect.signature(fn).parameters.values() if hints else ():
+        hint = hints.get(parameter.name)
+        if hint is not None and parameter.default is None and not _takes_none(hint):
+            hints[parameter.name] = Optional[hint]  # noqa: UP045 - a hint may have no `|`
+    return hints
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """Return what a union is of, and the type that an `Annotated` is about."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    return arguments[:1] if origin is Annotated else arguments if origin in _UNIONS else ()
+
+
+def _takes_none(hint: Any) -> bool:
+    return hint in (Any, object, NoneType) or any(map(_takes_none, _parts(hint)))
+
+
+def _annotated_text(hint: Any) -> str:
+    """Return the first text in `Annotated`: itself, or of an object that describes (`Field`)."""
+    for item in hint.__metadata__ if get_origin(hint) is Annotated else ():
+        for text in (item, getattr(item, "description", ""), getattr(item, "documentation", "")):
+            if isinstance(text, str) and text:
+                return " ".join(text.split())
+    return next(filter(None, map(_annotated_text, _parts(hint))), "")
 
 
 def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) -> dict[str, Any]:
@@ -345,8 +383,9 @@ def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) 
                 f"tool {name!r}: argument {parameter.name!r} has no JSON Schema: {e}"
             ) from e
         definitions.update(extra)
-        if parameter.name in descriptions:
-            schema = {**schema, "description": descriptions[parameter.name]}
+        text = descriptions.get(parameter.name) or _annotated_text(hints[parameter.name])
+        if text:
+            schema = {**schema, "description": text}
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         else:
@@ -364,31 +403,11 @@ def _schema(fn: Callable[..., Any], name: str, descriptions: Mapping[str, str]) 
 
 
 def _default(parameter: inspect.Parameter, name: str) -> Any:
+    told = f"tool {name!r}: the default of {parameter.name!r} is not JSON: {parameter.default!r}"
     try:
-        return msgspec.to_builtins(parameter.default)
+        value = msgspec.to_builtins(parameter.default)
     except TypeError as e:
-        raise UsageError(
-            f"tool {name!r}: the default of {parameter.name!r} is not JSON: {parameter.default!r}"
-        ) from e
-
-
-def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into the description and one text per argument."""
-    head, _, block = doc.partition("\nArgs:\n")
-    if not block and doc.startswith("Args:\n"):
-        head, block = "", doc.removeprefix("Args:\n")
-        if not block.startswith(" "):  # `inspect.getdoc` took it for the text's own margin
-            block = textwrap.indent(block, "    ")
-    descriptions: dict[str, str] = {}
-    current = ""
-    for line in block.splitlines():
-        if line and not line.startswith(" "):
-            break
-        start = re.match(r"\s{1,4}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
-        if start:
-            current = start[1]
-            descriptions[current] = start[2].strip()
-        elif current and line.strip():
-            descriptions[current] = f"{descriptions[current]} {line.strip()}".strip()
-    head = re.split(r"\n(?:Returns|Raises|Yields|Example|Examples|Note):\s*\n", head)[0]
-    return " ".join(head.split()), descriptions
+        raise UsageError(told) from e
+    if tell_non_finite(value) != value:
+        raise UsageError(told)
+    return value

@@ -5,23 +5,41 @@ Not here: running tools (`scheduler.py`) and programs (`katgym.sandbox`).
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
-_ESCAPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ESCAPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def readable_text(text: str) -> str:
     r"""Make control characters visible: no program can move the cursor or hide text with them.
 
-    Newline and tab stay, "\r\n" becomes a newline; any other control character, and those that
-    change the direction of text, become their escape (`\x1b`, `\u202e`).
+    Newline and tab stay, "\r\n" becomes a newline; any other control character, other line breaks,
+    and what changes the direction of text become their escape (`\x1b`, `\u2028`, `\u202e`).
     """
+    return _ESCAPES.sub(_escape, text.replace("\r\n", "\n"))
 
-    def escape(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
-    return _ESCAPES.sub(escape, text.replace("\r\n", "\n"))
+def readable_line(text: str) -> str:
+    r"""Return a name or another single line like `readable_text`; `\n` is escaped as well."""
+    return _ESCAPES.sub(_escape, text).replace("\n", "\\n")
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def tell_non_finite(value: Any) -> Any:
+    """Return JSON data with texts ("NaN", "Infinity", "-Infinity") for numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: tell_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [tell_non_finite(item) for item in value]
+    return value
 
 
 def shorten(text: str, max_chars: int) -> str:

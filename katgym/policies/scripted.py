@@ -41,14 +41,14 @@ def play_script(script: Script | Mapping[str, Script], name: str) -> ActionPolic
 def load_script(path: Path) -> Script | dict[str, Script]:
     """Read a script file; `UsageError` names the line of what cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")  # a reader of text would also split at "\r"
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"cannot read the script {str(path)!r}: {e}") from e
     try:
         whole = json.loads(text)
     except ValueError:
         script = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:

@@ -6,6 +6,7 @@ from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.file_patch import FilePatch, Hunk
 from katgym_envs.swe.patching.make_diff import line_opcodes, make_diff
 from katgym_envs.swe.patching.proposal import Proposal, parse_proposal
+from katgym_envs.swe.patching.shown_text import ShownText
 from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, regular_files, update_tree
 from katgym_envs.swe.patching.unified import parse_diff
 from katgym_envs.swe.patching.workspace import (
@@ -25,6 +26,7 @@ __all__ = [
     "PatchError",
     "PatchFailure",
     "Proposal",
+    "ShownText",
     "Tree",
     "WorkspaceChanges",
     "apply_envelope",

@@ -24,6 +24,7 @@ from katgym_envs.swe.patching.file_patch import (
     Hunk,
 )
 from katgym_envs.swe.patching.paths import check_link, check_path
+from katgym_envs.swe.patching.shown_text import ShownText
 from katgym_envs.swe.patching.tree import (
     Changes,
     Tree,
@@ -31,7 +32,6 @@ from katgym_envs.swe.patching.tree import (
     bytes_of,
     find_lines,
     mode_of,
-    split_lines,
 )
 
 MAX_RESULT_BYTES = 256 << 20
@@ -212,16 +212,17 @@ def _content(part: FilePatch, old: bytes) -> bytes:
     hunks = part.hunks
     if not hunks:
         return old
-    if part.is_crlf and b"\r\n" not in old:
+    if part.is_crlf and (part.is_as_shown or b"\r\n" not in old):
         hunks = tuple(hunk.with_lf() for hunk in hunks)
-    lines = split_lines(old)
+    text = ShownText(old, is_exact=not part.is_as_shown)
+    lines = text.lines
     result: list[bytes] = []
     done = 0
     for hunk in hunks:
         start, size = hunk.old_index, len(hunk.old_lines)
         if start < done:
-            text = "hunks overlap or are out of order"
-            raise _error(part, PatchFailure.MALFORMED, text, line=hunk.line)
+            told = "hunks overlap or are out of order"
+            raise _error(part, PatchFailure.MALFORMED, told, line=hunk.line)
         if start > len(lines) or tuple(lines[start : start + size]) != hunk.old_lines:
             raise _mismatch(part, lines, hunk.old_lines, start, hunk.line)
         result += [*lines[done:start], *hunk.new_lines]
@@ -229,9 +230,9 @@ def _content(part: FilePatch, old: bytes) -> bytes:
     result += lines[done:]
     for line in result[:-1]:
         if not line.endswith(b"\n"):
-            text = "lines would follow a last line without a line break"
-            raise _error(part, PatchFailure.CONTEXT_MISMATCH, text, line=hunks[-1].line)
-    return b"".join(result)
+            told = "lines would follow a last line without a line break"
+            raise _error(part, PatchFailure.CONTEXT_MISMATCH, told, line=hunks[-1].line)
+    return text.edit((hunk.old_index, len(hunk.old_lines), hunk.new_lines) for hunk in hunks)
 
 
 def _mismatch(

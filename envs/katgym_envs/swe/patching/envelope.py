@@ -26,6 +26,7 @@ from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching.apply import check_layout
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
 from katgym_envs.swe.patching.paths import check_path
+from katgym_envs.swe.patching.shown_text import BYTE_ORDER_MARK, Edit, ShownText
 from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, find_lines
 
 BEGIN = "*** Begin Patch"
@@ -71,6 +72,8 @@ def parse_envelope(text: str) -> tuple[EnvelopePart, ...]:
     except UnicodeEncodeError as e:
         raise PatchError(PatchFailure.MALFORMED, f"half a character: {e}") from e
     lines = text.strip("\n").split("\n")
+    if all(line.endswith("\r") for line in lines[:-1]):  # on the way, lines became CRLF
+        lines = [line.removesuffix("\r") for line in lines]
     if lines[0].rstrip() != BEGIN:
         raise PatchError(PatchFailure.MALFORMED, f"the first line is {BEGIN!r}", line=1)
     if lines[-1].rstrip() != END:
@@ -210,18 +213,19 @@ def _error(part: EnvelopePart, reason: PatchFailure, text: str) -> PatchError:
 
 
 def _edit(part: EnvelopePart, content: bytes) -> bytes:
-    has_newline = content.endswith(b"\n") or not content
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    written = [line for chunk in part.chunks for line in (*chunk.old, *chunk.new)]
+    is_exact = any(line.endswith(b"\r") or BYTE_ORDER_MARK in line for line in written)
+    shown = ShownText(content, is_exact=is_exact)
+    lines = [line.removesuffix(b"\n") for line in shown.lines]
     text = b"".join(line + b"\n" for line in lines)
     offsets = [0, *itertools.accumulate(len(line) + 1 for line in lines)]
-    result: list[bytes] = []
+    edits: list[Edit] = []
     done = 0
     for chunk in part.chunks:
         start = _find(part, chunk, lines, done, text, offsets)
-        result += [*lines[done:start], *chunk.new]
+        edits.append((start, len(chunk.old), [line + b"\n" for line in chunk.new]))
         done = start + len(chunk.old)
-    result += lines[done:]
-    return b"\n".join(result) + (b"\n" if has_newline and result else b"")
+    return shown.edit(edits, is_last_kept=True)
 
 
 def _find(

@@ -66,6 +66,8 @@ class FilePatch:
     is_crlf: bool = False
     """Whether all header lines end in CRLF, as mail programs make them: lines of the hunks may
     have a CR that the file's have not."""
+    is_as_shown: bool = False
+    """Whether lines are as tools show them, not byte for byte: see `shown_text.py`."""
     problem: PatchError | None = None
     """Why it cannot be applied although it was read; there are no hunks then."""
     commit: int = 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from katgym_envs.swe.patching.apply import apply_patches
 from katgym_envs.swe.patching.envelope import (
@@ -21,8 +21,9 @@ from katgym_envs.swe.patching.envelope import (
     parse_envelope,
 )
 from katgym_envs.swe.patching.failure import PatchError, PatchFailure
-from katgym_envs.swe.patching.file_patch import FilePatch
-from katgym_envs.swe.patching.tree import Changes, Tree
+from katgym_envs.swe.patching.file_patch import LINK_MODE, FilePatch
+from katgym_envs.swe.patching.shown_text import BYTE_ORDER_MARK
+from katgym_envs.swe.patching.tree import Changes, Tree, as_tree, bytes_of
 from katgym_envs.swe.patching.unified import parse_diff
 
 _FENCE = re.compile(r"(`{3,}|~{3,})([^`]*)")
@@ -48,13 +49,54 @@ class Proposal:
         found |= {p for part in self.envelope for p in (part.path, part.move_to)}
         return frozenset(path for path in found if path is not None)
 
+    @property
+    def moves(self) -> dict[str, str]:
+        """New path -> the path of the file that is moved or copied there."""
+        pairs = [(part.new_path, part.old_path) for part in self.diff]
+        pairs += [(part.move_to, part.path) for part in self.envelope]
+        return {new: old for new, old in pairs if new and old and new != old}
+
+    def edited_links(self, tree: Tree) -> frozenset[str]:
+        """Return the links of a tree whose path stands for the file that they lead to.
+
+        A part that only changes lines means the file, unless the lines are the link's target.
+        """
+        links = {p: bytes_of(e) for p, e in as_tree(tree).items() if e.link_target is not None}
+        found = {part.path for part in self.envelope if part.kind == "update" and not part.move_to}
+        for part in self.diff:
+            is_link = LINK_MODE in (part.old_mode, part.new_mode) or links.get(
+                part.path
+            ) == b"".join(line for hunk in part.hunks for line in hunk.old_lines)
+            if part.hunks and part.old_path == part.new_path and not is_link:
+                found.add(part.path)
+        return frozenset(found & links.keys())
+
+    def with_files(self, files: Mapping[str, str]) -> Proposal:
+        """Return it with `files[path]` in place of a path that it changes the lines of."""
+        diff, envelope = list(self.diff), list(self.envelope)
+        for at, part in enumerate(diff):
+            if part.old_path == part.new_path and part.path in files:
+                diff[at] = replace(part, old_path=files[part.path], new_path=files[part.path])
+        for at, update in enumerate(envelope):
+            if update.kind == "update" and update.path in files:
+                envelope[at] = replace(update, path=files[update.path])
+        return Proposal(diff=tuple(diff), envelope=tuple(envelope))
+
 
 def parse_proposal(text: str) -> Proposal:
     """Return the one patch in a text; `PatchError` if there is none, or more than one."""
     patch = _patch_in(text)
     if patch.lstrip().startswith(BEGIN):
         return Proposal(envelope=parse_envelope(patch.strip()))
-    return Proposal(diff=parse_diff(patch))
+    diff = parse_diff(patch)
+    return Proposal(diff=tuple(replace(part, is_as_shown=_is_as_shown(part)) for part in diff))
+
+
+def _is_as_shown(part: FilePatch) -> bool:
+    """Return whether the lines are what tools show; line ends of a file's own make them exact."""
+    lines = [line for hunk in part.hunks for line in (*hunk.old_lines, *hunk.new_lines)]
+    has_ends = not part.is_crlf and any(line.endswith(b"\r\n") for line in lines)
+    return not has_ends and not any(BYTE_ORDER_MARK in line for line in lines)
 
 
 def _patch_in(text: str) -> str:

@@ -17,12 +17,16 @@ from katgym_envs.swe.tools.open_workspace import OpenWorkspace, check_texts, out
 _STATE = "/tmp/.shell-state"
 _MAX_STATE_BYTES = 128 << 10
 _MAX_TIMEOUT_S = 600
+_MAX_COMMAND_BYTES = 4 << 20
 # The shell tells where it ends and what it exported, unless the command replaces the trap or the
 # shell itself; then the state of before is kept. /usr/bin/env: the agent's PATH may have another.
-_SCRIPT = f"""exec 2>&1
-trap 'katgym_code=$?; {{ pwd -P; /usr/bin/env -0; }} > {_STATE} 2>/dev/null; exit $katgym_code' EXIT
-eval "$1"
-"""
+# The command comes on stdin, as arguments have a limit; what it runs has no input. On one line, so
+# that errors count the command's own lines.
+_SCRIPT = (
+    "exec 2>&1; trap 'katgym_code=$?;"
+    f" {{ pwd -P; /usr/bin/env -0; }} > {_STATE} 2>/dev/null; exit $katgym_code' EXIT;"
+    ' set -- "$(/bin/cat; echo .)"; set -- "${1%.}"; exec < /dev/null; eval "$1"'
+)
 _NOT_KEPT = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "katgym_code"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -41,17 +45,25 @@ class BashTool:
         background are not. There is no network, and no terminal or input.
 
         Args:
-            command: What to run; may have several lines.
+            command: What to run; may have several lines, and up to 4 MiB.
             timeout_s: Seconds after which it is stopped, from 1 to 600.
         """
         if not 1 <= timeout_s <= _MAX_TIMEOUT_S:
             raise ToolError(f"timeout_s is from 1 to {_MAX_TIMEOUT_S}, got {timeout_s}")
         check_texts(command=command)
+        script = command.encode("utf-8", "surrogateescape")
+        if len(script) > _MAX_COMMAND_BYTES:
+            raise ToolError(
+                f"a command has at most {_MAX_COMMAND_BYTES} bytes, got {len(script)}; write long"
+                " texts to files, in parts"
+            )
         workspace = self.workspace
         limits = SandboxLimits(wall_s=float(timeout_s)).tighten(self.command_limits)
-        argv = ["/bin/bash", "-c", _SCRIPT, "bash", command]
+        argv = ["/bin/bash", "-c", _SCRIPT, "bash"]
         cwd = workspace.cwd or None
-        result = await workspace.sandbox.exec(argv, cwd=cwd, env=workspace.env, limits=limits)
+        result = await workspace.sandbox.exec(
+            argv, cwd=cwd, env=workspace.env, stdin=script, limits=limits
+        )
         if result.exit_code == 126 and cwd is not None:
             gone = (await workspace.sandbox.exec(["true"], cwd=cwd)).exit_code == 126
             if gone:

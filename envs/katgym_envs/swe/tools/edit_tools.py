@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 
 import katgym
-from katgym.environment.tool_output import readable_text, shorten
+from katgym.environment.tool_output import readable_line, readable_text, shorten
 from katgym.errors import ToolError
-from katgym_envs.swe.patching import PatchError, PatchFailure, parse_proposal
+from katgym_envs.swe.patching import PatchError, PatchFailure, ShownText, parse_proposal
+from katgym_envs.swe.patching.tree import split_lines
 from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
 
 _MAX_VIEW_LINES = 400
@@ -38,9 +39,7 @@ class ViewTool:
             return await self._list_folder(place)
         if start_line < 1 or (end_line is not None and end_line < start_line):
             raise ToolError(f"lines from {start_line} to {end_line}: count from 1, first to last")
-        lines = (await self.workspace.read_text(path)).split("\n")
-        if lines[-1] == "":
-            lines.pop()
+        lines = split_shown((await self.workspace.read_shown(path)).text)
         if start_line > max(len(lines), 1):
             raise ToolError(f"{self.workspace.show_path(path)} has {len(lines)} lines")
         last = min(end_line or start_line + _MAX_VIEW_LINES - 1, len(lines))
@@ -50,15 +49,15 @@ class ViewTool:
 
     async def _list_folder(self, place: str) -> str:
         command = [
-            "find", place, "-mindepth", "1", "-maxdepth", "2", "-name", ".git", "-prune", "-o",
-            "-name", "__pycache__", "-prune", "-o", "-mindepth", "1", "-printf", "%P%y\\0",
+            "find", "-H", place, "-mindepth", "1", "-maxdepth", "2", "-name", ".git", "-prune",
+            "-o", "-name", "__pycache__", "-prune", "-o", "-mindepth", "1", "-printf", "%P%y\\0",
         ]  # fmt: skip
         result = await self.workspace.sandbox.exec(command)
         if not result.ok:
             raise ToolError(result.text().strip())
         items = [item.decode("utf-8", "replace") for item in result.stdout.split(b"\0") if item]
         items.sort(key=lambda item: item[:-1])
-        shown = [readable_text(i[:-1]) + ("/" if i.endswith("d") else "") for i in items]
+        shown = [readable_line(i[:-1]) + ("/" if i.endswith("d") else "") for i in items]
         more = f"\n[{len(shown) - _MAX_LISTED} more]" if len(shown) > _MAX_LISTED else ""
         return ("\n".join(shown[:_MAX_LISTED]) + more) or "[empty directory]"
 
@@ -76,13 +75,17 @@ class EditTools:
             path: Relative to the repository's root, or absolute.
             content: The whole content.
         """
-        if await self.workspace.is_there(path):
+        (state,) = await self.workspace.states([path])
+        self.workspace.check_links(path, state)
+        if state.mode is not None:
             raise self.workspace.refuse_text(
                 PatchFailure.ALREADY_EXISTS,
                 f"{self.workspace.show_path(path)} is there already; change it with str_replace",
             )
-        await self.workspace.write_text(path, content)
-        return f"Created {self.workspace.show_path(path)} ({len(content.splitlines())} lines)."
+        data = self.workspace.encode(path, content)
+        await self.workspace.write(path, data)
+        num_lines = len(split_shown(ShownText(data).text))
+        return f"Created {self.workspace.show_path(path)} ({num_lines} lines)."
 
     @katgym.tool()
     async def str_replace(self, path: str, old: str, new: str) -> str:
@@ -95,26 +98,44 @@ class EditTools:
         """
         if not old:
             raise ToolError("old is empty; use insert to add text")
-        text = await self.workspace.read_text(path)
-        count = text.count(old)
-        shown = self.workspace.show_path(path)
+        # A text with line ends of its own is meant byte for byte, if it is there.
+        is_exact = "\r" in old or "\ufeff" in old
+        text = await self.workspace.read_shown(path, is_exact=is_exact)
+        shown = _decode(text.text)
+        if is_exact and old not in shown:
+            old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
+            text = await self.workspace.read_shown(path)
+            shown = _decode(text.text)
+        self._check_replacement(path, shown, old, new)
+        at = shown.index(old)
+        end = at + len(old)
+        first, last = shown.count("\n", 0, at), shown.count("\n", 0, end)
+        start = shown.rfind("\n", 0, at) + 1
+        stop = shown.find("\n", end) + 1 or len(shown)
+        block = split_lines(self.workspace.encode(path, shown[start:at] + new + shown[end:stop]))
+        num_lines = len(text.lines[first : last + 1])
+        content = text.edit([(first, num_lines, block)])
+        await self.workspace.write(path, content)
+        return self._show_change(path, content, first, len(block))
+
+    def _check_replacement(self, path: str, shown: str, old: str, new: str) -> None:
+        count, name = shown.count(old), self.workspace.show_path(path)
         if count == 0:
+            is_escaped = old in readable_text(shown)
+            hint = "; write a control character itself, not the escape that shows it"
             raise self.workspace.refuse_text(
                 PatchFailure.CONTEXT_MISMATCH,
-                f"the text does not occur in {shown}, character by character",
+                f"the text does not occur in {name}, character by character"
+                + (hint if is_escaped else ""),
             )
         if count > 1:
-            numbers = ", ".join(map(str, _line_numbers(text, old)))
+            numbers = ", ".join(map(str, _line_numbers(shown, old)))
             raise self.workspace.refuse_text(
                 PatchFailure.CONTEXT_AMBIGUOUS,
-                f"the text occurs {count} times in {shown}, at lines {numbers}; take in more lines",
+                f"the text occurs {count} times in {name}, at lines {numbers}; take in more lines",
             )
         if old == new:
             raise self.workspace.refuse_text(PatchFailure.EMPTY, "old and new are the same")
-        at = text.index(old)
-        changed = text[:at] + new + text[at + len(old) :]
-        await self.workspace.write_text(path, changed)
-        return f"Changed {shown}:\n{_around(changed, at, len(new))}"
 
     @katgym.tool()
     async def insert(self, path: str, line: int, text: str) -> str:
@@ -125,21 +146,28 @@ class EditTools:
             line: The line it follows; 0 is the start of the file.
             text: Whole lines.
         """
-        lines = (await self.workspace.read_text(path)).split("\n")
-        has_newline = lines[-1] == ""
-        if has_newline:
-            lines.pop()
-        if not 0 <= line <= len(lines):
+        shown = await self.workspace.read_shown(path)
+        num_lines = len(shown.lines)
+        if not 0 <= line <= num_lines:
             raise ToolError(
-                f"{self.workspace.show_path(path)} has {len(lines)} lines, got line {line}"
+                f"{self.workspace.show_path(path)} has {num_lines} lines, got line {line}"
             )
         if not text:
             raise ToolError("text is empty")
-        new = text.removesuffix("\n").split("\n")
-        lines[line:line] = new
-        is_ended = has_newline or line == len(lines) - len(new)
-        await self.workspace.write_text(path, "\n".join(lines) + ("\n" if is_ended else ""))
-        first, last = max(1, line + 1 - _AROUND), min(len(lines), line + len(new) + _AROUND)
+        if num_lines:  # the lines end as the file's do
+            text = text.replace("\r\n", "\n")
+        added = split_lines(self.workspace.encode(path, text.removesuffix("\n") + "\n"))
+        if line == num_lines and not shown.is_ended:
+            content = shown.edit([(line - 1, 1, [shown.lines[-1] + b"\n", *added])])
+        else:
+            content = shown.edit([(line, 0, added)])
+        await self.workspace.write(path, content)
+        return self._show_change(path, content, line, len(added))
+
+    def _show_change(self, path: str, content: bytes, start: int, size: int) -> str:
+        """Return what is told of lines that were changed, with those around them."""
+        lines = split_shown(ShownText(content).text)
+        first, last = max(1, start + 1 - _AROUND), min(len(lines), start + size + _AROUND)
         return f"Changed {self.workspace.show_path(path)}:\n{number_lines(lines, first, last)}"
 
     @katgym.tool()
@@ -155,12 +183,16 @@ class EditTools:
         try:
             proposal = await asyncio.to_thread(parse_proposal, patch)
             before = await workspace.entries(proposal.paths)
+            links = proposal.edited_links(before)
+            if links:
+                proposal = proposal.with_files(await workspace.linked_files(links))
+                before |= await workspace.entries(proposal.paths - before.keys())
             changes = await asyncio.to_thread(proposal.apply, before)
         except PatchError as e:
             raise workspace.refuse(e) from e
-        await workspace.put(changes, before)
+        await workspace.put(changes, before, proposal.moves)
         lines = [
-            f"{'D' if entry is None else 'M' if path in before else 'A'} {readable_text(path)}"
+            f"{'D' if entry is None else 'M' if path in before else 'A'} {readable_line(path)}"
             for path, entry in sorted(changes.items())
         ]
         return "Applied:\n" + "\n".join(lines)
@@ -169,8 +201,19 @@ class EditTools:
 def number_lines(lines: list[str], first: int, last: int) -> str:
     """Return lines `first` to `last` (from 1) with their numbers, fit for a prompt."""
     width = len(str(last))
-    shown = (f"{i:{width}}\t{lines[i - 1]}" for i in range(first, last + 1))
-    return shorten(readable_text("\n".join(shown)), MAX_OUTPUT_CHARS)
+    shown = (f"{i:{width}}\t{readable_line(lines[i - 1])}" for i in range(first, last + 1))
+    return shorten("\n".join(shown), MAX_OUTPUT_CHARS)
+
+
+def split_shown(text: bytes) -> list[str]:
+    """Return a shown text's lines without their line ends."""
+    lines = _decode(text).split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _decode(text: bytes) -> str:
+    """Return a text; bytes that are not UTF-8 become surrogates, and are kept so."""
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _line_numbers(text: str, part: str) -> list[int]:
@@ -180,10 +223,3 @@ def _line_numbers(text: str, part: str) -> list[int]:
         found.append(text.count("\n", 0, at) + 1)
         at = text.find(part, at + len(part))
     return found
-
-
-def _around(text: str, at: int, size: int) -> str:
-    lines = text.split("\n")
-    first = text.count("\n", 0, at) + 1
-    last = text.count("\n", 0, at + size) + 1
-    return number_lines(lines, max(1, first - _AROUND), min(len(lines), last + _AROUND))

@@ -5,8 +5,10 @@ Not here: `view` (`edit_tools.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import katgym
-from katgym.environment.tool_output import readable_text, shorten
+from katgym.environment.tool_output import readable_line, readable_text, shorten
 from katgym.errors import ToolError
 from katgym.sandbox import SandboxLimits
 from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace, check_texts
@@ -34,7 +36,7 @@ class SearchTools:
             ignore_case: Whether letters match in either case.
         """
         check_texts(pattern=pattern, glob=glob)
-        command = ["grep", "-rnIE", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
+        command = ["grep", "-rnHIEZ", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
         command += ["-i"] if ignore_case else []
         command += [f"--include={glob}"] if glob else []
         command += ["-e", pattern, "--", self.workspace.show_path(path)]
@@ -43,7 +45,16 @@ class SearchTools:
             return "[no match]"
         if not result.stdout:
             raise ToolError(readable_text(result.text()).strip() or "grep failed")
-        return _list(result.stdout, cut=bool(result.stdout_omitted or result.is_timed_out))
+        # A record is `path NUL line:text`; of a path with line breaks, too.
+        output = result.stdout
+        if result.stdout_omitted:
+            output = output[: output.rfind(b"\n", 0, result.stdout_split) + 1]
+        lines: list[bytes] = []
+        while output:
+            name, _, rest = output.partition(b"\0")
+            text, _, output = rest.partition(b"\n")
+            lines.append(name + b":" + text.removesuffix(b"\r"))
+        return _list(lines, cut=bool(result.stdout_omitted or result.is_timed_out))
 
     @katgym.tool(parallel=True)
     async def find(self, name: str = "*", path: str = ".") -> str:
@@ -57,19 +68,19 @@ class SearchTools:
         place = self.workspace.show_path(path)
         place = place if place.startswith(("/", ".")) else f"./{place}"  # a name may start with "-"
         command = [
-            "find", place, "-name", ".git", "-prune", "-o", "-name", "__pycache__", "-prune",
-            "-o", "-name", name, "-print",
+            "find", "-H", place, "-name", ".git", "-prune", "-o", "-name", "__pycache__", "-prune",
+            "-o", "-name", name, "-print0",
         ]  # fmt: skip
         result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
         if not result.ok and not result.stdout:
             raise ToolError(readable_text(result.text()).strip() or "find failed")
-        found = sorted(line.removeprefix(b"./") for line in result.stdout.splitlines())
-        shown = b"\n".join(line for line in found if line != b".")
-        return _list(shown, cut=bool(result.stdout_omitted)) if shown else "[nothing found]"
+        names = result.stdout.split(b"\0")
+        found = sorted(name.removeprefix(b"./") for name in names if name not in (b"", b"."))
+        return _list(found, cut=bool(result.stdout_omitted)) if found else "[nothing found]"
 
 
-def _list(output: bytes, *, cut: bool) -> str:
-    lines = readable_text(output.decode("utf-8", "replace")).splitlines()
+def _list(entries: Iterable[bytes], *, cut: bool) -> str:
+    lines = [readable_line(entry.decode("utf-8", "replace")) for entry in entries]
     shown = [
         line if len(line) <= _MAX_LINE_CHARS else line[:_MAX_LINE_CHARS] + " ..." for line in lines
     ]

@@ -16,7 +16,7 @@ from chess_puzzles.make_puzzles import make_puzzles
 from katgym.errors import UnknownNameError, UsageError
 from katgym_envs.games.chess_game import mate
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, evaluate, search
-from katgym_envs.games.chess_game.env import ChessEnv, parse_move, puzzles
+from katgym_envs.games.chess_game.env import ChessEnv, puzzles
 from katgym_envs.games.chess_game.mate import (
     is_mate_in,
     keeps_mate,
@@ -24,6 +24,7 @@ from katgym_envs.games.chess_game.mate import (
     longest_defence,
     mate_distance,
 )
+from katgym_envs.games.chess_game.notation import parse_move
 from katgym_envs.games.moves import IllegalMoveError
 
 BACK_RANK = "6k1/5ppp/8/8/8/8/8/R3K2R w - - 0 1"  # Ra8#
@@ -191,6 +192,78 @@ def test_a_bishop_is_told_from_a_pawn_by_case() -> None:
     assert parse_move(board, "Bxc3").uci() == "d2c3"
     with pytest.raises(IllegalMoveError, match="fits several moves"):
         parse_move(board, "BXC3")
+
+
+PAWN = "1n5k/P7/8/8/8/8/8/K7 w - - 0 1"
+PASSED = "4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1"
+CASTLES = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
+KNIGHTS = "4k3/8/8/8/8/5N2/8/1N2K3 w - - 0 1"
+WRITTEN = {
+    (chess.STARTING_FEN, "e2e4"): (
+        "e2-e4", "e2–e4", "e2 → e4", "e2->e4", "e2 e4", "1. e4", "1.e4", "12 . e4!", "Move: 1. e4",
+        "e4+", "e4#", "e4!?", "`e4`", "**e4**", "♙e4", "e4 (e2e4)",
+    ),
+    (chess.STARTING_FEN, "g1f3"): (
+        "Ng1f3", "Ng1-f3", "♘f3", "♘\ufe0ef3", "♘ f3", "♞g1-f3", "3... Nf3", "3…Nf3", "Nf3 (g1f3)",
+    ),
+    (PAWN, "a7a8q"): (
+        "a8Q", "a8q", "a8(Q)", "a8 (Q)", "a8/Q", "a8=♕", "a8 = Q", "a7a8=Q", "a7-a8Q", "a7a8q",
+        "a8Q+", "1. a8=Q#",
+    ),
+    (PAWN, "a7b8n"): ("axb8N", "axb8(N)", "a7xb8=N", "a7×b8n"),
+    (PASSED, "e5d6"): (
+        "exd6 e.p.", "exd6e.p.", "exd6 ep", "exd6 (e.p.)", "e5xd6 e. p.", "exd6+ e.p.",
+        "exd6 e.p.!", "exd6 en passant", "ed6",
+    ),
+    (CASTLES, "e1g1"): ("0-0", "O–O", "0-0+", "O-O!", "1. O-O", "O - O", "0-0 (e1g1)"),
+    (CASTLES, "e1c1"): ("o-o-o", "0-0-0#", "O-O-O (e1c1)"),
+    (KNIGHTS, "b1d2"): ("Nbd2", "N1d2", "Nb1-d2", "1. Nbd2"),
+}  # fmt: skip
+NO_MOVES = {
+    chess.STARTING_FEN: (
+        "e5", "Ke2", "O-O", "e2e5", "e4 e5", "1. e4 e5", "1.e4 e5 2.Nf3", "e4, d4", "e4 or d4",
+        "Nf3 (b1c3)", "play e4", "e4 e.p.", "e4=Q", "Nf3=Q", "--", "0000", "Z0", "@@@@", "1.",
+        "1-0",
+        "e4" * 40,
+    ),
+    PAWN: ("a8", "a7a8", "a8=K", "a8QQ", "b8=Q"),
+    PASSED: ("e6 e.p.", "Kd1 e.p."),
+}  # fmt: skip
+
+
+def test_moves_are_read_as_readers_and_programs_write_them() -> None:
+    found = {
+        (fen, text): parse_move(chess.Board(fen), text).uci()
+        for (fen, _), texts in WRITTEN.items()
+        for text in texts
+    }
+    assert found == {(fen, text): uci for (fen, uci), texts in WRITTEN.items() for text in texts}
+
+
+def test_nothing_else_becomes_a_move(subtests: pytest.Subtests) -> None:
+    for fen, texts in NO_MOVES.items():
+        for text in texts:
+            with subtests.test(text=text), pytest.raises(IllegalMoveError):
+                parse_move(chess.Board(fen), text)
+    with pytest.raises(IllegalMoveError, match=r"^'1\. Nd2' fits several moves: 'Nbd2', 'Nfd2'\.$"):
+        parse_move(chess.Board(KNIGHTS), "1. Nd2")
+
+
+@pytest.mark.parametrize("fen", [chess.STARTING_FEN, PAWN, PASSED, CASTLES, KNIGHTS])
+def test_every_spelling_of_every_legal_move_is_that_move(fen: str) -> None:
+    board = chess.Board(fen)
+    for move in board.legal_moves:
+        san, uci = board.san(move), move.uci()
+        for text in (
+            san,
+            uci,
+            board.lan(move),
+            f"7. {san}",
+            f"{san} ({uci})",
+            f"{san}!",
+            uci.upper(),
+        ):
+            assert parse_move(board, text) == move, text
 
 
 def test_legal_moves_are_listed_in_both_notations() -> None:

@@ -1,6 +1,7 @@
 """`katgym/Chess-v1`: mate puzzles (`mode="mate"`) and whole games (`mode="game"`).
 
-Not here: proofs (`mate.py`), the engine (`engine.py`), making puzzles (`tools/chess_puzzles`).
+Not here: proofs (`mate.py`), the engine (`engine.py`), how moves are read (`notation.py`), making
+puzzles (`tools/chess_puzzles`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from katgym.environment.reward import Headline
 from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 from katgym_envs.games.chess_game.engine import AlphaBetaPlayer, ChessPlayer, RandomChessPlayer
 from katgym_envs.games.chess_game.mate import keeps_mate, key_moves, longest_defence
-from katgym_envs.games.moves import MoveEnv, list_moves, match_move
+from katgym_envs.games.chess_game.notation import parse_move
+from katgym_envs.games.moves import MoveEnv, list_moves
 
 MODES = ("mate", "game")
 OPPONENTS = ("random", "alphabeta")
@@ -229,22 +231,6 @@ def puzzles() -> tuple[dict[str, Any], ...]:
     """Return all puzzles of `puzzles.jsonl`."""
     file = resources.files("katgym_envs.games.chess_game") / "puzzles.jsonl"
     return tuple(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-
-
-def parse_move(board: chess.Board, text: str) -> chess.Move:
-    """Return the legal move that `text` names in UCI or SAN; raises `IllegalMoveError`.
-
-    Check and mate signs may be left out, and castling may be written with zeros.
-    """
-    names: dict[str, chess.Move] = {}
-    for move in board.legal_moves:
-        san = board.san(move)
-        for name in (san, san.rstrip("+#"), move.uci()):
-            names[name] = move
-            if board.is_castling(move):
-                names[name.replace("O", "0")] = move
-    cleaned = text.strip().rstrip("!?")
-    return names[match_move(cleaned, names)]
 
 
 def board_text(board: chess.Board) -> str:

@@ -13,11 +13,14 @@ from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.patching import (
     PatchError,
     PatchFailure,
+    apply_patches,
     line_opcodes,
+    parse_diff,
     parse_proposal,
     update_tree,
 )
 from katgym_envs.swe.patching.proposal import code_blocks
+from katgym_envs.swe.patching.shown_text import ShownText
 from katgym_envs.swe.patching.tree import find_lines, split_lines
 
 TREE = {
@@ -169,3 +172,48 @@ def test_a_middle_that_would_take_too_long_to_match_is_replaced_as_a_whole() -> 
 
     assert len(line_opcodes(*sides(20))) > 20
     assert [code[0] for code in line_opcodes(*sides(2000))] == ["equal", "replace"]
+
+
+LINE = st.sampled_from([b"a", b"b", b"", b"\x0c", b"c\rd", b"\xff"])
+END = st.sampled_from([b"\n", b"\r\n"])
+CHANGE = st.tuples(st.integers(0, 2), st.integers(0, 2), st.lists(LINE, max_size=4))
+
+
+@given(
+    st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    st.lists(st.tuples(LINE, END), min_size=1, max_size=6),
+    st.sampled_from([b"", b"last", b"a"]),
+    st.lists(CHANGE, max_size=3),
+)
+def test_an_edit_changes_what_it_names_and_no_byte_beside_it(
+    mark: bytes,
+    ended: list[tuple[bytes, bytes]],
+    last: bytes,
+    changes: list[tuple[int, int, list[bytes]]],
+) -> None:
+    raw = [line + end for line, end in ended] + [last] * bool(last)
+    shown = ShownText(mark + b"".join(raw))
+    assert shown.text == b"".join(raw).replace(b"\r\n", b"\n")
+    edits, pattern, done = [], re.escape(mark), 0
+    for skipped, size, new in changes:
+        start = min(done + skipped, len(ended))
+        size = min(size, len(ended) - start)
+        edits.append((start, size, [line + b"\n" for line in new]))
+        pattern += re.escape(b"".join(raw[done:start]))
+        pattern += b"".join(re.escape(line) + rb"\r?\n" for line in new)
+        done = start + size
+    pattern += re.escape(b"".join(raw[done:]))
+    for is_last_kept in (False, True):
+        found = shown.edit(edits, is_last_kept=is_last_kept)
+        assert re.fullmatch(pattern, found) or (not found and pattern == re.escape(mark))
+
+
+def test_lines_as_shown_apply_to_other_line_ends_in_messages_alone() -> None:
+    tree = {"a.txt": b"a\r\nb\r\n"}
+    text = "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
+    assert parse_proposal(text).apply(tree) == {"a.txt": FileEntry(content=b"a\r\nc\r\n")}
+    with pytest.raises(PatchError, match="the patch expects 'a"):
+        apply_patches(tree, parse_diff(text))
+    deleted = "--- a/a.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n"
+    tree = {"a.txt": b"\xef\xbb\xbfa\r\nb\r\n"}
+    assert parse_proposal(deleted).apply(tree) == {"a.txt": None}

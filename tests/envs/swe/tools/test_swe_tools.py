@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+import tool_play
+from tool_play import Tools
 
-from katgym.errors import ToolError
 from katgym.sandbox import SandboxSpec, layer_store, shared_backend
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
-from katgym_envs.swe.env import SweEnv
 from katgym_envs.swe.patching import PatchFailure
-from katgym_envs.swe.tools.open_workspace import OpenWorkspace
 from katgym_envs.swe.tools.orphan_commit import orphan_commit_layer
 
 FILES: dict[str, bytes | FileEntry] = {
@@ -29,38 +27,7 @@ FILES: dict[str, bytes | FileEntry] = {
 }
 
 
-class Tools:
-    """The env's tools on a workspace of the test's own."""
-
-    def __init__(self, workspace: OpenWorkspace) -> None:
-        self.workspace = workspace
-        self.env = SweEnv(tasks="toy")
-        self.env.workspace = workspace
-        self.env.visible_tests = ("test_a.py",)
-
-    async def __call__(self, name: str, /, **arguments: Any) -> str:
-        tool = self.env.class_tools[name]
-        found = tool.fn(self.env, **arguments)
-        return str(await found if tool.is_async else found)
-
-    async def refused(self, name: str, /, **arguments: Any) -> str:
-        with pytest.raises(ToolError) as caught:
-            await self(name, **arguments)
-        return str(caught.value)
-
-    async def content(self, path: str) -> bytes:
-        return await self.workspace.sandbox.read(path)
-
-
-def with_tools(test: Callable[[Tools], Any], **spec: Any) -> None:
-    """Play a test with a workspace of its own."""
-
-    async def go() -> None:
-        made = SandboxSpec(layers=(layer_store().add_files(FILES),), **spec)
-        async with await shared_backend("local").create(made) as sandbox:
-            await test(Tools(OpenWorkspace(sandbox=sandbox)))
-
-    asyncio.run(go())
+with_tools = functools.partial(tool_play.with_tools, FILES)
 
 
 def test_bash_keeps_its_directory_and_exports_and_always_shows_the_exit_code() -> None:
@@ -188,10 +155,6 @@ def test_apply_patch_is_atomic_over_files_and_keeps_modes() -> None:
         )
         assert told == "Applied:\nD data.bin\nA n.py\nM run.sh"
         assert "new" in await tools("bash", command="./run.sh; ls data.bin")
-        envelope = (
-            "*** Begin Patch\n*** Update File: link.py\n-def f(x):\n+def z(x):\n*** End Patch"
-        )
-        assert "is a link" in await tools.refused("apply_patch", patch=envelope)
         blocked = "--- /dev/null\n+++ b/run.sh/x\n@@ -0,0 +1 @@\n+x\n"
         await tools.refused("apply_patch", patch=blocked)
         assert "new" in (await tools.content("run.sh")).decode()
@@ -226,6 +189,7 @@ def test_grep_and_find_list_what_is_there() -> None:
         assert await tools("find", name="*.rs") == "[nothing found]"
         await tools("bash", command="seq 1000 > many; touch -- -n")
         assert "[800 more lines" in await tools("grep", pattern=".", path="many")
+        assert await tools("grep", pattern="^7$", path="many") == "many:7:7"
         assert await tools("find", name="-n") == "-n"
 
     with_tools(check)

@@ -325,6 +325,20 @@ def test_error_texts_tell_the_policy_what_to_mend() -> None:
     assert texts[7] == "This tool call could not be read: no closing tag"
 
 
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e400", "-1e999", '[0, {"a": NaN}]']
+)
+def test_numbers_that_json_lacks_are_refused_and_named(number: str) -> None:
+    def echo(x: Any) -> str:
+        return "called"
+
+    call: Any = {"id": "c", "function": {"name": "echo", "arguments": f'{{"x": {number}}}'}}
+    (result,) = asyncio.run(run_calls(tools_of(echo), [call], FAST))
+    assert result.error is ToolErrorKind.BAD_JSON
+    named = "NaN" if "NaN" in number else number
+    assert f"not valid JSON: {named} is no finite number" in result.content
+
+
 def test_arguments_nested_too_deep_are_the_calls_error() -> None:
     @dataclass
     class Node:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import jsonschema
+import msgspec
 import pytest
 from example_tools import Colour, Point, Positive, plain, search
 from hypothesis import given
@@ -220,6 +222,61 @@ def test_description_ends_at_the_first_section() -> None:
     assert found == docs
 
 
+Text = Annotated[int, "Given.\n  So."]
+
+
+@dataclass
+class Field:
+    description: str
+
+
+def test_texts_of_annotated_are_used_where_the_docstring_has_none() -> None:
+    hints: list[tuple[Any, str]] = [
+        (Text, "Given. So."),
+        (Text | None, "Given. So."),
+        (Annotated[int | None, Field("Given.")], "Given."),
+        (Annotated[int, 5, Field(""), Field("Given."), "no"], "Given."),
+        (Annotated[Positive, "Given."], "Given."),
+        (Annotated[int, msgspec.Meta(description="Given.")], "Given."),
+        (list[Text], ""),
+    ]
+    assert [(hint, schema_of(hint).get("description", "")) for hint, _ in hints] == hints
+
+    def fn(x: Text, y: Text = 1) -> None:
+        """Do it.
+
+        Args:
+            x: Told.
+        """
+
+    made = Tool.from_function(fn)
+    texts = {k: v["description"] for k, v in made.parameters["properties"].items()}
+    assert texts == {"x": "Told.", "y": "Given. So."}
+    assert made.argument_error({"x": 1}) is None and made.convert({"x": 1.0}) == {"x": 1}
+
+
+def test_an_argument_whose_default_is_none_takes_null() -> None:
+    hints: list[Any] = [
+        int, str, float, list[int], Point, Colour, Literal["a"], Annotated[int, "Given."], Positive,
+        int | str, dict[str, int], Any, Optional[int],  # noqa: UP045 - both spellings are tested
+    ]  # fmt: skip
+    for hint in hints:
+
+        def fn(x): ...  # type: ignore[no-untyped-def]  # the hint is set below
+
+        fn.__annotations__ = {"x": hint}
+        given_ = [Tool.from_function(fn).argument_error({"x": None}) is None]
+        fn.__defaults__ = (None,)
+        made = Tool.from_function(fn)
+        assert made.argument_error({"x": None}) is None, hint
+        assert made.convert({"x": None}) == {"x": None}, hint
+        assert given_ == [hint in (Any, Optional[int])], hint  # noqa: UP045
+
+    def point(x: Point = None) -> None: ...  # type: ignore[assignment]  # as people write it
+
+    assert Tool.from_function(point).convert({"x": {"x": 1}}) == {"x": Point(1)}
+
+
 def untyped(x): ...  # type: ignore[no-untyped-def]  # that is the point
 
 
@@ -241,6 +298,9 @@ def undefined(x: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F8
 def odd_default(x: Any = object) -> None: ...
 
 
+def endless_default(x: float = math.inf) -> None: ...
+
+
 def test_functions_that_make_no_tool(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Callable[..., Any], str]] = [
         (untyped, "argument 'x' needs a type hint"),
@@ -249,6 +309,7 @@ def test_functions_that_make_no_tool(subtests: pytest.Subtests) -> None:
         (positional, "argument 'x' is positional-only; tools are called with keywords"),
         (undefined, "the type hint 'Missing' is not defined"),
         (odd_default, "the default of 'x' is not JSON: <class 'object'>"),
+        (endless_default, "the default of 'x' is not JSON: inf"),
     ]
     for fn, text in cases:
         with subtests.test(fn=fn.__name__):

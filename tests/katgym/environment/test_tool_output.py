@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler_play import FAST, one
 
 from katgym.environment.scheduler import SchedulerConfig, ToolResult
-from katgym.environment.tool_output import readable_text, shorten, truncate_output
+from katgym.environment.tool_output import readable_line, readable_text, shorten, truncate_output
 from katgym.errors import ToolError
 
 pytestmark = pytest.mark.usefixtures("no_tool_thread_stays")
@@ -37,6 +39,8 @@ def test_results_become_text() -> None:
         ({"a": None}, '{"a":null}'),
         ((1, 2), "[1,2]"),
         (FAST, json.dumps(fields, separators=(",", ":"))),
+        (math.nan, '"NaN"'),
+        ({"a": [math.inf, (-math.inf, 1e16)]}, '{"a":["Infinity",["-Infinity",1e16]]}'),
         (1 + 2j, "(1+2j)"),
         ("a\ud800b", "a?b"),
         (["\ud800"], "['\\ud800']"),
@@ -110,9 +114,18 @@ def test_control_characters_become_visible() -> None:
         "good\rbad": "good\\x0dbad",
         "a\x00b\x7f\x9bc": "a\\x00b\\x7f\\x9bc",
         "if x:\u202e } ": "if x:\\u202e } ",
+        "a\u2028b\u2029\x85": "a\\u2028b\\u2029\\x85",
         "é 漢 🙂": "é 漢 🙂",
     }
     assert {text: readable_text(text) for text in cases} == cases
+
+
+@given(st.text())
+def test_a_line_is_one_line_and_a_text_has_no_other_line_breaks(text: str) -> None:
+    assert len(readable_line(text).splitlines()) == min(len(text), 1)
+    assert readable_text(text).splitlines(keepends=True) == re.findall(
+        r".*\n|.+", readable_text(text)
+    )
 
 
 @given(st.text())

@@ -124,6 +124,18 @@ def test_a_script_is_played_in_order_and_then_silence(tmp_path, context):
     assert three == {"role": "assistant", "content": ""}
 
 
+def test_only_a_newline_ends_a_line_of_a_script(tmp_path):
+    texts = ["a\u2028b\u2029c\x85d", "e\x7f"]
+    path = tmp_path / "a.jsonl"
+    for end in ("\n", "\r\n"):
+        path.write_bytes(
+            (json.dumps(texts[0], ensure_ascii=False) + end + end + json.dumps(texts[1])).encode()
+        )
+        assert [m["content"] for m in load_script(path)] == texts
+    path.write_bytes(b'{"content":\r"x"}\n"y"\n')
+    assert [m["content"] for m in load_script(path)] == ["x", "y"]
+
+
 def test_a_json_list_is_a_script_too(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('[\n"one",\n"two"\n]')

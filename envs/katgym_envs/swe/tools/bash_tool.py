@@ -18,6 +18,7 @@ _STATE = "/tmp/.shell-state"
 _MAX_STATE_BYTES = 128 << 10
 _MAX_TIMEOUT_S = 600
 _MAX_COMMAND_BYTES = 4 << 20
+"""What the other tools take for a file."""
 # The shell tells where it ends and what it exported, unless the command replaces the trap or the
 # shell itself; then the state of before is kept. /usr/bin/env: the agent's PATH may have another.
 # The command comes on stdin, as arguments have a limit; what it runs has no input. On one line, so
@@ -45,7 +46,7 @@ class BashTool:
         background are not. There is no network, and no terminal or input.
 
         Args:
-            command: What to run; may have several lines, and up to 4 MiB.
+            command: What to run; may have several lines.
             timeout_s: Seconds after which it is stopped, from 1 to 600.
         """
         if not 1 <= timeout_s <= _MAX_TIMEOUT_S:

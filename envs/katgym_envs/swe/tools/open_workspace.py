@@ -51,7 +51,7 @@ class PathState:
     """What is at a path of the sandbox."""
 
     file: str
-    """Absolute path to read and write: where a symbolic link leads, "" if it leads out."""
+    """Absolute path that is read and written: where a symbolic link leads, "" if it leads out."""
     link_target: str | None
     """Of a symbolic link."""
     mode: int | None
@@ -64,8 +64,14 @@ class PathState:
     @property
     def permissions(self) -> int | None:
         """The mode bits of a regular file; None of anything else."""
-        is_file = self.mode is not None and stat.S_ISREG(self.mode)
-        return stat.S_IMODE(self.mode) if self.mode is not None and is_file else None
+        if self.mode is None or not stat.S_ISREG(self.mode):
+            return None
+        return stat.S_IMODE(self.mode)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a file with several names."""
+        return self.permissions is not None and self.num_names > 1
 
     @classmethod
     def of(cls, place: str, root: str, real_root: str, fields: Iterable[str]) -> Self:
@@ -143,6 +149,8 @@ class OpenWorkspace:
             _STATES, cwd=self.root, stdin=b"".join(os.fsencode(place) + b"\0" for place in places)
         )
         real_root, *parts = [os.fsdecode(part) for part in told.stdout.split(b"\0")]
+        if len(parts) != 4 * len(places) + 1:  # the last one is empty
+            raise ToolError(f"the paths cannot be looked at: {told.text().strip()[-300:]}")
         real_root = real_root.removesuffix("\n.")
         return [
             PathState.of(place, self.root, real_root, parts[4 * i : 4 * i + 4])
@@ -176,7 +184,7 @@ class OpenWorkspace:
         (state,) = await self.states([path])
         self.check_links(path, state)
         mode = PLAIN if state.permissions is None else state.permissions
-        await self._write_file(state.file, data, mode, is_shared=state.num_names > 1)
+        await self._write_file(state.file, data, mode, is_shared=state.is_shared)
         self.num_edits += 1
 
     async def _write_file(self, place: str, data: bytes, mode: int, *, is_shared: bool) -> None:
@@ -261,7 +269,7 @@ class OpenWorkspace:
             mode = source.permissions
             if bool(mode & 0o100) != entry.is_executable:  # for all who may read it, or for none
                 mode = mode & ~0o111 if mode & 0o100 else mode | (mode & 0o444) >> 2
-        is_shared = was.link_target is None and was.num_names > 1 and was.permissions is not None
+        is_shared = was.link_target is None and was.is_shared
         await self._write_file(place, entry.content, mode, is_shared=is_shared)
 
     def refuse(self, error: PatchError) -> ToolError:

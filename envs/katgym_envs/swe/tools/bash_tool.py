@@ -26,7 +26,9 @@ _MAX_COMMAND_BYTES = 4 << 20
 _SCRIPT = (
     "exec 2>&1; trap 'katgym_code=$?;"
     f" {{ pwd -P; /usr/bin/env -0; }} > {_STATE} 2>/dev/null; exit $katgym_code' EXIT;"
-    ' set -- "$(/bin/cat; echo .)"; set -- "${1%.}"; exec < /dev/null; eval "$1"'
+    ' set -- "$(/bin/cat 2> /dev/null && echo .)";'
+    ' [ "$1" ] || { echo "the command cannot be read with the variables exported"; exit 1; };'
+    ' set -- "${1%.}"; exec < /dev/null; eval "$1"'
 )
 _NOT_KEPT = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "katgym_code"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

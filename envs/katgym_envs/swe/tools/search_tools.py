@@ -5,6 +5,7 @@ Not here: `view` (`edit_tools.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import katgym
@@ -16,6 +17,9 @@ from katgym_envs.swe.tools.open_workspace import MAX_OUTPUT_CHARS, OpenWorkspace
 _LIMITS = SandboxLimits(wall_s=30.0, output_bytes=256 << 10)
 _MAX_LINES = 200
 _MAX_LINE_CHARS = 300
+_BRACKETS = r"\[\^?\]?(?:\[[:.=].*?[:.=]\]|[^\]])*\]"
+_LINE_END = re.compile(rf"(\\.|{_BRACKETS})|\$", re.DOTALL)
+"""`$`, but for one that is escaped or in brackets."""
 
 
 class SearchTools:
@@ -39,7 +43,9 @@ class SearchTools:
         command = ["grep", "-rnHIEZ", "--exclude-dir=.git", "--exclude-dir=__pycache__"]
         command += ["-i"] if ignore_case else []
         command += [f"--include={glob}"] if glob else []
-        command += ["-e", pattern, "--", self.workspace.show_path(path)]
+        # What is shown of a line with CRLF is what is before that.
+        shown = _LINE_END.sub(lambda found: found[1] or "\r?$", pattern)
+        command += ["-e", shown, "--", self.workspace.show_path(path)]
         result = await self.workspace.sandbox.exec(command, cwd=self.workspace.root, limits=_LIMITS)
         if result.exit_code == 1 and not result.stdout:
             return "[no match]"

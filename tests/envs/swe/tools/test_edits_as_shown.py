@@ -6,6 +6,10 @@ Not here: what else the tools do (`test_swe_tools.py`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from tool_play import Tools, with_tools
 
@@ -25,7 +29,7 @@ def diff(path: str, *lines: str) -> str:
     return head + "".join(f"{line}\n" for line in lines)
 
 
-EDITS = {
+EDITS: dict[str, Callable[[str], dict[str, Any]]] = {
     "str_replace": lambda path: {"path": path, "old": "x = 1", "new": "x = 3"},
     "insert": lambda path: {"path": path, "line": 0, "text": "x = 3\n"},
     "apply_patch": lambda path: {"patch": envelope(path, "-x = 1", "+x = 3", " y = 2")},
@@ -259,6 +263,13 @@ def test_an_entry_is_one_line_whatever_is_in_its_name_or_text() -> None:
         assert sorted((await tools("grep", pattern="hit", path="d")).splitlines()) == [
             "d/i\\nj:1:hit", "d/t:1:hit\\u2028x", "d/t:2:hit\\u2029", "d/t:3:hit", "d/t:4:hit\\x85",
         ]  # fmt: skip
+        await tools.workspace.sandbox.write("e", b"a$\r\nb\r\n\r\na$b\n")
+        for pattern, numbers in {
+            "[$b]$": "124", "^$": "3", r"a\$": "14", "[[:alpha:]$]$": "124", "a[$]$": "1",
+            "(a.$|^b$)": "12", "[]$]$": "1",
+        }.items():  # fmt: skip
+            matched = re.findall("e:([0-9]):", await tools("grep", pattern=pattern, path="e"))
+            assert "".join(matched) == numbers, pattern
         patch = '--- "a/d/i\\nj"\n+++ "b/d/i\\nj"\n@@ -1 +1 @@\n-hit\n+hot\n'
         assert await tools("apply_patch", patch=patch) == "Applied:\nM d/i\\nj"
         await tools("create", path="n", content="a\u2028b\x0cc\n")

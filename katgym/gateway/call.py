@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from katgym.environment.messages import Message
-from katgym.gateway.conversation import CallPlace
+from katgym.gateway.conversation import CallPlace, hash_chain, hash_text
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.session_table import LiveSession
 from katgym.policies.version_span import VersionSpan
@@ -77,6 +78,8 @@ class ModelCall:
     """Whether one answer may hold several tool calls."""
     prompt_text: str | None = None
     prompt_ids: Sequence[int] | None = None
+    has_special_tokens: bool = True
+    """Whether `prompt_text` gets what the tokenizer puts around texts, as a BOS in front."""
     is_echo: bool = False
     """Whether a plain completion repeats its prompt."""
     sampling: CallSampling = field(default_factory=CallSampling)
@@ -99,6 +102,27 @@ class ModelCall:
     def is_chat(self) -> bool:
         """Whether it holds messages rather than a prompt."""
         return self.prompt_text is None and self.prompt_ids is None
+
+    def chain(self) -> list[bytes]:
+        """Return what tells its messages or its prompt from others; see `hash_chain`."""
+        if self.is_chat:
+            return hash_chain(self.messages, self.tools)
+        if self.prompt_ids is not None:
+            return [hash_text(self.prompt_ids)]
+        return [hash_text(self.prompt_text or "", has_special_tokens=self.has_special_tokens)]
+
+    def digest(self, chain: Sequence[bytes]) -> str:
+        """Return 8 digits that tell what it asks for, whether or not its answer is streamed.
+
+        chain: its own.
+        """
+        asked = [
+            self.route, self.model, self.sampling.as_dict(), dict(self.constraints),
+            self.tool_choice, self.is_parallel, self.num_choices, self.num_top_logprobs,
+            self.is_echo, self.previous_call_id, chain[0].hex(), chain[-1].hex(),
+        ]  # fmt: skip
+        text = json.dumps(asked, sort_keys=True).encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=4).hexdigest()
 
     @property
     def is_tool_forced(self) -> bool:
@@ -256,7 +280,7 @@ class CallContext:
     idempotency_key: str = ""
     """Calls of one session with the same key get the same answer; "" for no other call's."""
     call_id: str = ""
-    """Made from the key, or at random."""
+    """Made at random; or from the key, with what the call asks for behind it."""
     call: ModelCall = field(init=False)
     """As the agent asked; with the messages that it goes on from once it is placed."""
     chain: Sequence[bytes] = ()
@@ -279,8 +303,9 @@ class CallContext:
         return bool(self.chain)
 
     def __post_init__(self) -> None:
+        self.call_id = secrets.token_hex(12)
+
+    def key_digest(self) -> str:
+        """Return the 16 digits with which the ids of calls with its idempotency key begin."""
         name = f"{self.session.session_id}\0{self.idempotency_key}".encode("utf-8", "surrogatepass")
-        is_named = bool(self.idempotency_key)
-        self.call_id = (
-            hashlib.blake2b(name, digest_size=12).hexdigest() if is_named else secrets.token_hex(12)
-        )
+        return hashlib.blake2b(name, digest_size=8).hexdigest()

@@ -185,9 +185,12 @@ class Conversation:
         latest = next(reversed(self._by_prompt.values()), None)
         return CallPlace(chain=chain, parent=latest, branch=BranchReason.SUB_AGENT)
 
-    def place_text(self, prompt: str | Sequence[int], chain: Sequence[bytes] = ()) -> CallPlace:
-        """Return where a plain completion belongs: nothing but its own prompt is looked for."""
-        start = chain[0] if chain else hash_text(prompt)
+    def place_text(self, chain: Sequence[bytes]) -> CallPlace:
+        """Return where a plain completion belongs: nothing but its own prompt is looked for.
+
+        chain: its `hash_text` alone.
+        """
+        start = chain[0]
         known = self._by_prompt.get(start)
         if known is not None:
             return CallPlace(chain=[start], parent=known, is_same_prompt=True)
@@ -292,10 +295,10 @@ def _quotes(content: str, text: str) -> bool:
     return any(line in content for line in lines if len(line) >= MIN_QUOTED)
 
 
-def hash_text(prompt: str | Sequence[int] | None) -> bytes:
+def hash_text(prompt: str | Sequence[int], *, has_special_tokens: bool = True) -> bytes:
     """Return a hash for the prompt of a plain completion."""
-    text = prompt if isinstance(prompt, str) else json.dumps(list(prompt or ()))
-    return _hash(b"completion", text)
+    text = prompt if isinstance(prompt, str) else json.dumps(list(prompt))
+    return _hash(b"completion" if has_special_tokens else b"completion of bare text", text)
 
 
 def hash_chain(

@@ -24,6 +24,10 @@ class ErrorKind(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     UNKNOWN_PREVIOUS = "unknown_previous"
     """The body goes on from an answer that the session does not have."""
+    ENCODED = "encoded"
+    """The body is compressed."""
+    KEY_REUSED = "key_reused"
+    """The idempotency key is of a call that asked for something else."""
     TOO_LARGE = "too_large"
     """The body has more bytes than are read."""
     CONTEXT_LENGTH = "context_length"
@@ -58,6 +62,8 @@ _STATUS = {
     ErrorKind.UNKNOWN_SESSION: 404,
     ErrorKind.UNKNOWN_MODEL: 404,
     ErrorKind.UNKNOWN_PREVIOUS: 400,
+    ErrorKind.ENCODED: 415,
+    ErrorKind.KEY_REUSED: 422,
     ErrorKind.TOO_LARGE: 413,
     ErrorKind.CONTEXT_LENGTH: 400,
     ErrorKind.SESSION_ENDED: 403,

@@ -18,11 +18,11 @@ from katgym.errors import KatgymError, UsageError
 from katgym.gateway.answering.choose import Answerers, choose_answering
 from katgym.gateway.call import CallContext, ModelCall, Reply, Served
 from katgym.gateway.config import GatewayConfig
-from katgym.gateway.conversation import hash_chain
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.readiness import Readiness
 from katgym.gateway.recorded_answers import (
     describe_invalid_tool_calls,
+    key_reused,
     make_servable,
     make_turns,
     read_served,
@@ -31,6 +31,7 @@ from katgym.gateway.rollout_control import RolloutControl
 from katgym.gateway.session_table import LiveSession, SessionTable
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.gateway.wire.message_memo import MessageMemo
+from katgym.gateway.wire.tool_results import pair_results
 from katgym.play.rollout import prompt_messages
 from katgym.policies.waiting import waiting
 from katgym.rollout_store import RolloutStore
@@ -94,7 +95,8 @@ class Gateway:
         self.readiness = Readiness(store.folder, self.writer, self.manager, self.pool)
         self._answerers: Answerers | None = None
         self._memo = MessageMemo()
-        self._pending: dict[str, asyncio.Future[Served]] = {}
+        self._pending: dict[str, tuple[str, asyncio.Future[Served]]] = {}
+        """Calls with an idempotency key that are out, with their ids, by their keys' digests."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Of this gateway's own, which end with it."""
 
@@ -143,12 +145,21 @@ class Gateway:
 
     async def respond(self, context: CallContext) -> Served:
         """Answer a call; when this returns, the answer is in the store. Raises `GatewayError`."""
+        # 1. Parse: the body becomes a call.
+        return await self._answer(context, self._parse(context))
+
+    def _parse(self, context: CallContext) -> Sequence[bytes]:
+        """Set a context's call; returns the call's chain, or none that is known."""
+        if context.is_large:
+            return context.chain
+        context.call, chain = self._memo.read(context)
+        return chain
+
+    async def _answer(self, context: CallContext, chain: Sequence[bytes]) -> Served:
+        """Answer a call that is parsed."""
         session, api = context.session, context.api
-        # 1. Parse: the body becomes a call. One that was answered before, by its idempotency key,
-        # is served again, whether or not its session may still call.
-        chain = context.chain
-        if not context.is_large:
-            context.call, chain = self._memo.read(context)
+        # One that was answered before, by its idempotency key, is served again, whether or not its
+        # session may still call.
         if context.idempotency_key:
             served = await asyncio.to_thread(read_served, self.store, context)
             if served is not None:
@@ -194,17 +205,23 @@ class Gateway:
 
         A call with the same key in the same session gets the same answer, also after a restart,
         but without the log-probabilities it may have asked for once it is only in the store. The
-        call goes on when its client disconnects.
+        call goes on when its client disconnects. Raises `KEY_REUSED` for a call that asks for
+        something else than the first one with its key.
         """
-        pending = self._pending.get(context.call_id)
+        chain, key = self._parse(context) or context.call.chain(), context.key_digest()
+        context.call_id = key + context.call.digest(chain)
+        call_id, pending = self._pending.get(key, (context.call_id, None))
+        if call_id != context.call_id:
+            raise key_reused(context)
         if pending is None:
 
             def forget(done: asyncio.Future[Served]) -> None:
-                del self._pending[context.call_id]
+                del self._pending[key]
                 if not done.cancelled():
                     done.exception()  # retrieved here, too: whoever asked may have gone
 
-            pending = self._pending[context.call_id] = asyncio.ensure_future(self.respond(context))
+            pending = asyncio.ensure_future(self._answer(context, chain))
+            self._pending[key] = call_id, pending
             pending.add_done_callback(forget)
         return await asyncio.shield(pending)
 
@@ -315,16 +332,17 @@ class Gateway:
         """
         call, conversation = context.call, context.session.conversation
         if not call.is_chat:
-            prompt = call.prompt_ids if call.prompt_text is None else call.prompt_text
-            context.place = conversation.place_text(prompt or (), chain)
+            context.place = conversation.place_text(chain or call.chain())
             return
         if call.previous_call_id is not None:
             complete = partial(self._complete, context.session, call, call.previous_call_id)
-            call = context.call = await asyncio.to_thread(complete)
-            if context.is_large:
-                chain = await asyncio.to_thread(hash_chain, call.messages, call.tools)
-            else:
-                chain = ()
+            call, chain = await asyncio.to_thread(complete), ()
+        messages = pair_results(call.messages)
+        if messages is not call.messages:
+            call, chain = replace(call, messages=messages), ()
+        context.call = call
+        if context.is_large and not chain:
+            chain = await asyncio.to_thread(call.chain)
         context.place = conversation.place(call.messages, call.tools, chain)
 
     def _complete(self, session: LiveSession, call: ModelCall, previous_id: str) -> ModelCall:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from katgym.environment.messages import assistant
 from katgym.gateway.answering.constraints import describe_constraint
 from katgym.gateway.call import Answer, CallContext, Dialect, Reply, Served
+from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.play.rollout import Turn
 from katgym.policies.base import TokenRecord
 from katgym.policies.expert_routes import cut_routes
@@ -104,10 +105,25 @@ def make_turns(context: CallContext, reply: Reply) -> list[Turn]:
     return turns
 
 
+def key_reused(context: CallContext) -> GatewayError:
+    """Return the error for an idempotency key with which something else was asked."""
+    return GatewayError(
+        ErrorKind.KEY_REUSED,
+        f"Idempotency-Key {context.idempotency_key!r:.80} is of a call of this session that asked"
+        " for something else (API, messages, tools or sampling): another call has another key",
+    )
+
+
 def read_served(store: RolloutStore, context: CallContext) -> Served | None:
-    """Return the answer that a call with this id got, from the store; None if it got none."""
-    if not store.has_call(context.session.session_id, context.call_id):
+    """Return the answer that a call got, from the store; None if its key got none.
+
+    Raises `KEY_REUSED` where the answer is another call's with this key.
+    """
+    known = store.find_call(context.session.session_id, context.key_digest())
+    if known is None:
         return None
+    if known != context.call_id:
+        raise key_reused(context)
     stored = store.stored(context.session.session_id)
     places = [i for i, turn in enumerate(stored.turns) if turn.call_id == context.call_id]
     answers = [

@@ -171,14 +171,14 @@ def is_known(connection: sqlite3.Connection, session_id: str) -> bool:
     return found is not None
 
 
-def has_call(connection: sqlite3.Connection, session_id: str, call_id: str) -> bool:
-    """Return whether a live session holds an answer of a call; looks at no blob."""
+def find_call(connection: sqlite3.Connection, session_id: str, beginning: str) -> str | None:
+    """Return a live session's call that has an answer, by its id's beginning; looks at no blob."""
     found = connection.execute(
-        f"SELECT 1 FROM sessions s JOIN turns n ON {TURNS_OF_SESSION}"
-        " WHERE s.session_id = ? AND n.call_id = ? LIMIT 1",
-        (session_id, call_id),
-    )
-    return found.fetchone() is not None
+        f"SELECT n.call_id FROM sessions s JOIN turns n ON {TURNS_OF_SESSION}"
+        " WHERE s.session_id = ? AND substr(n.call_id, 1, ?) = ? LIMIT 1",
+        (session_id, len(beginning), beginning),
+    ).fetchone()
+    return None if found is None else str(found[0])
 
 
 def read_keys(connection: sqlite3.Connection) -> dict[str, str]:

@@ -184,10 +184,10 @@ class RolloutStore:
         with self.connections.read() as connection:
             return live.is_known(connection, session_id)
 
-    def has_call(self, session_id: str, call_id: str) -> bool:
-        """Return whether a live session holds an answer of this call."""
+    def find_call(self, session_id: str, beginning: str) -> str | None:
+        """Return a live session's call that has an answer, by its id's beginning; None for none."""
         with self.connections.read() as connection:
-            return live.has_call(connection, session_id, call_id)
+            return live.find_call(connection, session_id, beginning)
 
     def num_sessions(self) -> int:
         """Return how many sessions there are, live and sealed."""

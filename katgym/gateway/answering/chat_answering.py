@@ -29,6 +29,7 @@ from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
+from katgym.gateway.wire import fields
 from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import choice_routes
 
@@ -116,6 +117,8 @@ def chat_body(context: CallContext) -> dict[str, Any]:
         prompt = call.prompt_ids if call.prompt_text is None else call.prompt_text
         body["prompt"] = prompt if isinstance(prompt, str) else plain_ids(prompt or ())
         body["logprobs"] = call.num_top_logprobs or 0
+        if not call.has_special_tokens:
+            body["add_special_tokens"] = False
         return body
     body["messages"] = [_for_server(m) for m in call.messages]
     body["logprobs"] = True
@@ -185,7 +188,7 @@ def read_message(call: ModelCall, raw: Mapping[str, Any]) -> Message:
                 "type": "function",
                 "function": {
                     "name": asked["function"]["name"],
-                    "arguments": asked["function"]["arguments"],
+                    "arguments": fields.arguments_text(asked["function"]["arguments"]),
                 },
             }
             for asked in raw["tool_calls"]

@@ -41,6 +41,7 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
+from katgym.policies.rendering.token_bytes import TokenBytes, text_offsets
 from katgym.policies.version_span import one_span
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,
@@ -79,6 +80,7 @@ class TokenAnswering:
         self._stop_ids = chat_format.renderer.get_stop_token_ids()
         self._call_syntax = find_call_syntax(chat_format)
         self._id_texts = IdTexts()
+        self._token_bytes = TokenBytes(chat_format.tokenizer)
         self._tells_experts = False
         """Whether servers tell the experts of tokens, which one alone can tell of an answer."""
 
@@ -151,7 +153,9 @@ class TokenAnswering:
         if place.is_same_prompt:
             return place.prompt_ids()
         if call.prompt_text is not None:
-            encode = self._format.tokenizer.encode
+            encode = partial(
+                self._format.tokenizer.encode, add_special_tokens=call.has_special_tokens
+            )
             if len(call.prompt_text) < _LONG:
                 return as_ids(encode(call.prompt_text))
             return as_ids(await asyncio.to_thread(encode, call.prompt_text))
@@ -262,25 +266,26 @@ class TokenAnswering:
         places = [(message["content"].find(s), s) for s in context.sampling.stop]
         start, stop = min((p for p in places if p[0] >= 0), default=(-1, None))
         if stop is not None:
-            message["content"] = message["content"][:start]
+            is_kept = context.sampling.extra.get("include_stop_str_in_output")
+            message["content"] = message["content"][: start + (len(stop) if is_kept else 0)]
         return message, stop
 
     def _show_logprobs(
         self, call: ModelCall, ids: Sequence[int], logprobs: Sequence[float]
     ) -> dict[str, Any]:
         """Return log-probabilities as OpenAI's APIs show them."""
-        tokens = [self._format.tokenizer.decode([i]) for i in ids]
+        own_bytes = [self._token_bytes.of(i) for i in ids]
+        tokens = [own.decode(errors="replace") for own in own_bytes]
         if not call.is_chat:
-            offsets = [sum(map(len, tokens[:i])) for i in range(len(tokens))]
             return {
                 "tokens": tokens,
                 "token_logprobs": list(logprobs),
                 "top_logprobs": None,
-                "text_offset": offsets,
+                "text_offset": text_offsets(own_bytes),
             }
         content: list[Mapping[str, Any]] = [
-            {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
-            for t, v in zip(tokens, logprobs, strict=True)
+            {"token": t, "logprob": v, "bytes": list(own), "top_logprobs": []}
+            for t, own, v in zip(tokens, own_bytes, logprobs, strict=True)
         ]
         return {"content": content, "refusal": None}
 

@@ -5,6 +5,7 @@ Not here: routes (`app.py`, `owner_routes.py`).
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from katgym.gateway.errors import ErrorKind, GatewayError
 
 MAX_HEADER_BYTES = 64 << 10
 JSON = "application/json"
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def error_response(api: Dialect, failure: GatewayError) -> Response:
@@ -32,9 +34,16 @@ def error_response(api: Dialect, failure: GatewayError) -> Response:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return a request's body; raises `TOO_LARGE` before more than that is read."""
+    """Return a request's body; raises `TOO_LARGE` before more than that is read.
+
+    Raises `ENCODED` for one that is compressed: how large it is would be known too late.
+    """
     if sum(len(k) + len(v) for k, v in request.headers.raw) > MAX_HEADER_BYTES:
         raise GatewayError(ErrorKind.TOO_LARGE, f"headers have more than {MAX_HEADER_BYTES} bytes")
+    encoding = request.headers.get("content-encoding", "").strip()
+    if encoding.lower() not in ("", "identity"):
+        text = f"the body has Content-Encoding {encoding!r:.80}: send it without, as plain JSON"
+        raise GatewayError(ErrorKind.ENCODED, text)
     length = request.headers.get("content-length", "")
     found = bytearray()
     too_large = GatewayError(ErrorKind.TOO_LARGE, f"a body has at most {max_bytes} bytes")
@@ -49,6 +58,9 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 def decode(content: bytes) -> dict[str, Any]:
     """Return a body's JSON object; raises `MALFORMED`."""
+    if content.startswith(_MARKS):
+        text = "the body is no JSON: it begins with a byte order mark (BOM); send UTF-8 without it"
+        raise GatewayError(ErrorKind.MALFORMED, text)
     try:
         body = msgspec.json.decode(content)
     except (ValueError, RecursionError) as e:

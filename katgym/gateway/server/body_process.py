@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 import msgspec
 
 from katgym.gateway.call import ModelCall
-from katgym.gateway.conversation import hash_chain, hash_text
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.server.bodies import decode
 from katgym.gateway.wire.dialects import COUNTING, DIALECTS
@@ -90,9 +89,7 @@ def parse(reading: BodyReading, content: bytes) -> tuple[ModelCall, list[bytes]]
     num_bytes = len(msgspec.json.encode([call.tools, call.constraints, call.sampling.extra]))
     if num_bytes > MAX_OPTIONS_BYTES:
         raise _too_large(f"tools and options have {num_bytes} bytes; at most {MAX_OPTIONS_BYTES}")
-    if call.is_chat:
-        return call, hash_chain(call.messages, call.tools)
-    return call, [hash_text(call.prompt_ids if call.prompt_text is None else call.prompt_text)]
+    return call, call.chain()
 
 
 def write_frame(file: BinaryIO, *parts: bytes) -> None:

@@ -29,8 +29,12 @@ _BODY = FieldPolicy(
     ignored=IGNORED_EVERYWHERE
     | {"betas", "inference_geo", "speed", "diagnostics", "fallbacks", "fallback_credit_token",
        "billing_policy", "user_profile_id", "workspace_id"},
-    hints=frozenset({"thinking", "container", "mcp_servers"}),
-    refused={"compaction": "summarise the conversation with a call of your own"},
+    hints=frozenset({"thinking"}),
+    refused={
+        "compaction": "summarise the conversation with a call of your own",
+        "container": "Anthropic's servers run it; give tools that you run",
+        "mcp_servers": "Anthropic's servers call them; give their tools as tools that you run",
+    },
 )  # fmt: skip
 _TOOL = FieldPolicy(
     where="a tool of Anthropic",
@@ -64,6 +68,8 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     messages = _system(body.get("system"))
     for i, message in enumerate(raw):
         messages += _messages(fields.as_object(message, f"messages[{i}]"), f"messages[{i}]")
+    if messages[-1]["role"] == "assistant" and not is_counting:
+        raise fields.begun_answer("messages ends with an assistant message")
     choice = fields.as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
     tools = fields.function_tools(
         fields.tool_objects(body),
@@ -86,7 +92,7 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
             top_p=fields.number(body, "top_p", 1e-9, 1),
             top_k=fields.count(body, "top_k", -1),
             max_tokens=max_tokens,
-            stop=fields.texts(body, "stop_sequences"),
+            stop=fields.stops(body, "stop_sequences"),
         ),
         constraints=_constraints(body),
         is_stream=fields.flag(body, "stream", False),
@@ -144,10 +150,25 @@ def _system(system: object) -> list[Message]:
 
 
 def _text_of(block: object, where: str) -> str:
+    """Return the text of a block: of documents and search results, with what they are called."""
     block = fields.as_object(block, where)
-    if block.get("type") != "text":
-        raise fields.not_text(f"{where} has type {block.get('type')!r:.80}")
-    return fields.as_text(block.get("text"), f"{where}.text")
+    kind, source = block.get("type"), block.get("source")
+    content: object
+    match kind:
+        case "text":
+            return fields.as_text(block.get("text"), f"{where}.text")
+        case "search_result":
+            heads, content = ("title", "source"), block.get("content")
+        case "document" if isinstance(source, dict) and source.get("type") in ("text", "content"):
+            heads = ("title", "context")
+            content = source.get("data" if source["type"] == "text" else "content")
+        case "document":
+            source = source.get("type") if isinstance(source, dict) else source
+            raise fields.not_text(f"{where} is a document whose source is {source!r:.80}")
+        case _:
+            raise fields.not_text(f"{where} has type {kind!r:.80}")
+    told = [fields.as_text(block[name], f"{where}.{name}") for name in heads if block.get(name)]
+    return "\n".join([*told, fields.parts_text(content, f"{where}.content", ("text",))])
 
 
 def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
@@ -163,18 +184,31 @@ def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
     ]
     if role == "assistant":
         return [_assistant(blocks)]
-    results: list[Message] = [
-        {
-            "role": "tool",
-            "tool_call_id": fields.as_text(b.get("tool_use_id"), f"{at}.tool_use_id"),
-            "content": fields.parts_text(b.get("content"), f"{at}.content", ("text",)),
-        }
-        for b, at in blocks
-        if b.get("type") == "tool_result"
-    ]
-    texts = [_text_of(b, at) for b, at in blocks if b.get("type") != "tool_result"]
-    said: list[Message] = [{"role": role, "content": "\n".join(texts)}] if texts else []
-    return [*results, *said]
+    found: list[Message] = []
+    is_said = False
+    """Whether the last message is text of this one, which more text is part of."""
+    for block, at in blocks:
+        if block.get("type") == "tool_result":
+            found.append(_result(block, at))
+            is_said = False
+        elif is_said:
+            found[-1]["content"] += f"\n{_text_of(block, at)}"
+        else:
+            found.append({"role": role, "content": _text_of(block, at)})
+            is_said = True
+    return found
+
+
+def _result(block: Mapping[str, Any], where: str) -> Message:
+    content, at = block.get("content"), f"{where}.content"
+    if isinstance(content, list):
+        content = "\n".join(_text_of(part, f"{at}[{i}]") for i, part in enumerate(content))
+    text = fields.parts_text(content, at, ())
+    return {
+        "role": "tool",
+        "tool_call_id": fields.as_text(block.get("tool_use_id"), f"{where}.tool_use_id"),
+        "content": fields.error_text(text) if fields.flag(block, "is_error", False) else text,
+    }
 
 
 def _assistant(blocks: list[tuple[Mapping[str, Any], str]]) -> Message:

@@ -6,6 +6,7 @@ here knows. Not here: types of fields (`fields.py`); which fields an API has (on
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,31 @@ IGNORED_EVERYWHERE = frozenset(
      "request_id", "return_token_ids", "client_metadata"}
 )  # fmt: skip
 """Fields that change no answer: who asks, what it costs, what a server keeps or caches."""
+_WHOLE_MESSAGE = "an answer is a message of its own: say in the last message how it is to begin"
+REFUSED_OF_VLLM: Mapping[str, str] = {
+    "add_generation_prompt": _WHOLE_MESSAGE,
+    "continue_final_message": _WHOLE_MESSAGE,
+    "add_special_tokens": "the chat template writes special tokens",
+    "allowed_token_ids": "give structured_outputs or logit_bias",
+    "best_of": "give n",
+    "chat_template": "the gateway's owner names the chat format",
+    "documents": "give them as text of a message",
+    "echo": "a prompt is the caller's own",
+    "length_penalty": "beams are not searched",
+    "prompt_logprobs": "log-probabilities of prompts are not recorded",
+    "skip_special_tokens": "texts are without special tokens; ids are in the store",
+    "spaces_between_special_tokens": "texts are without special tokens; ids are in the store",
+    "truncate_prompt_tokens": "a prompt is recorded whole",
+    "use_beam_search": "give n",
+}
+"""What vLLM's routes take beside OpenAI's fields, and is not done here."""
+NEUTRAL_OF_VLLM: Mapping[str, object] = {
+    "add_generation_prompt": True,
+    "best_of": 1,
+    "length_penalty": 1,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
 _MAX_LOGGED = 1000
 """Warnings, since what is unknown comes from outside."""
 _logged: set[tuple[str, str]] = set()
@@ -44,7 +70,14 @@ class FieldPolicy:
     """They are for a vendor's own models and servers, as how much to think, which models served
     here do as their chat template says: logged once, and ignored."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """They change an answer; what to do instead. False turns one off."""
+    """They change an answer; what to do instead."""
+    neutral: Mapping[str, object] = field(default_factory=dict)
+    """Refused fields -> the value that asks for what is done anyway; False for the others."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every field that something is known of."""
+        return self.read | self.ignored | self.hints | self.refused.keys()
 
     def check(self, given: Mapping[str, Any], at: str = "") -> None:
         """Raise `UNSUPPORTED` for a field that is not empty and not understood.
@@ -59,8 +92,11 @@ class FieldPolicy:
                 text = "%s: %r is for the vendor's own models and servers, and has no effect here"
                 log_once((self.where, name), text, self.where, name)
             elif name in self.refused:
-                if value is not False:  # an empty object may turn something on
-                    text = f"{at}{name} is not supported; {self.refused[name]}"
+                if value != self.neutral.get(name, False):  # {} may turn something on
+                    what = "is not supported"
+                    if name in self.neutral:
+                        what = f"is {json.dumps(self.neutral[name])}, got {json.dumps(value):.80}"
+                    text = f"{at}{name} {what}; {self.refused[name]}"
                     raise GatewayError(ErrorKind.UNSUPPORTED, text)
             elif value != {}:
                 hint = "It might change the answer: leave it out"

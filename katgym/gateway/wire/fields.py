@@ -25,6 +25,7 @@ SAMPLING_EXTRAS = (
     "bad_words",
     "stop_token_ids",
     "ignore_eos",
+    "include_stop_str_in_output",
 )
 """Parameters of vLLM that are passed on as they are."""
 _EXTRA_RANGES = {
@@ -136,6 +137,29 @@ def texts(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(as_text(entry, f"{name}[{i}]") for i, entry in enumerate(as_list(value, name)))
 
 
+def stops(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return strings that end an answer, each of a character at least."""
+    found = texts(body, name)
+    if "" in found:
+        raise body_error(f"{name} has an empty string, which would end every answer: leave it out")
+    return found
+
+
+def begun_answer(what: str) -> GatewayError:
+    """Return the error for an answer that the model is to go on with; what: where it stands."""
+    return GatewayError(
+        ErrorKind.UNSUPPORTED,
+        f"{what}: an answer that is begun (prefill) is not gone on with here. End with what the"
+        " user or a tool says, and say there how the answer is to begin",
+    )
+
+
+def error_text(text: str) -> str:
+    """Return what a model reads of a tool's result that is marked as an error."""
+    is_told = text.lstrip().lower().startswith("error")
+    return text if is_told else f"Error: {text}" if text.strip() else "Error"
+
+
 def parts_text(content: object, name: str, kinds: Sequence[str]) -> str:
     """Return a message's content as text: a string, nothing, or a list of text parts.
 
@@ -157,14 +181,23 @@ def parts_text(content: object, name: str, kinds: Sequence[str]) -> str:
 
 
 def tool_call(call_id: object, name: object, arguments: object, where: str) -> ToolCallMessage:
-    """Return one call of an assistant message; arguments: JSON text or an object."""
-    if not isinstance(arguments, str):
-        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    """Return one call of an assistant message; arguments: see `arguments_text`."""
     return {
         "id": as_text(call_id, f"{where}.id"),
         "type": "function",
-        "function": {"name": as_text(name, f"{where}.name"), "arguments": arguments},
+        "function": {
+            "name": as_text(name, f"{where}.name"),
+            "arguments": arguments_text(arguments),
+        },
     }
+
+
+def arguments_text(arguments: object) -> str:
+    """Return arguments, JSON text or an object, as text; those that are nothing or null as `{}`."""
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
+        return "{}"
+    is_text = isinstance(arguments, str)
+    return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
 
 
 def function_tools(
@@ -218,6 +251,7 @@ def sampling_extras(body: Mapping[str, Any]) -> dict[str, Any]:
         number(body, name, low, high)
     count(body, "min_tokens", 0)
     flag(body, "ignore_eos", False)
+    flag(body, "include_stop_str_in_output", False)
     texts(body, "bad_words")
     if body.get("stop_token_ids") is not None:
         token_ids(body["stop_token_ids"], "stop_token_ids")

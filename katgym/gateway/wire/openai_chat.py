@@ -13,7 +13,12 @@ from katgym.environment.messages import Message, Role
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
-from katgym.gateway.wire.field_policy import IGNORED_EVERYWHERE, FieldPolicy
+from katgym.gateway.wire.field_policy import (
+    IGNORED_EVERYWHERE,
+    NEUTRAL_OF_VLLM,
+    REFUSED_OF_VLLM,
+    FieldPolicy,
+)
 
 ROUTE = "openai/chat"
 _TEXT_PARTS = ("text", "refusal")
@@ -30,18 +35,21 @@ _BODY = FieldPolicy(
     read=frozenset(
         {"messages", "model", "tools", "tool_choice", "parallel_tool_calls", "temperature",
          "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "logprobs",
-         "top_logprobs", "stream", "stream_options", "response_format", "modalities",
+         "top_logprobs", "stream", "stream_options", "response_format",
          *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS}
     ),
     ignored=IGNORED_EVERYWHERE | {"prediction"},
     hints=frozenset({"verbosity", "include_reasoning"}),
     refused={
+        **REFUSED_OF_VLLM,
         "functions": "give them as tools",
         "function_call": "give tool_choice",
         "audio": "text is what is recorded",
+        "modalities": "text is what is recorded",
         "moderation": "have it done by a call of your own",
         "web_search_options": "OpenAI's servers search; give a tool of type 'function'",
     },
+    neutral={**NEUTRAL_OF_VLLM, "modalities": ["text"]},
 )  # fmt: skip
 _TOOL = FieldPolicy(where="a tool of OpenAI", read=frozenset({"type", "function"}))
 
@@ -52,14 +60,13 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     if not raw:
         raise fields.body_error("messages is empty")
     _BODY.check(body)
-    if body.get("modalities") not in (None, ["text"]):
-        raise GatewayError(
-            ErrorKind.UNSUPPORTED, "modalities is ['text']: text is what is recorded"
-        )
     tools = _tools(body)
     choice = fields.tool_choice(body.get("tool_choice"), tools)
     streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     wants = fields.flag(body, "logprobs", False)
+    num_top = fields.count(body, "top_logprobs", 0, 20) or 0
+    if num_top and not wants:
+        raise fields.body_error("top_logprobs wants logprobs to be true")
     return ModelCall(
         route=ROUTE,
         model=fields.as_text(body.get("model", ""), "model"),
@@ -69,7 +76,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         is_parallel=fields.flag(body, "parallel_tool_calls", True),
         sampling=sampling(body, max_tokens_names=("max_completion_tokens", "max_tokens")),
         num_choices=fields.count(body, "n", 1, fields.MAX_CHOICES) or 1,
-        num_top_logprobs=(fields.count(body, "top_logprobs", 0, 20) or 0) if wants else None,
+        num_top_logprobs=num_top if wants else None,
         constraints=constraints(body),
         is_stream=fields.flag(body, "stream", False),
         has_usage_chunk=bool(streamed.get("include_usage")),
@@ -84,7 +91,7 @@ def sampling(body: Mapping[str, Any], *, max_tokens_names: tuple[str, ...]) -> C
         top_p=fields.number(body, "top_p", 1e-9, 1),
         top_k=fields.count(body, "top_k", -1),
         max_tokens=next((limit for limit in limits if limit is not None), None),
-        stop=fields.texts(body, "stop"),
+        stop=fields.stops(body, "stop"),
         seed=fields.count(body, "seed", -(2**63), 2**63 - 1),
         extra=fields.sampling_extras(body),
     )
@@ -130,6 +137,9 @@ def _message(raw: object, where: str) -> Message:
     reasoning = given.get("reasoning_content") or given.get("reasoning")
     if isinstance(reasoning, str):
         message["reasoning_content"] = reasoning
+    for name in ("prefix", "partial"):  # names of DeepSeek and Mistral, and of Qwen and Kimi
+        if fields.flag(given, name, False):
+            raise fields.begun_answer(f"{where}.{name}")
     if given.get("function_call"):
         raise GatewayError(
             ErrorKind.UNSUPPORTED, f"{where}.function_call is not supported; give tool_calls"

@@ -11,7 +11,7 @@ from typing import Any
 from katgym.gateway.call import Answer, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, openai_chat, sse
-from katgym.gateway.wire.field_policy import FieldPolicy
+from katgym.gateway.wire.field_policy import NEUTRAL_OF_VLLM, REFUSED_OF_VLLM, FieldPolicy
 from katgym.gateway.wire.openai_chat import KEEPALIVE, error, error_event, servable
 
 __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "render", "servable"]
@@ -22,9 +22,11 @@ _BODY = FieldPolicy(
     where=ROUTE,
     read=frozenset(
         {"prompt", "model", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "n",
-         "logprobs", "stream", "stream_options", "echo", "suffix", "best_of", "response_format",
+         "logprobs", "stream", "stream_options", "echo", "add_special_tokens", "response_format",
          *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS}
     ),
+    refused={**REFUSED_OF_VLLM, "suffix": "write both into the prompt, as the model was trained"},
+    neutral=NEUTRAL_OF_VLLM,
 )  # fmt: skip
 
 
@@ -42,9 +44,11 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
             f"prompt is a string or a list of token ids; several prompts are several requests."
             f" Got {prompt!r:.80}"
         )
-    for name in ("suffix", "best_of"):
-        if body.get(name) not in (None, "", 1):
-            raise GatewayError(ErrorKind.UNSUPPORTED, f"{name} is not supported")
+    is_echo = fields.flag(body, "echo", False)
+    num_top_logprobs = fields.count(body, "logprobs", 0, 20)
+    if is_echo and (is_ids or num_top_logprobs is not None):
+        what = "a prompt of token ids" if is_ids else "logprobs: those of a prompt are not recorded"
+        raise GatewayError(ErrorKind.UNSUPPORTED, f"echo is not supported with {what}; leave it out")
     streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     sampling = openai_chat.sampling(
         {"max_tokens": _DEFAULT_MAX_TOKENS, **body}, max_tokens_names=("max_tokens",)
@@ -54,10 +58,11 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
         model=fields.as_text(body.get("model", ""), "model"),
         prompt_text=None if is_ids else prompt,
         prompt_ids=prompt if is_ids else None,
-        is_echo=fields.flag(body, "echo", False),
+        has_special_tokens=fields.flag(body, "add_special_tokens", True),
+        is_echo=is_echo,
         sampling=sampling,
         num_choices=fields.count(body, "n", 1, fields.MAX_CHOICES) or 1,
-        num_top_logprobs=fields.count(body, "logprobs", 0, 20),
+        num_top_logprobs=num_top_logprobs,
         constraints=openai_chat.constraints(body),
         is_stream=fields.flag(body, "stream", False),
         has_usage_chunk=bool(streamed.get("include_usage")),

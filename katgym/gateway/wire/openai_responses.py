@@ -36,10 +36,10 @@ _BODY = FieldPolicy(
     read=frozenset(
         {"input", "model", "instructions", "tools", "tool_choice", "parallel_tool_calls",
          "temperature", "top_p", "max_output_tokens", "stream", "previous_response_id", "text",
-         "include", "truncation", *fields.SAMPLING_EXTRAS}
+         "include", *fields.SAMPLING_EXTRAS}
     ),
     ignored=IGNORED_EVERYWHERE
-    | {"stream_options", "background_options", "access_programs", "max_tool_calls", "image"},
+    | {"stream_options", "background_options", "access_programs", "image"},
     hints=frozenset({"reasoning"}),
     refused={
         "background": "ask without it, and wait for the answer",
@@ -47,8 +47,12 @@ _BODY = FieldPolicy(
         "prompt": "give its text as instructions and input",
         "context_management": "summarise the conversation with a call of your own",
         "moderation": "have it done by a call of your own",
+        "max_tool_calls": "it is of tools that OpenAI's servers run; for one call at a time give"
+        " parallel_tool_calls false",
         "top_logprobs": "ask /v1/chat/completions for log-probabilities",
+        "truncation": "a prompt is recorded whole",
     },
+    neutral={"top_logprobs": 0, "truncation": "disabled"},
 )  # fmt: skip
 _TOOL = FieldPolicy(
     where="a tool of OpenAI",
@@ -103,11 +107,7 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
 
 
 def _check_output(body: Mapping[str, Any]) -> None:
-    """Raise `UNSUPPORTED` for what an answer cannot hold, and for a prompt that is cut."""
-    if body.get("truncation") not in (None, "disabled"):
-        raise GatewayError(
-            ErrorKind.UNSUPPORTED, "truncation is 'disabled': a prompt is recorded whole"
-        )
+    """Raise `UNSUPPORTED` for what an answer cannot hold."""
     if "message.output_text.logprobs" in fields.as_list(body.get("include") or [], "include"):
         raise GatewayError(
             ErrorKind.UNSUPPORTED,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from katgym.environment.messages import Message, assistant, system, user
 from katgym.gateway import conversation as module
-from katgym.gateway.conversation import CallPlace, Conversation, canonical, hash_chain
+from katgym.gateway.conversation import CallPlace, Conversation, canonical, hash_chain, hash_text
 from katgym.play.rollout import Turn, prompt_messages
 from katgym.policies.base import BranchReason, TokenRecord
 
@@ -281,11 +281,11 @@ def test_what_was_used_longest_ago_is_forgotten(monkeypatch):
 
 def test_plain_completions_know_their_own_prompt():
     tree = Conversation()
-    place = tree.place_text("once upon")
+    place = tree.place_text([hash_text("once upon")])
     tokens = TokenRecord(prompt_ids=[1, 2], completion_ids=[3])
     tree.commit(place, [Turn(answer=assistant("a time"), tokens=tokens)])
-    assert tree.place_text("once upon").is_same_prompt
-    other = tree.place_text([1, 2, 3])
+    assert tree.place_text([hash_text("once upon")]).is_same_prompt
+    other = tree.place_text([hash_text([1, 2, 3])])
     other.share_tokens([1, 2, 3, 4])
     assert other.num_shared == 3
     assert other.branch is BranchReason.REWRITE

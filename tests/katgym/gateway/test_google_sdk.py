@@ -87,8 +87,7 @@ def test_turns_with_parallel_tools_are_one_path(client, guarded):
     assert [kept(guarded, i).parent for i in range(3)] == [None, 0, 1]
     assert [kept(guarded, i).branch for i in range(3)] == [None] * 3
     said = [(m["role"], m["content"]) for m in guarded.turns()[1].messages]
-    error = '{"error": "no such place"}'
-    assert said == [("tool", "seen"), ("tool", error), ("user", "say on")]
+    assert said == [("tool", "seen"), ("tool", "Error: no such place"), ("user", "say on")]
     (tool,) = guarded.turns()[0].tools
     assert tool["function"]["parameters"] == {
         "type": "object", "properties": {"x": {"type": ["integer", "null"]}},

@@ -85,6 +85,16 @@ MALFORMED: list[Case] = [
     ),
     (CHAT, {"logit_bias": {"x": 1}}, "object of token ids, got 'x'"),
     (CHAT, {"logit_bias": {"1": "x"}}, "number in -100..100"),
+    (CHAT, {"top_logprobs": 3}, "top_logprobs wants logprobs"),
+    *(
+        (path, {name: value}, f"{name.rpartition('.')[2]} has an empty string")
+        for path, name in ((CHAT, "stop"), (COMPLETIONS, "stop"), (MESSAGES, "stop_sequences"))
+        for value in ([""], ["x", ""])
+    ),
+    (CHAT, {"stop": ""}, "stop has an empty string"),
+    (GOOGLE, {"generationConfig": {"stopSequences": ["a", ""]}}, "stopSequences has an empty"),
+    (CHAT, {"include_stop_str_in_output": 1}, "include_stop_str_in_output is true or false"),
+    (COMPLETIONS, {"add_special_tokens": "no"}, "add_special_tokens is true or false"),
     (CHAT, {"tool_choice": "required"}, "required (with tools)"),
     (CHAT, {"tool_choice": {"function": {"name": "f"}}}, "of tools ([])"),
     (COMPLETIONS, {"prompt": {"a": 1}}, "prompt is a string"),
@@ -117,7 +127,26 @@ UNSUPPORTED: list[Case] = [
     (CHAT, {"tools": [{"function": {"name": "f"}, "x": 1}]}, "'tools[0].x'"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions"),
     (CHAT, {"function_call": "auto"}, "function_call"),
-    (CHAT, {"modalities": ["audio"]}, "modalities"),
+    (CHAT, {"modalities": ["audio"]}, 'modalities is ["text"], got ["audio"]'),
+    *(
+        (path, {name: value}, f"{name} is ")
+        for path in (CHAT, COMPLETIONS)
+        for name, value in {
+            "add_generation_prompt": False,
+            "continue_final_message": True,
+            "prompt_logprobs": 0.5,
+            "skip_special_tokens": False,
+            "best_of": 2,
+            "use_beam_search": True,
+            "truncate_prompt_tokens": 5,
+        }.items()
+    ),
+    (CHAT, {"add_special_tokens": True}, "add_special_tokens is not supported"),
+    (CHAT, {"echo": True}, "echo is not supported"),
+    *((CHAT, {"messages": [USER, {"role": "assistant", "content": "{", name: True}]}, "(prefill)")
+      for name in ("prefix", "partial")),
+    (COMPLETIONS, {"echo": True, "logprobs": 0}, "echo is not supported with logprobs"),
+    (COMPLETIONS, {"echo": True, "prompt": [1]}, "echo is not supported with a prompt of token"),
     (CHAT, {"audio": {"voice": "x"}}, "audio"),
     (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"moderation": {"model": "x"}}, "moderation is not supported"),
@@ -131,12 +160,21 @@ UNSUPPORTED: list[Case] = [
     (RESPONSES, {"tools": [{"type": "custom", "name": "f"}]}, "only OpenAI can"),
     (RESPONSES, {"conversation": "conv_1"}, "give previous_response_id"),
     (RESPONSES, {"prompt": {"id": "x"}}, "prompt is not supported"),
-    (RESPONSES, {"truncation": "auto"}, "truncation is 'disabled'"),
+    (RESPONSES, {"truncation": "auto"}, 'truncation is "disabled", got "auto"'),
+    (RESPONSES, {"max_tool_calls": 3}, "max_tool_calls is not supported; it is of tools that"),
     (RESPONSES, {"top_logprobs": 3}, "ask /v1/chat/completions"),
     (RESPONSES, {"include": ["message.output_text.logprobs"]}, "ask /v1/chat/completions"),
     (RESPONSES, {"text": {"tone": "warm"}}, "'text.tone'"),
     (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
     (MESSAGES, {"compaction": {"type": "x"}}, "compaction is not supported"),
+    (MESSAGES, {"container": "c"}, "container is not supported; "),
+    (MESSAGES, {"mcp_servers": [{"type": "url"}]}, "mcp_servers is not supported; "),
+    *(
+        (MESSAGES, {"messages": [USER, {"role": "assistant", "content": begun}]}, "(prefill)")
+        for begun in ("{", [{"type": "text", "text": "{"}], "")
+    ),
+    (GOOGLE, {"contents": [{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "{"}]}]},
+     "contents ends with what the model says: an answer that is begun (prefill)"),
     (MESSAGES, {"output_config": {"task_budget": {"total": 9}}}, "give max_tokens"),
     (MESSAGES, {"output_config": {"tone": "warm"}}, "'output_config.tone'"),
     (

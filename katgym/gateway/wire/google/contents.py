@@ -18,6 +18,8 @@ _PART = FieldPolicy(
     read=frozenset({"text", "thought", "functionCall", "functionResponse"}),
     ignored=frozenset({"thoughtSignature", "partMetadata"}),
 )
+_MADE = "katgym_call_"
+"""Beginning of the ids of calls that have none."""
 _MEDIA = ("inlineData", "fileData", "executableCode", "codeExecutionResult", "toolCall",
           "toolResponse")  # fmt: skip
 
@@ -81,7 +83,7 @@ class Contents:
             if part.get("functionCall") is not None:
                 at = f"{where}.functionCall"
                 given = fields.as_object(part["functionCall"], at)
-                made = given.get("id") or f"call_{self._num_calls}"
+                made = given.get("id") or f"{_MADE}{self._num_calls}"
                 call = fields.tool_call(made, given.get("name"), given.get("args"), at)
                 message.setdefault("tool_calls", []).append(call)
                 self._open.append((call["id"], call["function"]["name"]))
@@ -93,29 +95,36 @@ class Contents:
                 message["content"] += _text(part, where)
 
     def _take_user(self, parts: list[tuple[Mapping[str, Any], str]]) -> None:
-        texts = []
+        is_said = False
+        """Whether the last message is text of these parts, which more text is part of."""
         for part, where in parts:
-            if part.get("functionResponse") is None:
-                texts.append(_text(part, where))
-            else:
+            if part.get("functionResponse") is not None:
                 at = f"{where}.functionResponse"
                 self._take_result(fields.as_object(part["functionResponse"], at), at)
-        if texts:
-            self._messages.append({"role": "user", "content": "\n".join(texts)})
+                is_said = False
+            elif is_said:
+                self._messages[-1]["content"] += f"\n{_text(part, where)}"
+            else:
+                self._messages.append({"role": "user", "content": _text(part, where)})
+                is_said = True
 
     def _take_result(self, given: Mapping[str, Any], where: str) -> None:
         if given.get("parts"):
             raise fields.not_text(f"{where} has parts")
         name = fields.as_text(given.get("name"), f"{where}.name")
-        named = [call for call in self._open if call[1] == name]
-        call_id = given.get("id")
+        call_id = fields.as_text(given.get("id") or "", f"{where}.id")
+        # Clients of models without ids may name results that no call is named like.
+        is_own = any(call[0] == call_id for call in self._open)
+        named = [i for i, of in self._open if of == name and (not call_id or i.startswith(_MADE))]
         if not call_id and not named:
             raise fields.body_error(f"{where} answers no call of {name!r:.80} before it")
-        call_id = fields.as_text(call_id or named[0][0], f"{where}.id")
+        call_id = call_id if is_own or not named else named[0]
         self._open = [call for call in self._open if call[0] != call_id]
         response = fields.as_object(given.get("response") or {}, f"{where}.response")
-        # Its output alone is the text; an error, or more than one value, is JSON.
-        text = response.get("output", response.get("result")) if len(response) == 1 else None
-        if not isinstance(text, str):
+        # Its output or its error alone is the text; another value, or more than one, is JSON.
+        (key, text), *more = response.items() or [("", None)]
+        if more or key not in ("output", "result", "error") or not isinstance(text, str):
             text = json.dumps(response, ensure_ascii=False)
+        elif key == "error":
+            text = fields.error_text(text)
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})

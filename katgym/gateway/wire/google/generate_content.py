@@ -94,10 +94,13 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     if modalities != ["TEXT"]:
         raise fields.not_text(f"responseModalities is ['TEXT'], got {modalities!r:.80}")
     tools, choice = _choice(body, _tools(body))
+    messages = Contents().read(body)
+    if messages[-1]["role"] == "assistant" and not is_counting:
+        raise fields.begun_answer("contents ends with what the model says")
     return ModelCall(
         route=ROUTE,
         model=fields.as_text(body.get("model", ""), "model").removeprefix("models/"),
-        messages=Contents().read(body),
+        messages=messages,
         tools=tools,
         tool_choice=choice,
         sampling=_sampling(config),
@@ -119,7 +122,7 @@ def _sampling(config: Mapping[str, Any]) -> CallSampling:
         top_p=fields.number(config, "topP", 1e-9, 1),
         top_k=None if top_k is None else int(top_k),
         max_tokens=fields.count(config, "maxOutputTokens", 1),
-        stop=fields.texts(config, "stopSequences"),
+        stop=fields.stops(config, "stopSequences"),
         seed=fields.count(config, "seed", -(2**63), 2**63 - 1),
         extra={k: v for k, v in extra.items() if v is not None},
     )

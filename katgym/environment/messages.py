@@ -185,6 +185,18 @@ def _arguments_text(arguments: object) -> tuple[str, str]:
         return "", f"its arguments are not JSON: {e}"
 
 
+def arguments_of(call: ToolCallMessage) -> Any:
+    """Return a call's arguments as a value, {} for nothing and for `null`.
+
+    Raises `ValueError` for text that is no JSON, or nested without end.
+    """
+    try:
+        value = json.loads(call["function"]["arguments"].strip() or "null")
+    except RecursionError as e:
+        raise ValueError(f"the arguments of {call['function']['name']!r} nest too deep") from e
+    return {} if value is None else value
+
+
 def render_message(message: Message) -> str:
     """Return a message as text for a person, its tool calls included."""
     lines = [f"[{message['role']}] {message['content']}".rstrip()]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from katgym.environment.messages import Message
+from katgym.environment.messages import Message, ToolCallMessage, arguments_of
 from katgym.play.rollout import Turn, parent_of, prompt_messages
 from katgym.policies.base import BranchReason, TokenRecord
 from katgym.policies.expert_routes import first_told
@@ -330,17 +330,15 @@ def canonical(message: Message) -> str:
     asked = message.get("tool_calls")
     if not asked:
         return f"{message['role']}\0{message['content'].strip()}"
-    calls = [
-        (call["function"]["name"], _canonical_json(call["function"]["arguments"])) for call in asked
-    ]
+    calls = [(call["function"]["name"], _canonical_arguments(call)) for call in asked]
     return f"{message['role']}\0{message['content'].strip()}\0{calls!r}"
 
 
-def _canonical_json(text: str) -> str:
+def _canonical_arguments(call: ToolCallMessage) -> str:
     try:
-        return json.dumps(json.loads(text or "{}"), sort_keys=True)
+        return json.dumps(arguments_of(call), sort_keys=True)
     except (ValueError, RecursionError):
-        return text
+        return call["function"]["arguments"]
 
 
 def _hash(before: bytes, text: str) -> bytes:

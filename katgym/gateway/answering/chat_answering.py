@@ -29,7 +29,6 @@ from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
-from katgym.gateway.wire import fields
 from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import choice_routes
 
@@ -188,7 +187,7 @@ def read_message(call: ModelCall, raw: Mapping[str, Any]) -> Message:
                 "type": "function",
                 "function": {
                     "name": asked["function"]["name"],
-                    "arguments": fields.arguments_text(asked["function"]["arguments"]),
+                    "arguments": asked["function"]["arguments"],
                 },
             }
             for asked in raw["tool_calls"]

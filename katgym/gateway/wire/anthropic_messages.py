@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from katgym.environment.messages import Message
+from katgym.environment.messages import Message, arguments_of
 from katgym.gateway.call import Answer, CallSampling, ModelCall, Served, Told
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire import fields, sse
@@ -327,11 +327,8 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["content"]:
         blocks.append({"type": "text", "text": message["content"]})
     for call in message.get("tool_calls", ()):
-        function = call["function"]
-        arguments = json.loads(function["arguments"] or "{}")
-        blocks.append(
-            {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
-        )
+        named = {"type": "tool_use", "id": call["id"], "name": call["function"]["name"]}
+        blocks.append({**named, "input": arguments_of(call)})
     return blocks
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from katgym.environment.messages import Message, Role, ToolCallMessage
+from katgym.environment.messages import Message, Role, ToolCallMessage, arguments_of
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.wire.field_policy import FieldPolicy, log_once
 
@@ -181,23 +181,14 @@ def parts_text(content: object, name: str, kinds: Sequence[str]) -> str:
 
 
 def tool_call(call_id: object, name: object, arguments: object, where: str) -> ToolCallMessage:
-    """Return one call of an assistant message; arguments: see `arguments_text`."""
+    """Return one call of an assistant message; arguments: JSON text or an object."""
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     return {
         "id": as_text(call_id, f"{where}.id"),
         "type": "function",
-        "function": {
-            "name": as_text(name, f"{where}.name"),
-            "arguments": arguments_text(arguments),
-        },
+        "function": {"name": as_text(name, f"{where}.name"), "arguments": arguments},
     }
-
-
-def arguments_text(arguments: object) -> str:
-    """Return arguments, JSON text or an object, as text; those that are nothing or null as `{}`."""
-    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
-        return "{}"
-    is_text = isinstance(arguments, str)
-    return arguments if is_text else json.dumps(arguments, ensure_ascii=False)
 
 
 def function_tools(
@@ -327,7 +318,7 @@ def servable(message: Message, *, is_json_needed: bool) -> Message:
     kept, text = [], [message["content"]]
     for call in calls:
         function = call["function"]
-        is_good = bool(function["name"]) and (not is_json_needed or _is_object(function))
+        is_good = bool(function["name"]) and (not is_json_needed or _has_object(call))
         if is_good:
             kept.append(call)
         else:
@@ -339,10 +330,10 @@ def servable(message: Message, *, is_json_needed: bool) -> Message:
     return served
 
 
-def _is_object(function: Mapping[str, Any]) -> bool:
+def _has_object(call: ToolCallMessage) -> bool:
     try:
-        return isinstance(json.loads(function["arguments"] or "{}"), dict)
-    except (ValueError, RecursionError):
+        return isinstance(arguments_of(call), dict)
+    except ValueError:
         return False
 
 

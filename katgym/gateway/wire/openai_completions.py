@@ -18,14 +18,19 @@ __all__ = ["KEEPALIVE", "ROUTE", "error", "error_event", "events", "parse", "ren
 
 ROUTE = "openai/completions"
 _DEFAULT_MAX_TOKENS = 16
+_OWN = frozenset({"echo", "add_special_tokens"})
+"""Fields of a prompt of text, which chats have none of."""
 _BODY = FieldPolicy(
     where=ROUTE,
     read=frozenset(
         {"prompt", "model", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed", "n",
-         "logprobs", "stream", "stream_options", "echo", "add_special_tokens", "response_format",
+         "logprobs", "stream", "stream_options", *_OWN, "response_format",
          *fields.SAMPLING_EXTRAS, *fields.CONSTRAINTS}
     ),
-    refused={**REFUSED_OF_VLLM, "suffix": "write both into the prompt, as the model was trained"},
+    refused={
+        **{name: told for name, told in REFUSED_OF_VLLM.items() if name not in _OWN},
+        "suffix": "write both into the prompt, as the model was trained",
+    },
     neutral=NEUTRAL_OF_VLLM,
 )  # fmt: skip
 
@@ -48,7 +53,9 @@ def parse(body: Mapping[str, Any]) -> ModelCall:
     num_top_logprobs = fields.count(body, "logprobs", 0, 20)
     if is_echo and (is_ids or num_top_logprobs is not None):
         what = "a prompt of token ids" if is_ids else "logprobs: those of a prompt are not recorded"
-        raise GatewayError(ErrorKind.UNSUPPORTED, f"echo is not supported with {what}; leave it out")
+        raise GatewayError(
+            ErrorKind.UNSUPPORTED, f"echo is not supported with {what}; leave it out"
+        )
     streamed = fields.as_object(body.get("stream_options") or {}, "stream_options")
     sampling = openai_chat.sampling(
         {"max_tokens": _DEFAULT_MAX_TOKENS, **body}, max_tokens_names=("max_tokens",)

@@ -58,6 +58,7 @@ _TOOL = FieldPolicy(
     where="a tool of OpenAI",
     read=frozenset({"type", "name", "description", "parameters"}),
     hints=frozenset({"strict", "defer_loading", "allowed_callers", "output_schema"}),
+    refused={"async": "a call's result comes with the next request"},
 )
 _TEXT = FieldPolicy(where="text", read=frozenset({"format"}), hints=frozenset({"verbosity"}))
 

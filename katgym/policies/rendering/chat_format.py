@@ -6,13 +6,12 @@ Not here: which renderer a model has (`renderer_choice.py`); what a conversation
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from katgym.environment.messages import Message
+from katgym.environment.messages import Message, arguments_of
 from katgym.errors import PolicyError
 from katgym.policies.rendering.answer_parsing import parse_answer
 
@@ -142,8 +141,8 @@ def _with_plain_calls(message: Message) -> dict[str, Any]:
     for call in message["tool_calls"]:
         function = call["function"]
         try:
-            arguments = json.loads(function["arguments"] or "{}")
-        except (ValueError, RecursionError):
+            arguments = arguments_of(call)
+        except ValueError:
             arguments = None
         if "error" in call or not isinstance(arguments, dict):
             content = f"{content}\n{function['arguments']}".strip()

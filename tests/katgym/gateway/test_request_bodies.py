@@ -5,9 +5,10 @@ Not here: large bodies (`test_gateway_service.py`); SDKs.
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -15,8 +16,16 @@ from katgym.gateway.call import ModelCall
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.server.bodies import decode
 from katgym.gateway.server.body_process import BodyReading, parse
-from katgym.gateway.wire import field_policy
+from katgym.gateway.wire import (
+    anthropic_messages,
+    field_policy,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
 from katgym.gateway.wire.dialects import find_route
+from katgym.gateway.wire.fields import camel
+from katgym.gateway.wire.google import contents, generate_content
 
 from .scripted_server import ScriptedServer
 from .served_gateway import USER, Running, running
@@ -143,8 +152,10 @@ UNSUPPORTED: list[Case] = [
     ),
     (CHAT, {"add_special_tokens": True}, "add_special_tokens is not supported"),
     (CHAT, {"echo": True}, "echo is not supported"),
-    *((CHAT, {"messages": [USER, {"role": "assistant", "content": "{", name: True}]}, "(prefill)")
-      for name in ("prefix", "partial")),
+    *(
+        (CHAT, {"messages": [USER, {"role": "assistant", "content": "{", name: True}]}, "(prefill)")
+        for name in ("prefix", "partial")
+    ),
     (COMPLETIONS, {"echo": True, "logprobs": 0}, "echo is not supported with logprobs"),
     (COMPLETIONS, {"echo": True, "prompt": [1]}, "echo is not supported with a prompt of token"),
     (CHAT, {"audio": {"voice": "x"}}, "audio"),
@@ -173,8 +184,11 @@ UNSUPPORTED: list[Case] = [
         (MESSAGES, {"messages": [USER, {"role": "assistant", "content": begun}]}, "(prefill)")
         for begun in ("{", [{"type": "text", "text": "{"}], "")
     ),
-    (GOOGLE, {"contents": [{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "{"}]}]},
-     "contents ends with what the model says: an answer that is begun (prefill)"),
+    (
+        GOOGLE,
+        {"contents": [{"parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "{"}]}]},
+        "contents ends with what the model says: an answer that is begun (prefill)",
+    ),
     (MESSAGES, {"output_config": {"task_budget": {"total": 9}}}, "give max_tokens"),
     (MESSAGES, {"output_config": {"tone": "warm"}}, "'output_config.tone'"),
     (
@@ -190,7 +204,8 @@ UNSUPPORTED: list[Case] = [
     (GOOGLE, {"cachedContent": "cachedContents/x"}, "send it as contents"),
     (GOOGLE, {"generationConfig": {"speechConfig": {"x": 1}}}, "generationConfig.speechConfig"),
     (GOOGLE, {"generationConfig": {"responseLogprobs": True}}, "/v1/chat/completions"),
-    (GOOGLE, {"tools": [{"computerUse": {"environment": "x"}}]}, "'tools[0].computerUse'"),
+    (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}}, 'is ["TEXT"], got'),
+    (GOOGLE, {"tools": [{"computerUse": {"environment": "x"}}]}, "tools[0].computerUse is not"),
 ]
 NO_TEXT = "text is all that is recorded: token ids do not hold an image. Give text instead"
 SOURCE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
@@ -230,7 +245,6 @@ IMAGES: list[Case] = [
                 {"functionResponse": {"name": "f", "parts": [{"inlineData": BLOB}]}}
             ]}]},
         ),
-        (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}}),
     ]
 ]  # fmt: skip
 
@@ -352,6 +366,134 @@ def test_a_schema_of_output_config_goes_to_the_server(
     assert "constraints" in gateway.turns()[0].sampling
 
 
+def test_fields_that_ask_for_what_is_done_anyway_are_taken(subtests: pytest.Subtests) -> None:
+    of_vllm: dict[str, Any] = {
+        "add_generation_prompt": True, "continue_final_message": False, "best_of": 1,
+        "skip_special_tokens": True, "use_beam_search": False, "length_penalty": 1.0,
+        "prompt_logprobs": None, "include_stop_str_in_output": None,
+    }  # fmt: skip
+    cases: list[tuple[str, dict[str, Any]]] = [
+        (CHAT, {**of_vllm, "echo": False, "add_special_tokens": False, "modalities": ["text"]}),
+        (CHAT, {"top_logprobs": 0, "logprobs": False, "stop": None}),
+        (COMPLETIONS, {**of_vllm, "echo": False, "suffix": "", "add_special_tokens": True}),
+        (RESPONSES, {"top_logprobs": 0, "truncation": "disabled", "background": False}),
+        (MESSAGES, {"mcp_servers": [], "container": None, "stop_sequences": []}),
+        (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT"], "stopSequences": []}}),
+    ]
+    for path, more in cases:
+        with subtests.test(path=path):
+            assert read(path, **more) == read(path)
+
+
+def test_something_is_known_of_every_field_of_the_sdks(subtests: pytest.Subtests) -> None:
+    anthropic = pytest.importorskip("anthropic.types", reason="needs the package 'anthropic'")
+    beta = pytest.importorskip("anthropic.types.beta", reason="needs the package 'anthropic'")
+    google = pytest.importorskip("google.genai.types", reason="needs the package 'google-genai'")
+    openai = pytest.importorskip("openai.types", reason="needs the package 'openai'")
+    responses = openai.responses
+    body, config = generate_content._BODY, generate_content._CONFIG
+    own_of_google = {  # of its client alone, and what it sends under another name
+        "httpOptions", "shouldReturnHttpResponse", "automaticFunctionCalling",
+        "automaticContinuation", "generationOutputConfig", "parametersJsonSchema",
+        *contents._MEDIA,
+    }  # fmt: skip
+    told = {
+        openai.chat.completion_create_params.CompletionCreateParamsBase: openai_chat._BODY,
+        openai.chat.ChatCompletionFunctionToolParam: openai_chat._TOOL,
+        openai.completion_create_params.CompletionCreateParamsBase: openai_completions._BODY,
+        responses.response_create_params.ResponseCreateParamsBase: openai_responses._BODY,
+        responses.FunctionToolParam: openai_responses._TOOL,
+        responses.ResponseTextConfigParam: openai_responses._TEXT,
+        anthropic.message_create_params.MessageCreateParamsBase: anthropic_messages._BODY,
+        anthropic.MessageCountTokensParams: anthropic_messages._BODY,
+        anthropic.ToolParam: anthropic_messages._TOOL,
+        anthropic.OutputConfigParam: anthropic_messages._OUTPUT,
+        beta.message_create_params.MessageCreateParamsBase: anthropic_messages._BODY,
+        beta.BetaToolParam: anthropic_messages._TOOL,
+        beta.BetaOutputConfigParam: anthropic_messages._OUTPUT,
+        google.GenerateContentConfig: body,
+        google.GenerationConfig: config,
+        google.ThinkingConfig: generate_content._THINKING,
+        google.Tool: generate_content._TOOL,
+        google.FunctionDeclaration: generate_content._FUNCTION,
+        google.ToolConfig: generate_content._TOOL_CONFIG,
+        google.FunctionCallingConfig: generate_content._CHOICE,
+        google.Part: contents._PART,
+        google.FunctionCall: contents._CALL,
+        google.FunctionResponse: contents._RESULT,
+    }
+    for kind, policy in told.items():
+        with subtests.test(kind=kind.__name__):
+            is_model = hasattr(kind, "model_fields")
+            names = set(map(camel, kind.model_fields) if is_model else get_type_hints(kind))
+            known = policy.known | (config.known if policy is body else set())
+            assert names and names - known - (own_of_google if is_model else set()) == set()
+            parts = (policy.read, policy.ignored, policy.hints, set(policy.refused))
+            assert len(policy.known) == sum(map(len, parts))  # one thing becomes of each
+            assert set(policy.neutral) <= set(policy.refused)
+
+
+# ---- content that is text, whatever block it is in
+
+PAPER: dict[str, Any] = {"type": "document", "title": "T", "context": "C", "citations": {}}
+PAGE = {
+    "type": "search_result",
+    "title": "T",
+    "source": "https://x",
+    "citations": {"enabled": True},
+}
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+TEXT = {"type": "text", "media_type": "text/plain", "data": "a\nb"}
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({**PAPER, "source": TEXT}, "T\nC\na\nb"),
+        ({"type": "document", "source": TEXT}, "a\nb"),
+        ({"type": "document", "title": None, "source": {"type": "content", "content": "x"}}, "x"),
+        ({**PAPER, "source": {"type": "content", "content": PARTS}}, "T\nC\na\nb"),
+        ({**PAGE, "content": PARTS}, "T\nhttps://x\na\nb"),
+    ],
+)
+def test_documents_of_text_are_text(gateway: Running, block: dict[str, Any], text: str) -> None:
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [block, *PARTS[:1]]}
+    messages = [
+        saying(block),
+        {"role": "assistant", "content": [call]},
+        saying(result, content=[result, {"type": "text", "text": "say on"}]),
+    ]
+    assert ask(gateway, MESSAGES, messages=messages).status_code == 200
+    (turn,) = gateway.turns()
+    assert [m["content"] for m in turn.messages] == [text, "", f"{text}\na", "say on"]
+
+
+@pytest.mark.parametrize("sampled", ["null", "", " ", "{}"])
+def test_a_call_without_arguments_is_a_call_in_every_api(
+    gateway: Running, server: ScriptedServer, sampled: str
+) -> None:
+    asked = {
+        CHAT: {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        MESSAGES: {"tools": [{"name": "f", "input_schema": SCHEMA}]},
+        GOOGLE: {"tools": [{"functionDeclarations": [{"name": "f"}]}]},
+    }
+    server.script = [[("f", sampled)]] * 3
+    chat, messages, google = (ask(gateway, path, **more).json() for path, more in asked.items())
+    (call,) = chat["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": sampled}
+    assert [block["input"] for block in messages["content"]] == [{}]
+    (part,) = google["candidates"][0]["content"]["parts"]
+    assert (part["functionCall"]["name"], part["functionCall"]["args"]) == ("f", {})
+    # It is the same call in whatever way a client says so.
+    for arguments in ("null", " null ", "", None, {}, "{}"):
+        call["function"]["arguments"] = arguments
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": repr(arguments)}
+        assert gateway.chat(USER, said, result, **asked[CHAT]).status_code == 200
+        assert gateway.turns()[-1].num_shared_messages == 2
+
+
 # ---- what is no JSON
 
 NO_JSON = {
@@ -362,6 +504,8 @@ NO_JSON = {
     "cut": b'{"a": "\xe2\x82',
     "surrogate": b'{"a": "\xed\xa0\x80"}',
     "escaped surrogate": b'{"a": "\\ud800"}',
+    "mark": b'\xef\xbb\xbf{"a": 1}',
+    "mark of utf-16": '{"a": 1}'.encode("utf-16"),
     "nan": b'{"a": NaN}',
     "infinite": b'{"a": 1e999}',
     "deep": b"[" * 50_000,
@@ -386,8 +530,14 @@ def test_no_route_takes_what_is_no_json(gateway: Running, server: ScriptedServer
     routes += [f"/s/{gateway.session}/{name}" for name in ("reward", "finish")]
     routes += ["/sessions", "/control/resume", "/control/replace"]
     for path in routes:
-        for name in ("utf-8", "deeper"):
+        for name in ("utf-8", "deeper", "mark", "mark of utf-16"):
             answer = gateway.client.post(path, content=NO_JSON[name])
-            told = (answer.status_code, "no JSON" in answer.json()["error"]["message"])
-            assert told == (400, True), (path, name)
+            said = answer.json()["error"]["message"]
+            assert (answer.status_code, "no JSON" in said) == (400, True), (path, name)
+            assert ("byte order mark" in said) == name.startswith("mark")
+        for encoding in ("gzip", "br", "deflate, gzip"):
+            headers = {"Content-Encoding": encoding}
+            answer = gateway.client.post(path, content=gzip.compress(b"{}"), headers=headers)
+            said = answer.json()["error"]["message"]
+            assert (answer.status_code, repr(encoding) in said) == (415, True), path
     assert server.num_calls == 0

@@ -39,7 +39,7 @@ def entries(api: str, steps: Sequence[Step]) -> list[Any]:
     found: list[Any] = []
     for step in steps:
         match api, step:
-            case ("chat" | "responses" | "messages"), str():
+            case (("chat" | "responses" | "messages"), str()):
                 found.append({"role": "user", "content": step})
             case "google", str():
                 found.append({"role": "user", "parts": [{"text": step}]})

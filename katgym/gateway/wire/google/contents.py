@@ -16,7 +16,30 @@ from katgym.gateway.wire.field_policy import FieldPolicy
 _PART = FieldPolicy(
     where="a part of contents",
     read=frozenset({"text", "thought", "functionCall", "functionResponse"}),
-    ignored=frozenset({"thoughtSignature", "partMetadata"}),
+    ignored=frozenset({"thoughtSignature", "partMetadata", "mediaResolution"}),
+    refused=dict.fromkeys(
+        (
+            "audioMetadata",
+            "audioTranscription",
+            "documentMetadata",
+            "mediaProcessing",
+            "speechMetadata",
+            "spreadsheetMetadata",
+            "videoMetadata",
+        ),
+        "text is what is recorded",
+    ),
+)
+_CALL = FieldPolicy(
+    where="a functionCall",
+    read=frozenset({"id", "name", "args"}),
+    refused=dict.fromkeys(("partialArgs", "willContinue"), "send a call whole, with its args"),
+)
+_RESULT = FieldPolicy(
+    where="a functionResponse",
+    read=frozenset({"id", "name", "response", "parts"}),
+    hints=frozenset({"scheduling"}),
+    refused={"willContinue": "send a call's whole result at once"},
 )
 _MADE = "katgym_call_"
 """Beginning of the ids of calls that have none."""
@@ -82,7 +105,8 @@ class Contents:
         for part, where in parts:
             if part.get("functionCall") is not None:
                 at = f"{where}.functionCall"
-                given = fields.as_object(part["functionCall"], at)
+                given = fields.camel_keys(part["functionCall"], at)
+                _CALL.check(given, f"{at}.")
                 made = given.get("id") or f"{_MADE}{self._num_calls}"
                 call = fields.tool_call(made, given.get("name"), given.get("args"), at)
                 message.setdefault("tool_calls", []).append(call)
@@ -100,7 +124,7 @@ class Contents:
         for part, where in parts:
             if part.get("functionResponse") is not None:
                 at = f"{where}.functionResponse"
-                self._take_result(fields.as_object(part["functionResponse"], at), at)
+                self._take_result(fields.camel_keys(part["functionResponse"], at), at)
                 is_said = False
             elif is_said:
                 self._messages[-1]["content"] += f"\n{_text(part, where)}"
@@ -109,6 +133,7 @@ class Contents:
                 is_said = True
 
     def _take_result(self, given: Mapping[str, Any], where: str) -> None:
+        _RESULT.check(given, f"{where}.")
         if given.get("parts"):
             raise fields.not_text(f"{where} has parts")
         name = fields.as_text(given.get("name"), f"{where}.name")

@@ -36,22 +36,34 @@ _BODY = FieldPolicy(
         {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model",
          "stream"}
     ),
-    ignored=IGNORED_EVERYWHERE | {"safetySettings", "labels", "serviceTier"},
-    refused={"cachedContent": "send it as contents"},
+    ignored=IGNORED_EVERYWHERE | {"safetySettings", "modelArmorConfig", "labels", "serviceTier"},
+    refused={
+        "cachedContent": "send it as contents",
+        "continuationToken": "send the contents that it stands for",
+        "outputConfig": "text is what is recorded",
+    },
 )  # fmt: skip
 _CONFIG = FieldPolicy(
     where="generationConfig",
     read=frozenset(
         {"temperature", "topP", "topK", "seed", "candidateCount", "maxOutputTokens",
          "stopSequences", "presencePenalty", "frequencyPenalty", "responseMimeType",
-         "responseSchema", "responseJsonSchema", "_responseJsonSchema", "thinkingConfig",
-         "responseModalities"}
+         "responseSchema", "responseJsonSchema", "_responseJsonSchema", "thinkingConfig"}
     ),
     ignored=frozenset({"mediaResolution", "audioTimestamp"}),
+    hints=frozenset({"enableEnhancedCivicAnswers", "modelConfig", "modelSelectionConfig",
+                     "routingConfig"}),
     refused={
+        **dict.fromkeys(
+            ("audioTranscriptionConfig", "enableAffectiveDialog", "imageConfig",
+             "responseModalities", "speechConfig", "translationConfig"),
+            "text is what is recorded",
+        ),
+        "responseFormat": "give responseMimeType and responseJsonSchema",
         "responseLogprobs": "ask /v1/chat/completions for log-probabilities",
         "logprobs": "ask /v1/chat/completions for log-probabilities",
     },
+    neutral={"responseModalities": ["TEXT"]},
 )  # fmt: skip
 _THINKING = FieldPolicy(
     where="thinkingConfig",
@@ -59,15 +71,22 @@ _THINKING = FieldPolicy(
     hints=frozenset({"thinkingBudget", "thinkingLevel"}),
 )
 _HOSTED = ("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "googleMaps",
-           "fileSearch", "enterpriseWebSearch", "retrieval", "mcpServers")  # fmt: skip
-_TOOL = FieldPolicy(where="a tool of Google", read=frozenset({"functionDeclarations", *_HOSTED}))
+           "fileSearch", "enterpriseWebSearch", "exaAiSearch", "parallelAiSearch", "retrieval",
+           "mcpServers")  # fmt: skip
+_TOOL = FieldPolicy(
+    where="a tool of Google",
+    read=frozenset({"functionDeclarations", *_HOSTED}),
+    refused={"computerUse": "only Google can describe it to a model; declare functions"},
+)
 _FUNCTION = FieldPolicy(
     where="a function of Google",
     read=frozenset({"type", "name", "description", "parameters"}),
     hints=frozenset({"response", "responseJsonSchema", "behavior"}),
 )
 _CHOICE = FieldPolicy(
-    where="functionCallingConfig", read=frozenset({"mode", "allowedFunctionNames"})
+    where="functionCallingConfig",
+    read=frozenset({"mode", "allowedFunctionNames"}),
+    ignored=frozenset({"streamFunctionCallArguments"}),  # calls are told whole
 )
 _TOOL_CONFIG = FieldPolicy(
     where="toolConfig",
@@ -90,9 +109,6 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     _CONFIG.check(config, "generationConfig.")
     thinking = fields.camel_keys(config.get("thinkingConfig") or {}, "thinkingConfig")
     _THINKING.check(thinking, "thinkingConfig.")
-    modalities = fields.as_list(config.get("responseModalities") or ["TEXT"], "responseModalities")
-    if modalities != ["TEXT"]:
-        raise fields.not_text(f"responseModalities is ['TEXT'], got {modalities!r:.80}")
     tools, choice = _choice(body, _tools(body))
     messages = Contents().read(body)
     if messages[-1]["role"] == "assistant" and not is_counting:

@@ -6,10 +6,10 @@ Not here: reading requests (`generate_content.py`).
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from katgym.environment.messages import arguments_of
 from katgym.gateway.call import Answer, Served, Told
 from katgym.gateway.errors import GatewayError
 from katgym.gateway.wire import sse
@@ -80,7 +80,7 @@ def _calls(answer: Answer) -> list[dict[str, Any]]:
             "functionCall": {
                 "id": call["id"],
                 "name": call["function"]["name"],
-                "args": json.loads(call["function"]["arguments"] or "{}"),
+                "args": arguments_of(call),
             }
         }
         for call in answer.message.get("tool_calls", ())

@@ -178,6 +178,57 @@ def test_the_same_idempotency_key_gets_the_same_answer(server, tmp_path):
         assert len(gateway.turns()) == 1
 
 
+OTHER_BODIES = {
+    "messages": {"messages": [{"role": "user", "content": "say other"}]},
+    "sampling": {"temperature": 0.5},
+    "limit": {"max_tokens": 7},
+    "stop": {"stop": ["x"]},
+    "tools": {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    "choices": {"n": 2},
+    "log-probabilities": {"logprobs": True},
+    "model": {"model": "other"},
+    "schema": {"response_format": {"type": "json_object"}},
+}
+
+
+def test_an_idempotency_key_with_another_body_is_refused(server, tmp_path, subtests):
+    folder, headers = tmp_path / "s", {"Idempotency-Key": "once"}
+    path, user = "v1/chat/completions", CHAT["messages"][0]
+    others = {name: (path, {**CHAT, **more}) for name, more in OTHER_BODIES.items()} | {
+        "API": ("v1/messages", {**CHAT, "max_tokens": 50}),
+        "prompt": ("v1/completions", {"model": "tiny", "prompt": "x"}),
+        "large": (path, {**CHAT, "messages": [{**user, "content": "x" * 600_000}]}),
+    }
+
+    def check(gateway):
+        for name, (where, body) in others.items():
+            with subtests.test(name):
+                refused = gateway.post(where, json=body, headers=headers)
+                assert (refused.status_code, "'once'" in refused.text) == (422, True)
+        assert [call.kind for call in gateway.failed_calls()] == ["key_reused"] * num_told
+        assert len(gateway.turns()) == server.num_calls == 1
+
+    with running(folder, server.url) as gateway:
+        server.is_held = True
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(gateway.post, path, json=CHAT, headers=headers)
+            wait_until(lambda: server.num_calls, "the call")
+            num_told = 1  # also while the first is out
+            refused = gateway.post(path, json={**CHAT, "temperature": 0.5}, headers=headers)
+            assert refused.status_code == 422
+            server.is_held = False
+        num_told += len(others)
+        check(gateway)
+        # The same said in another way is the same: key order, an answer in pieces.
+        again = gateway.post(path, json=dict(reversed(CHAT.items())), headers=headers)
+        assert again.json() == first.result().json()
+        streamed = gateway.post(path, json={**CHAT, "stream": True}, headers=headers)
+        assert first.result().json()["id"] in streamed.text
+    with running(folder, server.url) as gateway:  # also after a restart
+        num_told += len(others)
+        check(gateway)
+
+
 class GatewayProcess:
     """`katgym gateway` as a process of its own."""
 

@@ -16,6 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra 'vllm'")
 pytest.importorskip("renderers", reason="needs the extra 'vllm'")
 
 from byte_tokenizer import byte_tokenizer
+from tokenizers import processors
 from transformers import Qwen3Config
 
 from katgym.errors import UsageError
@@ -179,6 +180,55 @@ def test_tool_calls_are_read_from_what_was_sampled(gateway, server, tiny):
     assert "look" in tiny[1].decode(posted(server, 0)[1])
 
 
+TWO_CALLS = "".join(
+    f'<tool_call>\n{{"name": "look", "arguments": {{"x": {x}}}}}\n</tool_call>' for x in (1, 2)
+)
+
+
+@pytest.mark.parametrize("before", ["", "so", "after"])
+def test_swapped_results_go_on_from_the_recorded_ids(gateway, server, tiny, before):
+    tokenizer = tiny[1]
+    server.given = [answer_ids(tokenizer, text) for text in (TWO_CALLS, "seen", "done")]
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+
+    def ask(*messages):
+        body = {"model": "x", "max_tokens": 400, "tools": tools, "messages": messages}
+        return gateway.post("v1/messages", json=body).json()["content"]
+
+    asked = [USER, {"role": "assistant", "content": ask(USER)}]
+    results = [
+        {"type": "tool_result", "tool_use_id": block["id"], "content": f"r{block['input']['x']}"}
+        for block in reversed(asked[1]["content"])
+    ]
+    said = [{"type": "text", "text": before}] if before else []
+    parts = [*results, *said] if before == "after" else [*said, *results]
+    asked.append({"role": "user", "content": parts})
+    asked.append({"role": "assistant", "content": ask(*asked)})
+    ask(*asked, USER)
+    turns = gateway.turns()
+    assert [(t.tokens.parent, t.tokens.branch) for t in turns] == [
+        (None, None),
+        (0, None),
+        (1, None),
+    ]
+    assert [gateway.prompt(i) for i in range(3)] == [posted(server, i)[1] for i in range(3)]
+    added = tokenizer.decode(turns[1].tokens.prompt_ids)
+    places = [added.index(text) for text in ("r1", "r2")]
+    assert places == sorted(places) and (not before or before in added)
+    assert before != "so" or added.index("so") < places[0]
+
+
+@pytest.mark.parametrize("arguments", ["null", "", " ", "{}", None])
+def test_a_call_of_the_history_without_arguments_is_rendered_as_a_call(
+    gateway, server, tiny, arguments
+):
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": arguments}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    gateway.chat(USER, said, {"role": "tool", "tool_call_id": "c", "content": "x"}, tools=[TOOL])
+    text = tiny[1].decode(posted(server)[1])
+    assert '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>' in text
+
+
 def test_a_call_that_is_no_json_is_served_as_sampled_and_noted(gateway, server, tiny):
     text = '<tool_call>\n{"name": "look", "arguments": {broken}\n</tool_call>'
     server.given = [answer_ids(tiny[1], text)]
@@ -308,6 +358,20 @@ def test_stop_strings_end_the_text_and_stay_in_the_ids(gateway, server, tiny):
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "STOP")
 
 
+def test_a_stop_string_is_in_the_text_where_it_is_asked_for(gateway, server, tiny):
+    asked = {"stop": ["STOP"], "include_stop_str_in_output": True}
+    server.given = [tiny[1].encode("keep STOP"), answer_ids(tiny[1], "on")]
+    message = gateway.chat(USER, **asked).json()["choices"][0]["message"]
+    assert message["content"] == "keep STOP"
+    assert posted(server)[2]["include_stop_str_in_output"] is True
+    assert gateway.chat(USER, message, USER, **asked).status_code == 200
+    assert (gateway.turns()[1].tokens.parent, gateway.turns()[1].tokens.branch) == (0, None)
+    server.given = [tiny[1].encode("a STOP")]
+    body = {"model": "x", "prompt": "once", "stream": True, **asked}
+    events = gateway.post("v1/completions", json=body).text.split("data: ")[1:-1]
+    assert "".join(json.loads(e)["choices"][0]["text"] for e in events) == "a STOP"
+
+
 @BOTH
 def test_sampling_goes_out_as_it_was_asked_for(gateway, server, tiny):
     options = {"temperature": 0.5, "top_p": 0.9, "seed": 7, "min_p": 0.1, "max_tokens": 20}
@@ -337,6 +401,47 @@ def test_plain_completions_are_encoded_here(gateway, server, tiny):
     assert choice["text"] == " a time"
     assert choice["logprobs"]["text_offset"][:3] == [0, 1, 2]
     assert posted(server)[1] == tiny[1].encode("once")
+
+
+@pytest.fixture(scope="module")
+def with_bos(tiny, tmp_path_factory):
+    """The same with a tokenizer that begins texts with a BOS."""
+    folder = tmp_path_factory.mktemp("bos")
+    tokenizer = byte_tokenizer(["<s>"])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.convert_tokens_to_ids("<s>"))]
+    )
+    tokenizer.save_pretrained(folder)
+    Qwen3Config(vocab_size=len(tokenizer)).save_pretrained(folder)
+    return folder, tokenizer
+
+
+def test_a_prompt_of_text_gets_special_tokens_unless_it_has_them(own_server, tmp_path, with_bos):
+    own_server.routes = {GENERATE}
+    (bos,) = with_bos[1].encode("<s>", add_special_tokens=False)
+    with running(tmp_path / "store", own_server.url, **options(with_bos)) as gateway:
+        body = {"model": "x", "prompt": "<s>once"}
+        for more, num in (({}, 2), ({"add_special_tokens": False}, 1), ({}, 2)):
+            gateway.post("v1/completions", json={**body, **more})
+            ids = posted(own_server)[1]
+            assert ids == [bos] * num + with_bos[1].encode("once", add_special_tokens=False)
+            assert gateway.prompt(len(gateway.turns()) - 1) == ids
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_log_probabilities_tell_a_tokens_own_bytes(gateway, server, tiny, is_chat):
+    text = "\u00e4 \U0001f600."
+    ids = answer_ids(tiny[1], text)
+    server.given = [ids, ids]
+    body = {"model": "x", "prompt": "once", "max_tokens": 20, "logprobs": 0}
+    if not is_chat:
+        shown = gateway.post("v1/completions", json=body).json()["choices"][0]["logprobs"]
+        assert shown["text_offset"] == [0, 0, 1, 2, 2, 2, 2, 3, 4]
+        assert shown["tokens"] == [*"\ufffd\ufffd \ufffd\ufffd\ufffd\ufffd.", "<|im_end|>"]
+        return
+    content = gateway.chat(USER, logprobs=True).json()["choices"][0]["logprobs"]["content"]
+    assert [e["bytes"] for e in content] == [*([b] for b in text.encode()), list(b"<|im_end|>")]
+    assert [e["logprob"] for e in content] == list(gateway.turns()[0].tokens.policy_logprobs)
 
 
 def test_tokens_are_counted_here(gateway, server, tiny):

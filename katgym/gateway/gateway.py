@@ -337,7 +337,10 @@ class Gateway:
         if call.previous_call_id is not None:
             complete = partial(self._complete, context.session, call, call.previous_call_id)
             call, chain = await asyncio.to_thread(complete), ()
-        messages = pair_results(call.messages)
+        if context.is_large:
+            messages = await asyncio.to_thread(pair_results, call.messages)
+        else:
+            messages = pair_results(call.messages)
         if messages is not call.messages:
             call, chain = replace(call, messages=messages), ()
         context.call = call

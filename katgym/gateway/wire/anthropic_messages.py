@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from katgym.environment.messages import Message, arguments_of
@@ -68,8 +69,8 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     messages = _system(body.get("system"))
     for i, message in enumerate(raw):
         messages += _messages(fields.as_object(message, f"messages[{i}]"), f"messages[{i}]")
-    if messages[-1]["role"] == "assistant" and not is_counting:
-        raise fields.begun_answer("messages ends with an assistant message")
+    if not is_counting:
+        fields.check_last(messages, "messages")
     choice = fields.as_object(body.get("tool_choice") or {"type": "auto"}, "tool_choice")
     tools = fields.function_tools(
         fields.tool_objects(body),
@@ -152,20 +153,19 @@ def _system(system: object) -> list[Message]:
 def _text_of(block: object, where: str) -> str:
     """Return the text of a block: of documents and search results, with what they are called."""
     block = fields.as_object(block, where)
-    kind, source = block.get("type"), block.get("source")
     content: object
-    match kind:
+    match block.get("type"):
         case "text":
             return fields.as_text(block.get("text"), f"{where}.text")
         case "search_result":
             heads, content = ("title", "source"), block.get("content")
-        case "document" if isinstance(source, dict) and source.get("type") in ("text", "content"):
-            heads = ("title", "context")
-            content = source.get("data" if source["type"] == "text" else "content")
         case "document":
-            source = source.get("type") if isinstance(source, dict) else source
-            raise fields.not_text(f"{where} is a document whose source is {source!r:.80}")
-        case _:
+            source = fields.as_object(block.get("source"), f"{where}.source")
+            if source.get("type") not in ("text", "content"):
+                raise fields.not_text(f"{where} is a document of type {source.get('type')!r:.80}")
+            name = "data" if source["type"] == "text" else "content"
+            heads, content = ("title", "context"), source.get(name)
+        case kind:
             raise fields.not_text(f"{where} has type {kind!r:.80}")
     told = [fields.as_text(block[name], f"{where}.{name}") for name in heads if block.get(name)]
     return "\n".join([*told, fields.parts_text(content, f"{where}.content", ("text",))])
@@ -185,17 +185,12 @@ def _messages(given: Mapping[str, Any], where: str) -> list[Message]:
     if role == "assistant":
         return [_assistant(blocks)]
     found: list[Message] = []
-    is_said = False
-    """Whether the last message is text of this one, which more text is part of."""
-    for block, at in blocks:
-        if block.get("type") == "tool_result":
-            found.append(_result(block, at))
-            is_said = False
-        elif is_said:
-            found[-1]["content"] += f"\n{_text_of(block, at)}"
+    for is_result, own in groupby(blocks, key=lambda b: b[0].get("type") == "tool_result"):
+        if is_result:
+            found += [_result(block, at) for block, at in own]
         else:
-            found.append({"role": role, "content": _text_of(block, at)})
-            is_said = True
+            text = "\n".join(_text_of(block, at) for block, at in own)
+            found.append({"role": role, "content": text})
     return found
 
 

@@ -145,6 +145,17 @@ def stops(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return found
 
 
+def check_last(messages: Sequence[Message], name: str) -> None:
+    """Raise where messages say nothing, or end with what the model is to go on with.
+
+    name: of their field.
+    """
+    if not messages:
+        raise body_error(f"{name} has no content")
+    if messages[-1]["role"] == "assistant":
+        raise begun_answer(f"{name} ends with what the model says")
+
+
 def begun_answer(what: str) -> GatewayError:
     """Return the error for an answer that the model is to go on with; what: where it stands."""
     return GatewayError(

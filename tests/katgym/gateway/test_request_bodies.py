@@ -124,6 +124,8 @@ MALFORMED: list[Case] = [
     ),
     (MESSAGES, {"max_tokens": None}, "max_tokens: field required"),
     (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "role is user or assistant"),
+    (MESSAGES, {"messages": [{**USER, "content": []}]}, "messages has no content"),
+    (GOOGLE, {"contents": [{"parts": []}]}, "contents has no content"),
     (MESSAGES, {"tool_choice": {"type": "some"}}, "tool_choice.type"),
     (MESSAGES, {"output_config": {"format": {"type": "xml"}}}, "type is json_schema"),
     (MESSAGES, {"thread": {"type": "continue"}}, "previous_message_id is a string"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from katgym.environment.messages import Message
@@ -119,18 +120,14 @@ class Contents:
                 message["content"] += _text(part, where)
 
     def _take_user(self, parts: list[tuple[Mapping[str, Any], str]]) -> None:
-        is_said = False
-        """Whether the last message is text of these parts, which more text is part of."""
-        for part, where in parts:
-            if part.get("functionResponse") is not None:
+        for is_text, own in groupby(parts, key=lambda p: p[0].get("functionResponse") is None):
+            if is_text:
+                text = "\n".join(_text(part, where) for part, where in own)
+                self._messages.append({"role": "user", "content": text})
+                continue
+            for part, where in own:
                 at = f"{where}.functionResponse"
                 self._take_result(fields.camel_keys(part["functionResponse"], at), at)
-                is_said = False
-            elif is_said:
-                self._messages[-1]["content"] += f"\n{_text(part, where)}"
-            else:
-                self._messages.append({"role": "user", "content": _text(part, where)})
-                is_said = True
 
     def _take_result(self, given: Mapping[str, Any], where: str) -> None:
         _RESULT.check(given, f"{where}.")

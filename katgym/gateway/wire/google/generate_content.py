@@ -111,8 +111,8 @@ def parse(body: Mapping[str, Any], *, is_counting: bool = False) -> ModelCall:
     _THINKING.check(thinking, "thinkingConfig.")
     tools, choice = _choice(body, _tools(body))
     messages = Contents().read(body)
-    if messages[-1]["role"] == "assistant" and not is_counting:
-        raise fields.begun_answer("contents ends with what the model says")
+    if not is_counting:
+        fields.check_last(messages, "contents")
     return ModelCall(
         route=ROUTE,
         model=fields.as_text(body.get("model", ""), "model").removeprefix("models/"),

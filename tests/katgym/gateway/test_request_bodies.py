@@ -475,7 +475,7 @@ def test_documents_of_text_are_text(gateway: Running, block: dict[str, Any], tex
 def test_a_call_without_arguments_is_a_call_in_every_api(
     gateway: Running, server: ScriptedServer, sampled: str
 ) -> None:
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         CHAT: {"tools": [{"type": "function", "function": {"name": "f"}}]},
         MESSAGES: {"tools": [{"name": "f", "input_schema": SCHEMA}]},
         GOOGLE: {"tools": [{"functionDeclarations": [{"name": "f"}]}]},
@@ -488,7 +488,8 @@ def test_a_call_without_arguments_is_a_call_in_every_api(
     (part,) = google["candidates"][0]["content"]["parts"]
     assert (part["functionCall"]["name"], part["functionCall"]["args"]) == ("f", {})
     # It is the same call in whatever way a client says so.
-    for arguments in ("null", " null ", "", None, {}, "{}"):
+    ways: list[Any] = ["null", " null ", "", None, {}, "{}"]
+    for arguments in ways:
         call["function"]["arguments"] = arguments
         said = {"role": "assistant", "content": None, "tool_calls": [call]}
         result = {"role": "tool", "tool_call_id": call["id"], "content": repr(arguments)}

@@ -261,7 +261,10 @@ def test_results_without_ids_answer_by_name_then_by_order(gateway: Running) -> N
         {"id": i, "type": "function", "function": {"name": name, "arguments": "{}"}}
         for i, name in functions
     ]
-    asked = [{"role": "user", "content": "go"}, {"role": "assistant", "tool_calls": calls}]
+    asked: list[dict[str, Any]] = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "tool_calls": calls},
+    ]
     told = [("g", "1"), ("f", "2"), (None, "3"), (None, "4")]
     results = [{"role": "tool", "content": text, "name": name} for name, text in told]
     for result in results[2:]:

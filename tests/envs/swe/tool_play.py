@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from katgym_envs.swe.env import SweEnv
 from katgym_envs.swe.tools.open_workspace import OpenWorkspace
 
 Files = Mapping[str, bytes | FileEntry]
+kind = "local"
+"""Backend of the workspaces that `with_tools` makes."""
 
 
 class Tools:
@@ -53,8 +56,9 @@ def with_tools(files: Files, test: Callable[[Tools], Any], **spec: Any) -> None:
     """Play a test with a workspace that holds files."""
 
     async def go() -> None:
-        made = SandboxSpec(layers=(layer_store().add_files(files),), **spec)
-        async with await shared_backend("local").create(made) as sandbox:
+        image = os.environ["KATGYM_DOCKER_IMAGE"] if kind == "docker" else None
+        made = SandboxSpec(layers=(layer_store().add_files(files),), image=image, **spec)
+        async with await shared_backend(kind).create(made) as sandbox:
             await test(Tools(OpenWorkspace(sandbox=sandbox)))
 
     asyncio.run(go())

@@ -11,9 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tool_play
 from tool_play import Tools, with_tools
 
 from katgym.sandbox.layer import FileEntry
+
+
+@pytest.fixture(autouse=True, params=["local", pytest.param("docker", marks=pytest.mark.docker)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_play, "kind", request.param)
+
 
 BODY = b"x = 1\ny = 2\n"
 

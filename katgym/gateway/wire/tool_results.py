@@ -20,8 +20,11 @@ def pair_results(messages: Sequence[Message]) -> Sequence[Message]:
 
     Results change places among themselves, between one answer of the model and the next; what else
     is said there stays where it is. A result without an id is the first open call's: of its name,
-    where it has one. Raises `MALFORMED` for a result of no call before it, a second one of a call,
-    and one of a call when an earlier call of the same message has none.
+    where it has one. Results of earlier turns' calls come behind the others, and so does a second
+    one of a call, as Gemini CLI sends where it takes a conversation up again.
+
+    Raises `MALFORMED` for a result of no call before it, and for one of a call when an earlier call
+    of the same message has none.
     """
     if _are_in_order(messages):
         return messages
@@ -35,8 +38,7 @@ def pair_results(messages: Sequence[Message]) -> Sequence[Message]:
             if message.get("tool_calls"):
                 calls.begin_turn(message)
         elif message["role"] == "tool":
-            number = calls.take(message)
-            found.append((number < calls.first, number, place))
+            found.append((*calls.take(message), place))
     places += _in_order(calls, found)
     results = sorted(places)
     if places == results:
@@ -60,7 +62,7 @@ def _are_in_order(messages: Sequence[Message]) -> bool:
 
 
 def _in_order(calls: _Calls, found: list[tuple[bool, int, int]]) -> list[int]:
-    """Return the places of results as their calls stand; late ones of earlier turns come last."""
+    """Return the places of results as their calls stand; those that come behind others, last."""
     if found:
         calls.check_gap()
     return [place for *_, place in sorted(found)]
@@ -79,7 +81,8 @@ class _Calls:
         self._late: dict[str, deque[int]] = {}
         """Calls of earlier turns, by id."""
         self._done: set[int] = set()
-        self._known_ids: set[str] = set()
+        self._known: dict[str, int] = {}
+        """The latest call of each id."""
 
     def begin_turn(self, message: Message) -> None:
         """Take up the calls of an assistant message."""
@@ -90,25 +93,23 @@ class _Calls:
         self._ids, self._open = [], {}
         for number, call in enumerate(message["tool_calls"], self.first):
             self._ids.append(call["id"])
+            self._known[call["id"]] = number
             for key in ((_ID, call["id"]), (_NAME, call["function"]["name"]), (_ANY, "")):
                 self._open.setdefault(key, deque()).append(number)
-        self._known_ids.update(self._ids)
 
-    def take(self, message: Message) -> int:
-        """Return the number of the call that a result answers, which has one from here on."""
+    def take(self, message: Message) -> tuple[bool, int]:
+        """Return whether a result comes behind others, and the number of the call it answers."""
         call_id = message.get("tool_call_id") or ""
         keys = [(_ID, call_id)] if call_id else [(_NAME, message.get("name", "")), (_ANY, "")]
         queues = [*(self._open.get(key) for key in keys), self._late.get(call_id)]
         number = next((n for q in queues if q and (n := self._next(q)) is not None), None)
         if number is not None:
             self._done.add(number)
-            return number
+            return number < self.first, number
         if not call_id:
-            return -1  # what a tool says that nobody called
-        if call_id in self._known_ids:
-            raise body_error(
-                f"the call {call_id!r:.80} has a second tool result: send one result for each call"
-            )
+            return True, -1  # what a tool says that nobody called
+        if call_id in self._known:
+            return True, self._known[call_id]
         raise body_error(
             f"a tool result is of the call {call_id!r:.80}, which no message before it makes: send"
             " the assistant message with that call, and its id as it was served"

@@ -193,11 +193,12 @@ OTHER_BODIES = {
 
 def test_an_idempotency_key_with_another_body_is_refused(server, tmp_path, subtests):
     folder, headers = tmp_path / "s", {"Idempotency-Key": "once"}
-    path, user = "v1/chat/completions", CHAT["messages"][0]
-    others = {name: (path, {**CHAT, **more}) for name, more in OTHER_BODIES.items()} | {
-        "API": ("v1/messages", {**CHAT, "max_tokens": 50}),
+    asked = {**CHAT, "max_tokens": 50}
+    path, user = "v1/chat/completions", asked["messages"][0]
+    others = {name: (path, {**asked, **more}) for name, more in OTHER_BODIES.items()} | {
+        "API": ("v1/messages", asked),
         "prompt": ("v1/completions", {"model": "tiny", "prompt": "x"}),
-        "large": (path, {**CHAT, "messages": [{**user, "content": "x" * 600_000}]}),
+        "large": (path, {**asked, "messages": [{**user, "content": "x" * 600_000}]}),
     }
 
     def check(gateway):
@@ -211,18 +212,18 @@ def test_an_idempotency_key_with_another_body_is_refused(server, tmp_path, subte
     with running(folder, server.url) as gateway:
         server.is_held = True
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(gateway.post, path, json=CHAT, headers=headers)
+            first = pool.submit(gateway.post, path, json=asked, headers=headers)
             wait_until(lambda: server.num_calls, "the call")
             num_told = 1  # also while the first is out
-            refused = gateway.post(path, json={**CHAT, "temperature": 0.5}, headers=headers)
+            refused = gateway.post(path, json={**asked, "temperature": 0.5}, headers=headers)
             assert refused.status_code == 422
             server.is_held = False
         num_told += len(others)
         check(gateway)
         # The same said in another way is the same: key order, an answer in pieces.
-        again = gateway.post(path, json=dict(reversed(CHAT.items())), headers=headers)
+        again = gateway.post(path, json=dict(reversed(asked.items())), headers=headers)
         assert again.json() == first.result().json()
-        streamed = gateway.post(path, json={**CHAT, "stream": True}, headers=headers)
+        streamed = gateway.post(path, json={**asked, "stream": True}, headers=headers)
         assert first.result().json()["id"] in streamed.text
     with running(folder, server.url) as gateway:  # also after a restart
         num_told += len(others)

@@ -193,8 +193,6 @@ REFUSED: dict[str, tuple[list[Step], str]] = {
     ),
     "unknown": (["go", ["a"], ("x", "1")], "'x', which no message before it makes"),
     "before its call": (["go", ("a", "1"), ["a"], "on"], "'a', which no message before it makes"),
-    "two": (["go", ["a", "b"], ("a", "1"), ("b", "2"), ("a", "3")], "'a' has a second tool"),
-    "another later": (["go", ["a"], ("a", "1"), ["b"], ("a", "2")], "'a' has a second tool"),
 }
 
 
@@ -231,6 +229,14 @@ TAKEN: dict[str, tuple[list[Step], list[tuple[str, str]]]] = {
     "text before": (
         ["go", ["a", "b"], "so", ("b", "2"), ("a", "1"), "on"],
         [("user", "so"), ("tool", "1"), ("tool", "2"), ("user", "on")],
+    ),
+    "a call has two": (
+        ["go", ["a", "b"], ("b", "2"), ("b", "3"), ("a", "1"), ("a", "4")],
+        [("tool", "1"), ("tool", "2"), ("tool", "4"), ("tool", "3")],
+    ),
+    "a call has another after the next answer": (
+        ["go", ["a"], ("a", "1"), ["b"], ("a", "3"), ("b", "2")],
+        [("tool", "2"), ("tool", "3")],
     ),
     "one comes later than another turn's": (
         ["go", ["a"], "on", ["b", "c"], ("a", "1"), ("c", "3"), ("b", "2")],

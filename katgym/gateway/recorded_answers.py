@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from katgym.environment.messages import assistant
-from katgym.gateway.answering.constraints import describe_constraint
 from katgym.gateway.call import Answer, CallContext, Dialect, Reply, Served
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.play.rollout import Turn
 from katgym.policies.base import TokenRecord
 from katgym.policies.expert_routes import cut_routes
+from katgym.policies.sampling_constraint import find_constraint
 from katgym.rollout_store import RolloutStore
 from katgym.rollout_store.records import FailedCall
 from katgym.rollout_store.rollouts import as_rollout
@@ -54,7 +54,7 @@ def make_turns(context: CallContext, reply: Reply) -> list[Turn]:
         sampling["constraints"] = dict(call.constraints)
     if call.is_tool_forced:
         sampling["tool_choice"] = call.tool_choice
-    if constraint := describe_constraint(call, context.sampling):
+    if constraint := find_constraint(sampling, call.tools):
         sampling["constraint"] = constraint
     began_s = context.session.record.created_s
     first = context.session.conversation.num_turns

@@ -22,6 +22,7 @@ from katgym.environment.reward import Reward, Success
 from katgym.environment.scheduler import ToolResult
 from katgym.errors import UsageError, unknown_name
 from katgym.policies.base import Sampling, TokenRecord
+from katgym.policies.sampling_constraint import find_constraint
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -83,10 +84,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def constraint(self) -> str:
         """What the answer was held to while it was sampled, its kind and a hash; "" for nothing.
 
-        As `json_schema:1f0c3a9b2d4e`. Its log-probabilities are not those of the model alone: what
-        was ruled out took no part in them.
+        As `json_schema:1f0c3a9b2d4e`; see `find_constraint`. Its log-probabilities are not those of
+        the model alone: what was ruled out took no part in them.
         """
-        return str(self.sampling.get("constraint", ""))
+        return find_constraint(self.sampling, self.tools)
 
 
 def parent_of(turns: Sequence[Turn], index: int) -> int | None:

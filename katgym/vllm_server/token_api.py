@@ -117,6 +117,9 @@ def completions_body(request: TokenRequest) -> dict[str, Any]:
         "logprobs": request.num_top_logprobs,
         "return_token_ids": True,
         **_sampling_params(request),
+        # Of a server's defaults as well, which the other route takes none of.
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
     }
     if request.cache_salt:
         body["cache_salt"] = request.cache_salt

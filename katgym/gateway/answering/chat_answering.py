@@ -29,8 +29,16 @@ from katgym.gateway.answering.version_log import VersionLog
 from katgym.gateway.call import Answer, CallContext, ModelCall, Reply
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.gateway.upstreams.pool import UpstreamAnswer, UpstreamPool
+from katgym.gateway.wire.field_policy import log_once
 from katgym.policies.version_span import VersionSpan
 from katgym.vllm_server.token_api import choice_routes
+
+_DEFAULTS: Mapping[str, float] = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0,
+}  # fmt: skip
+"""The APIs' defaults of what else a server takes from the model's `generation_config.json`: an
+answer that was bent by it would be recorded, and trained, as a free one."""
 
 
 class ChatAnswering:
@@ -105,7 +113,7 @@ class ChatAnswering:
 def chat_body(context: CallContext) -> dict[str, Any]:
     """Return a call as the server's chat or completion route takes it."""
     call = context.call
-    body = {"model": context.model, **context.sampling.as_dict(), **call.constraints}
+    body = {"model": context.model, **_DEFAULTS, **context.sampling.as_dict(), **call.constraints}
     body |= {"return_token_ids": True, "stream": False}
     max_tokens = least(context.sampling.max_tokens, context.max_tokens)
     if max_tokens is not None:
@@ -124,9 +132,22 @@ def chat_body(context: CallContext) -> dict[str, Any]:
     if call.num_top_logprobs:
         body["top_logprobs"] = call.num_top_logprobs
     if call.tools:
-        body["tools"] = list(call.tools)
+        body["tools"] = [_unheld(tool) for tool in call.tools]
         body["tool_choice"] = call.tool_choice
     return body
+
+
+def _unheld(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a tool without `strict`, by which vLLM >= 0.32 would hold the model's calls to it.
+
+    Other ways of answering do not either, and would say of such an answer that it is free.
+    """
+    function = tool["function"]
+    if not function.get("strict"):
+        return tool
+    text = "'strict' of tools has no effect: calls are as the model samples them"
+    log_once(("tools", "strict"), text)
+    return {**tool, "function": {k: own for k, own in function.items() if k != "strict"}}
 
 
 def _for_server(message: Message) -> Mapping[str, Any]:

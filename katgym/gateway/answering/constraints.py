@@ -1,14 +1,14 @@
-"""Constraints of calls: as vLLM's `structured_outputs` take them, and as the store names them.
+"""Constraints of calls, as vLLM's `structured_outputs` take them.
 
 A tool that must be called is a grammar of the model's own format: what the chat format writes
 around the name and the arguments of a call, with the arguments' schema between.
 
-Not here: who answers such a call (`choose.py`), what trains on the answer (`Turn.constraint`).
+Not here: who answers such a call (`choose.py`), what counts as a constraint and how the store names
+it (`policies/sampling_constraint.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,10 @@ from typing import Any
 
 from katgym.environment.messages import Message, assistant, user
 from katgym.errors import PolicyError
-from katgym.gateway.call import CallSampling, ModelCall
+from katgym.gateway.call import ModelCall
 from katgym.gateway.errors import ErrorKind, GatewayError
 from katgym.policies.rendering.chat_format import ChatFormat
 
-_NEUTRAL: Mapping[str, Any] = {
-    "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1, "min_p": 0,
-    "min_tokens": 0, "logit_bias": {}, "bad_words": [],
-}  # fmt: skip
-"""Parameters that bend what is sampled -> the values that do not."""
-TEMPLATE_FIELDS = frozenset({"chat_template_kwargs", "reasoning_effort"})
-"""What changes the prompt and not the sampling: the model server's chat template reads it."""
 _TOOL, _ARGUMENT = "katgym_tool", "katgym_argument"
 _ARGUMENTS = re.compile(rf'\{{\s*"{_ARGUMENT}"\s*:\s*0\s*\}}')
 
@@ -64,28 +57,6 @@ def _schema_of(form: Mapping[str, Any]) -> Any:
             f"response_format.json_schema.schema is an object with a JSON Schema, got {given!r:.80}"
         )
     return schema
-
-
-def describe_constraint(call: ModelCall, sampling: CallSampling) -> str:
-    """Return what bends a call's sampling, other than temperature, top_p and top_k; "" for nothing.
-
-    Its kinds, and the beginning of a hash of all of it: `json_schema:1f0c3a9b2d4e`.
-    """
-    given = {k: v for k, v in call.constraints.items() if k not in TEMPLATE_FIELDS}
-    kinds = list(given.get("structured_outputs", {}))
-    if "response_format" in given:
-        kinds.append(str(given["response_format"].get("type")))
-    if call.is_tool_forced:
-        kinds.append("tool_choice")
-        given |= {"tool_choice": call.tool_choice, "tools": list(call.tools)}
-    for name, neutral in _NEUTRAL.items():
-        if sampling.extra.get(name, neutral) != neutral:
-            kinds.append(name)
-            given[name] = sampling.extra[name]
-    if not kinds:
-        return ""
-    text = json.dumps(given, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
-    return f"{'+'.join(kinds)}:{hashlib.sha256(text).hexdigest()[:12]}"
 
 
 def check_constraint(call: ModelCall, message: Message) -> None:

@@ -26,7 +26,6 @@ from katgym.gateway.answering.base import (
     only_first_call,
 )
 from katgym.gateway.answering.constraints import (
-    TEMPLATE_FIELDS,
     check_constraint,
     find_call_syntax,
     structured_outputs,
@@ -42,6 +41,7 @@ from katgym.gateway.upstreams.pool import UpstreamPool
 from katgym.policies.base import Sampling
 from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.policies.rendering.token_bytes import TokenBytes, text_offsets
+from katgym.policies.sampling_constraint import TEMPLATE_FIELDS
 from katgym.policies.version_span import one_span
 from katgym.vllm_server.token_api import (
     COMPLETIONS_ROUTE,

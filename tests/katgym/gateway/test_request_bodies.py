@@ -26,6 +26,7 @@ from katgym.gateway.wire import (
 from katgym.gateway.wire.dialects import find_route
 from katgym.gateway.wire.fields import camel
 from katgym.gateway.wire.google import contents, generate_content
+from katgym.rollout_store import rollouts
 
 from .scripted_server import ScriptedServer
 from .served_gateway import USER, Running, running
@@ -366,6 +367,98 @@ def test_a_schema_of_output_config_goes_to_the_server(
     named = {"name": "answer", "schema": SCHEMA}
     assert sent["response_format"] == {"type": "json_schema", "json_schema": named}
     assert "constraints" in gateway.turns()[0].sampling
+
+
+FORM = {"type": "json_schema", "schema": SCHEMA}
+NAMED_FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+TOOLS: dict[str, list[dict[str, Any]]] = {
+    CHAT: [{"type": "function", "function": FUNCTION}],
+    RESPONSES: [{"type": "function", **FUNCTION}],
+    MESSAGES: [{"name": "f", "input_schema": {"type": "object"}}],
+    GOOGLE: [{"functionDeclarations": [FUNCTION]}],
+}
+EXTRAS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"logit_bias": {}}, {"logit_bias": {"5": 3}}),
+    ({"logit_bias": {"5": 0}}, {"logit_bias": {"5": 0, "6": -1}}),
+    ({"min_p": 0}, {"min_p": 0.1}),
+    ({"repetition_penalty": 1.0}, {"repetition_penalty": 1.1}),
+    ({"frequency_penalty": 0}, {"frequency_penalty": 0.5}),
+    ({"presence_penalty": 0.0}, {"presence_penalty": -0.5}),
+    ({"bad_words": []}, {"bad_words": ["x"]}),
+    ({"min_tokens": 0}, {"min_tokens": 2}),
+    ({"ignore_eos": False}, {"ignore_eos": True}),
+    ({"stop_token_ids": [7], "include_stop_str_in_output": True}, {}),
+]
+OF_VLLM: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"response_format": {"type": "text"}}, {"response_format": NAMED_FORM}),
+    ({"stop": ["q"], "n": 2}, {"response_format": {"type": "json_object"}}),
+    ({"structured_outputs": {}}, {"structured_outputs": {"regex": "[{}]+"}}),
+    ({"chat_template_kwargs": {"x": 1}}, {"guided_choice": ["{}", "{1}"]}),
+    ({"reasoning_effort": "low"}, {"guided_json": {}}),
+]
+CONFIG, CALLING = "generationConfig", "functionCallingConfig"
+IN_CONFIG: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"presencePenalty": 0}, {"presencePenalty": 0.5}),
+    ({"frequencyPenalty": 0}, {"frequencyPenalty": 0.5}),
+    ({"responseMimeType": "text/plain"}, {"responseMimeType": "application/json"}),
+    ({"stopSequences": ["q"], "seed": 3},
+     {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}),
+]  # fmt: skip
+BENDING: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    *((path, *pair) for path in (CHAT, COMPLETIONS) for pair in (*EXTRAS, *OF_VLLM)),
+    *((RESPONSES, *pair) for pair in EXTRAS),
+    (CHAT, {"tool_choice": "auto"}, {"tool_choice": "required"}),
+    (CHAT, {"tool_choice": "none"}, {"tool_choice": {"type": "function", "function": FUNCTION}}),
+    (RESPONSES, {"text": {"format": {"type": "text"}}}, {"text": {"format": {**FORM, "name": "n"}}}),
+    (RESPONSES, {"tool_choice": "auto"}, {"tool_choice": "required"}),
+    (RESPONSES, {"tool_choice": "none"}, {"tool_choice": {"type": "function", "name": "f"}}),
+    (MESSAGES, {"output_config": {"effort": "low"}}, {"output_config": {"format": FORM}}),
+    (MESSAGES, {"tool_choice": {"type": "auto"}}, {"tool_choice": {"type": "any"}}),
+    (MESSAGES, {"tool_choice": {"type": "none"}}, {"tool_choice": {"type": "tool", "name": "f"}}),
+    *((GOOGLE, *({CONFIG: own} for own in pair)) for pair in IN_CONFIG),
+    *((GOOGLE, {"toolConfig": {CALLING: {"mode": free}}}, {"toolConfig": {CALLING: held}})
+      for free, held in (("AUTO", {"mode": "ANY"}),
+                         ("NONE", {"mode": "ANY", "allowedFunctionNames": ["f"]}))),
+]  # fmt: skip
+"""Path, fields that bend nothing of what is sampled, and fields that do."""
+
+
+def test_an_answer_whose_sampling_was_bent_says_so_and_is_masked(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    wrong = []
+    for number, (path, free, bending) in enumerate(BENDING):
+        for fields, is_bent in ((free, False), (bending, True)):
+            if not fields:
+                continue
+            session = gateway.of(f"{gateway.session}-{number}-{is_bent}")
+            server.script = [[("f", "{}")] if "tool" in str(fields) and is_bent else "{}"] * 2
+            tools = {"tools": TOOLS[path]} if "tool" in str(fields) else {}
+            answer = ask(session, path, **tools, **fields)
+            assert answer.status_code == 200, (path, fields, answer.text)
+            told = {bool(turn.constraint) for turn in session.turns()}
+            paths = rollouts(session.store, session.session).trajectories()
+            is_trained = any(True in found.loss_mask for found in paths)
+            if (told, is_trained) != ({is_bent}, not is_bent):
+                wrong.append((path, fields, session.turns()[0].sampling))
+    assert not wrong
+
+
+def test_what_a_server_would_add_of_its_own_is_not_left_to_it(
+    gateway: Running, server: ScriptedServer
+) -> None:
+    neutral = {
+        "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    }  # fmt: skip
+    strict = {"type": "function", "function": {**FUNCTION, "strict": True}}
+    for path, more in ((CHAT, {"tools": [strict]}), (COMPLETIONS, {})):
+        assert ask(gateway, path, **more, min_p=0.25).status_code == 200
+        _, sent = server.requests[-1]
+        assert {name: sent[name] for name in neutral} == {**neutral, "min_p": 0.25}
+        assert "strict" not in str(sent)  # by which vLLM holds calls to a grammar
+    assert gateway.turns()[0].tools == [strict]
 
 
 def test_fields_that_ask_for_what_is_done_anyway_are_taken(subtests: pytest.Subtests) -> None:

@@ -57,6 +57,7 @@ def test_a_plain_request_leaves_out_what_it_does_not_ask():
     body = completions_body(PLAIN)
     assert (body["prompt"], body["return_token_ids"], body["logprobs"]) == ([5, 6], True, 0)
     assert not {"n", "seed", "stop", "cache_salt", "token_ids"} & body.keys()
+    assert (body["presence_penalty"], body["frequency_penalty"]) == (0.0, 0.0)
 
 
 def test_both_routes_get_all_that_is_asked():

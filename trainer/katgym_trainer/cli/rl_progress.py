@@ -117,6 +117,8 @@ class RlProgress(LiveProgress):
         for name, word in (("num_refused", "replaced"), ("num_dropped", "too old")):
             if self._metrics.get(f"rollout/{name}"):
                 parts.append(f"{self._number(f'rollout/{name}', '.0f')} groups {word}")
+        if self._metrics.get("rollout/constrained"):
+            parts.append(f"{self._number('rollout/constrained', '.0%')} of tokens constrained")
         return ", ".join(parts)
 
     def _speed(self) -> str:

@@ -42,6 +42,9 @@ RL_METRICS = {
     "rollout/max_staleness": "of the oldest token",
     "rollout/too_old": "share of sampled tokens that are older than max_staleness steps, which are "
     "not trained on: of groups that play on with stale = 'partial'",
+    "rollout/constrained": "share of sampled tokens that were sampled under a constraint "
+    "(`Turn.constraint`), which are context and not trained on",
+    "rollout/constrained_turns": "share of model calls with such an answer",
     "rollout/model_share": "share of rollouts' time in which they waited for the policy",
     "lesson/ENV": "lesson of an env with a curriculum, from 0",
     "eval/success": "share of held-out rollouts that succeeded, mean over envs",
@@ -83,7 +86,8 @@ def rollout_metrics(taken: Taken, version: int, sizes: RolloutsConfig) -> dict[s
     num = max(1, len(groups))
     # How many steps the weights are old that sampled the tokens. A token of which they are not
     # known is as old as the first, version 0; an empty answer has a version, too.
-    records = [turn.tokens for rollout in rollouts for turn in rollout.turns if turn.tokens]
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    records = [turn.tokens for turn in turns if turn.tokens]
     spans = [
         span
         for record in records
@@ -91,6 +95,8 @@ def rollout_metrics(taken: Taken, version: int, sizes: RolloutsConfig) -> dict[s
     ]
     ages = [(version - span.version, span.end - span.start) for span in spans]
     num_tokens = sum(count for _, count in ages)
+    held = [turn for turn in turns if turn.constraint]
+    num_held = sum(len(turn.tokens.completion_ids) for turn in held if turn.tokens)
     return {
         **_valid_metrics(valid),
         "rollout/num_rollouts": len(rollouts),
@@ -105,6 +111,8 @@ def rollout_metrics(taken: Taken, version: int, sizes: RolloutsConfig) -> dict[s
         "rollout/too_old": sum(n for age, n in ages if age > sizes.max_staleness)
         / max(1, num_tokens),
         "rollout/max_staleness": max((age for age, count in ages if count), default=0),
+        "rollout/constrained": num_held / max(1, num_tokens),
+        "rollout/constrained_turns": len(held) / max(1, len(turns)),
     }
 
 

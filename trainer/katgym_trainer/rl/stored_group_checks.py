@@ -47,8 +47,8 @@ def reason_against(group: RolloutGroup, *, temperature: float, version: int) -> 
     if not free:
         return "constrained", (
             f"every answer was sampled under a constraint ({turns[0].constraint} is one), whose"
-            " log-probabilities are not the model's: have the agent ask without response_format,"
-            " tool_choice and logit_bias"
+            " log-probabilities are not the model's: have the agent, and `sampling` of the gateway,"
+            " ask without it in the calls that are to be trained"
         )
     for rollout in valid:  # a ratio needs log-probabilities of one kind
         own = [turn for turn in rollout.turns if not turn.constraint]

@@ -79,4 +79,5 @@ def log_constrained(rollouts: Iterable[Rollout]) -> None:
             "%d answers were sampled under a constraint (%s): they are context and not trained on",
             kinds.total(),
             told,
+            extra={"once": ("constrained", *sorted(kinds))},
         )

@@ -22,7 +22,7 @@ from katgym.policies.version_span import VersionSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSampling:
-    """How an agent wants its answer sampled; None leaves it to the model server."""
+    """How an agent wants its answer sampled; None is the APIs' default."""
 
     temperature: float | None = None
     top_p: float | None = None

@@ -1,8 +1,8 @@
 """Constraints of sampling: what bends the distribution that a turn's tokens were taken from.
 
 A turn without one is free: its tokens are of the distribution that a trainer's forward pass
-computes, the softmax of the logits at the run's temperature. Any other turn is context for everybody
-who trains. That is the one definition of it, for the gateway, stores, exporters and trainers.
+computes, the softmax of the logits at the run's temperature. Any other turn is context for whoever
+trains. This is the one definition of it, for the gateway, stores, exporters and trainers.
 
 Not here: `temperature`, `top_p` and `top_k`, which are compared with the run's own where groups are
 taken (`stored_group_checks.py` of the trainer); what goes out to servers (`katgym.gateway`).
@@ -44,9 +44,7 @@ _JSON_STYLE = frozenset(
 """Keys of `structured_outputs` that say how JSON is written where another key asks for JSON."""
 
 
-def find_constraint(
-    sampling: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
-) -> str:
+def find_constraint(sampling: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return what a turn was held to while it was sampled; "" for nothing, and the turn is free.
 
     Its kinds, and the beginning of a hash of all of it: `json_schema:1f0c3a9b2d4e`. Where that is

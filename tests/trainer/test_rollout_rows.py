@@ -5,22 +5,38 @@ At the end: rows have the experts that ran their tokens, where the policy's serv
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from made_rollouts import record, rollout_of, short_rollout, turn
 from tiny_families import make
+from tiny_model import TinyModel
+from tiny_model_rows import check_equal, gradients
 
 from katgym import Rollout, RolloutGroup, TokenRecord, ToolErrorKind, VersionSpan
 from katgym.environment.failure import RolloutStatus
 from katgym.policies.expert_routes import write_routes
-from katgym.rollout_store import RolloutStore, record_rollout
-from katgym_trainer import RewardShaping, Row, Trainer, pack, read_rollouts, supervised_rows
+from katgym.rollout_store import RolloutStore, record_rollout, record_rollouts
+from katgym.rollout_store.group_cursor import GroupCursor
+from katgym_trainer import (
+    RewardShaping,
+    Row,
+    Trainer,
+    forward_backward,
+    loss,
+    pack,
+    read_rollouts,
+    supervised_rows,
+)
 from katgym_trainer.rollouts.rollout_rows import group_rows, rollout_rows
 from katgym_trainer.rollouts.turn_errors import ErrorMasks, TurnError, turn_errors
 from katgym_trainer.row import Floats
@@ -65,6 +81,123 @@ def test_what_was_sampled_under_a_constraint_is_context(caplog: pytest.LogCaptur
         assert row.policy_logprobs.tolist() == [0.0, 0.0, 0.0, 0.0, -0.5]
         assert row.advantages[-1] == advantage
     assert "2 answers were sampled under a constraint (2 of json_schema)" in caplog.text
+
+
+BENT: list[dict[str, Any]] = [
+    {"constraint": "json_schema:ab"},
+    {"constraints": {"response_format": {"type": "json_object"}}},  # of stores without the former
+    {"tool_choice": "required"},
+    {"min_p": 0.1},
+    {"made_up": 1},
+]
+UNBENT: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3, "min_p": 0.0, "constraints": {"reasoning_effort": "low"}},
+    {"tool_choice": "auto", "stop": ["x"], "max_tokens": 7},
+]
+
+
+def sampled(*samplings: dict[str, Any], group: int, attempt: int) -> Rollout:
+    """Return a rollout of a turn of two tokens for each of its samplings, one after the other.
+
+    Every second attempt of a group gets the reward 1.
+    """
+    turns, place = [], 0
+    for number, sampling in enumerate(samplings):
+        prompt = [1, 2] if number == 0 else [number]
+        told = [0.0 if sampling in BENT else -0.5 - number, -0.25]
+        tokens = record(
+            number - 1 if number else None, place, prompt, [3 + number, 7], policy_logprobs=told
+        )
+        turns.append(msgspec.structs.replace(turn(tokens), sampling=sampling))
+        place += len(prompt) + 2
+    name, reward = f"{group}-{attempt}", attempt % 2
+    return rollout_of(*turns, reward=reward, episode_id=name, attempt=attempt)
+
+
+def mixed_groups() -> list[RolloutGroup]:
+    """Return groups of which the first rollout's first turn, the second's and a third are bent."""
+    groups = []
+    for number, bent in enumerate(BENT):
+        free = UNBENT[number % len(UNBENT)]
+        members = [(bent, free, free), (free, bent), (free, free, free), (bent,)]
+        groups.append(
+            grouped(*(sampled(*m, group=number, attempt=i) for i, m in enumerate(members)))
+        )
+    return groups
+
+
+def masked_by_hand(groups: list[RolloutGroup]) -> list[Row]:
+    """Return the rows of groups whose bent turns are free for all that is recorded of them."""
+    unbent, places = [], {}
+    for group in groups:
+        rollouts = []
+        for rollout in group.rollouts:
+            held = [number for number, own in enumerate(rollout.turns) if own.sampling in BENT]
+            # Turn n's tokens stand behind a first prompt of two and later ones of one.
+            places[rollout.episode_id] = [4 + 3 * n - k for n in held for k in (2, 1)]
+            turns = [msgspec.structs.replace(own, sampling={}) for own in rollout.turns]
+            rollouts.append(dataclasses.replace(rollout, turns=turns))
+        unbent.append(grouped(*rollouts))
+    rows = []
+    for row in group_rows(unbent, "dr_grpo"):
+        mask = row.loss_mask.copy()
+        mask[places[row.rollout[0]]] = False
+        rows.append(row.replace(loss_mask=mask))
+    return [row for row in rows if row.num_trained]
+
+
+def read_back(groups: list[RolloutGroup], path: Path, reader: str) -> list[RolloutGroup]:
+    """Return groups as a reader has them of what was written down."""
+    if reader == "store":
+        with RolloutStore.open(path) as store:
+            for number, group in enumerate(groups):
+                record_rollouts(store, group.rollouts, group_id=str(number))
+            return [group for _, group in GroupCursor(store, group_size=4).groups()]
+    lines = [json.dumps(r.to_json()) for group in groups for r in group.rollouts]
+    path.write_text("".join(line + "\n" for line in lines))
+    found = {rollout.episode_id: rollout for rollout in read_rollouts(path)}
+    return [grouped(*(found[r.episode_id] for r in group.rollouts)) for group in groups]
+
+
+@pytest.mark.parametrize("reader", ["none", "store", "file"])
+def test_gradients_and_metrics_are_those_without_the_tokens_whose_sampling_was_bent(
+    reader: str, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    groups = mixed_groups()
+    read = groups if reader == "none" else read_back(groups, tmp_path / "rollouts", reader)
+    rows, wanted = group_rows(read, "dr_grpo"), masked_by_hand(groups)
+    assert len(rows) == len(wanted) == 3 * len(BENT)
+    for name, options in (
+        ("grpo", {"kl_coef": 0.3}),
+        ("rloo", {"importance": "token", "importance_max": 1.1, "entropy_coef": 0.1}),
+        ("grpo", {"mismatch_mask": "token", "mismatch_low": 1e-5, "mismatch_high": 2.0}),
+        ("reinforce", {"importance": "sequence"}),
+        ("sft", {}),
+    ):
+        found = []
+        for own in (rows, wanted):
+            model = TinyModel()
+            own = [row.replace(ref_logprobs=[-0.1 * t for t in row.token_ids]) for row in own]
+            forests = pack(own, max_tokens=10_000)
+            metrics = forward_backward(model, forests, loss(name, **options))
+            found.append((gradients(model), metrics))
+        with subtests.test(name=name, options=options):
+            assert found[0][1] == pytest.approx(found[1][1], rel=1e-12)
+            check_equal(found[0][0], found[1][0], 1e-12)
+
+
+def test_a_step_on_groups_whose_every_turn_was_bent_changes_nothing() -> None:
+    bent = [
+        grouped(*(sampled(one, group=number, attempt=attempt) for attempt in (0, 1)))
+        for number, one in enumerate(BENT)
+    ]
+    model = TinyModel()
+    before = [weight.detach().clone() for weight in model.parameters()]
+    trainer = Trainer(model, "reinforce")
+    metrics = trainer.step(bent)
+    assert (metrics["train/num_rows"], metrics["train/is_skipped"]) == (0, 1.0)
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 def test_turns_that_call_tools_are_kept_by_pruning() -> None:

@@ -8,7 +8,7 @@ import pytest
 from made_rollouts import record, rollout_of, turn
 from rich.console import Console
 
-from katgym import RolloutGroup, TokenRecord, VersionSpan
+from katgym import RolloutGroup, TokenRecord, Turn, VersionSpan
 from katgym_trainer.cli.rl_progress import RlProgress, sparkline, split_of
 from katgym_trainer.cli.stage_progress import StageProgress
 from katgym_trainer.config.rl_config import RolloutsConfig
@@ -66,6 +66,22 @@ def test_tokens_beyond_the_bound_are_counted() -> None:
     assert found["rollout/too_old"] == 6 / 20
 
 
+def test_what_was_sampled_under_a_constraint_is_counted_in_tokens_and_calls() -> None:
+    sizes = RolloutsConfig(max_staleness=1)
+
+    def found(*turns: Turn) -> list[float]:
+        group = RolloutGroup(rollouts=[rollout_of(one, episode_id=str(id(one))) for one in turns])
+        groups = [PlayedGroup(draw=DRAW, group=group, begun_version=0)] if turns else []
+        metrics = rollout_metrics(Taken(groups=groups), 0, sizes)
+        return [metrics["rollout/constrained"], metrics["rollout/constrained_turns"]]
+
+    free = turn(record(None, 0, [1, 2], [3, 4, 5]))
+    held = turn(record(None, 0, [1, 2], [3]), constraint="json_schema:ab")
+    assert found(free, held, free) == [1 / 7, 1 / 3]
+    assert found(free) == found() == [0.0, 0.0]
+    assert found(turn(None, constraint="tool_choice:ab")) == [0.0, 1.0]  # no tokens are known
+
+
 def test_a_group_is_as_old_as_its_oldest_token() -> None:
     assert played(tokens((3, 2)), tokens((2, 1), (4, 9)), begun_version=1).oldest_version == 2
     assert played(tokens((5, 2), (4, 3)), begun_version=1).oldest_version == 4
@@ -85,6 +101,7 @@ SHOWN = {
     "rollout/invalid/sandbox_error": 2.0,
     "rollout/invalid/policy_timeout": 1.0,
     "rollout/staleness": 0.5,
+    "rollout/constrained": 0.07,
     "rollout/model_share": 0.75,
     "train/loss": -0.0123,
     "train/entropy": 1.21,
@@ -131,8 +148,8 @@ def test_a_terminal_gets_a_table_of_everything() -> None:
     for text in (
         "step 12/100", "0:14:40 left", "0.412 [0.350, 0.475]", "64 a step", "62% of groups teach",
         "3 invalid (sandbox_error 2, policy_timeout 1)", "loss -0.0123", "entropy 1.210",
-        "overlap 71%", "8,400 trained", "staleness 0.5", "1,234 MiB", "generate 30%", "env 10%",
-        "train 50%", "sync 5%",
+        "7% of tokens constrained", "overlap 71%", "8,400 trained", "staleness 0.5", "1,234 MiB",
+        "generate 30%", "env 10%", "train 50%", "sync 5%",
     ):  # fmt: skip
         assert text in shown, text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import shutil
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from gateway_process import KEY, gateway_of
 from hf_server import HfServer
@@ -17,7 +19,7 @@ from in_loop import in_loop
 from made_rollouts import record, rollout_of, turn
 from rl_play import ENV_ID, metrics, register_env
 
-from katgym import VersionSpan
+from katgym import RolloutGroup, VersionSpan
 from katgym.cli.main import main
 from katgym.errors import PolicyError, UsageError
 from katgym.gateway import GatewayClient
@@ -31,6 +33,7 @@ from katgym_trainer.config.rl_config import RolloutsConfig
 from katgym_trainer.rl import store_stream
 from katgym_trainer.rl.servers.gateway_link import GatewayLink, JointGate
 from katgym_trainer.rl.store_stream import StoreStream
+from katgym_trainer.rl.stored_group_checks import reason_against
 
 
 def put(
@@ -202,6 +205,32 @@ async def test_groups_that_cannot_be_trained_on_are_left_out_until_there_are_too
     for kind, told in UNUSABLE.items():
         with subtests.test(kind):
             await play(tmp_path / kind, *told)
+
+
+def test_answers_whose_sampling_was_bent_are_told_and_do_not_spoil_their_group(
+    subtests: pytest.Subtests,
+) -> None:
+    def reason(*samplings: dict[str, Any]) -> tuple[str, str]:
+        tokens = record(None, 0, [1, 2], [3, 4])
+        turns = [msgspec.structs.replace(turn(tokens), sampling=own) for own in samplings]
+        rollouts = [rollout_of(own, episode_id=str(i)) for i, own in enumerate(turns)]
+        group = RolloutGroup(rollouts=[dataclasses.replace(r, sampling=None) for r in rollouts])
+        return reason_against(group, temperature=1.0, version=0)
+
+    form = {"type": "json_object"}
+    for bent, name in [
+        ({"constraints": {"response_format": form}, "temperature": 0.2}, "json_object"),
+        ({"constraints": {"structured_outputs": {"regex": "a"}}}, "regex"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"min_p": 0.1, "top_k": 5}, "min_p"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"made_up": True}, "made_up"),
+    ]:
+        with subtests.test(bent=bent):
+            kind, text = reason(bent, bent)
+            assert kind == "constrained" and f"({name}:" in text
+            assert reason(bent, {"temperature": 1.0, "min_p": 0.0}) == ("", "")
+            assert reason(bent, {"temperature": 0.5})[0] == "other_sampling"
 
 
 @in_loop

@@ -132,7 +132,8 @@ def chat_body(context: CallContext) -> dict[str, Any]:
     if call.num_top_logprobs:
         body["top_logprobs"] = call.num_top_logprobs
     if call.tools:
-        body["tools"] = [_unheld(tool) for tool in call.tools]
+        is_held = call.is_tool_forced
+        body["tools"] = [tool if is_held else _unheld(tool) for tool in call.tools]
         body["tool_choice"] = call.tool_choice
     return body
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra 'hf'")
@@ -33,6 +35,7 @@ from katgym.gateway.gateway import Gateway  # noqa: E402
 from katgym.rollout_store import RolloutStore  # noqa: E402
 from katgym.rollout_store.rollouts import rollouts  # noqa: E402 - after the skips
 from katgym.vllm_server import VllmServer, VllmServerConfig  # noqa: E402
+from katgym_trainer.rollouts.rollout_rows import rollout_rows  # noqa: E402
 
 from .kept_answers import kept  # noqa: E402
 from .replay import replayed_difference  # noqa: E402
@@ -224,6 +227,13 @@ def test_constrained_answers_keep_to_it_and_are_known_as_such(gateway, model_and
     assert has_tools == [True, True, False, False]
     # What is trained is what the model alone samples.
     assert difference(gateway, model_and_folder, "s") <= TOLERANCE
+    rollout = rollouts(gateway.store, "s")
+    num_trained = sum(row.num_trained for row in rollout_rows(rollout))
+    assert num_trained == turns[-1].num_completion_tokens
+    unmarked = [msgspec.structs.replace(turn, sampling={}) for turn in rollout.turns]
+    unmarked_rollout = dataclasses.replace(rollout, turns=unmarked)
+    apart = replayed_difference(model_and_folder[0], unmarked_rollout)  # 8 nats
+    assert apart > 1.0
 
 
 def test_choices_completions_and_calls_at_once(gateway, model_and_folder):

@@ -460,6 +460,9 @@ def test_what_a_server_would_add_of_its_own_is_not_left_to_it(
         assert {name: sent[name] for name in neutral} == {**neutral, "min_p": 0.25}
         assert "strict" not in str(sent)  # by which vLLM holds calls to a grammar
     assert gateway.turns()[0].tools == [strict]
+    server.script = [[("f", "{}")]]
+    assert ask(gateway, CHAT, tools=[strict], tool_choice="required").status_code == 200
+    assert server.requests[-1][1]["tools"] == [strict]  # it is held, and says so
 
 
 def test_fields_that_ask_for_what_is_done_anyway_are_taken(subtests: pytest.Subtests) -> None:

@@ -226,6 +226,7 @@ NO_MOVES = {
         "1-0",
         "e4" * 40,
     ),
+    "4k3/8/8/8/4P3/8/8/4K3 w - - 0 1": ("1. e4 e5", "1... e4 e5"),  # e4e5 would be a move
     PAWN: ("a8", "a7a8", "a8=K", "a8QQ", "b8=Q"),
     PASSED: ("e6 e.p.", "Kd1 e.p."),
 }  # fmt: skip

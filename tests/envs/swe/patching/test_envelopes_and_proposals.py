@@ -208,6 +208,13 @@ def test_an_edit_changes_what_it_names_and_no_byte_beside_it(
         assert re.fullmatch(pattern, found) or (not found and pattern == re.escape(mark))
 
 
+def test_a_line_that_stays_within_an_edit_keeps_every_byte() -> None:
+    shown = ShownText(b"a\r\r\nb\nc\r\nd")
+    assert shown.lines == [b"a\r\n", b"b\n", b"c\n", b"d"]
+    edited = shown.edit([(0, 4, [b"a\r\n", b"b\n", b"C\n", b"d"])])
+    assert edited == b"a\r\r\nb\nC\r\nd"
+
+
 def test_lines_as_shown_apply_to_other_line_ends_in_messages_alone() -> None:
     tree = {"a.txt": b"a\r\nb\r\n"}
     text = "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"

@@ -4,30 +4,30 @@
 
 Tool schemas stand in the system message, calls in `<tool_call>` blocks of the answer's text, each
 holding one JSON object or a list of them; a result is a turn of role `tool`. Message contents
-never become control tokens: a tool result that spells `<|im_end|>` stays text. Rendering a longer
-conversation never changes the tokens of its beginning, so bridging is exact.
+never become control tokens (`content_guard.py`): a tool result that spells `<|im_end|>` stays text.
+Rendering a longer conversation never changes the tokens of its beginning, so bridging is exact.
 
-Not here: thinking (`reasoning_content` is not rendered, and not split off the answer).
+Not here: thinking (`reasoning_content` is not rendered, and not split off the answer); where calls
+stand in an answer (`call_blocks.py`).
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from renderers.base import (
     ParsedResponse,
-    ParsedToolCall,
     RenderedTokens,
-    ToolCallParseStatus,
     extract_message_tool_names,
     reject_assistant_in_extension,
     trim_to_turn_close,
 )
 
 from katgym.errors import UsageError
+from katgym.policies.rendering.call_blocks import find_openings, read_calls
+from katgym.policies.rendering.content_guard import ContentGuard
 
 _TOOLS = """\
 You can call these tools. Each line is one tool with the JSON Schema of its arguments:
@@ -41,9 +41,6 @@ To call a tool, write a JSON object with its name and arguments between <tool_ca
 To call several tools at once, write several such blocks. The results come in the next messages, \
 in the same order. When you need no tool, answer in plain text."""
 
-# A block ends at its closing tag, at the next block, or at the end of the answer.
-_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
-
 
 class ChatMLRenderer:
     """Messages to ChatML token ids and back; has the protocol of the `renderers` library.
@@ -56,6 +53,8 @@ class ChatMLRenderer:
         self._default_system = default_system
         self._im_start = self._token_id("<|im_start|>")
         self._im_end = self._token_id("<|im_end|>")
+        self._guard = ContentGuard(tokenizer)
+        self._tokenizer = self._guard.tokenizer
         self._newline_ids = self._encode("\n")
 
     @property
@@ -75,6 +74,7 @@ class ChatMLRenderer:
             message_roles=[m["role"] for m in messages],
             message_tool_names=extract_message_tool_names(list(messages)),
         )
+        messages, tools = self._guard.messages(messages), self._guard.value(tools)
         has_system = bool(messages) and messages[0]["role"] == "system"
         text = str(messages[0]["content"]) if has_system else self._default_system
         if tools:
@@ -112,10 +112,8 @@ class ChatMLRenderer:
         stop_ids = set(self.get_stop_token_ids())
         end = next((i for i, t in enumerate(token_ids) if t in stop_ids), len(token_ids))
         text = self._tokenizer.decode(list(token_ids[:end]), skip_special_tokens=False)
-        calls = [call for block in _BLOCK.finditer(text) for call in _parse_block(block)]
-        if calls:
-            text = _BLOCK.sub("", text).strip()
-        return ParsedResponse(content=text, tool_calls=calls)
+        content, calls = read_calls(text, find_openings(text))
+        return ParsedResponse(content=content, tool_calls=calls)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the tokens that end an answer."""
@@ -152,7 +150,7 @@ class ChatMLRenderer:
             message_tool_names=extract_message_tool_names(new_messages),
         )
         self._add(rendered, [*ids, *self._newline_ids], -1)
-        for index, message in enumerate(new_messages):
+        for index, message in enumerate(self._guard.messages(new_messages)):
             self._add_turn(rendered, message["role"], _body(message), index)
         self._add(rendered, [self._im_start, *self._encode("assistant\n")], -1)
         return rendered
@@ -160,8 +158,13 @@ class ChatMLRenderer:
     def _add_turn(self, rendered: RenderedTokens, role: str, body: str, index: int) -> None:
         is_sampled = role == "assistant"
         header_ids = self._encode(f"{role}\n")
+        # What the model writes begins behind the header's tokens, also where a line break that it
+        # begins with would merge with the header's.
         ids = self._encode(f"{role}\n{body}")
-        num_header = len(header_ids) if ids[: len(header_ids)] == header_ids else 0
+        num_header = len(header_ids)
+        if ids[:num_header] != header_ids:
+            ids = [*header_ids, *self._encode(body)] if is_sampled else ids
+            num_header = num_header if is_sampled else 0
         self._add(rendered, [self._im_start, *ids[:num_header]], index)
         self._add(rendered, ids[num_header:], index, is_content=True, is_sampled=is_sampled)
         self._add(rendered, [self._im_end], index, is_content=is_sampled, is_sampled=is_sampled)
@@ -182,9 +185,7 @@ class ChatMLRenderer:
         rendered.sampled_mask += [is_sampled] * len(ids)
 
     def _encode(self, text: str) -> list[int]:
-        return list(
-            self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        )
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _token_id(self, token: str) -> int:
         token_id = self._tokenizer.convert_tokens_to_ids(token)
@@ -205,28 +206,3 @@ def _body(message: Mapping[str, Any]) -> str:
         name = json.dumps(function["name"], ensure_ascii=False)
         blocks.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
     return "\n".join([content, *blocks] if content else blocks)
-
-
-def _parse_block(block: re.Match[str]) -> Iterator[ParsedToolCall]:
-    raw = block[1].strip()
-    if not block[2]:
-        yield ParsedToolCall(raw=raw, status=ToolCallParseStatus.UNCLOSED_BLOCK)
-        return
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        yield ParsedToolCall(raw=raw, status=ToolCallParseStatus.INVALID_JSON)
-        return
-    for item in value if isinstance(value, list) and value else [value]:
-        yield _parse_call(item, raw)
-
-
-def _parse_call(item: object, raw: str) -> ParsedToolCall:
-    if not isinstance(item, dict):
-        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.MALFORMED_STRUCTURE)
-    name, arguments = item.get("name"), item.get("arguments", {})
-    if not isinstance(name, str) or not name:
-        return ParsedToolCall(raw=raw, status=ToolCallParseStatus.MISSING_NAME)
-    if not isinstance(arguments, dict):
-        return ParsedToolCall(raw=raw, name=name, status=ToolCallParseStatus.MALFORMED_STRUCTURE)
-    return ParsedToolCall(raw=raw, name=name, arguments=arguments)

@@ -19,8 +19,8 @@ except ImportError as e:
         "token policies need the package 'renderers'. Install: pip install 'katgym[hf]'"
     ) from e
 
-from katgym.policies.rendering.cached_tokenizer import CachedTokenizer
 from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym.policies.rendering.content_guard import ContentGuard, guarded
 
 if TYPE_CHECKING:
     from renderers.base import Renderer
@@ -44,14 +44,15 @@ def choose_renderer(tokenizer: Any, *, name: str = "", model_type: str = "") -> 
         model's hub name, then by `model_type`, then by looking whether the chat template is plain
         ChatML. What is left is rendered by its template alone: no tool calls can be read then,
         and every turn is rendered anew; a warning says so.
+
+    No content becomes a control token in any of them; see `content_guard.py`.
     """
-    tokenizer = CachedTokenizer(tokenizer)
     if name == "chatml":
         return ChatMLRenderer(tokenizer, default_system=plain_chatml_system(tokenizer) or "")
     if name:
         return _create_named(tokenizer, name)
     if tokenizer.name_or_path in MODEL_RENDERER_MAP:
-        return create_renderer(tokenizer)
+        return _create(tokenizer)
     by_type = BY_MODEL_TYPE.get(model_type)
     call_id = tokenizer.convert_tokens_to_ids("<tool_call>")
     has_call_token = isinstance(call_id, int) and call_id != tokenizer.unk_token_id
@@ -88,4 +89,9 @@ def _create_named(tokenizer: Any, name: str) -> Renderer:
     except ValueError as e:
         known = {"chatml", "default", *MODEL_RENDERER_MAP.values()}
         raise UnknownNameError(unknown_name("renderer", name, known)) from e
-    return create_renderer(tokenizer, config)
+    return _create(tokenizer, config)
+
+
+def _create(tokenizer: Any, *config: Any) -> Renderer:
+    guard = ContentGuard(tokenizer)
+    return guarded(create_renderer(guard.tokenizer, *config), guard)

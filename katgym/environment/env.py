@@ -37,6 +37,7 @@ from katgym.environment.reward import Reward, Rubric, Success, Trust
 from katgym.environment.scheduler import SchedulerConfig, ToolResult, run_calls
 from katgym.environment.spaces import AssistantMessage, Messages
 from katgym.environment.task import SPLITS, Task, TaskSet
+from katgym.environment.thinking import split_thinking, without_thinking
 from katgym.environment.tool import Tool, collect_tools, tools_by_name
 from katgym.errors import EpisodeStateError, UsageError, check_name
 from katgym.system.sync import maybe_await, run_sync
@@ -156,6 +157,7 @@ class Env(gymnasium.Env[Observation, Action]):
     def reply(self, message: Message) -> Reply | Awaitable[Reply]:
         """Answer a message without tool calls; None ends the episode (the default).
 
+        Its content is the answer, without thinking that stands in its text (`thinking.py`).
         May be `async def`. To end the episode *and* say something, call `self.finish()`.
         """
         return None
@@ -212,10 +214,13 @@ class Env(gymnasium.Env[Observation, Action]):
 
     @property
     def final_answer(self) -> str:
-        """Content of the last assistant message without tool calls, stripped; "" if none."""
+        """Answer of the last assistant message without tool calls, stripped; "" if none.
+
+        That is its content without the thinking in it; thinking that never ends is no answer.
+        """
         for message in reversed(self.messages):
             if message["role"] == "assistant" and not message.get("tool_calls"):
-                return message["content"].strip()
+                return split_thinking(message["content"])[1].strip()
         return ""
 
     def tasks(self, split: str | None = None) -> TaskSet:
@@ -300,7 +305,7 @@ class Env(gymnasium.Env[Observation, Action]):
             observation += [result.to_message() for result in self.last_tool_results]
             observation += await self.after_tools(self.last_tool_results)
         else:
-            answer = await maybe_await(self.reply(message))
+            answer = await maybe_await(self.reply(without_thinking(message)))
             if answer is None:
                 self.finish("answered")
             else:

@@ -188,12 +188,24 @@ def _arguments_text(arguments: object) -> tuple[str, str]:
 def arguments_of(call: ToolCallMessage) -> Any:
     """Return a call's arguments as a value, {} for nothing and for `null`.
 
+    A JSON text that spells an object is that object: some models quote theirs twice.
     Raises `ValueError` for text that is no JSON, or nested without end.
     """
     try:
         value = json.loads(call["function"]["arguments"].strip() or "null")
     except RecursionError as e:
         raise ValueError(f"the arguments of {call['function']['name']!r} nest too deep") from e
+    return spelled_object(value)
+
+
+def spelled_object(value: Any) -> Any:
+    """Return what arguments spell: {} for none, the object of a JSON text, else the value."""
+    if isinstance(value, str):
+        try:
+            spelled = json.loads(value.strip() or "null")
+        except (ValueError, RecursionError):
+            return value
+        value = spelled if spelled is None or isinstance(spelled, dict) else value
     return {} if value is None else value
 
 

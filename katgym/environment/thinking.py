@@ -110,9 +110,13 @@ def answer_spans(text: str) -> list[tuple[int, int]]:
         if tag["opening"]:
             if begun is not None:
                 num_inner += 1
-            elif in_code[i] or _before(text, tag) in _QUOTES or not (
-                i < last_closing
-                or _SENTENCE_END.search(text[max(tag.start() - _MAX_BEFORE, 0) : tag.start()])
+            elif (
+                in_code[i]
+                or _before(text, tag) in _QUOTES
+                or not (
+                    i < last_closing
+                    or _SENTENCE_END.search(text[max(tag.start() - _MAX_BEFORE, 0) : tag.start()])
+                )
             ):
                 shown = _before(text, tag)
             else:

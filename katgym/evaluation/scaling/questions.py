@@ -12,6 +12,7 @@ from typing import ClassVar, NoReturn
 
 from katgym.environment.env import Env
 from katgym.environment.task import Task
+from katgym.environment.thinking import split_thinking
 from katgym.errors import UsageError
 from katgym.evaluation.scaling.candidates import Candidate
 
@@ -60,7 +61,7 @@ def judge_prompt(opening: str, candidates: Sequence[Candidate], votes: Mapping[s
 
 def read_judgement(text: str, num_candidates: int) -> int | None:
     """Return the place of the candidate that the last line names, from 0; None for none of them."""
-    match = _BEST.fullmatch(_last_line(text))
+    match = _BEST.fullmatch(_last_line(split_thinking(text)[1]))
     place = int(match[1]) - 1 if match else -1
     return place if 0 <= place < num_candidates else None
 
@@ -78,7 +79,8 @@ def critic_prompt(candidate: Candidate) -> str:
 
 def read_criticism(text: str) -> str:
     """Return what is said to be wrong; "" where nothing is."""
-    return "" if _last_line(text) == _CORRECT else text.strip()
+    _, answer = split_thinking(text)
+    return "" if _last_line(answer) == _CORRECT else answer.strip()
 
 
 def note_of(criticism: str) -> str:

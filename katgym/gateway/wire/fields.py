@@ -320,8 +320,9 @@ def tool_choice(value: object, tools: Sequence[Mapping[str, Any]]) -> str | Mapp
 def servable(message: Message, *, is_json_needed: bool) -> Message:
     """Return a message whose tool calls can be served.
 
-    A call without a name goes back into the text, as it was sampled; where an API wants arguments
-    as an object (`is_json_needed`), so does one whose arguments are none.
+    A call without a name goes back into the text, as it was sampled, and so does one that is
+    marked as broken, whatever of it is JSON: agents run what they are served. Arguments that are
+    no JSON are the agent's to see, except where an API wants an object (`is_json_needed`).
     """
     calls = message.get("tool_calls")
     if not calls:
@@ -329,16 +330,25 @@ def servable(message: Message, *, is_json_needed: bool) -> Message:
     kept, text = [], [message["content"]]
     for call in calls:
         function = call["function"]
-        is_good = bool(function["name"]) and (not is_json_needed or _has_object(call))
-        if is_good:
+        name, arguments = function["name"], function["arguments"]
+        is_seen = not is_json_needed and not _is_json(call)
+        if name and (is_seen or (_has_object(call) and "error" not in call)):
             kept.append(call)
-        else:
-            text.append(f"{function['name']} {function['arguments']}".strip())
+        else:  # the text of a broken call is all of it, its name too
+            text.append(arguments if name in arguments else f"{name} {arguments}".strip())
     served: Message = {**message, "content": "\n".join(t for t in text if t)}
     del served["tool_calls"]
     if kept:
         served["tool_calls"] = kept
     return served
+
+
+def _is_json(call: ToolCallMessage) -> bool:
+    try:
+        arguments_of(call)
+    except ValueError:
+        return False
+    return True
 
 
 def _has_object(call: ToolCallMessage) -> bool:

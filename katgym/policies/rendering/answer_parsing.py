@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from katgym.environment.messages import Message, ToolCallMessage
+from katgym.environment.messages import Message, ToolCallMessage, spelled_object
 from katgym.environment.thinking import split_thinking
-from katgym.policies.rendering.call_blocks import OPENING, as_object, read_calls
+from katgym.policies.rendering.call_blocks import OPENING, read_calls
 
 if TYPE_CHECKING:
     from renderers.base import ParsedResponse, ParsedToolCall, Renderer
@@ -139,9 +139,7 @@ def _blocks(tokenizer: Any, ids: list[int]) -> tuple[str, list[int]]:
     return text + _decode(tokenizer, ids[last:]), openings
 
 
-def _outside(
-    tokenizer: Any, ids: list[int], spans: Sequence[tuple[int, int]]
-) -> Iterator[str]:
+def _outside(tokenizer: Any, ids: list[int], spans: Sequence[tuple[int, int]]) -> Iterator[str]:
     """Yield the texts between and behind calls, without control tokens."""
     control = set(tokenizer.added_tokens_decoder)
     last = spans[0][0]
@@ -189,7 +187,7 @@ def _attempts(
 def _attempt(call: ParsedToolCall) -> tuple[str, str, str]:
     # UNKNOWN_TOOL is a readable call: the scheduler answers it with the nearest tool's name.
     if call.status in ("ok", "unknown_tool"):
-        arguments = as_object(call.arguments)
+        arguments = spelled_object(call.arguments)
         if isinstance(arguments, dict):
             return call.name or "", _dumps(arguments), ""
         return call.name or "", call.raw, f"{_NO_OBJECT}. Text: {call.raw!r:.200}"

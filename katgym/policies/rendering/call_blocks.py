@@ -17,6 +17,7 @@ from typing import Any
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 
+from katgym.environment.messages import spelled_object
 from katgym.environment.thinking import answer_spans
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -94,24 +95,11 @@ def arguments_object(call: Mapping[str, Any]) -> Any:
     They stand under `arguments`, or `parameters` as Llama writes it. None and no arguments are {};
     a text is what it spells. Two that differ are no arguments: they come back as a list.
     """
-    found = [as_object(call[key]) for key in ("arguments", "parameters") if key in call]
+    found = [spelled_object(call[key]) for key in ("arguments", "parameters") if key in call]
     if len(found) == 2 and found[0] != found[1]:
         given = [arguments for arguments in found if arguments != {}]
         return given[0] if len(given) == 1 else found
     return found[0] if found else {}
-
-
-def as_object(value: Any) -> Any:
-    """Return arguments as an object: {} for none, a text as what it spells, else the value."""
-    if value is None or value == "":
-        return {}
-    if isinstance(value, str):
-        try:
-            spelled = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-        return {} if spelled is None else spelled
-    return value
 
 
 def _calls_of(value: object, raw: str) -> Iterator[ParsedToolCall]:

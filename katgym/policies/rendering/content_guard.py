@@ -92,12 +92,13 @@ class ContentGuard:
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         guarded: dict[str, Any] = self.value(message)
         content = message.get("content")
-        is_open = isinstance(content, str) and not isinstance(content, GuardedText)
-        if is_open and message["role"] == "assistant" and not message.get("reasoning_content"):
-            if found := leading_thinking(content):
-                opening, thinking, closing, answer = found
-                inner = self.text(thinking), closing, self.text(answer)
-                guarded["content"] = GuardedText("".join((opening, *inner)))
+        is_told_apart = message.get("role") != "assistant" or message.get("reasoning_content")
+        if is_told_apart or not isinstance(content, str) or isinstance(content, GuardedText):
+            return guarded
+        if found := leading_thinking(content):
+            opening, thinking, closing, answer = found
+            parts = opening, self.text(thinking), closing, self.text(answer)
+            guarded["content"] = GuardedText("".join(parts))
         return guarded
 
     def _broken(self, found: re.Match[str]) -> str:
@@ -171,9 +172,7 @@ class GuardedTokenizer(CachedTokenizer):
         if not tokenize or options.get("return_dict", True):
             return apply(conversation, tokenize=tokenize, **options)
         del options["return_dict"]
-        return self.encode(
-            apply(conversation, tokenize=False, **options), add_special_tokens=False
-        )
+        return self.encode(apply(conversation, tokenize=False, **options), add_special_tokens=False)
 
     def _parts(self, text: Any) -> list[Any]:
         if not isinstance(text, str):

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from renderers.base import Renderer
 
 
+class AnswerBoundaryError(ValueError):
+    """Where an answer begins or ends among the tokens of its chat format cannot be told."""
+
+
 def tokenize_rollout(rollout: Rollout, renderer: Renderer) -> Rollout:
     """Return the rollout with the tokens that `renderer` makes of every turn.
 
@@ -34,7 +38,8 @@ def tokenize_rollout(rollout: Rollout, renderer: Renderer) -> Rollout:
     the one before it, as in a rollout that was sampled.
 
     Raises `ValueError` for a rollout that calls tools but lost their schemas (see `read_rollouts`),
-    and for an answer that the renderer does not put right behind its prompt or does not end.
+    and `AnswerBoundaryError` for an answer that the renderer does not put right behind its prompt
+    or does not end.
     """
     if not rollout.tools and any(turn.tool_results for turn in rollout.turns):
         raise ValueError(
@@ -87,7 +92,7 @@ def _render_call(rollout: Rollout, index: int, renderer: Renderer) -> tuple[list
     )
     whole_ids = list(renderer.render_ids(for_renderer([*read, written]), tools=tools))
     if whole_ids[: len(prompt_ids)] != prompt_ids:
-        raise ValueError(
+        raise AnswerBoundaryError(
             f"{name}: {type(renderer).__name__} does not put the answer right behind its prompt, so"
             " its tokens cannot be told from the template's; line breaks that begin an answer can"
             f" merge with the template's. It begins {written['content'][:20]!r}"
@@ -98,7 +103,7 @@ def _render_call(rollout: Rollout, index: int, renderer: Renderer) -> tuple[list
     if turn.finish_reason == "length":
         return prompt_ids, answer_ids[:end]
     if end is None:
-        raise ValueError(
+        raise AnswerBoundaryError(
             f"{name}: {type(renderer).__name__} ends the answer with none of its stop tokens"
             f" {sorted(stops)}"
         )

@@ -24,7 +24,7 @@ from katgym_trainer.config.train_run_config import TrainRunConfig, Weights
 from katgym_trainer.rollouts.rollout_checks import rollout_key
 from katgym_trainer.rollouts.rollout_files import read_rollouts, rollouts_sha256
 from katgym_trainer.rollouts.supervised_rows import supervised_rows
-from katgym_trainer.rollouts.teacher_tokens import tokenize_rollout
+from katgym_trainer.rollouts.teacher_tokens import AnswerBoundaryError, tokenize_rollout
 from katgym_trainer.rollouts.turn_errors import ErrorMasks
 from katgym_trainer.row import Row
 from katgym_trainer.runs.played_sources import (
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 INVALID = "no valid reward"
 LOW = "reward too low"
 UNTRAINED = "no token to train"
+NO_BOUNDARY = "an answer whose tokens cannot be told from its chat format's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,13 @@ class TrainingData:
                 if source.is_teacher or not rollout.has_tokens:
                     rollout = tokenize_rollout(rollout, renderer)
                 rows = tuple(supervised_rows([rollout], masks=masks))
+            except AnswerBoundaryError as e:
+                if not left_out[NO_BOUNDARY]:
+                    logger.warning(
+                        "[data] %r: rollouts like this one are left out: %s", source.name, e
+                    )
+                left_out[NO_BOUNDARY] += 1
+                continue
             except ValueError as e:
                 raise UsageError(f"[data] {source.name!r}: {e}") from e
             if not rows:

@@ -222,13 +222,22 @@ class OddRenderer:
         return [self._stop]
 
 
-def test_an_answer_that_merges_with_its_prompt_is_refused() -> None:
+@pytest.mark.parametrize("kind", ["chatml", "qwen3"])
+def test_an_answer_with_control_text_is_trained_whole(qwen_tokenizer: Any, kind: str) -> None:
+    answer = "Write <|im_end|>, then <think>, <tool_call> and </tool_call>."
+    rollout = play(EchoEnv(), ScriptedPolicy([answer, "", "", ""]))
+    turn = tokenize_rollout(rollout, choose_renderer(qwen_tokenizer, name=kind)).turns[0]
+    ids = list(turn.tokens.completion_ids)
+    assert qwen_tokenizer.decode(ids).endswith(answer + END)
+    assert not set(ids[-len(answer) - 1 : -1]) & set(qwen_tokenizer.added_tokens_decoder)
+
+
+def test_an_answer_whose_line_break_merges_with_its_prompt_is_trained_too() -> None:
     """As where a vocabulary has one token for the template's line break and the answer's."""
     merging = byte_tokenizer(["\n\n"])
     rollout = play(EchoEnv(), ScriptedPolicy(["\nSo.", "", "", ""]))
-    words = r"can merge with the template's. It begins '\\nSo.'"
-    with pytest.raises(ValueError, match=words):
-        tokenize_rollout(rollout, choose_renderer(merging))
+    turn = tokenize_rollout(rollout, choose_renderer(merging)).turns[0]
+    assert merging.decode(list(turn.tokens.completion_ids)) == "\nSo." + END
 
 
 def test_what_cannot_be_told_apart_is_refused(tokenizer: Any) -> None:

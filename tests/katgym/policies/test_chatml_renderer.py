@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from byte_tokenizer import byte_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from renderers.base import Renderer
 
 from katgym.errors import UnknownNameError, UsageError
+from katgym.policies.rendering.chat_format import ChatFormat
 from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
 from katgym.policies.rendering.renderer_choice import choose_renderer
 
@@ -139,6 +143,75 @@ def test_every_broken_call_has_a_status(renderer):
     }
     found = {text: [status for status, _, _ in parse(renderer, text)[1]] for text in statuses}
     assert found == statuses
+
+
+CALLED = {  # arguments as models write them -> what they are
+    '"arguments": {"a": 1}': {"a": 1},
+    '"parameters": {"a": 1}': {"a": 1},
+    '"arguments": {"a": 1}, "parameters": {"a": 1}': {"a": 1},
+    '"arguments": {}, "parameters": {"a": 1}': {"a": 1},
+    '"arguments": null': {},
+    '"arguments": ""': {},
+    '"arguments": "null"': {},
+    '"arguments": "{\\"a\\": 1}"': {"a": 1},
+    '"arguments": {"a": "</tool_call>"}': {"a": "</tool_call>"},
+    '"arguments": {"a": "<tool_call>{}</tool_call>", "b": "\\""}': {
+        "a": "<tool_call>{}</tool_call>", "b": '"',
+    },
+    '"arguments": [1]': None,
+    '"arguments": "x"': None,
+    '"arguments": 7': None,
+    '"arguments": {"a": 1}, "parameters": {"a": 2}': None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["chatml", "qwen3"])
+@pytest.mark.parametrize(("written", "arguments"), CALLED.items())
+def test_arguments_are_read_as_models_write_them(qwen_tokenizer, kind, written, arguments):
+    renderer = choose_renderer(qwen_tokenizer, name=kind)
+    chat = ChatFormat(renderer, qwen_tokenizer, kind)
+    call = f'<tool_call>\n{{"name": "search", {written}}}\n</tool_call>'
+    good = '<tool_call>{"name": "search", "arguments": {"b": 2}}</tool_call>'
+    ids = encode(renderer, f"Before. {call} between {good} behind.<|im_end|>")
+    message = chat.parse(ids, prompt_ids=[], tools=[TOOL], id_prefix="c")
+    first, second = message["tool_calls"]
+    if arguments is None:
+        assert "are not one JSON object" in first["error"]
+    else:
+        assert "error" not in first and json.loads(first["function"]["arguments"]) == arguments
+    assert json.loads(second["function"]["arguments"]) == {"b": 2}
+    assert message["content"].split() == ["Before.", "between", "behind."]
+    whole = chat.parse(ids, prompt_ids=[], tools=None, id_prefix="c")
+    text = f"Before. {call} between {good} behind."
+    assert whole == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("around", "num_calls"),
+    [
+        ("<think>{}</think>", 0),
+        ("<think>{}", 0),
+        ("{}</think>Done.", 0),
+        ("<think>a</think>{}", 1),
+        ("Use `<think>`: {}", 1),
+    ],
+)
+def test_calls_in_thinking_are_not_run(tokenizer, around, num_calls):
+    chat = ChatFormat(choose_renderer(tokenizer), tokenizer, "tiny")
+    text = around.format('<tool_call>{"name": "search"}</tool_call>')
+    message = chat.parse(tokenizer.encode(text), prompt_ids=[], tools=[TOOL], id_prefix="c")
+    assert len(message.get("tool_calls", ())) == num_calls
+    assert num_calls or message["content"] == text
+
+
+def test_what_an_answer_begins_with_is_apart_from_its_header():
+    """Also where one token holds the header's line break and the answer's."""
+    renderer = choose_renderer(byte_tokenizer(["\n\n"]), name="chatml")
+    prompt = renderer.render_ids(CHAT[:1], add_generation_prompt=True)
+    for answer in ("\nHello", "\n\nHello", "\n"):
+        ids = renderer.render_ids([CHAT[0], {"role": "assistant", "content": answer}])
+        assert ids[: len(prompt)] == prompt
+        assert renderer._tokenizer.decode(ids[len(prompt) :]) == f"{answer}<|im_end|>\n"
 
 
 def test_plain_text_is_kept_as_it_is(renderer):

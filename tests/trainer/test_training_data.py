@@ -29,6 +29,7 @@ from katgym.errors import UsageError
 from katgym.play.rollout import Rollout, Turn
 from katgym.policies.base import TokenRecord
 from katgym.policies.rendering.chatml_renderer import ChatMLRenderer
+from katgym.policies.rendering.renderer_choice import choose_renderer
 from katgym.rollout_store import (
     RolloutStore,
     SessionStatus,
@@ -157,6 +158,22 @@ def test_tokens_stay_as_sampled_but_for_teachers(sampled: Path, tmp_path: Path) 
     text = byte_tokenizer().decode(row.token_ids.tolist())
     assert text == "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\nxx<|im_end|>"
     assert row.loss_mask.tolist() == [False] * (len(row) - 3) + [True] * 3
+
+
+def test_an_answer_without_a_boundary_is_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where one token holds the line breaks of the header and of the answer."""
+    merging = byte_tokenizer(["\n\n"])
+    renderer = choose_renderer(merging, name="default")
+    taught = [rollout("a", 4, 1.0), rollout("b", 4, 1.0)]
+    odd = msgspec.structs.replace(taught[1].turns[0], answer=assistant("\nxx"))
+    taught[1] = dataclasses.replace(taught[1], turns=[odd])
+    source = Source(path=write(tmp_path / "t.jsonl", taught), name="taught", is_teacher=True)
+    data = TrainingData.read(config(TrainKind.SFT), renderer, sources=[source])
+    reason = "an answer whose tokens cannot be told from its chat format's"
+    assert (len(data.examples), data.num_left_out) == (1, {reason: 1})
+    assert "DefaultRenderer does not put the answer right behind its prompt" in caplog.text
 
 
 def test_turns_with_masked_errors_are_not_trained(tmp_path: Path) -> None:

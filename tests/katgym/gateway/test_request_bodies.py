@@ -24,7 +24,7 @@ from katgym.gateway.wire import (
     openai_responses,
 )
 from katgym.gateway.wire.dialects import find_route
-from katgym.gateway.wire.fields import camel
+from katgym.gateway.wire.fields import camel, servable
 from katgym.gateway.wire.google import contents, generate_content
 from katgym.rollout_store import rollouts
 
@@ -641,3 +641,27 @@ def test_no_route_takes_what_is_no_json(gateway: Running, server: ScriptedServer
             said = answer.json()["error"]["message"]
             assert (answer.status_code, repr(encoding) in said) == (415, True), path
     assert server.num_calls == 0
+
+
+@pytest.mark.parametrize("is_json_needed", [True, False])
+def test_agents_are_served_no_call_that_is_broken(is_json_needed):
+    whole = '{"name": "look", "arguments": [1]}'
+    calls = {  # name, arguments, error -> the text that it is served as; None for a call
+        ("look", '{"a": 1}', ""): None,
+        ("look", whole, "its arguments are not one JSON object"): whole,
+        ("look", "[1]", ""): "look [1]",
+        ("", '{"a": 1}', "it names no tool"): '{"a": 1}',
+        ("look", '{"a": ', "not valid JSON"): 'look {"a": ' if is_json_needed else None,
+    }
+    for (name, arguments, error), text in calls.items():
+        call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+        if error:
+            call["error"] = error
+        message = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+        served = servable(message, is_json_needed=is_json_needed)
+        told = (
+            message
+            if text is None
+            else {"role": "assistant", "content": f"I look.\n{text.strip()}"}
+        )
+        assert served == told, (name, arguments, error)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,9 @@ from katgym.environment.thinking import answer_spans
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _DECODER = json.JSONDecoder()
-_BLANKS = re.compile(r"\s*")
 _MISSING = object()
+_MAX_TRIES = 64
+"""Blocks of broken JSON that are read beyond their closing tags, each to the text's end."""
 
 
 def find_openings(text: str) -> list[int]:
@@ -48,7 +48,7 @@ def read_calls(text: str, openings: Sequence[int]) -> tuple[str, list[ParsedTool
     calls: list[ParsedToolCall] = []
     outside: list[str] = []
     position = 0
-    far = 4 * len(text)  # characters that broken JSON may be read beyond its block: linear in all
+    tries = _MAX_TRIES
 
     def next_opening(after: int) -> int:
         place = bisect.bisect_left(openings, after)
@@ -62,17 +62,11 @@ def read_calls(text: str, openings: Sequence[int]) -> tuple[str, list[ParsedTool
         limit = next_opening(start)
         closing = text.find(CLOSING, start, limit)
         plain_end = limit if closing == -1 else closing
-        value, end = _MISSING, start
-        try:
-            begin = _BLANKS.match(text, start).end()  # type: ignore[union-attr]  # it always matches
-            if far > 0:
-                value, end = _DECODER.raw_decode(text, begin)
-            else:
-                value, end = json.loads(text[start:plain_end]), plain_end
-        except json.JSONDecodeError as e:
-            far -= max(e.pos - plain_end, 0)
-        except (ValueError, RecursionError):  # numbers of 5,000 digits, deep nesting
-            far -= len(text) - plain_end
+        value, end = _read_value(text[start:plain_end])
+        if end is None and tries > 0:  # a string that the tag stands in may go on behind it
+            value, end = _read_value(text[start:])
+            tries -= value is _MISSING
+        end = start if end is None else start + end
         if end > plain_end:  # a string of the value holds a tag
             limit = next_opening(end)
             closing = text.find(CLOSING, end, limit)
@@ -87,6 +81,21 @@ def read_calls(text: str, openings: Sequence[int]) -> tuple[str, list[ParsedTool
             calls += _calls_of(value, raw)
     outside.append(text[position:])
     return ("".join(outside).strip() if calls else text), calls
+
+
+def _read_value(text: str) -> tuple[Any, int | None]:
+    """Return the JSON value that a text begins with, and where it ends.
+
+    `_MISSING` and 0 where it begins with none; `_MISSING` and None where the text ends too soon.
+    """
+    begin = len(text) - len(text.lstrip())
+    try:
+        return _DECODER.raw_decode(text, begin)
+    except json.JSONDecodeError as e:
+        is_cut = e.msg.startswith("Unterminated string") or e.pos >= len(text.rstrip())
+        return _MISSING, None if is_cut and text.strip() else 0
+    except (ValueError, RecursionError):  # numbers of 5,000 digits, deep nesting
+        return _MISSING, 0
 
 
 def arguments_object(call: Mapping[str, Any]) -> Any:

@@ -185,7 +185,7 @@ class ChatMLRenderer:
         rendered.sampled_mask += [is_sampled] * len(ids)
 
     def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _token_id(self, token: str) -> int:
         token_id = self._tokenizer.convert_tokens_to_ids(token)

@@ -194,12 +194,12 @@ class _GuardedRenderer:
     def render(self, messages: Sequence[Any], *, tools: Any = None, **more: Any) -> RenderedTokens:
         """Return what the renderer does of guarded messages and tools."""
         guard = self._guard
-        return super().render(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc,no-any-return]  # of the class it is mixed into
+        return super().render(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc]  # of the class it is mixed into
 
     def render_ids(self, messages: Sequence[Any], *, tools: Any = None, **more: Any) -> list[int]:
         """Return what the renderer does of guarded messages and tools."""
         guard = self._guard
-        return super().render_ids(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc,no-any-return]  # of the class it is mixed into
+        return super().render_ids(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc]  # of the class it is mixed into
 
     def bridge_to_next_turn(
         self,
@@ -212,7 +212,7 @@ class _GuardedRenderer:
     ) -> RenderedTokens | None:
         """Return what the renderer does of guarded messages and tools."""
         guard = self._guard
-        return super().bridge_to_next_turn(  # type: ignore[misc,no-any-return]  # of the class it is mixed into
+        return super().bridge_to_next_turn(  # type: ignore[misc]  # of the class it is mixed into
             previous_prompt_ids,
             previous_completion_ids,
             guard.messages(new_messages),

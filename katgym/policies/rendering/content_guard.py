@@ -199,7 +199,7 @@ class _GuardedRenderer:
     def render_ids(self, messages: Sequence[Any], *, tools: Any = None, **more: Any) -> list[int]:
         """Return what the renderer does of guarded messages and tools."""
         guard = self._guard
-        return super().render_ids(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc]  # of the class it is mixed into
+        return super().render_ids(guard.messages(messages), tools=guard.value(tools), **more)  # type: ignore[misc,no-any-return]  # of the class it is mixed into
 
     def bridge_to_next_turn(
         self,

@@ -10,7 +10,7 @@ The rule:
   thinking. So is what stands before another closing tag, unless nothing stands behind that.
 - Thinking that never ends is no answer, and there is none beside it.
 - A tag that is spoken of is text: one in quotes or backticks, one within code of the answer, and
-  an opening one within a sentence that no closing one follows.
+  an opening one within a sentence that goes on behind it, and that no closing one follows.
 
 Not here: thinking that a server or a renderer tells apart (`reasoning_content`).
 """
@@ -46,6 +46,7 @@ _QUOTES = frozenset("`\"'“”‘’«»")
 _FENCE = re.compile(r"```.*?```", re.DOTALL)
 _SPAN = re.compile(r"`[^`\n]*`")
 _SENTENCE_END = re.compile(r"(?:\A|\n|[.!?…。！？][)\"'*_]*)[ \t>*_]*\Z")
+_GOES_ON = re.compile(r"[)\]\"'*_]*(?:[.,;:!?]|[ \t]+[a-z\d]|\s*\Z)")
 _MAX_BEFORE = 100
 """Characters before an opening tag that tell whether a sentence has ended there."""
 _LEADING = re.compile(r"(\s*<think>)(.*?)(</think>)", re.DOTALL)
@@ -113,10 +114,7 @@ def answer_spans(text: str) -> list[tuple[int, int]]:
             elif (
                 in_code[i]
                 or _before(text, tag) in _QUOTES
-                or not (
-                    i < last_closing
-                    or _SENTENCE_END.search(text[max(tag.start() - _MAX_BEFORE, 0) : tag.start()])
-                )
+                or (i >= last_closing and _is_in_sentence(text, tag))
             ):
                 shown = _before(text, tag)
             else:
@@ -143,6 +141,11 @@ def answer_spans(text: str) -> list[tuple[int, int]]:
     if begun is not None:
         return []
     return [span for span in [*spans, (seen, len(text))] if span[0] < span[1]]
+
+
+def _is_in_sentence(text: str, tag: re.Match[str]) -> bool:
+    before = text[max(tag.start() - _MAX_BEFORE, 0) : tag.start()]
+    return not _SENTENCE_END.search(before) and bool(_GOES_ON.match(text, tag.end()))
 
 
 def _before(text: str, tag: re.Match[str]) -> str:

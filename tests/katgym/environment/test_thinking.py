@@ -33,6 +33,8 @@ CUT = {
     "<think>So 4": "",
     "4\n<think>Or 5?": "",
     "Let me see. <think>So 4": "",
+    "Okay <think>So 4": "",
+    "Okay<think>\nSo 4": "",
     "<think>3</think>\n<think>4": "",
     "<think>a<think>b</think>3</think>": "",
     "3</think>": "",
@@ -40,6 +42,8 @@ CUT = {
 KEPT = [
     "4",
     "A tag <think> in a sentence opens nothing. 4",
+    "It begins with <think>, then 4",
+    "4, but no <think>",
     "Begin with `<think>`. 4",
     "Write `<think>` and `</think>` around it. 4",
     'I write "<think>plan</think>" first. 4',

@@ -6,7 +6,7 @@ Not here: spaces over messages (`spaces.py`); turning messages into ids (`polici
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
 from katgym.errors import UsageError
@@ -198,11 +198,14 @@ def arguments_of(call: ToolCallMessage) -> Any:
     return spelled_object(value)
 
 
-def spelled_object(value: Any) -> Any:
-    """Return what arguments spell: {} for none, the object of a JSON text, else the value."""
+def spelled_object(value: Any, read: Callable[[str], Any] = json.loads) -> Any:
+    """Return what arguments spell: {} for none, the object of a JSON text, else the value.
+
+    read: reads JSON; raises `ValueError` for what it does not take.
+    """
     if isinstance(value, str):
         try:
-            spelled = json.loads(value.strip() or "null")
+            spelled = read(value.strip() or "null")
         except (ValueError, RecursionError):
             return value
         value = spelled if spelled is None or isinstance(spelled, dict) else value

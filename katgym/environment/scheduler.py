@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from katgym.environment.messages import Message, ToolCallMessage
+from katgym.environment.messages import Message, ToolCallMessage, spelled_object
 from katgym.environment.tool import Tool
 from katgym.environment.tool_output import tell_non_finite, truncate_output
 from katgym.errors import InfrastructureError, ToolError, UsageError, unknown_name
@@ -134,10 +134,9 @@ def check_call(
         return ToolErrorKind.UNKNOWN_TOOL, unknown_name("tool", name, tools)
     text = call["function"]["arguments"]
     try:
-        arguments = _read_json(text) if text.strip() else {}
+        arguments = spelled_object(_read_json(text) if text.strip() else {}, _read_json)
     except (ValueError, RecursionError) as e:
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are not valid JSON: {e}"
-    arguments = {} if arguments is None else arguments  # as several servers write no arguments
     if not isinstance(arguments, dict):
         kind = type(arguments).__name__
         return ToolErrorKind.BAD_JSON, f"The arguments of {name!r} are a JSON object, not {kind}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import threading
 import time
 from dataclasses import dataclass
@@ -270,7 +271,7 @@ def test_config_refuses_what_cannot_work(subtests: pytest.Subtests) -> None:
 # ---- what a call did wrong is its result; what ends them all
 
 
-@pytest.mark.parametrize("text", ["", " ", "{}", "null", " null\n"])
+@pytest.mark.parametrize("text", ["", " ", "{}", "null", " null\n", '"{}"', '""'])
 def test_no_arguments_are_no_arguments_however_they_are_written(text: str) -> None:
     def now() -> str:
         return "noon"
@@ -332,9 +333,16 @@ def test_numbers_that_json_lacks_are_refused_and_named(number: str) -> None:
     def echo(x: Any) -> str:
         return "called"
 
-    call: Any = {"id": "c", "function": {"name": "echo", "arguments": f'{{"x": {number}}}'}}
-    (result,) = asyncio.run(run_calls(tools_of(echo), [call], FAST))
+    def run(arguments: str) -> ToolResult:
+        call: Any = {"id": "c", "function": {"name": "echo", "arguments": arguments}}
+        (result,) = asyncio.run(run_calls(tools_of(echo), [call], FAST))
+        return result
+
+    result = run(f'{{"x": {number}}}')
     assert result.error is ToolErrorKind.BAD_JSON
+    # As some models write them: quoted twice.
+    assert run(json.dumps('{"x": 1}')).content == "called"
+    assert run(json.dumps(f'{{"x": {number}}}')).error is ToolErrorKind.BAD_JSON
     named = "NaN" if "NaN" in number else number
     assert f"not valid JSON: {named} is no finite number" in result.content
 

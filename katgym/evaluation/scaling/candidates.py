@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from katgym.environment.env import Env
 from katgym.environment.messages import Message, render_message
 from katgym.environment.task import Task
+from katgym.environment.thinking import split_thinking
 from katgym.play.rollout import Rollout
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ def read_candidate(env: Env, rollout: Rollout) -> Candidate:
     messages = rollout.messages
     said = [m for m in messages if m["role"] == "assistant"]
     final = next((m["content"] for m in reversed(said) if not m.get("tool_calls")), "")
+    _, final = split_thinking(final)
     left = {}
     if isinstance(env, CheckedEnv):
         left = {name: str(rollout.artifacts.get(name, "")) for name in env.visible_artifacts}

@@ -14,6 +14,7 @@ from typing import Any
 import katgym
 from katgym.environment.messages import Action, Message, ToolCallMessage, assistant, system, user
 from katgym.environment.scheduler import run_calls
+from katgym.environment.thinking import split_thinking
 from katgym_plugin_tau2 import services
 from katgym_plugin_tau2.plugin import DOMAINS
 from katgym_plugin_tau2.upstream import Store, UpstreamToolError
@@ -125,7 +126,8 @@ class Service(katgym.Env):
     @katgym.scorer(gate=True)
     def told(self) -> bool:
         """Whether a message to the user holds each text that the task asks for."""
-        said = [m["content"] for m in self.messages if m["role"] == "assistant"]
+        own = (m["content"] for m in self.messages if m["role"] == "assistant")
+        said = [split_thinking(content)[1] for content in own]
         return all(any(is_told(info, text) for text in said) for info in self.task.data["told"])
 
     def oracle_action(self) -> Action:

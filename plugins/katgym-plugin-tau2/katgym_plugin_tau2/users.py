@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import katgym
 from katgym.environment.messages import Message, ToolCallMessage, system, user
+from katgym.environment.thinking import split_thinking
 from katgym.policies.base import EpisodeContext, Sampling
 from katgym_plugin_tau2.upstream import package_folder
 
@@ -111,7 +112,7 @@ class PolicyUser(Customer):
             self.messages.append(completion.message)
             calls = completion.message.get("tool_calls")
             if not calls:
-                content = completion.message["content"]
+                _, content = split_thinking(completion.message["content"])
                 return None if any(stop in content for stop in STOPS) else content
             self.messages += await self.run(calls)
         return None

@@ -124,7 +124,8 @@ def test_what_was_asked_has_to_be_told_in_a_message_of_its_own() -> None:
     env.reset(seed=0, options={"task_id": task.task_id})
     for action in task.data["actions"]:
         env.step(katgym.assistant("", [(action["name"], action["arguments"])]))
-    _, reward, terminated, *_ = env.step("DONE.")
+    thought = " ".join(task.data["told"])
+    _, reward, terminated, *_ = env.step(f"<think>{thought}</think>DONE.")
     assert terminated and reward == 0.0
     assert env.last_reward.components["state"].score == 1.0
 
@@ -168,7 +169,7 @@ def test_a_policy_plays_the_user_with_the_users_tools() -> None:
         [
             "My phone has no service.",
             katgym.assistant("", [("toggle_airplane_mode", {})]),
-            "I did that.",
+            "<think>Is it over, ###STOP###?</think>I did that.",
             "Thank you. ###STOP###",
         ]
     )

@@ -133,13 +133,16 @@ def test_a_tie_goes_to_the_later_retry_and_what_is_no_answer_is_left_out():
     assert filter_candidates([empty]) == [empty]
 
 
-def test_the_majority_of_attempts_is_what_the_run_reports(tmp_path):
-    policy = TalkingPolicy(by_seed(["right", "right", "wrong"]))
+@pytest.mark.parametrize("thoughts", ["", "<think>Wrong, or odd?</think>"])
+def test_the_majority_of_attempts_is_what_the_run_reports(tmp_path, thoughts):
+    policy = TalkingPolicy(by_seed(["right", f"{thoughts}right", "wrong"]))
     result = scale(tmp_path, "best_of=5", policy, num_tasks=8)
     by_task: dict[str, list[str]] = {}
     for rollout in read_rollouts(tmp_path / "attempts"):
         by_task.setdefault(rollout.task_id, []).append(rollout.messages[-1]["content"])
-    wanted = {name: float(said.count("right") > 2) for name, said in by_task.items()}
+    wanted = {
+        name: float(sum(s.endswith("right") for s in said) > 2) for name, said in by_task.items()
+    }
     chosen = read_rollouts(tmp_path)
     assert {r.task_id: r.reward.value for r in chosen} == wanted
     assert 0 < sum(wanted.values()) < 8  # both kinds occur

@@ -1,5 +1,5 @@
-"""Coroutines side by side with errors that stay what they are, results that several wait for,
-threads that nobody has to wait for, and event loops that outlive their callers'.
+"""Coroutines side by side with errors that stay what they are, alone or in turn; results that
+several wait for, threads that nobody has to wait for, and event loops that outlive their callers'.
 
 Not here: running coroutines from synchronous code (`sync.py`).
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from katgym.errors import InfrastructureError
@@ -46,6 +47,73 @@ async def wait_out(future: asyncio.Future[T]) -> T:
             future.exception()  # retrieved: its caller is told of the other
         raise cancelled
     return future.result()
+
+
+class Gate:
+    """Lets work through side by side, or one alone, in the order in which it came.
+
+    async with gate.shared():
+        ...
+    async with gate.alone():
+        ...
+
+    Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._entry = asyncio.Lock()
+        self._num_inside = 0
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Work beside others that are let through so."""
+        async with self._entry:
+            self._num_inside += 1
+            self._is_empty.clear()
+        try:
+            yield
+        finally:
+            self._num_inside -= 1
+            if not self._num_inside:
+                self._is_empty.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Work while nothing else does."""
+        async with self._entry:
+            await self._is_empty.wait()
+            yield
+
+
+class Turns:
+    """Has numbered callers go on one after the other, 0 first, in whichever order they come.
+
+    await turns.wait(2)  # until 0 and 1 have ended theirs
+    turns.end(2)
+
+    Every number is ended, whether its turn was used or not. Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._ended: set[int] = set()
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    async def wait(self, number: int) -> None:
+        """Wait until all lower numbers have ended their turns."""
+        if number > self._next:
+            await self._waiting.setdefault(number, asyncio.Event()).wait()
+
+    def end(self, number: int) -> None:
+        """End a turn, or give it up; may be called twice."""
+        self._ended.add(number)
+        while self._next in self._ended:
+            self._ended.remove(self._next)
+            self._next += 1
+        if self._next in self._waiting:
+            self._waiting.pop(self._next).set()
 
 
 class SharedResults(Generic[K, T]):

@@ -88,6 +88,7 @@ class HiddenTests:
     at the same place. Empty: any canary of the test."""
     protected_paths: tuple[str, ...] = ()
     timeout_s: float = 60.0
+    """See `KatgymPart.timeout_s`."""
     gold_files: Mapping[str, bytes] = field(default_factory=dict)
     """Changed product files as gold leaves them; for edit distance."""
 

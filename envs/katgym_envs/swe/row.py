@@ -65,7 +65,8 @@ class KatgymPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     canaries: str = ""
     """Name of the canary catalogue in the hidden store, or of the package."""
     timeout_s: float = 60.0
-    """Wall seconds of one run of all the task's tests."""
+    """Processor seconds of one run of all the task's tests; it is ended after twice as many by the
+    wall as well."""
     trust: Trust | None = None
     """How far the grader's verdicts can be trusted, as it was measured; None: it was not."""
     origin: Origin = Origin(kind="handmade")

@@ -1,10 +1,11 @@
-"""The local backend, some of whose sandboxes cannot be made, or break."""
+"""The local backend, some of whose sandboxes cannot be made, break, or are late."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from katgym.sandbox import Enforcement, Sandbox, SandboxBackend, SandboxError, SandboxSpec
@@ -49,11 +50,43 @@ class BreakingBackend(FaultyBackend):
         request = sandbox.link.request
 
         async def breaking(operation: Operation[Any]) -> Any:
-            if isinstance(operation, PreloadedCall):
-                plan = json.loads(operation.argument[operation.argument.index(b'{"files"') :])
-                if any(self.text in base64.b64decode(content) for _, content, _ in plan["put"]):
-                    raise SandboxError("the supervisor is gone")
+            if isinstance(operation, PreloadedCall) and self.text in b"".join(files_put(operation)):
+                raise SandboxError("the supervisor is gone")
             return await request(operation)
 
         sandbox.link.request = breaking  # type: ignore[assignment]
         return sandbox
+
+
+class BusyBackend(FaultyBackend):
+    """Another backend, whose test runs end by the wall clock where `is_late` says so.
+
+    is_late: is given the contents that a run puts into files. A run that is late has told nothing.
+    """
+
+    def __init__(self, inner: SandboxBackend, is_late: Callable[[list[bytes]], bool]) -> None:
+        super().__init__(inner, lambda n: False)
+        self.is_late = is_late
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await super().create(spec)
+        request = sandbox.link.request
+
+        async def late(operation: Operation[Any]) -> Any:
+            answer = await request(operation)
+            if isinstance(operation, PreloadedCall) and self.is_late(files_put(operation)):
+                done, reported = answer
+                done = replace(
+                    done, exit_code=None, signal=9, is_timed_out=True, limit_hit="wall_s"
+                )
+                return done, reported.splitlines(keepends=True)[0]
+            return answer
+
+        sandbox.link.request = late  # type: ignore[assignment]
+        return sandbox
+
+
+def files_put(operation: PreloadedCall) -> list[bytes]:
+    """Return the contents that a test run puts into files."""
+    plan = json.loads(operation.argument[operation.argument.index(b'{"files"') :])
+    return [base64.b64decode(content) for _, content, _ in plan["put"]]

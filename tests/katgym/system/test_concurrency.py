@@ -12,7 +12,15 @@ import weakref
 import pytest
 
 from katgym.errors import InfrastructureError
-from katgym.system.concurrency import DaemonThreads, LoopThread, SharedResults, in_thread, run_all
+from katgym.system.concurrency import (
+    DaemonThreads,
+    Gate,
+    LoopThread,
+    SharedResults,
+    Turns,
+    in_thread,
+    run_all,
+)
 
 
 def test_results_come_in_order_and_the_work_overlaps() -> None:
@@ -45,6 +53,65 @@ def test_the_first_error_is_raised_as_it_is_once_the_others_have_ended() -> None
     with pytest.raises(KeyError):
         asyncio.run(run_all([wait(), run_all([wait(), fail()])]))
     assert ended == [1, 1]
+
+
+def test_who_wants_to_be_alone_waits_for_the_others_and_they_for_him() -> None:
+    async def go() -> list[str]:
+        gate, inside, seen = Gate(), set[str](), list[str]()
+
+        async def pass_through(name: str, *, is_alone: bool = False) -> None:
+            async with gate.alone() if is_alone else gate.shared():
+                inside.add(name)
+                seen.append("".join(sorted(inside)))
+                await asyncio.sleep(0.001)
+                inside.remove(name)
+
+        await run_all(
+            [
+                pass_through("a"), pass_through("b"), pass_through("X", is_alone=True),
+                pass_through("c"), pass_through("d"), pass_through("Y", is_alone=True),
+            ]
+        )  # fmt: skip
+        return seen
+
+    assert asyncio.run(go()) == ["a", "ab", "X", "c", "cd", "Y"]
+
+
+def test_a_gate_is_open_again_after_an_error_and_who_is_cancelled() -> None:
+    async def go() -> str:
+        gate = Gate()
+        for passing in (gate.shared, gate.alone):
+            with pytest.raises(KeyError):
+                async with passing():
+                    raise KeyError
+        async with gate.shared():
+            waiting = asyncio.ensure_future(gate.alone().__aenter__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.sleep(0)
+            async with gate.shared():
+                pass
+        async with gate.alone():
+            return "alone"
+
+    assert asyncio.run(go()) == "alone"
+
+
+def test_turns_come_in_order_whoever_is_first() -> None:
+    async def go() -> list[int]:
+        turns, seen = Turns(), list[int]()
+
+        async def work(number: int) -> None:
+            if number % 3:  # the others need no turn
+                await turns.wait(number)
+                seen.append(number)
+            turns.end(number)
+            turns.end(number)
+
+        await run_all(work(number) for number in (5, 3, 4, 1, 0, 2, 6, 8, 7))
+        return seen
+
+    assert asyncio.run(go()) == [1, 2, 4, 5, 7, 8]
 
 
 def test_a_result_is_made_once_for_all_who_wait_and_again_after_a_failure() -> None:

@@ -23,7 +23,12 @@ from katgym_envs.swe.grading.blind_round import BlindProof, excuse_as_gold, run_
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
-from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds, excuse_as_on_base
+from katgym_envs.swe.grading.rounds import (
+    BrokenRound,
+    RoundResult,
+    Rounds,
+    excuse_as_on_base,
+)
 from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 from katgym_envs.swe.patching.failure import printable
@@ -134,7 +139,9 @@ async def _grade_once(
         if not is_trusted:
             rounds.watched = on_gold.watched = tuple(candidate.changes)
         while pending and not is_decided(task.hidden, results):
-            for result in await rounds.run(pending[:size], num_parallel=config.num_parallel):
+            for result in await rounds.run_in_time(
+                pending[:size], on_gold, num_parallel=config.num_parallel
+            ):
                 to_keep = task.hidden.pass_to_pass
                 results.append(await excuse_as_on_base(result, to_keep, on_base))
             pending = pending[size:]

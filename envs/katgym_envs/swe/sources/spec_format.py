@@ -150,6 +150,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     statement: str
     workspace_sha256: str
     timeout_s: float = 60.0
+    """See `KatgymPart.timeout_s`."""
     validation: dict[str, Any] = {}
     """See `KatgymPart.validation`."""
 

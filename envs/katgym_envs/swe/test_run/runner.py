@@ -105,8 +105,8 @@ async def run_tests(sandbox: Sandbox, plan: TestPlan) -> TestRun:
     junit = f"/tmp/junit-{secrets.token_hex(6)}.xml"
     argument = _argument(sandbox.spec, plan, junit)
     limits = SandboxLimits(
-        wall_s=plan.timeout_s,
-        cpu_s=plan.cpu_s,
+        wall_s=plan.wall_s,
+        cpu_s=plan.timeout_s,
         memory_bytes=None,
         max_processes=None,
         disk_bytes=None,
@@ -151,6 +151,7 @@ def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
+        "TZ": "UTC",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONNOUSERSITE": "1",
         "PYTHONHASHSEED": "0",

@@ -24,22 +24,31 @@ async def measure_levels(
 ) -> dict[str, Trust]:
     """Return the levels of tasks, and write them down in their set.
 
-    Left out: a task whose base state is in an image, or whose gold did not come to its end; its
-    verdicts count as partial.
+    Left out: a task whose base state is in an image, or whose gold did not come to its end, alone
+    neither; its verdicts count as partial.
     """
-    levels = {name: source.trust[name] for name in ids if name in source.trust}
-    waiting = iter([name for name in ids if name not in levels])
+    known = {name: source.trust[name] for name in ids if name in source.trust}
+    waiting = iter([name for name in ids if name not in known])
+    failed: list[str] = []
+
+    async def measure(name: str) -> None:
+        task = await asyncio.to_thread(GradedTask.load, source, name)
+        if task.workspace.layer is not None:
+            known[name], _ = await measure_trust(task, backend)
 
     async def work() -> None:
         for name in waiting:
-            task = await asyncio.to_thread(GradedTask.load, source, name)
-            if task.workspace.layer is None:
-                continue
             try:
-                levels[name], _ = await measure_trust(task, backend)
-            except SandboxError as e:
-                logger.warning("%s: its trust is not known: %s", name, e)
+                await measure(name)
+            except SandboxError:
+                failed.append(name)
 
     await run_all(work() for _ in range(num_workers))
+    for name in failed:
+        try:
+            await measure(name)
+        except SandboxError as e:
+            logger.warning("%s: its trust is not known: %s", name, e)
+    levels = {name: known[name] for name in ids if name in known}
     source.write_trust(levels)
     return levels

@@ -3,7 +3,8 @@
     DIR/tasks.jsonl             visible rows; written when making ends
     DIR/hidden/                 mode 0700, as `MutationSet` or `RowSet` reads it
         making.json             what defines the set; compared on resume
-        journal.jsonl           a line per candidate tried, and per test function with its canaries
+        journal.jsonl           a line per candidate tried, in their order, each after lines of the
+                                test functions whose canaries it had tried
         studies/KEY             sound tests of a package, as compressed MessagePack
 
 Not here: deciding anything (`set_maker.py`).
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,11 +26,11 @@ from katgym.system import FolderGuard, Journal, make_private, read_journal, writ
 from katgym_envs.swe.sources.mutation_set import PACKAGES_FOLDER, SPECS_FILE
 from katgym_envs.swe.sources.row_set import HIDDEN_FOLDER
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec
-from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Refused, Trial
+from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, Decision, Trial
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
 
 T = TypeVar("T")
-_FORMAT = 4
+_FORMAT = 5
 
 
 class MadeSet:
@@ -37,8 +38,8 @@ class MadeSet:
 
     def __init__(self, folder: Path, *, max_faults: int) -> None:
         self.hidden = folder / HIDDEN_FOLDER
-        self.entries: list[dict[str, Any]] = []
-        """What the journal held when the folder was opened, besides trials."""
+        self.notes: list[Mapping[str, Any]] = []
+        """What the journal holds besides trials."""
         self._trials: dict[str, Any] = {}
         """Key of a candidate -> its trial in an earlier run, as JSON."""
         self._journal = Journal(self.hidden / "journal.jsonl")
@@ -52,7 +53,7 @@ class MadeSet:
     ) -> Iterator[MadeSet]:
         """Create the folder or continue in it; it is closed, and free for others, at the end.
 
-        max_faults: trials in a row that the machine may fail before `recall` raises. Raises
+        max_faults: trials in a row that the machine may fail before `keep` raises. Raises
         `UsageError` when the folder holds something else, or was begun with other settings.
         """
         made = cls(folder, max_faults=max_faults)
@@ -68,39 +69,35 @@ class MadeSet:
                 if "trial" in entry:
                     made._trials[entry["key"]] = entry["trial"]
                 else:
-                    made.entries.append(entry)
+                    made.notes.append(entry)
             yield made
         finally:
             made._journal.close()
             guard.release()
 
-    def append(self, entry: Mapping[str, Any]) -> None:
-        """Write a line of the journal; it is on disk when this returns."""
-        self._journal.append([entry])
+    def recall(self, key: str, kind: type[Trial[T]]) -> Decision[T] | None:
+        """Return what became of a candidate in an earlier run."""
+        if key not in self._trials:
+            return None
+        return Decision(trial=msgspec.convert(self._trials[key], kind), key=key, is_old=True)
 
-    async def recall(
-        self, key: str, kind: type[Trial[T]], try_out: Callable[[], Awaitable[T]]
-    ) -> tuple[Trial[T], bool]:
-        """Return what became of a candidate, and whether an earlier run tried it; else try it.
+    def keep(self, decision: Decision[Any]) -> None:
+        """Write down what became of a candidate; it is on disk when this returns.
 
-        key: digest or text of all that the trial depends on. try_out: returns the task or raises
-        `Refused`. A new trial is on disk then, but for one that the machine failed: the next run
-        tries it again. `InfrastructureError` when the machine failed too many in a row.
+        A trial that the machine failed is not: the next run tries it again. Raises
+        `InfrastructureError` when the machine failed too many in a row.
         """
-        if key in self._trials:
-            return msgspec.convert(self._trials[key], kind), True
-        try:
-            trial = Trial(outcome=VALID, task=await try_out())
-        except Refused as e:
-            trial = Trial(outcome=e.outcome, reason=e.reason)
-        except InfrastructureError as e:
-            self._num_faults += 1
-            if self._num_faults >= self._max_faults:
-                raise
-            return Trial(outcome=INFRASTRUCTURE, reason=str(e)), False
-        self._num_faults = 0
-        self.append({"key": key, "trial": msgspec.to_builtins(trial)})
-        return trial, False
+        if decision.is_old:
+            return
+        trial, lines = decision.trial, list(decision.notes)
+        is_fault = trial.outcome == INFRASTRUCTURE
+        if decision.key and not is_fault:
+            lines.append({"key": decision.key, "trial": msgspec.to_builtins(trial)})
+        self._journal.append(lines)
+        self.notes += decision.notes
+        self._num_faults = self._num_faults + 1 if is_fault else 0
+        if self._num_faults >= self._max_faults:
+            raise InfrastructureError(trial.reason)
 
     def study(self, key: str) -> PackageStudy | None:
         """Return what an earlier run learnt of a package; `UsageError` for a broken file."""

@@ -43,9 +43,13 @@ class MakeConfig(SetConfig):
     """Orders the mutants."""
     splits: Mapping[str, str] = field(default_factory=dict)
     """Package name -> split of all its tasks; the others have the one of the table, or "train"."""
+    timeout_s: float = 20.0
+    """Processor seconds that one run of all tests of a package may take."""
 
     def __post_init__(self) -> None:
         SetConfig.__post_init__(self)  # super() has no class here: slots make another one
+        if not self.timeout_s > 0:
+            raise UsageError(f"timeout_s is above 0, got {self.timeout_s:g}")
         for name, split in self.splits.items():
             if split not in SPLITS:
                 raise UsageError(f"split of {name!r}: {unknown_name('split', split, SPLITS)}")

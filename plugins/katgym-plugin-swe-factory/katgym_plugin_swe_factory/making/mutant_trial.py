@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -39,6 +39,7 @@ from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
 
+StudyFailures = Callable[[Mapping[str, str]], Awaitable[None]]
 MAX_BROKEN_SHARE = 0.5
 """A bug that breaks a larger share of all tests is no repair task."""
 _NUM_OBSERVED = 8
@@ -95,10 +96,13 @@ class MutantTrial:
         self._nodes = node_ids(study.tests)
         self._numbers = {node: number for number, node in enumerate(self._nodes)}
 
-    async def run(self, mutant: Mutant) -> TaskSpec:
-        """Try one bug; raises `Refused`, and `SandboxError` of the machine."""
+    async def run(self, mutant: Mutant, study: StudyFailures) -> TaskSpec:
+        """Try one bug; raises `Refused`, and `SandboxError` of the machine.
+
+        study: calls `CanaryStudy.study_failures`, once it is this bug's turn.
+        """
         failing = await self._failing(mutant)
-        graded, places = await self._find_graded(failing)
+        graded, places = await self._find_graded(failing, study)
         # Other tests reach the bug in another process, as tests of a command do, or through what is
         # shared.
         everything = frozenset(self._study.functions.values())
@@ -130,7 +134,7 @@ class MutantTrial:
             ungraded=tuple(sorted(self._numbers[node] for node in set(failing) - set(graded))),
             statement=statement,
             workspace_sha256=tree_digest(made.workspace),
-            timeout_s=self._study.timeout_s,
+            timeout_s=self._lab.timeout_s,
         )
 
     async def _failing(self, mutant: Mutant) -> dict[str, TestResult]:
@@ -162,10 +166,7 @@ class MutantTrial:
         seed: int | None = None,
         is_detailed: bool = False,
     ) -> TestRun:
-        allowed = 10 + (6 if is_detailed else 3) * self._study.time_of(names)
-        run = await self._lab.run(
-            functions=names, put=put, seed=seed, cpu_s=allowed, is_detailed=is_detailed
-        )
+        run = await self._lab.run(functions=names, put=put, seed=seed, is_detailed=is_detailed)
         if run.is_timed_out:
             raise Refused(TrialOutcome.TIMEOUT, f"stopped by {run.execution.limit_hit}")
         if run.collection_errors or not run.is_finished:
@@ -183,7 +184,7 @@ class MutantTrial:
         return {r.node_id: r for r in bad if r.node_id in self._study.functions}
 
     async def _find_graded(
-        self, failing: Mapping[str, TestResult]
+        self, failing: Mapping[str, TestResult], study: StudyFailures
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return the failing tests that have a sound canary, and where each fails."""
         places = {
@@ -191,7 +192,7 @@ class MutantTrial:
             for node, result in failing.items()
             if result.status is TestStatus.FAILED and result.place
         }
-        await self._canaries.study_failures(places)
+        await study(places)
         canaries = self._canaries.canaries_for(places)
         graded = tuple(n for n in places if sharp_canaries(canaries[n], n, places[n]))
         all_canaries = [c for n in graded for c in canaries[n]]

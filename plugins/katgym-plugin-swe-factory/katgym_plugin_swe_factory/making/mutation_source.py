@@ -15,7 +15,7 @@ import msgspec
 
 from katgym.errors import UsageError, unknown_name
 from katgym.sandbox import SandboxBackend
-from katgym.system.concurrency import run_all
+from katgym.system.concurrency import Gate, run_all
 from katgym_envs.swe.packages import open_package
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.sources.mutation_set import MutationSet
@@ -25,7 +25,7 @@ from katgym_plugin_swe_factory.making.make_config import MakeConfig
 from katgym_plugin_swe_factory.making.mutant_trial import TrialOutcome
 from katgym_plugin_swe_factory.making.package_maker import MutantCandidate, PackageMaker
 from katgym_plugin_swe_factory.making.set_maker import CandidateSource
-from katgym_plugin_swe_factory.making.trial import Trial
+from katgym_plugin_swe_factory.making.trial import Decision, Trial
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS
 
 logger = logging.getLogger(__name__)
@@ -60,15 +60,11 @@ class MutationSource(CandidateSource[MutantCandidate, TaskSpec]):
             "packages": [f"{t.package.name}=={t.package.version}" for t in trees],
             "seed": config.seed,
             "splits": splits,
+            "timeout_s": config.timeout_s,
         }
+        gate = Gate()
         self._makers = [
-            PackageMaker(
-                tree,
-                backend,
-                seed=config.seed,
-                num_workers=config.num_workers,
-                split=splits[tree.package.name],
-            )
+            PackageMaker(tree, backend, config, split=splits[tree.package.name], gate=gate)
             for tree in trees
         ]
 
@@ -102,7 +98,7 @@ class MutationSource(CandidateSource[MutantCandidate, TaskSpec]):
         """Return the package of a mutant."""
         return candidate.maker.key
 
-    async def decide(self, candidate: MutantCandidate) -> tuple[Trial[TaskSpec], bool]:
+    async def decide(self, candidate: MutantCandidate) -> Decision[TaskSpec]:
         """Try a mutant, or return what is known of it."""
         return await candidate.maker.decide(candidate)
 

@@ -8,22 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
-from katgym.system.concurrency import run_all
+from katgym.system.concurrency import Gate, Turns, run_all
 from katgym_envs.swe.grading.sharp_canaries import has_safe_canary, sharp_canaries
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.sources.mutation_set import pin_of
 from katgym_envs.swe.sources.spec_format import PackageSpec, TaskSpec, node_ids
 from katgym_plugin_swe_factory.making.made_set import MadeSet
+from katgym_plugin_swe_factory.making.make_config import MakeConfig
 from katgym_plugin_swe_factory.making.mutant_trial import Mutant, MutantTrial
-from katgym_plugin_swe_factory.making.trial import Trial
+from katgym_plugin_swe_factory.making.trial import Decision, Trial, settle
 from katgym_plugin_swe_factory.mutation import find_sites, mutate
 from katgym_plugin_swe_factory.mutation.site import MutationSpec
 from katgym_plugin_swe_factory.studies.canary_choice import canary_spec, choose_canaries
@@ -43,6 +45,8 @@ class MutantCandidate:
     """A mutant that can be tried."""
 
     maker: PackageMaker
+    number: int
+    """Position among the package's candidates."""
     spec: MutationSpec
     function: Site
 
@@ -54,17 +58,25 @@ class PackageMaker:
         self,
         tree: SourceTree,
         backend: SandboxBackend,
+        config: MakeConfig,
         *,
-        seed: int,
-        num_workers: int,
         split: str,
+        gate: Gate,
     ) -> None:
+        """Prepare a package; `gate` is shared with the others."""
         self.tree = tree
         self.key = f"{tree.package.name}-{tree.package.version}"
         self.candidates: list[MutantCandidate] = []
-        self.lab = PackageLab(tree, backend, num_sandboxes=num_workers)
-        self._seed = seed
+        self.lab = PackageLab(
+            tree,
+            backend,
+            num_sandboxes=config.num_workers,
+            timeout_s=config.timeout_s,
+            gate=gate,
+        )
+        self._seed = config.seed
         self._split = split
+        self._turns = Turns()
 
     async def start(self, made: MadeSet) -> None:
         """Study the package, or take what an earlier run learnt of it.
@@ -78,12 +90,7 @@ class PackageMaker:
             study = await study_package(self.lab)
             made.keep_study(self.key, study)
         self.study: PackageStudy = study
-        self.canaries = CanaryStudy(self.lab, study)
-        for entry in made.entries:
-            if entry["package"] == self.key:
-                self.canaries.remember(
-                    entry["path"], entry["function"], entry["tried"], is_whole=entry["is_whole"]
-                )
+        self.canaries = self._known_canaries()
         self._trial = MutantTrial(
             self.lab, study, self.canaries, seed=self._seed, split=self._split
         )
@@ -93,31 +100,55 @@ class PackageMaker:
         """Release the sandboxes."""
         await self.lab.__aexit__(None, None, None)
 
-    async def decide(self, candidate: MutantCandidate) -> tuple[Trial[TaskSpec], bool]:
-        """Try a mutant, or return what is known of it, and whether that is so."""
-        key = f"{self.key} {msgspec.json.encode(candidate.spec).decode()}"
-        return await self._made.recall(key, Trial[TaskSpec], lambda: self._try(candidate.spec))
+    def _known_canaries(self) -> CanaryStudy:
+        """Return the canaries with what the set has written down of them."""
+        canaries = CanaryStudy(self.lab, self.study)
+        for note in self._made.notes:
+            if note["package"] == self.key:
+                canaries.remember(
+                    note["path"], note["function"], note["tried"], is_whole=note["is_whole"]
+                )
+        return canaries
 
-    async def _try(self, spec: MutationSpec) -> TaskSpec:
+    async def decide(self, candidate: MutantCandidate) -> Decision[TaskSpec]:
+        """Try a mutant, or return what is known of it."""
+        key = f"{self.key} {msgspec.json.encode(candidate.spec).decode()}"
+        notes: list[Mapping[str, Any]] = []
+        try:
+            known = self._made.recall(key, Trial[TaskSpec])
+            if known is not None:
+                return known
+            trial = await settle(self._try(candidate, notes))
+        finally:
+            self._turns.end(candidate.number)
+        return Decision(trial=trial, key=key, notes=tuple(notes))
+
+    async def _try(self, candidate: MutantCandidate, notes: list[Mapping[str, Any]]) -> TaskSpec:
+        """`notes` takes what is learnt of canaries."""
+
+        async def study(places: Mapping[str, str]) -> None:
+            # Canaries that are tried at once may touch each other: the same ones have to be.
+            await self._turns.wait(candidate.number)
+            await self.canaries.study_failures(places)
+            for path, qualname in self.canaries.take_unsaved():
+                known = self.canaries.to_json((path, qualname))
+                notes.append({"package": self.key, "path": path, "function": qualname, **known})
+            self._turns.end(candidate.number)
+
+        spec = candidate.spec
         before = self.tree.files[spec.file]
         content = await asyncio.to_thread(mutate, before, spec)
         old, new = before.split(b"\n"), content.split(b"\n")
         differ = (n for n, (a, b) in enumerate(zip(old, new, strict=False), 1) if a != b)
         line = next(differ, min(len(old), len(new)) + 1)
-        try:
-            return await self._trial.run(Mutant(spec=spec, line=line, content=content))
-        finally:
-            for path, qualname in self.canaries.take_unsaved():
-                known = self.canaries.to_json((path, qualname))
-                self._made.append(
-                    {"package": self.key, "path": path, "function": qualname, **known}
-                )
+        return await self._trial.run(Mutant(spec=spec, line=line, content=content), study)
 
     async def finish(self, tasks: Sequence[TaskSpec]) -> tuple[PackageSpec, list[TaskSpec]]:
         """Return the package as a set keeps it, and those of its tasks whose canaries are steady.
 
         A canary may fail by itself and pass beside other tests; a grader would call that forged.
         """
+        self.canaries = self._known_canaries()  # what was in flight at the end counts for nothing
         canaries = await self._steady_canaries(tasks)
         nodes = node_ids(self.study.tests)
         kept = [
@@ -144,14 +175,14 @@ class PackageMaker:
             test_roots=package.test_roots,
             tests=self.study.tests,
             flaky=self.study.flaky,
-            timeout_s=self.lab.max_s,
+            timeout_s=self.lab.timeout_s,
             canaries=tuple(canary_spec(canary, numbers) for canary in (*canaries, *near)),
         )
         return spec, kept
 
     def _find(self) -> list[MutantCandidate]:
         """Return the candidates: functions in turns, drawn by the seed."""
-        groups: dict[Site, list[MutantCandidate]] = {}
+        groups: dict[Site, list[MutationSpec]] = {}
         for path in self.tree.product:
             source = self.tree.files[path]
             try:
@@ -161,16 +192,18 @@ class PackageMaker:
                 continue
             for site in sites:
                 place = (path, self.study.reach.function_at(path, source, site.line))
-                groups.setdefault(place, []).extend(
-                    MutantCandidate(maker=self, spec=spec, function=place) for spec in site.specs()
-                )
+                groups.setdefault(place, []).extend(site.specs())
         rng = random.Random(f"{self._seed} {self.key}")
         order = sorted(groups, key=lambda g: (g[0], g[1] or 0))
         rng.shuffle(order)
         for group in order:
             rng.shuffle(groups[group])
         turns = max((len(groups[g]) for g in order), default=0)
-        return [groups[g][turn] for turn in range(turns) for g in order if turn < len(groups[g])]
+        drawn = [(g, turn) for turn in range(turns) for g in order if turn < len(groups[g])]
+        return [
+            MutantCandidate(maker=self, number=number, spec=groups[place][turn], function=place)
+            for number, (place, turn) in enumerate(drawn)
+        ]
 
     async def _steady_canaries(self, tasks: Sequence[TaskSpec]) -> list[ValidCanary]:
         """Return canaries enough for every graded test, as few as will do."""

@@ -5,8 +5,8 @@
     source = MutationSource(MakeConfig(packages=("inflection==0.5.1",), out=folder), backend)
     result = await make_set(source)
 
-Candidates are started in the order of their source, so that neither speed nor an interruption
-changes what the set holds. Not here: the sources (`mutation_source.py`,
+Candidates are started and kept in the order of their source, so that neither speed nor an
+interruption changes what the set holds. Not here: the sources (`mutation_source.py`,
 `pull_requests/pull_source.py`), the folder (`made_set.py`), what is shown meanwhile
 (`make_progress.py`).
 """
@@ -28,7 +28,7 @@ from katgym_envs.swe.sources.row_set import with_trust, write_visible
 from katgym_plugin_swe_factory.checking.trust_levels import measure_levels
 from katgym_plugin_swe_factory.making.made_set import MadeSet
 from katgym_plugin_swe_factory.making.make_config import SetConfig
-from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Trial
+from katgym_plugin_swe_factory.making.trial import INFRASTRUCTURE, VALID, Decision, Trial
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -61,8 +61,11 @@ class CandidateSource(abc.ABC, Generic[C, T]):
         """Return what people are told that a candidate is."""
 
     @abc.abstractmethod
-    async def decide(self, candidate: C) -> tuple[Trial[T], bool]:
-        """Try a candidate, by `MadeSet.recall`; return whether an earlier run did so."""
+    async def decide(self, candidate: C) -> Decision[T]:
+        """Try a candidate, unless `MadeSet.recall` knows it.
+
+        What comes of it is the same whatever other candidates are tried meanwhile.
+        """
 
     @abc.abstractmethod
     async def finish(self, decisions: Sequence[tuple[C, Trial[T]]]) -> Sequence[SweRow]:
@@ -111,7 +114,7 @@ async def make_set(
     with MadeSet.open(config.out, source.identity, max_faults=source.max_faults) as made:
         try:
             await source.start(made)
-            decisions = await _decide_all(source, observe)
+            decisions = await _decide_all(source, made, observe)
             rows = await source.finish(decisions)
             made_set = await asyncio.to_thread(open_source, config.out)
             ids = [row.instance_id for row in rows]
@@ -125,27 +128,31 @@ async def make_set(
     return MakeResult(decisions=tuple(decisions), rows=tuple(rows), left_out=source.left_out)
 
 
-async def _decide_all(source: CandidateSource[C, T], observe: Observer) -> list[tuple[C, Trial[T]]]:
-    """Try candidates in order until there are enough tasks; what was begun is finished."""
+async def _decide_all(
+    source: CandidateSource[C, T], made: MadeSet, observe: Observer
+) -> list[tuple[C, Trial[T]]]:
+    """Try candidates until there are enough tasks, and keep what became of them, in their order.
+
+    What was begun is finished. But what is in flight when the last task is found depends on speed:
+    nothing of it is kept.
+    """
     queue = enumerate(source.candidates())
-    decided: dict[int, tuple[C, Trial[T]]] = {}
+    waiting: dict[int, tuple[C, Decision[T]]] = {}
+    kept: list[tuple[C, Trial[T]]] = []
     num_valid, num_wanted = 0, source.config.num_tasks
 
     async def work() -> None:
         nonlocal num_valid
-        while num_wanted is None or num_valid < num_wanted:
-            found = next(queue, None)
-            if found is None:
-                return
+        while num_valid != num_wanted and (found := next(queue, None)) is not None:
             number, candidate = found
-            trial, is_old = await source.decide(candidate)
-            decided[number] = candidate, trial
-            num_valid += trial.outcome == VALID
-            observe(source.name_of(candidate), trial, is_old)
+            decision = await source.decide(candidate)
+            waiting[number] = candidate, decision
+            observe(source.name_of(candidate), decision.trial, decision.is_old)
+            while num_valid != num_wanted and len(kept) in waiting:
+                candidate, decision = waiting.pop(len(kept))
+                made.keep(decision)
+                kept.append((candidate, decision.trial))
+                num_valid += decision.trial.outcome == VALID
 
     await run_all(work() for _ in range(source.config.num_workers))
-    # What was in flight when the last task was found depends on speed, and counts for nothing.
-    valid = [n for n in range(len(decided)) if decided[n][1].outcome == VALID]
-    is_enough = num_wanted is not None and len(valid) >= num_wanted
-    end = valid[(num_wanted or 0) - 1] + 1 if is_enough else len(decided)
-    return [decided[number] for number in range(end)]
+    return kept

@@ -5,8 +5,11 @@ Not here: trying one (`mutant_trial.py`, `pull_requests/pull_trial.py`).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from katgym.errors import InfrastructureError
 
 VALID = "valid"
 INFRASTRUCTURE = "infrastructure"
@@ -36,3 +39,26 @@ class Trial(Generic[T]):
     """"valid" for a task; else as `Refused`."""
     reason: str = ""
     task: T | None = None
+
+
+async def settle(making: Awaitable[T]) -> Trial[T]:
+    """Return what comes of making a task, which may be refused, or fail by the machine."""
+    try:
+        return Trial(outcome=VALID, task=await making)
+    except Refused as e:
+        return Trial(outcome=e.outcome, reason=e.reason)
+    except InfrastructureError as e:
+        return Trial(outcome=INFRASTRUCTURE, reason=str(e))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[T]):
+    """A trial, and what the set writes down of it."""
+
+    trial: Trial[T]
+    key: str = ""
+    """Digest or text of all that the trial depends on; "" for one that is not written down."""
+    notes: tuple[Mapping[str, Any], ...] = ()
+    """What else was learnt, as JSON values."""
+    is_old: bool = False
+    """Whether an earlier run made it."""

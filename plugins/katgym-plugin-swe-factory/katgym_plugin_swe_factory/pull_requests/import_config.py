@@ -74,8 +74,8 @@ class TrialConfig:
     """Share of wrong variants of the fix that the tests to fix have to notice."""
     max_mutants: int = 16
     """Wrong variants tried; 0 leaves weak tests in."""
-    timeout_s: float = 120.0
-    """Wall seconds of one run of all tests."""
+    timeout_s: float = 60.0
+    """Processor seconds that one run of all tests may take."""
     num_sandboxes: int = 2
     """Test runs."""
     seed: int = 0

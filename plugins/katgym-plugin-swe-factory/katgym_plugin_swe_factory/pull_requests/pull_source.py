@@ -38,7 +38,7 @@ from katgym_plugin_swe_factory.history.tracker_dump import PullRequest, read_dum
 from katgym_plugin_swe_factory.making.made_set import MadeSet
 from katgym_plugin_swe_factory.making.make_config import SetConfig
 from katgym_plugin_swe_factory.making.set_maker import CandidateSource
-from katgym_plugin_swe_factory.making.trial import Refused, Trial
+from katgym_plugin_swe_factory.making.trial import Decision, Refused, Trial, settle
 from katgym_plugin_swe_factory.pull_requests.environment import Recipes
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig, TrialConfig
 from katgym_plugin_swe_factory.pull_requests.prepared_pull import PreparedPull
@@ -107,14 +107,15 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
         """Return the number of a pull request, as people write it."""
         return f"#{candidate.number}"
 
-    async def decide(self, candidate: PullRequest) -> tuple[Trial[SweRow], bool]:
+    async def decide(self, candidate: PullRequest) -> Decision[SweRow]:
         """Filter a pull request, and try it; a new task is on disk then."""
         try:
             prepared = self.prepare(candidate)
         except Refused as e:
-            return Trial(outcome=e.outcome, reason=e.reason), False
+            return Decision(trial=Trial(outcome=e.outcome, reason=e.reason))
         key = prepared.key(self.config.trial)
-        return await self._made.recall(key, Trial[SweRow], lambda: self._try(prepared))
+        known = self._made.recall(key, Trial[SweRow])
+        return known or Decision(trial=await settle(self._try(prepared)), key=key)
 
     def prepare(self, pull: PullRequest) -> PreparedPull:
         """Take a pull request through the filters that run nothing; gather what a trial needs.

@@ -18,7 +18,7 @@ import msgspec
 
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend
-from katgym.system.concurrency import run_all
+from katgym.system.concurrency import Gate, run_all
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.grading.sharp_canaries import has_safe_canary, sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary, split_node_id
@@ -36,6 +36,7 @@ from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy
 from katgym_plugin_swe_factory.studies.near_study import NearStudy, failing_tests
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy, why_uncollected
 from katgym_plugin_swe_factory.studies.pinned_environment import pin_environment
+from katgym_plugin_swe_factory.studies.recording import record
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS, not_passed
 from katgym_plugin_swe_factory.studies.state_lab import StateLab
 
@@ -54,7 +55,7 @@ class TriedPull:
     canaries: tuple[ValidCanary, ...]
     base_places: Mapping[str, str]
     timeout_s: float
-    """As `PackageStudy.timeout_s`."""
+    """See `KatgymPart.timeout_s`."""
     validation: Mapping[str, Any] = field(default_factory=dict)
 
     def make_hidden(self, pull: PreparedPull, instance_id: str, timeout_s: float) -> HiddenTests:
@@ -85,6 +86,7 @@ class PullTrial:
         self._states = pull.states
         self._backend = backend
         self._config = config
+        self._gate = Gate()
 
     async def run(self) -> TriedPull:
         """Try it; raises `Refused`, and `SandboxError` and `InfrastructureError` of the machine."""
@@ -108,6 +110,9 @@ class PullTrial:
         base = await before.run_orders(modules)
         _check_base(base)
         tests = sort_tests(base, gold)
+        recording = await record(after, modules)
+        if recording is not None:
+            tests = tests.without_flaky(recording.uncertain)
         variants = await self._variants(after, tests)
         tests, refused = self._without_bad_generated(tests, variants)
         if not tests.fail_to_pass:
@@ -120,7 +125,7 @@ class PullTrial:
         places = {r.node_id: r.place for r in base_results}
         paths = {path for path, _ in tests.names(tests.fail_to_pass)}
         chosen = tuple(f for f in tests.functions if f.path in paths)
-        study = PackageStudy.of(replace(tests, functions=chosen), gold)
+        study = PackageStudy.of(replace(tests, functions=chosen))
         canary_study = CanaryStudy(after, study)
         try:
             await canary_study.study(tests.names(tests.fail_to_pass))
@@ -140,7 +145,7 @@ class PullTrial:
             tests=tests,
             canaries=(*choose_canaries(list(canaries), wanted), *found),
             base_places={n: p for n, p in places.items() if n in set(tests.fail_to_pass)},
-            timeout_s=study.timeout_s,
+            timeout_s=self._config.timeout_s,
             validation={
                 "gold_runs": len(ORDERS),
                 "base_runs": len(ORDERS),
@@ -157,8 +162,8 @@ class PullTrial:
         lab = StateLab(
             f"{self._pull.instance_id} {name}", files, recipe, self._backend,
             num_sandboxes=self._config.num_sandboxes,
+            timeout_s=self._config.timeout_s, gate=self._gate,
         )  # fmt: skip
-        lab.max_s = self._config.timeout_s
         try:
             return await stack.enter_async_context(lab)
         except UsageError as e:

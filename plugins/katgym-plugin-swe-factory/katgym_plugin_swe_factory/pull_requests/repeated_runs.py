@@ -54,5 +54,4 @@ def sort_tests(base: Sequence[TestRun], gold: Sequence[TestRun]) -> SortedTests:
         flaky=found.flaky,
         failing=found.failing,
         functions=found.functions,
-        durations=found.durations,
     )

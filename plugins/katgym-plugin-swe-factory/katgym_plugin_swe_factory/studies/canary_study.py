@@ -151,7 +151,6 @@ class CanaryStudy:
                 seed=order.seed,
                 is_reversed=order.is_reversed,
                 is_detailed=True,
-                cpu_s=10 + 10 * study.duration_s,
             )
             return [c for c in chosen if broken_promise(c, run, functions) is not None]
 
@@ -274,10 +273,7 @@ class CanaryStudy:
             path: render(self._files[path], [c.spec for p, c in batch if p == path])
             for path in {path for path, _ in batch}
         }
-        allowed = 10 + 10 * self._package.time_of(frozenset(names))
-        run = await self._lab.run(
-            functions=frozenset(names), put=put, is_detailed=True, cpu_s=allowed
-        )
+        run = await self._lab.run(functions=frozenset(names), put=put, is_detailed=True)
         is_whole = run.is_finished and not run.collection_errors
         if not is_whole and len(batch) > 1:  # one of them spoils the run: look for it by halves
             await self._try(batch[: len(batch) // 2])

@@ -3,20 +3,24 @@
     async with PackageLab(tree, backend, num_sandboxes=2) as lab:
         run = await lab.run(files=("tests/test_a.py",), put={"pkg/a.py": mutated})
 
-Every run starts from the same files. Not here: which tests run on what.
+Every run starts from the same files. What the machine may have ended is run once more while nothing
+else runs, so that a busy one decides nothing. Not here: which tests run on what.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Self
 
 from katgym.errors import UsageError
 from katgym.sandbox import Sandbox, SandboxBackend, SandboxError, SandboxLimits, layer_store
 from katgym.sandbox.base import SandboxFileError
 from katgym.sandbox.layer import FileEntry
-from katgym.system.concurrency import run_all
+from katgym.system.concurrency import Gate, run_all
 from katgym_envs.swe.packages import SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_envs.swe.sources.package_files import base_tree
@@ -25,22 +29,33 @@ from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, 
 from katgym_plugin_swe_factory.studies.pinned_environment import pin_environment
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS, Name, Order, random_parts
 
-MAX_TESTS_S = 120.0
-
 
 class PackageLab:
     """Sandboxes of one package; as many runs at a time as there are sandboxes."""
 
     limits = SandboxLimits(memory_bytes=1 << 30)
 
-    def __init__(self, tree: SourceTree, backend: SandboxBackend, *, num_sandboxes: int = 1):
+    def __init__(
+        self,
+        tree: SourceTree,
+        backend: SandboxBackend,
+        *,
+        num_sandboxes: int = 1,
+        timeout_s: float = 20.0,
+        gate: Gate | None = None,
+    ) -> None:
+        """Prepare a lab, which `async with` opens.
+
+        timeout_s: see `TestPlan.timeout_s`; the same for every run, as what tests take differs from
+            one making to the next. gate: what labs on the same machine share.
+        """
         self.tree = tree
         self.label = f"{tree.package.name}=={tree.package.version}"
-        self.max_s = MAX_TESTS_S
-        """Wall seconds a run may take, besides the processor seconds it is given."""
+        self.timeout_s = timeout_s
         self.requirements: tuple[str, ...] = ()
         """Of the tests' venv, pinned."""
         self._backend = backend
+        self._gate = gate or Gate()
         self._slots = asyncio.Semaphore(num_sandboxes)
         self._free: list[Sandbox] = []
         self._all: list[Sandbox] = []
@@ -83,13 +98,11 @@ class PackageLab:
         put: Mapping[str, bytes] | None = None,
         seed: int | None = None,
         is_reversed: bool = False,
-        cpu_s: float | None = None,
         is_detailed: bool = False,
     ) -> TestRun:
         """Run tests on correct code with `put` in it; `files` None takes those of `functions`.
 
-        cpu_s: processor seconds it may take, so that what else the machine does decides nothing;
-        `max_s` is there for what waits for good. `SandboxError` when sandboxes break twice.
+        `SandboxError` when sandboxes break twice, or the machine is too busy even for correct code.
         """
         chosen = files if files is not None else tuple(sorted({p for p, _ in functions or ()}))
         plan = TestPlan(
@@ -97,13 +110,16 @@ class PackageLab:
             functions=functions,
             seed=seed,
             is_reversed=is_reversed,
-            timeout_s=self.max_s + (cpu_s or 0.0),
-            cpu_s=cpu_s,
+            timeout_s=self.timeout_s,
             python_path=self.tree.package.python_path,
             put=dict(put or {}),
             is_detailed=is_detailed,
         )
         run, _ = await self.run_and_read(plan, None)
+        if run.execution.limit_hit == "wall_s" and put:
+            own, _ = await self.run_and_read(replace(plan, put={}), None)
+            if own.is_timed_out:
+                raise SandboxError(f"{self.label}: tests of correct code do not end in time either")
         return run
 
     async def run_parts(self, names: Iterable[Name]) -> list[TestRun]:
@@ -124,23 +140,30 @@ class PackageLab:
     async def run_and_read(self, plan: TestPlan, path: str | None) -> tuple[TestRun, bytes | None]:
         """Run a plan, and return a file the tests left, None if there is none.
 
-        A sandbox that breaks is replaced once; the second time `SandboxError` is raised.
+        A run that a limit or a kill ends is repeated alone, and so is one whose sandbox breaks; the
+        second time `SandboxError` is raised.
         """
         try:
-            return await self._run_once(plan, path)
+            found = await self._run_once(plan, path, self._gate.shared())
         except SandboxError:
             # What ends one, as the end of its time does, may have ended those that wait as well.
             waiting, self._free = self._free, []
             for sandbox in waiting:
                 self._all.remove(sandbox)
                 await sandbox.kill()
-            return await self._run_once(plan, path)
+        else:
+            if not may_be_the_machines(found[0]):
+                return found
+        return await self._run_once(plan, path, self._gate.alone())
 
-    async def _run_once(self, plan: TestPlan, path: str | None) -> tuple[TestRun, bytes | None]:
+    async def _run_once(
+        self, plan: TestPlan, path: str | None, passing: AbstractAsyncContextManager[None]
+    ) -> tuple[TestRun, bytes | None]:
         sandbox = await self._take()
         is_sound = False
         try:
-            run = await run_tests(sandbox, plan)
+            async with passing:
+                run = await run_tests(sandbox, plan)
             data = None
             if path is not None:
                 try:
@@ -172,3 +195,10 @@ class PackageLab:
             raise
         self._all.append(sandbox)
         return sandbox
+
+
+def may_be_the_machines(run: TestRun) -> bool:
+    """Return whether what ended a run early may be what else the machine does."""
+    done = run.execution
+    is_killed = done.signal == signal.SIGKILL or done.is_out_of_memory
+    return is_killed or done.limit_hit is not None

@@ -78,7 +78,6 @@ async def base_failures(lab: PackageLab, study: PackageStudy, task: TaskSpec) ->
             for path, edits in task.edits.items()
             if path in lab.tree.product
         },
-        cpu_s=10 + 10 * study.time_of(names),
         is_detailed=True,
     )
     results = {r.node_id: r for r in run.results if r.status is TestStatus.FAILED}

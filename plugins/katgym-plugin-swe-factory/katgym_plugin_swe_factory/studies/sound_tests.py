@@ -53,22 +53,17 @@ class SoundTests:
     functions: tuple[TestFunction, ...]
     """The sound ones, in the order of collection."""
     flaky: tuple[str, ...]
-    """Node ids of tests that passed in some runs only."""
+    """Node ids of tests that passed in some runs only, or that other runs found unsteady."""
     failing: tuple[str, ...]
     """Node ids of tests that never passed."""
-    durations: dict[Name, float]
-    """Seconds of all cases of a function, in the first run."""
 
 
 def sound_tests(runs: Sequence[TestRun], unsteady: Collection[str] = ()) -> SoundTests:
     """Return what the runs say; tests in `unsteady` count as flaky."""
     first = runs[0]
     cases: dict[Name, list[str]] = {}
-    durations: dict[Name, float] = {}
     for result in first.results:
-        name = (result.path, result.qualname)
-        cases.setdefault(name, []).append(result.node_id)
-        durations[name] = durations.get(name, 0.0) + result.duration_s
+        cases.setdefault((result.path, result.qualname), []).append(result.node_id)
     passed = num_passed(runs)
     seen = Counter(r.node_id for r in first.results)
     flaky = {n for n in seen if n in unsteady or 0 < passed[n] < len(runs)}
@@ -84,7 +79,6 @@ def sound_tests(runs: Sequence[TestRun], unsteady: Collection[str] = ()) -> Soun
         ),
         flaky=tuple(sorted(flaky)),
         failing=tuple(sorted(failing)),
-        durations=durations,
     )
 
 

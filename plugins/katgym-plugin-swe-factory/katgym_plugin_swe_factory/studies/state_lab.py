@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from katgym.sandbox import SandboxBackend, SandboxLimits
 from katgym.sandbox.layer import FileEntry
 from katgym.sandbox.venvs import ensure_venv
+from katgym.system.concurrency import Gate
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_envs.swe.row import EnvironmentRecipe
 from katgym_plugin_swe_factory.studies.lab import PackageLab
@@ -29,6 +30,8 @@ class StateLab(PackageLab):
         backend: SandboxBackend,
         *,
         num_sandboxes: int = 1,
+        timeout_s: float = 60.0,
+        gate: Gate | None = None,
     ) -> None:
         package = KnownPackage(
             name=name, version="", source=(), tests=(), test_roots=(),
@@ -36,7 +39,11 @@ class StateLab(PackageLab):
         )  # fmt: skip
         regular = {p: f.content for p, f in files.items() if f.link_target is None}
         super().__init__(
-            SourceTree(package=package, files=regular), backend, num_sandboxes=num_sandboxes
+            SourceTree(package=package, files=regular),
+            backend,
+            num_sandboxes=num_sandboxes,
+            timeout_s=timeout_s,
+            gate=gate,
         )
         self._state = files
         self._recipe = recipe

@@ -1,6 +1,7 @@
 """Whole gradings, and what becomes of faults of the machinery."""
 
 import asyncio
+import itertools
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ import pytest
 from attacks import toy_repository as toy
 from attacks.attack_run import patch_of
 from attacks.catalogue import ATTACKS
-from faulty_backend import BreakingBackend, FaultyBackend
+from faulty_backend import BreakingBackend, BusyBackend, FaultyBackend
 from waiting import wait_until_async
 
 from katgym.environment.reward import Trust
@@ -154,6 +155,40 @@ def test_sandboxes_that_gold_breaks_too_are_an_infrastructure_fault():
 
     report = with_backend(work)
     assert report.outcome is Outcome.INFRA_ERROR
+
+
+@pytest.mark.parametrize(
+    ("late", "is_gold_late", "outcome"),
+    [
+        ({1}, False, Outcome.RESOLVED),  # the blind round: what is missing there looks like a cheat
+        ({2}, False, Outcome.RESOLVED),
+        ({1}, True, Outcome.RESOLVED),  # all is tried once more
+        ({1, 2}, True, Outcome.INFRA_ERROR),
+        ({1, 2}, False, Outcome.TAMPERED),
+        ({2, 4}, False, Outcome.TIMEOUT),  # 3 is the other round of the two that show all tests
+    ],
+)
+def test_a_round_that_is_late_decides_if_it_is_so_twice_and_gold_is_in_time(
+    late, is_gold_late, outcome
+):
+    """Runs of the patch are counted from 1."""
+    mark = b"# a mark of this patch"
+    patch = {toy.SOURCE_PATH: toy.GOLD_SOURCE.encode() + mark}
+    runs = itertools.count(1)
+
+    def is_late(files: list[bytes]) -> bool:
+        is_of_patch = any(mark in content for content in files)
+        return next(runs) in late if is_of_patch else is_gold_late
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> tuple[GradeReport, GradeReport]:
+        fine = await grade(task, patch_of(patch), backend=sandboxes)  # gold has had its blind round
+        return fine, await grade(task, patch_of(patch), backend=BusyBackend(sandboxes, is_late))
+
+    fine, report = with_backend(work)
+    assert fine.outcome is Outcome.RESOLVED
+    assert report.outcome is outcome
+    if outcome is Outcome.INFRA_ERROR:
+        assert "the machine is too busy" in report.reason
 
 
 def test_an_interpreter_that_is_not_there_is_an_infrastructure_fault():

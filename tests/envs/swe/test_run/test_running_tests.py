@@ -218,16 +218,14 @@ def test_a_module_that_cannot_be_imported_is_named():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("waiting", "limits"), [("time.sleep(3600)", {"timeout_s": 2.0}), ("pass", {"cpu_s": 2.0})]
-)
-def test_a_timeout_is_a_result(waiting, limits):
+@pytest.mark.parametrize("waiting", ["time.sleep(3600)", "pass"])
+def test_a_timeout_is_a_result(waiting):
     test = f"import time\ndef test_t():\n    while True: {waiting}\n"
-    done = run({"test_t.py": test.encode()}, **limits)
+    done = run({"test_t.py": test.encode()}, timeout_s=2.0)
     assert done.is_timed_out and not done.is_finished
-    if "cpu_s" in limits:  # the wall limit may be met before a test is collected
-        assert done.statuses() == {"test_t.py::test_t": TestStatus.MISSING}
-    assert done.execution.limit_hit == {"timeout_s": "wall_s"}.get(*limits, "cpu_s")
+    # A busy machine may reach the wall limit first, even before a test is collected.
+    assert done.execution.limit_hit in ("wall_s",) + ("cpu_s",) * (waiting == "pass")
+    assert set(done.statuses().values()) <= {TestStatus.MISSING}
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
@@ -253,6 +251,7 @@ def test_the_process_looks_as_if_started_for_the_tests(is_warm):
         b"    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
         b"    assert os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'] == '1'\n"
         b"    assert os.environ['MINE'] == 'yes' and 'XDG_CACHE_HOME' not in os.environ\n"
+        b"    assert os.environ['TZ'] == 'UTC' and os.umask(0o022) == 0o022\n"
         b"    assert sys.flags.hash_randomization == 0\n"
     )
     done = run({"tests/test_p.py": tests}, is_warm=is_warm, env={"MINE": "yes"}, is_detailed=True)
@@ -264,5 +263,3 @@ def test_a_plan_is_checked():
         TestPlan(files=())
     with pytest.raises(UsageError, match="timeout_s is > 0, got 0"):
         TestPlan(files=("t.py",), timeout_s=0)
-    with pytest.raises(UsageError, match="cpu_s is > 0 or None, got 0"):
-        TestPlan(files=("t.py",), cpu_s=0)

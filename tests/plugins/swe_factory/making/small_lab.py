@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
+from katgym.sandbox import SandboxBackend
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_plugin_swe_factory.studies.lab import PackageLab
@@ -16,10 +17,16 @@ T = TypeVar("T")
 Work = Callable[[PackageLab, PackageStudy], Awaitable[T]]
 
 
-def in_lab(name: str, product: str, tests: dict[str, str], work: Work[T]) -> T:
+def in_lab(
+    name: str,
+    product: str,
+    tests: dict[str, str],
+    work: Work[T],
+    sandboxes: SandboxBackend | None = None,
+) -> T:
     """Study a package `name`, then return `await work(lab, study)`.
 
-    tests: path -> text.
+    tests: path -> text. sandboxes: None takes local ones.
     """
     package = KnownPackage(
         name=name,
@@ -33,8 +40,8 @@ def in_lab(name: str, product: str, tests: dict[str, str], work: Work[T]) -> T:
 
     async def go() -> T:
         async with (
-            aclosing(backend("local")) as sandboxes,
-            PackageLab(tree, sandboxes, num_sandboxes=2) as lab,
+            aclosing(sandboxes or backend("local")) as chosen,
+            PackageLab(tree, chosen, num_sandboxes=2) as lab,
         ):
             return await work(lab, await study_package(lab))
 

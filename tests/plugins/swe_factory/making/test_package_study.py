@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
+import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from faulty_backend import BusyBackend
 from nightly import some_of
 from small_lab import in_lab
 from toy_set import MAKE_ANY, run_make
 
 from katgym.errors import UsageError
+from katgym.sandbox import Sandbox, SandboxError, SandboxSpec
 from katgym.sandbox.backends import backend
+from katgym.sandbox.operations import Operation, PreloadedCall
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
@@ -82,8 +88,8 @@ def test_sound_tests_are_known_with_what_they_reach() -> None:
     assert names(found) == {"test_larger", "test_clamp"}
     assert found.flaky == found.failing == ()
     reached = {line: tests for (path, line), tests in found.reach.tests.items()}
-    assert reached[2] == {"tests/test_sound.py::test_larger"}
-    assert reached[8] == {"tests/test_sound.py::test_clamp"}
+    assert reached[2] == ("tests/test_sound.py::test_larger",)
+    assert reached[8] == ("tests/test_sound.py::test_clamp",)
 
 
 def test_tests_that_pass_by_luck_or_after_others_judge_nothing() -> None:
@@ -96,6 +102,104 @@ def test_tests_that_pass_by_luck_or_after_others_judge_nothing() -> None:
         "tests/test_helpful.py::test_needs_any_of_them",
     }
     assert "tests/test_lucky.py::test_by_luck" in {*found.flaky, *found.failing}
+
+
+UNCERTAIN = """
+import asyncio, datetime, os, queue, random, secrets, signal, threading, time, uuid
+import pytest
+from wordless import larger
+
+def test_time(): assert time.time() > 0
+def test_monotonic(): assert time.monotonic_ns()
+def test_imported(): assert perf_counter() >= 0
+def test_sleep(): time.sleep(0.001)
+def test_now(): assert datetime.datetime.now()
+def test_today(): assert datetime.date.today()
+def test_subclass(): assert Day.today()
+def test_random(): assert random.random() < 1
+def test_choice(): assert random.choice("ab") in "ab"
+def test_no_seed(): assert random.Random().random() < 1
+def test_urandom(): assert len(os.urandom(2)) == 2
+def test_secrets(): assert secrets.token_hex(2)
+def test_uuid(): assert uuid.uuid4()
+def test_queue():
+    with pytest.raises(queue.Empty):
+        queue.Queue().get(timeout=0.001)
+def test_event(): assert not threading.Event().wait(0.001)
+def test_async_sleep(): asyncio.run(asyncio.sleep(0.001))
+def test_alarm():
+    signal.alarm(100)
+    signal.alarm(0)
+def test_thread():
+    thread = threading.Thread(target=time.time)
+    thread.start()
+    thread.join()
+@pytest.fixture
+def clock(): return time.time()
+def test_fixture(clock): assert clock
+@pytest.mark.parametrize("what", [1, 2])
+def test_one_case(what): assert what == 1 or time.time()
+
+from time import perf_counter
+class Day(datetime.date): pass
+"""
+CERTAIN = """
+import asyncio, datetime, logging, random, subprocess, tempfile, threading, time
+from wordless import larger
+
+def test_seeded():
+    random.seed(5)
+    assert random.random() == 0.6229016948897019
+def test_own(): assert random.Random(3).random() == 0.23796462709189137
+def test_replaced(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 7)
+    assert larger(time.time(), 3) == 7
+def test_given(): assert time.gmtime(0).tm_year == datetime.date(1970, 1, 1).year
+def test_tmp(tmp_path): assert tmp_path.exists()
+def test_tempfile():
+    with tempfile.TemporaryDirectory() as folder:
+        assert folder
+def test_async():
+    async def go():
+        await asyncio.sleep(0)
+        return 3
+    assert asyncio.run(go()) == 3
+def test_logging(): logging.getLogger("x").warning("y")
+def test_thread():
+    seen = []
+    thread = threading.Thread(target=seen.append, args=(1,))
+    thread.start()
+    thread.join()
+    assert seen == [1]
+def test_process(): assert subprocess.run(["true"], check=True).returncode == 0
+def time_of(): return 3
+def test_name(): assert time_of() == 3
+"""
+
+
+def test_tests_that_a_clock_or_chance_may_decide_judge_nothing() -> None:
+    found = study(sound=SOUND, certain=CERTAIN, uncertain=UNCERTAIN)
+    flaky = {node.partition("::")[2] for node in found.flaky}
+    written = set(re.findall(r"def (test_\w+)", UNCERTAIN))
+    assert flaky == written - {"test_one_case"} | {"test_one_case[2]"}
+    assert names(found) == set(re.findall(r"def (test_\w+)", SOUND + CERTAIN))
+
+
+THREADED = """
+import threading
+from wordless import clamp
+
+def test_in_a_thread():
+    thread = threading.Thread(target=clamp, args=(7, 1, 5))
+    thread.start()
+    thread.join()
+"""
+
+
+def test_what_threads_reach_may_be_reached_by_every_test() -> None:
+    found = study(sound=SOUND, threaded=THREADED)
+    assert ("wordless.py", 8) in found.reach.at_import
+    assert ("wordless.py", 2) not in found.reach.at_import
 
 
 def test_parts_hold_every_function_once_a_turn() -> None:
@@ -183,3 +287,74 @@ def test_sandboxes_that_ended_while_they_waited_are_replaced() -> None:
 
     tests = {"tests/test_wordless.py": SOUND}
     assert in_lab("wordless", PRODUCT, tests, work) == (1, True)
+
+
+LATE, BUGGY = b"# this one is late", PRODUCT.replace("a > b", "a < b").encode()
+
+
+@pytest.mark.parametrize(
+    ("late", "is_product_late", "told"),
+    [
+        ({1}, False, "failed"),  # what counts is the run alone
+        ({1, 2}, False, "timeout"),
+        ({1, 2}, True, "the machine"),
+    ],
+)
+def test_a_run_that_is_late_is_repeated_alone(
+    late: set[int], is_product_late: bool, told: str
+) -> None:
+    runs = itertools.count(1)
+    put = {"wordless.py": BUGGY + LATE}
+    tests = {"tests/test_wordless.py": SOUND}
+
+    def is_late(files: list[bytes]) -> bool:
+        return next(runs) in late if BUGGY + LATE in files else is_product_late and is_studied
+
+    async def work(lab: PackageLab, study: PackageStudy) -> str:
+        nonlocal is_studied
+        is_studied = True
+        try:
+            run = await lab.run(files=tuple(study.tests), put=put)
+        except SandboxError as e:
+            return "the machine" if "tests of correct code do not end in time" in str(e) else str(e)
+        return "timeout" if run.is_timed_out else "failed" if not run.all_passed else "passed"
+
+    is_studied = False
+    sandboxes = BusyBackend(backend("local"), is_late)
+    assert in_lab("wordless", PRODUCT, tests, work, sandboxes) == told
+
+
+def test_nothing_runs_beside_a_run_that_is_repeated() -> None:
+    """Two runs at a time are late, whichever comes first; one alone is not."""
+    running = 0
+    late: list[bool] = []
+
+    class Crowded(BusyBackend):
+        async def create(self, spec: SandboxSpec) -> Sandbox:
+            sandbox = await super().create(spec)
+            request = sandbox.link.request
+
+            async def counted(operation: Operation[Any]) -> Any:
+                nonlocal running
+                if not isinstance(operation, PreloadedCall):
+                    return await request(operation)
+                running += 1
+                late.append(running > 1)
+                try:
+                    return await request(operation)
+                finally:
+                    running -= 1
+
+            sandbox.link.request = counted  # type: ignore[assignment]
+            return sandbox
+
+    async def work(lab: PackageLab, study: PackageStudy) -> list[bool]:
+        files = tuple(study.tests)
+        late.clear()
+        runs = await asyncio.gather(*(lab.run(files=files) for _ in range(4)))
+        assert any(late)
+        return [run.all_passed for run in runs]
+
+    sandboxes = Crowded(backend("local"), lambda files: late[-1])
+    tests = {"tests/test_wordless.py": SOUND}
+    assert in_lab("wordless", PRODUCT, tests, work, sandboxes) == [True] * 4

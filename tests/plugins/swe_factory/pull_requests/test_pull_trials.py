@@ -95,10 +95,20 @@ def test_a_trial_refuses_with_the_reason(tmp_path: Path, subtests: pytest.Subtes
 
 
 @pytest.mark.slow  # there is time for a run to start
-def test_tests_that_wait_are_refused(tmp_path: Path) -> None:
+def test_tests_that_wait_for_long_are_refused(tmp_path: Path) -> None:
     text = "\n\ndef test_wait():\n    import time\n\n    time.sleep(3600)\n"
-    result = run(one_pull(tmp_path, with_tests(text)), trial=TrialConfig(timeout_s=15.0))
+    result = run(one_pull(tmp_path, with_tests(text)), trial=TrialConfig(timeout_s=8.0))
     assert decided(result, 2).startswith("timeout: its tests take too long with gold")
+
+
+@pytest.mark.slow
+def test_tests_that_a_clock_may_decide_are_left_out(tmp_path: Path) -> None:
+    text = "\n\ndef test_clock():\n    import time\n\n    assert time.time() > 0\n"
+    made = one_pull(tmp_path, with_tests(text))
+    assert run(made).tasks == (TASK,)
+    row = open_source(made.folder / "out").row(TASK)
+    assert row.katgym.validation["flaky"] == ["tests/test_words.py::test_clock"]
+    assert not any("test_clock" in node for node in (*row.FAIL_TO_PASS, *row.PASS_TO_PASS))
 
 
 @pytest.mark.slow

@@ -164,6 +164,8 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
     more than a yes or no, and that stands nowhere in their modules. Raises as `run_blind`.
     """
     hidden, rng = task.hidden, random.SystemRandom()
+    if not hidden.fail_to_pass:
+        return Trust.PARTIAL, "there is no test to fix"
     changes = (await asyncio.to_thread(read_candidate, hidden.gold_patch, task)).changes
     on_gold = Rounds(task, changes, backend, limits=None, rng=rng)
     on_base = Rounds(task, {}, backend, limits=None, rng=rng)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from katgym.environment.reward import Trust
 from katgym.errors import UsageError
 from katgym.sandbox import SandboxBackend, SandboxError
-from katgym.system.concurrency import SharedResults
+from katgym.system.concurrency import Gate, SharedResults
 from katgym_envs.swe.grading.blind_round import measure_trust
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
@@ -35,6 +35,7 @@ from katgym_plugin_swe_factory.checking.leak_search import LeakSearch
 from katgym_plugin_swe_factory.history.issue_text import find_added_lines
 from katgym_plugin_swe_factory.statements.statement import is_leaking
 from katgym_plugin_swe_factory.studies.canary_run import apart, broken_promise, with_canaries
+from katgym_plugin_swe_factory.studies.lab import may_be_the_machines
 from katgym_plugin_swe_factory.studies.sound_tests import CANARY_ORDERS, ORDERS, Order, random_parts
 
 
@@ -80,6 +81,7 @@ class TaskCheck:
     source: TaskSource
     backend: SandboxBackend
     _gold: SharedResults[str, _GoldRuns] = field(default_factory=SharedResults)
+    _gate: Gate = field(default_factory=Gate)
     _search: LeakSearch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -261,8 +263,12 @@ class TaskCheck:
             is_detailed=is_detailed,
         )
         spec = test_spec(task.workspace, task.env, is_warm=await can_be_warm(self.backend))
-        async with await self.backend.create(spec) as sandbox:
-            return await run_tests(sandbox, plan)
+        for passing in (self._gate.shared(), self._gate.alone()):
+            async with passing, await self.backend.create(spec) as sandbox:
+                run = await run_tests(sandbox, plan)
+            if not may_be_the_machines(run):
+                break
+        return run
 
 
 async def check_tasks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from faulty_backend import FaultyBackend
+from faulty_backend import BusyBackend, FaultyBackend
 
 from katgym.cli.main import main
 from katgym.sandbox import layer_store
@@ -274,6 +275,19 @@ def test_a_sandbox_that_fails_says_nothing_of_the_task(made: Path) -> None:
     first, second = asyncio.run(go())
     assert first.fault == "no sandbox today" and not first.is_sound and not first.problems
     assert second.is_sound
+
+
+def test_a_run_that_is_late_is_no_problem_of_the_task(made: Path) -> None:
+    source = open_source(made)
+    name = next(iter(source.tasks())).instance_id
+    runs = itertools.count(1)
+
+    async def go() -> list[TaskCheckResult]:
+        async with aclosing(BusyBackend(backend("local"), lambda _: next(runs) in (1, 4))) as busy:
+            return [r async for r in check_tasks(source, [name], busy)]
+
+    (found,) = asyncio.run(go())
+    assert found.is_sound, found
 
 
 def test_the_command_line_tells_a_fault_from_an_unsound_task(

@@ -61,6 +61,13 @@ class LayerStore:
         path = self.root / digest / "tree"
         return Layer(digest=digest, path=path) if path.is_dir() else None
 
+    def make_root(self) -> None:
+        """Make the store's folder; sandboxes, which run as another user, look into it."""
+        with name_cache(self.root):
+            if not self.root.is_dir():
+                self.root.mkdir(parents=True, exist_ok=True)
+                self.root.chmod(0o755)
+
     def add_files(self, files: Mapping[str, bytes | FileEntry]) -> Layer:
         """Store a tree given as relative path -> content; equal trees are stored once."""
         entries = _entries(files)
@@ -86,8 +93,8 @@ class LayerStore:
         return self.add_files(directory_entries(root, exclude=exclude))
 
     def _store(self, digest: str, entries: Mapping[str, FileEntry]) -> Layer:
+        self.make_root()
         with name_cache(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=self.root))
         try:
             write_tree(scratch / "tree", entries)

@@ -28,7 +28,7 @@ from katgym.sandbox.layer import layer_store
 from katgym.sandbox.local.foreign_packages import foreign_packages
 from katgym.sandbox.local.identity import AGENT_UID, NUM_SUBUIDS, SUBUID_BASE
 from katgym.sandbox.supervised.channel import Channel, Reply
-from katgym.system.cache_folder import CacheError, name_cache
+from katgym.system.cache_folder import CacheError
 from katgym.system.processes import process_start
 
 _log = logging.getLogger(__name__)
@@ -135,14 +135,13 @@ class LauncherClient:
 
     async def _introduce(self) -> None:
         binds, masks = await asyncio.to_thread(_interpreter_paths, self.key.python)
-        layers = layer_store().root
-        with name_cache(layers):
-            layers.mkdir(parents=True, exist_ok=True)
+        store = layer_store()
+        store.make_root()
         config = {
             "state": self.state,
             "workspace": self.workspace,
             "has_group": self.has_group,
-            "layers": str(layers),
+            "layers": str(store.root),
             "binds": binds,
             "masks": masks,
             "preload": list(self.key.preload),

@@ -110,10 +110,19 @@ def _make(folder: Path, requirements: tuple[str, ...], timeout_s: float) -> None
             json.dump({"requirements": requirements, "python": sys.version}, file)
             file.flush()
             os.fsync(file.fileno())
+        _make_readable(folder)
         (folder / ".marker").rename(folder / _MARKER)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _make_readable(folder: Path) -> None:
+    """Let every user read it, whatever the umask was: sandboxes run as another one."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6)
 
 
 def _install(folder: Path, requirements: tuple[str, ...], timeout_s: float) -> None:

@@ -140,6 +140,38 @@ def test_what_is_installed_here_is_copied_without_a_network(tmp_path: Path) -> N
     assert not any(line.startswith(("katgym", "pip=")) for line in pinned_requirements(python))
 
 
+PRIVATE = """
+import asyncio, sys
+from pathlib import Path
+from katgym.sandbox import SandboxSpec, layer_store
+from katgym.sandbox.backends import backend
+from katgym.sandbox.venvs import ensure_venv
+
+async def go():
+    sandboxes = backend("local")
+    layer = layer_store().add_files({"a/b.txt": b"read"})
+    async with await sandboxes.create(SandboxSpec(layers=(layer,))) as sandbox:
+        print((await sandbox.exec(["cat", "a/b.txt"])).text())
+    await sandboxes.aclose()
+
+ensure_venv(["iniconfig"], root=Path(sys.argv[1]))
+asyncio.run(go())
+"""
+
+
+def test_a_umask_that_hides_everything_hides_nothing_from_sandboxes(tmp_path: Path) -> None:
+    """They run as another user than who makes their layers and venvs."""
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", PRIVATE, str(tmp_path / "venvs")]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, umask=0o077)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "read\n"
+    made = [p for p in (tmp_path / "venvs").glob("*/**/*") if not p.is_symlink()]
+    assert len(made) > 10
+    hidden = [p for p in made if not p.stat().st_mode & (0o005 if p.is_dir() else 0o004)]
+    assert hidden == []
+
+
 @pytest.mark.slow
 def test_a_package_that_does_not_exist_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be met"):

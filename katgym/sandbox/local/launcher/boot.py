@@ -19,6 +19,7 @@ def main() -> None:
     """Serve on the sockets that are stdin and stdout; the first packet is the configuration."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is katgym's to handle
     program.handle_ignored_signals()
+    os.umask(0o022)  # what sandboxes are made of is read by another user
     requests, replies = (socket.socket(fileno=os.dup(fd)) for fd in (0, 1))
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from katgym_kernels.devices import device_of_tensors
 from katgym_kernels.tiles import Tiles, build_tiles
 
 MAX_TOKENS = 2**31 - 1
@@ -41,11 +42,14 @@ class TreePlan:
     window: int | None
     """Query i sees key j only if `depth[i] - depth[j] < window`; None: no limit."""
     device: torch.device
-    """Of the tensors that kernels read."""
+    """Of the tensors that kernels read, as they tell it: with an index on CUDA."""
     num_above: int = 0
     """The first tokens, which are keys alone: nothing is asked for them."""
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     _makers: Makers = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", device_of_tensors(self.device))
 
     @classmethod
     def build(

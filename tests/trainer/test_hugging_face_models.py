@@ -143,6 +143,16 @@ def test_backends_are_exact(subtests: pytest.Subtests) -> None:
             check_exact(model, sample_rows(2), "grpo", backend=backend)
 
 
+def test_a_model_that_takes_a_view_of_attention_runs_on_backends_with_windows(
+    subtests: pytest.Subtests,
+) -> None:
+    pytest.importorskip("triton", reason="needs triton")
+    model = make("Afmoe", head_dim=16)
+    for backend in ["reference", "sdpa", "triton"] if IS_NIGHT else ["reference", "triton"]:
+        with subtests.test(backend=backend):
+            check_exact(model, sample_rows(2), "grpo", backend=backend)
+
+
 def test_gradient_checkpointing_changes_nothing() -> None:
     model = make("Qwen3")
     model.activation_checkpointing_enable()

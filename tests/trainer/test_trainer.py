@@ -360,6 +360,34 @@ def test_weights_that_were_half_written_are_not_gone_on_with(tmp_path: Any) -> N
     assert trainer.step_rows(rows)["train/num_updates"] == 1
 
 
+def test_a_rehearsal_runs_what_a_step_runs(subtests: pytest.Subtests) -> None:
+    """Two rows of 96 tokens that share 64: by how many tokens of a forest, how often a layer."""
+    for args, wanted in (
+        ({"max_tokens": 8192}, ([128], 1)),
+        ({"max_tokens": 8192, "should_checkpoint_activations": True}, ([128], 2)),
+        ({"max_tokens": 8192, "dtype": "bfloat16"}, ([128], 1)),
+        ({"max_tokens": 40}, ([40], 1)),
+        ({"max_tokens": 8192, "should_share_prefixes": False}, ([96, 96], 2)),
+        # Whole, and in parts, of which those that others hang off run forward twice.
+        ({"max_tokens": 8192, "should_split": True}, ([128, 32, 64, 32, 64, 32], 6)),
+    ):
+        with subtests.test(args=args):
+            trainer = Trainer(tiny_qwen(), "grpo", args=args)
+            tokens: list[int] = []
+            dtypes: list[torch.dtype] = []
+            decoder = trainer.model.model
+            decoder.register_forward_pre_hook(
+                lambda _, __, given, tokens=tokens: tokens.append(given["input_ids"].shape[1]),
+                with_kwargs=True,
+            )
+            decoder.layers[1].mlp.register_forward_pre_hook(
+                lambda _, given, dtypes=dtypes: dtypes.append(given[0].dtype)
+            )
+            trainer.rehearse()
+            assert (tokens, len(dtypes)) == wanted
+            assert {str(dtype) for dtype in dtypes} == {f"torch.{trainer.config.dtype}"}
+
+
 def test_a_rehearsal_changes_nothing_and_raises_what_a_step_would(
     subtests: pytest.Subtests,
 ) -> None:

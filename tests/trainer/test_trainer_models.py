@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import tomllib
 import weakref
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 from tiny_model import TinyModel
-from tiny_qwen import FAST, same, supervised, tiny_qwen, weights
+from tiny_qwen import FAST, group_of_rows, same, supervised, tiny_qwen, weights
 
 from katgym_trainer import forward_backward, loss, pack
+from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.models.pretrained import checkpoint_activations
 from katgym_trainer.ranks.ranks import Ranks
 from katgym_trainer.trainer import Trainer
@@ -80,6 +83,50 @@ def test_checkpointing_activations_changes_nothing() -> None:
         runs.append(len(calls))
     assert runs == [1, 2]  # once more in the backward
     assert same(*(weights(trainer.model) for trainer in trainers))
+
+
+# TODO(peft>0.21): drop when peft asks for `is_activation_checkpointing`.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+def test_a_step_of_the_guide_to_adapters_is_that_of_rows(backend: str) -> None:
+    """The file's own settings, but for float32 where Triton's interpreter has no bfloat16."""
+    file = Path(__file__).parents[2] / "trainer/examples/lora.toml"
+    raw = tomllib.loads(file.read_text())
+    config = RlConfig.of(raw, name=file.name).trainer_config()
+    assert config.should_checkpoint_activations and config.lora_rank and config.backend == "auto"
+    rows = group_of_rows([1.0, -0.5, 0.25, -0.75])
+    if backend == "triton":
+        pytest.importorskip("triton", reason="needs triton")
+        rows = rows[:2]  # the interpreter is slow
+        config = dataclasses.replace(config, backend=backend, dtype="float32")
+    plain = dataclasses.replace(
+        config, backend="reference", should_checkpoint_activations=False,
+        should_share_prefixes=False,
+    )  # fmt: skip
+    found = []
+    for settings in (config, plain):
+        trainer = Trainer(tiny_qwen(head_dim=16), raw["train"]["algorithm"], args=settings)
+        metrics = trainer.step_rows(rows)
+        found.append([metrics[name] for name in ("train/loss", "train/grad_norm")])
+        assert metrics["train/num_updates"] == 1 and found[-1][1] > 0
+    allowed = 1e-5 if config.dtype == "float32" else 2e-2
+    assert found[0] == pytest.approx(found[1], rel=allowed, abs=1e-6)
+
+
+def test_a_model_may_name_its_device_with_an_index_or_without() -> None:
+    class Named(TinyModel):
+        @property
+        def device(self) -> torch.device:
+            return torch.device("cpu:0")
+
+    (whole,) = pack(supervised(), max_tokens=64)
+    for forest in (whole, whole.in_parts(4)):
+        found = []
+        for make in (TinyModel, Named):
+            model = make(vocabulary=60)
+            forward_backward(model, [forest], loss("sft"))
+            found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+        assert same(*found) and found[0]
 
 
 def test_inputs_of_layers_wait_on_the_cpu_and_change_nothing() -> None:

@@ -42,6 +42,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
                "layer_types": ["sliding_attention", "full_attention"], **HEAD},
     "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, **HEAD},
     "SmolLM3": {"no_rope_layers": [1, 0]},
+    "Afmoe": {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+              "num_dense_layers": 1, "sliding_window": 5, **HEAD},
     "Olmo": {},
     "Olmo2": {},
     "Phi": {},

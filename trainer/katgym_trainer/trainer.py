@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MAX_REHEARSED = 128
+"""Tokens of a rehearsal's forest: half of them shared, more than what any branch needs to pay."""
+
 
 class Trainer:
     """Trains one model; not for several threads at once.
@@ -229,22 +232,37 @@ class Trainer:
         }
 
     def rehearse(self) -> None:
-        """Compute a gradient of two rows of three tokens and throw it away.
+        """Compute a gradient of two rows that branch and throw it away.
 
         Raises what a step would: for a backend that is not there or has no backward here, a
-        compiler that fails, weights that are too many.
+        compiler that fails, weights that are too many. The rows are short; all else is as in a
+        step: the model's dtype, adapters, checkpointed and compiled layers, shared prefixes, and
+        forests in parts where `should_split` may make some.
         """
-        zeros = [0.0, 0.0, 0.0]
+        config = self.config
+        num_tokens = max(4, min(_MAX_REHEARSED, config.max_tokens))
+        num_shared, num_own = num_tokens // 2, num_tokens // 4
+        num = num_shared + num_own
+        zeros = [0.0] * num
         rows = [
             Row(
-                [0, 0, token], [0, 1, 1], zeros, 1.0 - 2.0 * token, group="rehearsal",
-                proximal_logprobs=zeros, ref_logprobs=zeros,
+                [0] * num_shared + [token] * num_own, [0] * (num - 2) + [1, 1], zeros,
+                1.0 - 2.0 * token, group="rehearsal", proximal_logprobs=zeros, ref_logprobs=zeros,
+                context=None if config.should_share_prefixes else token,
             )
             for token in (0, 1)
         ]  # fmt: skip
+        limits = (num_tokens, num_shared) if config.should_split else (num_tokens,)
         try:
             with torch.random.fork_rng():
-                self._backward(self._shares.pack(rows, is_by_group=True, max_tokens=6))
+                forests = [
+                    forest
+                    for limit in limits
+                    for forest in self._shares.pack(
+                        rows, is_by_group=True, max_tokens=limit, should_split=config.should_split
+                    )
+                ]
+                self._backward(forests)
         finally:
             self._masters.clear_gradients()
 

@@ -55,7 +55,7 @@ def _tree_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend [1, H, N, D] over the forest; return [1, N, H, D]."""
+    """Attend [1, H, N, D] over the forest; return [1, N, H, D], which lies so in memory."""
     if tree_context is None:
         raise ValueError(
             f"attention {NAME!r} runs on packed forests alone: the keyword tree_context did not"
@@ -83,7 +83,8 @@ def _tree_attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    return out_HND.transpose(0, 1)[None], None
+    # Some models take a view of it; backends that write token by token have nothing to copy.
+    return out_HND.transpose(0, 1).contiguous()[None], None
 
 
 def _llama4_scale(module: Any, positions_N: Tensor) -> Tensor:

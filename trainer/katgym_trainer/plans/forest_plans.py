@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from katgym_kernels import TreePlan
+from katgym_kernels.devices import device_of_tensors
 from katgym_kernels.tree_plan import Makers, parents
 from katgym_trainer.models.segments import Layout, Segments
 
@@ -49,13 +50,13 @@ class ForestPlans:
         exits: Tensor | None = None,
     ) -> None:
         """num_above: see `TreePlan.build`. exits: the others whose recurrent state is wanted."""
+        self.device = device_of_tensors(device)
         exits = torch.empty(0, dtype=torch.int64) if exits is None else exits
-        self.exits = exits.to(device)
+        self.exits = exits.to(self.device)
         """int64, ascending: tokens whose recurrent state other forests go on from."""
         self.depth_N = depth_N
         """int64 on the CPU, tokens above among them."""
         self.num_above = num_above
-        self.device = device
         self._end = end_N
         self._own_end = end_N[num_above:] - num_above
         self._made: dict[tuple[str, Hashable], Any] = {}

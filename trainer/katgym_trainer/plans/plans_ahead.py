@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from katgym_kernels.devices import device_of_tensors
 from katgym_trainer.packing.forest_parts import ForestPart
 from katgym_trainer.packing.packed_forest import PackedForest
 from katgym_trainer.plans.forest_plans import Asked, ForestPlans
@@ -37,7 +38,7 @@ class PlansAhead:
         """pieces: in the order in which each is run first. is_forced: on a CPU too, to compare."""
         self._is_forced = is_forced
         self._left = deque(pieces)
-        self._device = device
+        self._device = device_of_tensors(device)  # here: the thread's current one is another
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="plans")
         self._next: Future[ForestPlans] | None = None
         self._asked: Asked = {}

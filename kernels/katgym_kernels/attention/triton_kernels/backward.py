@@ -149,8 +149,9 @@ def keys_kernel(
 
 @triton.jit(do_not_specialize=["N"])
 def sum_kernel(
-    parts_ptr, offsets_ptr, sum_ptr, ph, sh, N, D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr
-):
+    parts_ptr, offsets_ptr, sum_ptr, ph, sh, sn, N,
+    D: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     """Write the sum [K, N, D] of each key tile's parts [K, P, BN, D], always in the same order."""
     tile = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -161,7 +162,7 @@ def sum_kernel(
         rows = (part * BN + row).to(tl.int64)[:, None]
         total += tl.load(parts_ptr + head * ph + rows * D + d[None], mask=d[None] < D, other=0.0)
     key = tile * BN + row
-    at = sum_ptr + head * sh + key.to(tl.int64)[:, None] * D + d[None]
+    at = sum_ptr + head * sh + key.to(tl.int64)[:, None] * sn + d[None]
     inside = (key[:, None] < N) & (d[None] < D)
     tl.store(at, total.to(sum_ptr.dtype.element_ty), mask=inside)
 

@@ -41,7 +41,10 @@ def triton_attention(
     sinks_H: Tensor | None = None,
     config: TritonConfig | None = None,
 ) -> Tensor:
-    """Return out_HND in q's dtype; differentiable once in q, k, v and sinks."""
+    """Return out_HND in q's dtype; differentiable once in q, k, v and sinks.
+
+    It lies in memory as [N, H, D], as models take it on; so do the gradients of q, k and v.
+    """
     if config is None:
         config = choose_config(q_HND.device, q_HND.shape[-1], q_HND.dtype)
     out_HND: Tensor = _TritonAttention.apply(  # type: ignore[no-untyped-call]
@@ -64,7 +67,7 @@ class _TritonAttention(torch.autograd.Function):
         config: TritonConfig,
     ) -> Tensor:
         q_HND, k_KND, v_KND = (_with_dense_rows(t) for t in (q_HND, k_KND, v_KND))
-        out_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
+        out_HND = _empty_by_token(q_HND)
         lse_HN = torch.empty(q_HND.shape[:2], dtype=torch.float32, device=q_HND.device)
         for tensor in (out_HND, lse_HN):  # tiles of tokens that are keys alone are not visited
             tensor[:, : plan.num_above] = 0
@@ -82,11 +85,13 @@ class _TritonAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        *_, sinks_H, out_HND, lse_HN = ctx.saved_tensors
+        # Once: activation checkpointing gives what was saved away as it is unpacked.
+        q_HND, k_KND, v_KND, sinks_H, out_HND, lse_HN = ctx.saved_tensors
         grad_HND = _with_dense_rows(grads[0])
         delta_HN = _delta(out_HND, grad_HND)
-        dk_KND, dv_KND = _key_gradients(ctx, grad_HND, delta_HN)
-        dq_HND = _query_gradients(ctx, grad_HND, delta_HN)
+        inputs = (q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN)
+        dk_KND, dv_KND = _key_gradients(inputs, ctx.plan, ctx.scale, ctx.softcap, ctx.config)
+        dq_HND = _query_gradients(inputs, ctx.plan, ctx.scale, ctx.softcap, ctx.config)
         dsinks_H = None
         if sinks_H is not None:
             weight_HN = torch.exp(sinks_H.float()[:, None] - lse_HN)
@@ -104,46 +109,53 @@ def _delta(out_HND: Tensor, grad_HND: Tensor) -> Tensor:
     return delta_HN
 
 
-def _query_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> Tensor:
-    q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
-    plan, config = ctx.plan, ctx.config.queries
-    dq_HND = torch.empty_like(q_HND, memory_format=torch.contiguous_format)
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""What the kernels of the backward read first: q, k, v, the output's gradient, lse and delta."""
+
+
+def _query_gradients(
+    inputs: Inputs, plan: TreePlan, scale: float, softcap: float | None, config: TritonConfig
+) -> Tensor:
+    q_HND, k_KND, v_KND, grad_HND, *_ = inputs
+    dq_HND = _empty_by_token(q_HND)
     dq_HND[:, : plan.num_above] = 0
-    tiles = _query_lists(plan, config)
+    tiles = _query_lists(plan, config.queries)
     queries_kernel[(len(tiles[0]), len(q_HND))](
-        q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dq_HND, plan.end_N, plan.depth_N, *tiles,
-        *_strides(q_HND, k_KND, v_KND, grad_HND, dq_HND), len(plan), ctx.scale, ctx.softcap or 0.0,
-        plan.window or 0, **_options(q_HND, k_KND, plan, ctx.softcap, config),
+        *inputs, dq_HND, plan.end_N, plan.depth_N, *tiles,
+        *_strides(q_HND, k_KND, v_KND, grad_HND, dq_HND), len(plan), scale, softcap or 0.0,
+        plan.window or 0, **_options(q_HND, k_KND, plan, softcap, config.queries),
     )  # fmt: skip
     return dq_HND
 
 
-def _key_gradients(ctx: Any, grad_HND: Tensor, delta_HN: Tensor) -> tuple[Tensor, Tensor]:
-    q_HND, k_KND, v_KND, _, _, lse_HN = ctx.saved_tensors
-    plan, config = ctx.plan, ctx.config.keys
-    max_extra = max(1, ctx.config.max_extra_parts // len(k_KND))
-    sizes = (config.block_m, config.block_n, ctx.config.max_query_tiles, max_extra)
+def _key_gradients(
+    inputs: Inputs, plan: TreePlan, scale: float, softcap: float | None, config: TritonConfig
+) -> tuple[Tensor, Tensor]:
+    q_HND, k_KND, v_KND, grad_HND, *_ = inputs
+    keys = config.keys
+    max_extra = max(1, config.max_extra_parts // len(k_KND))
+    sizes = (keys.block_m, keys.block_n, config.max_query_tiles, max_extra)
     parts: tuple[Tensor, ...] = plan.once(
         ("triton keys", *sizes),
         lambda plan: tuple(t.to(plan.device) for t in key_parts(plan, *sizes).lists()),
     )
     num_parts, num_tiles = len(parts[0]), len(parts[-1]) - 1
-    shape = (len(k_KND), num_parts, config.block_n, q_HND.shape[-1])
+    shape = (len(k_KND), num_parts, keys.block_n, q_HND.shape[-1])
     dk_KPD, dv_KPD = (
         torch.empty(shape, dtype=torch.float32, device=q_HND.device) for _ in range(2)
     )
     keys_kernel[num_parts, len(k_KND)](
-        q_HND, k_KND, v_KND, grad_HND, lse_HN, delta_HN, dk_KPD, dv_KPD, plan.end_N, plan.depth_N,
+        *inputs, dk_KPD, dv_KPD, plan.end_N, plan.depth_N,
         *parts[:-1], *_strides(q_HND, k_KND, v_KND, grad_HND), dk_KPD.stride(0), len(plan),
-        ctx.scale, ctx.softcap or 0.0, plan.window or 0,
-        **_options(q_HND, k_KND, plan, ctx.softcap, config),
+        scale, softcap or 0.0, plan.window or 0,
+        **_options(q_HND, k_KND, plan, softcap, keys),
     )  # fmt: skip
     sums = []
     for parts_KPD in (dk_KPD, dv_KPD):
-        sum_KND = torch.empty_like(k_KND, memory_format=torch.contiguous_format)
+        sum_KND = _empty_by_token(k_KND)
         sum_kernel[num_tiles, len(k_KND)](
-            parts_KPD, parts[-1], sum_KND, parts_KPD.stride(0), sum_KND.stride(0), len(plan),
-            D=shape[-1], BD=triton.next_power_of_2(shape[-1]), BN=config.block_n,
+            parts_KPD, parts[-1], sum_KND, parts_KPD.stride(0), *_strides(sum_KND), len(plan),
+            D=shape[-1], BD=triton.next_power_of_2(shape[-1]), BN=keys.block_n,
         )  # fmt: skip
         sums.append(sum_KND)
     return sums[0], sums[1]
@@ -261,6 +273,12 @@ def _options(
         "num_stages": config.num_stages,
         "enable_fp_fusion": True,  # Triton 3.10 no longer does so by default
     }
+
+
+def _empty_by_token(like_HND: Tensor) -> Tensor:
+    """Return an empty tensor of the same shape that lies in memory token by token."""
+    num_heads, num_tokens, size = like_HND.shape
+    return like_HND.new_empty(num_tokens, num_heads, size).transpose(0, 1)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

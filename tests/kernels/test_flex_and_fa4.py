@@ -5,20 +5,23 @@ from __future__ import annotations
 import itertools
 import random
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
 from forests import AWKWARD, ends, random_end
 from hypothesis import given
 from hypothesis import strategies as st
-from nightly import some_of
+from nightly import IS_NIGHT, some_of
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention import flex_attention as torch_flex
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from katgym_kernels import TreePlan, tree_attention
 from katgym_kernels.attention import flex
 from katgym_kernels.attention.fa4 import block_lists, block_sizes, fa4_problem
-from katgym_kernels.attention.flex import block_mask
+from katgym_kernels.attention.flex import block_mask, flex_problem, flex_tree_attention
+from katgym_kernels.attention.reference import reference_attention
 
 FORESTS = {
     **AWKWARD,
@@ -64,6 +67,46 @@ def test_flex_has_no_gradient_on_the_cpu() -> None:
         tree_attention(q, q, q, TreePlan.build([2, 2]), backend="flex")
 
 
+# Dynamo warns of what it finds in PyTorch's own attention, and looks at `.grad` of what is no leaf.
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_what_flex_compiles_for_a_gpu_has_the_gradients_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """Traced for any length as on CUDA, forward and backward; the graphs then run eagerly."""
+    compiled = torch.compile(flex_attention, dynamic=True, backend="aot_eager")
+    monkeypatch.setattr(flex, "_run_eagerly", compiled)
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *_: None)  # refuses a CPU's backward
+    every = itertools.product([256, 64], [None, 40], [None, 2.0], [False, True])
+    for size, window, softcap, has_sinks in every if IS_NIGHT else [(64, 40, 2.0, True)]:
+        with subtests.test(window=window, softcap=softcap, has_sinks=has_sinks, size=size):
+            torch.compiler.reset()  # a function has eight graphs at most
+            plan = TreePlan.build(FORESTS["random"], window=window)
+            rng = torch.Generator().manual_seed(0)
+            leaves = [torch.randn(h, len(plan), size, generator=rng) for h in (4, 2, 2, 4)]
+            *leaves, grad = [leaf.requires_grad_() for leaf in leaves]
+            leaves += [torch.randn(4, generator=rng).requires_grad_()] * has_sinks
+            played = []
+            for run in (flex_tree_attention, reference):
+                out = run(
+                    *leaves[:3], plan, scale=size**-0.5, softcap=softcap,
+                    sinks_H=leaves[3] if has_sinks else None,
+                )  # fmt: skip
+                played.append([out.detach(), *torch.autograd.grad(out, leaves, grad.detach())])
+            for found, wanted in zip(*played, strict=True):
+                assert float((found - wanted).norm() / wanted.norm()) <= 2e-6
+
+
+def reference(*inputs: Any, **options: Any) -> Tensor:
+    return reference_attention(*inputs, **options)[0]
+
+
+def test_flex_says_which_head_sizes_it_has_on_a_gpu() -> None:
+    found = [flex_problem(torch.device("cuda"), size, needs_grad=True) for size in (192, 256, 512)]
+    assert found[:2] == [None, None]
+    assert "head sizes up to 256 on CUDA, got 512; see 'triton'" in str(found[2])
+
+
 def test_layers_share_one_block_mask_and_one_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[TreePlan] = []
 
@@ -76,7 +119,8 @@ def test_layers_share_one_block_mask_and_one_cap(monkeypatch: pytest.MonkeyPatch
     q = torch.randn(1, 5, 16)
     for _ in range(3):
         tree_attention(q, q, q, plan, backend="flex", softcap=4.0)
-    assert made == [plan] and flex._cap(4.0) is flex._cap(4.0)
+    cpu = torch.device("cpu")
+    assert made == [plan] and flex._cap(4.0, cpu) is flex._cap(4.0, cpu)
 
 
 def dense(counts: Tensor, lists: Tensor, num_columns: int) -> Tensor:

@@ -1,7 +1,8 @@
 """Backend "flex": PyTorch's FlexAttention with a block mask made of our own tiles.
 
-The tiles are exact, so nothing is asked of N^2 pairs. Compiled once for all lengths on CUDA; on the
-CPU FlexAttention runs eagerly and has no backward. Not here: checks (`tree_attention.py`).
+The tiles of the mask are exact, so nothing is asked of N^2 pairs; those of its kernels PyTorch
+chooses by card, dtype and head size. Compiled once for all lengths on CUDA; on the CPU
+FlexAttention runs eagerly and has no backward. Not here: checks (`tree_attention.py`).
 
 Letters: H query heads, K key heads, N packed tokens, D head size.
 """
@@ -21,8 +22,20 @@ from katgym_kernels.tiles import padded_lists
 from katgym_kernels.tree_plan import TreePlan
 
 BLOCK = 128
-_BACKWARD_TILES = {"BLOCK_M1": 64, "BLOCK_N1": 128, "BLOCK_M2": 128, "BLOCK_N2": 64}
-"""Of dK/dV and dQ on CUDA: the default of the backward is a few times slower on irregular masks."""
+_MAX_HEAD_SIZE = 256
+"""Of a backward whose tiles fit in a block's shared memory, on CUDA."""
+
+
+def flex_problem(device: torch.device, head_size: int, *, needs_grad: bool) -> str | None:
+    """Return why it cannot take such tensors, None if it can."""
+    if device.type != "cuda":
+        return "backend 'flex' has no backward on the CPU; see 'cascade'" if needs_grad else None
+    if head_size > _MAX_HEAD_SIZE:
+        return (
+            f"backend 'flex' has head sizes up to {_MAX_HEAD_SIZE} on CUDA, got {head_size}; see"
+            " 'triton'"
+        )
+    return None
 
 
 def flex_tree_attention(
@@ -42,18 +55,11 @@ def flex_tree_attention(
         "enable_gqa": len(q_HND) != len(k_KND),
     }
     if softcap is not None:
-        options["score_mod"] = _cap(softcap)
+        options["score_mod"] = _cap(softcap, q_HND.device)
     if sinks_H is not None:
         options["return_aux"] = AuxRequest(lse=True)
-    inputs = (q_HND[None], k_KND[None], v_KND[None])
-    if q_HND.is_cuda:
-        found = _compile()(*inputs, kernel_options=_BACKWARD_TILES, **options)
-    else:
-        with warnings.catch_warnings():
-            # It says that it runs without being compiled, which is what is meant here.
-            message = "flex_attention called without torch.compile"
-            warnings.filterwarnings("ignore", message=message)
-            found = flex_attention(*inputs, **options)
+    attend = _compile() if q_HND.is_cuda else _run_eagerly
+    found = attend(q_HND[None], k_KND[None], v_KND[None], **options)
     out_HND: Tensor = found[0] if sinks_H is None else found[0][0]
     if sinks_H is not None:
         lse_HN: Tensor = found[1].lse[0]
@@ -89,9 +95,12 @@ def block_mask(plan: TreePlan) -> BlockMask:
 
 
 @lru_cache(maxsize=8)  # another function would be compiled anew
-def _cap(softcap: float) -> Callable[..., Tensor]:
+def _cap(softcap: float, device: torch.device) -> Callable[..., Tensor]:
+    # A tensor: of a float the compiler makes a symbol, which FlexAttention refuses.
+    most = torch.tensor(softcap, device=device)
+
     def cap(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return softcap * torch.tanh(score / softcap)
+        return most * torch.tanh(score / most)
 
     return cap
 
@@ -99,3 +108,11 @@ def _cap(softcap: float) -> Callable[..., Tensor]:
 @lru_cache(maxsize=1)
 def _compile() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)
+
+
+def _run_eagerly(*inputs: Tensor, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        # It says that it runs without being compiled, which is what is meant here.
+        message = "flex_attention called without torch.compile"
+        warnings.filterwarnings("ignore", message=message)
+        return flex_attention(*inputs, **options)

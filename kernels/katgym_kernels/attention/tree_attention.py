@@ -86,11 +86,15 @@ def _cascade(call: Call) -> Tensor:
 
 
 def _flex(call: Call) -> Tensor:
-    from katgym_kernels.attention.flex import flex_tree_attention  # imports the compiler: seconds
+    # imports the compiler: seconds
+    from katgym_kernels.attention.flex import flex_problem, flex_tree_attention
 
-    needs_grad = any(t.requires_grad for t in (call.q_HND, call.k_KND, call.v_KND))
-    if needs_grad and torch.is_grad_enabled() and not call.q_HND.is_cuda:
-        raise ValueError("backend 'flex' has no backward on the CPU; see 'cascade'")
+    inputs = (call.q_HND, call.k_KND, call.v_KND)
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    size = call.q_HND.shape[-1]
+    problem = flex_problem(call.q_HND.device, size, needs_grad=needs_grad)
+    if problem is not None:
+        raise ValueError(problem)
     return flex_tree_attention(
         *call.inputs, scale=call.scale, softcap=call.softcap, sinks_H=call.sinks_H
     )

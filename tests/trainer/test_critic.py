@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from nightly import some_of
+from tiny_families import make
 from tiny_model import TinyModel
 from tiny_model_rows import check_equal, gradients, sample_rows
 from torch import Tensor
@@ -148,3 +149,11 @@ def test_rows_that_know_no_returns_are_refused() -> None:
         critic.forward_backward([forest], clip=0)
     with pytest.raises(ValueError, match="there are no forests"):
         critic.forward_backward([])
+
+
+def test_a_critic_takes_a_residual_that_is_wider_than_its_weights() -> None:
+    """Mamba's is float32 in a model of bfloat16."""
+    critic = Critic(make("Mamba2").bfloat16())
+    torch.nn.init.ones_(critic.head.weight)
+    (values,) = critic.values(pack([ROW], max_tokens=64)).values()
+    assert values.shape == (3,) and values.abs().min() > 0

@@ -6,12 +6,16 @@
 Of each family a tiny model with random weights takes one gradient row by row, as transformers runs
 it, and one on a forest, whole and in parts; each in a process of its own with a time limit. For
 layers that compute in chunks, `noise` is what another chunk size of the same formula makes of the
-row-by-row gradient. Not here: time (`steps.py`).
+row-by-row gradient. In bfloat16, as a trainer makes a model ready for it, forest, parts and rows
+stand beside the rows in float32; the loss is then `sft`, which has no clip that rounding flips. A
+router's choice may flip, in the rows or in the forest, and then an expert is another: weights of
+several seeds are tried, as a fault is one with all of them. Not here: time (`steps.py`).
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import csv
 import inspect
 import multiprocessing
@@ -29,6 +33,7 @@ import transformers
 from torch import Tensor
 
 import katgym_trainer as kt
+from katgym_trainer.models.preparation import load_and_prepare
 
 NAMES = """
 afmoe apertus arcee axk1 axk2 bailing_hybrid bamba biogpt bitnet bloom codegen cohere cohere2
@@ -136,14 +141,22 @@ BOUND = 5e-6
 """Of the relative error of a gradient in float32."""
 
 
-def make(name: str, **more: Any) -> Any:
+BFLOAT16_BOUND = 1.25
+"""Of a forest's error in bfloat16, beside that of the rows."""
+FLIPPED = 0.04
+"""Of the rows' own error, from which on a router's choice has flipped in them, as a rule."""
+NUM_SEEDS = 8
+"""Weights that are tried in bfloat16 until a forest's error is within both."""
+
+
+def make(name: str, *, seed: int = 0, **more: Any) -> Any:
     """Return a family's tiny model, without dropout."""
     config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[name]
     known = set(inspect.signature(config_class.__init__).parameters)
     known |= set(config_class().to_dict())
     options = {k: v for k, v in SMALL.items() if k in known} | MORE.get(name, {}) | more
     config = config_class(**options)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     found: Any = transformers.AutoModelForCausalLM
     try:
         model = found.from_config(config, attn_implementation="eager")
@@ -172,15 +185,17 @@ def sample_rows() -> list[kt.Row]:
     ]
 
 
-def row_by_row(model: Any, rows: Sequence[kt.Row]) -> dict[str, Tensor]:
-    """Return the gradient of DAPO's loss, every row as transformers runs it by itself."""
+def row_by_row(model: Any, rows: Sequence[kt.Row], loss: str = "dapo") -> dict[str, Tensor]:
+    """Return a loss's gradient, every row as transformers runs it by itself: `dapo` or `sft`."""
     total = torch.zeros(())
     for row in rows:
         ids = torch.from_numpy(row.token_ids.copy())
         logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
         logp = logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0]
-        ratio, advantage = (logp + 4.0).exp(), float(row.advantages[-1])
-        worse = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+        worse = logp
+        if loss == "dapo":
+            ratio, advantage = (logp + 4.0).exp(), float(row.advantages[-1])
+            worse = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
         total = total - worse[torch.from_numpy(row.loss_mask[1:].copy()).bool()].sum()
     (total / sum(row.num_trained for row in rows)).backward()  # type: ignore[no-untyped-call]
     return take_gradient(model)
@@ -201,6 +216,45 @@ def distance(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
         for n in found.keys() | wanted.keys()
     )
     return float((apart / sum(float(g.double().pow(2).sum()) for g in wanted.values())) ** 0.5)
+
+
+def in_bfloat16(name: str, rows: Sequence[kt.Row]) -> dict[str, Any]:
+    """Return a row's columns of bfloat16."""
+    best: dict[str, Any] = {}
+    for seed in range(NUM_SEEDS):
+        model = make(name, seed=seed)
+        with torch.no_grad():  # the same weights in both
+            for parameter in model.parameters():
+                parameter.copy_(parameter.bfloat16().float())
+        exact = row_by_row(model, rows, "sft")
+        half = half_of(model)
+        found = {"bfloat16_rows": distance(row_by_row(half, rows, "sft"), exact)}
+        forests = kt.pack(rows, max_tokens=4096)
+        in_parts = [forest.in_parts(29) for forest in forests]
+        for column, each in (("bfloat16_error", forests), ("bfloat16_error_in_parts", in_parts)):
+            kt.forward_backward(half, each, kt.loss("sft"))
+            found[column] = distance(take_gradient(half), exact)
+        near = [row for row in (best, found) if row and is_as_near_as_rows(row)]
+        best = min(near, key=lambda row: row["bfloat16_rows"]) if near else found
+        if near and best["bfloat16_rows"] <= FLIPPED:
+            break
+    return best | {"bfloat16": "works" if is_as_near_as_rows(best) else "inexact"}
+
+
+def is_as_near_as_rows(row: dict[str, Any]) -> bool:
+    """Return whether a forest's gradient in bfloat16 is as near to float32 as that of its rows."""
+    worst = max(float(row["bfloat16_error"]), float(row["bfloat16_error_in_parts"]))
+    return worst <= BFLOAT16_BOUND * float(row["bfloat16_rows"])
+
+
+def half_of(model: Any) -> Any:
+    """Return a model of the same weights in bfloat16, as one is loaded and then prepared."""
+    config = copy.deepcopy(model.config)
+    how = {"attn_implementation": model.config._attn_implementation, "dtype": torch.bfloat16}
+    half: Any = transformers.AutoModelForCausalLM.from_config(config, **how)
+    for parameter, wide in zip(half.parameters(), model.parameters(), strict=True):
+        parameter.data = wide.detach().bfloat16()
+    return load_and_prepare(half.train(), kt.TrainerConfig(dtype="bfloat16"))[0]
 
 
 def rechunk(model: Any) -> bool:
@@ -250,6 +304,10 @@ def measure(name: str) -> dict[str, Any]:
         return row | {"result": "refused", "reason": first_line(error)}
     except Exception as error:  # a row of the table, too
         return row | {"result": "error", "reason": first_line(error)}
+    try:
+        row |= in_bfloat16(name, rows)
+    except Exception as error:  # a row of the table, too
+        row |= {"bfloat16": "error", "reason": f"in bfloat16: {first_line(error)}"}
     bound = BOUND
     if rechunk(model):
         row["noise"] = distance(row_by_row(model, rows), wanted)
@@ -291,7 +349,8 @@ def _send(sender: Connection, name: str) -> None:
 
 
 FIELDS = (
-    "family", "class", "layers", "result", "error", "error_in_parts", "noise", "reason",
+    "family", "class", "layers", "result", "error", "error_in_parts", "noise", "bfloat16",
+    "bfloat16_rows", "bfloat16_error", "bfloat16_error_in_parts", "reason",
     "transformers", "torch",
 )  # fmt: skip
 
@@ -324,6 +383,8 @@ def main() -> None:
         writer.writerows(table[name] for name in sorted(table))
     results = [row["result"] for row in rows]
     print(len(rows), "families:", *(f"{results.count(r)} {r}" for r in sorted(set(results))))
+    halves = [row["bfloat16"] for row in rows if "bfloat16" in row]
+    print("in bfloat16:", *(f"{halves.count(r)} {r}" for r in sorted(set(halves))))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Critic(torch.nn.Module):
 
     def _runner(self) -> ForestRunner:
         def readout(hidden_UD: Tensor, target_U: Tensor) -> Outputs:
-            values: Tensor = self.head(hidden_UD)
+            values: Tensor = self.head(hidden_UD.to(self.head.weight.dtype))  # see `logprob_runner`
             return (values[:, 0],)
 
         return ForestRunner(self._tree_model, readout, backend=self._backend)

@@ -111,8 +111,9 @@ def _compile() -> Callable[..., Any]:
 
 
 def _run_eagerly(*inputs: Tensor, **options: Any) -> Any:
+    attend: Any = flex_attention
     with warnings.catch_warnings():
         # It says that it runs without being compiled, which is what is meant here.
         message = "flex_attention called without torch.compile"
         warnings.filterwarnings("ignore", message=message)
-        return flex_attention(*inputs, **options)
+        return attend(*inputs, **options)

@@ -155,6 +155,7 @@ def logprob_runner(
     def readout(hidden_UD: Tensor, target_U: Tensor) -> Outputs:
         head = model.head()
         weight_VD = head.weight_VD
+        hidden_UD = hidden_UD.to(weight_VD.dtype)  # Mamba's residual is float32 in any model
         if head.bias_V is not None:  # as one more column
             hidden_UD = torch.cat([hidden_UD, torch.ones_like(hidden_UD[:, :1])], 1)
             weight_VD = torch.cat([weight_VD, head.bias_V[:, None]], 1)

@@ -71,7 +71,8 @@ def _tree_attention(
         raise ValueError(f"a forest is one sequence, got a batch of {len(query)}")
     layer = getattr(module, "layer_idx", None)
     if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
-        query = query * tree_context.by_depth(functools.partial(_llama4_scale, module))
+        scale_N1 = tree_context.by_depth(functools.partial(_llama4_scale, module))
+        query = (query * scale_N1).to(query.dtype)
     out_HND = tree_context.attend(
         query[0],
         key[0],

@@ -111,7 +111,9 @@ def test_families_that_work_are_within_their_bounds_and_others_say_why(tmp_path:
             bound = max(5e-6, 2 * float(row["noise"] or 0))
             assert max(float(row["error"]), float(row["error_in_parts"])) <= bound, row
             worst = max(float(row["bfloat16_error"]), float(row["bfloat16_error_in_parts"]))
-            assert row["bfloat16"] == "works" and worst <= 1.3 * float(row["bfloat16_rows"]), row
+            rounded = 1.25 * 1.05  # the bound, and what two digits make of it
+            near = worst <= rounded * float(row["bfloat16_rows"])
+            assert row["bfloat16"] == "works" and near, row
         else:
             assert row["reason"], row
     refused, works = run("model_families.py", tmp_path / "rows.csv", "lfm2", "doge")

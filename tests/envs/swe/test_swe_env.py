@@ -7,11 +7,13 @@ import json
 from typing import Any
 
 import pytest
+from faulty_backend import BusyBackend
 
 import katgym
 from katgym.certificate.certify import CONTRACT, check_env
 from katgym.environment.failure import FailureKind
 from katgym.errors import UnknownNameError, UsageError
+from katgym.sandbox import SandboxError
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.grading.report import Outcome
 from katgym_envs.swe.patching import make_diff
@@ -251,6 +253,25 @@ def test_a_patch_that_breaks_visible_tests_is_taken_back_and_tried_again() -> No
     assert env.last_reward.value == 1.0 and env.end_reason == "accepted"
     assert scores(env)["rollback_rate"] == 0.5
     assert scores(env)["apply_failures_total"] == 1.0
+
+
+def test_a_patch_is_late_only_where_the_base_state_is_in_time() -> None:
+    gold = open_source("toy").load_hidden(first_task()).gold_patch
+
+    async def go() -> str:
+        env = make(mode="edit-run-retry").unwrapped
+        await env.areset(seed=0, options={"task_id": first_task()})
+        retry, sandboxes = env.retry, env.retry.backend
+        # Runs of the base state put no files.
+        retry.backend = BusyBackend(sandboxes, lambda files: bool(files))
+        told = await retry.attempt(gold)
+        retry.backend = BusyBackend(sandboxes, lambda files: True)
+        with pytest.raises(SandboxError, match="do not end in time on the base state"):
+            await retry.attempt(gold)
+        await env.aclose()
+        return str(told)
+
+    assert "taken back: the visible tests did not end within 150 s" in asyncio.run(go())
 
 
 def test_attempts_run_out_with_the_base_state() -> None:

@@ -23,12 +23,7 @@ from katgym_envs.swe.grading.blind_round import BlindProof, excuse_as_gold, run_
 from katgym_envs.swe.grading.candidate import CandidatePatch, read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.report import GradeReport, Outcome
-from katgym_envs.swe.grading.rounds import (
-    BrokenRound,
-    RoundResult,
-    Rounds,
-    excuse_as_on_base,
-)
+from katgym_envs.swe.grading.rounds import BrokenRound, RoundResult, Rounds, excuse_as_on_base
 from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY, draw_schedule
 from katgym_envs.swe.grading.verdict import is_decided, judge
 from katgym_envs.swe.patching.failure import printable

@@ -87,11 +87,11 @@ class MadeSet:
         A trial that the machine failed is not: the next run tries it again. Raises
         `InfrastructureError` when the machine failed too many in a row.
         """
-        if decision.is_old:
+        if decision.is_old or not decision.key:
             return
         trial, lines = decision.trial, list(decision.notes)
         is_fault = trial.outcome == INFRASTRUCTURE
-        if decision.key and not is_fault:
+        if not is_fault:
             lines.append({"key": decision.key, "trial": msgspec.to_builtins(trial)})
         self._journal.append(lines)
         self.notes += decision.notes

@@ -9,18 +9,17 @@ import json
 import re
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-from faulty_backend import BusyBackend
+from faulty_backend import BusyBackend, Request
 from nightly import some_of
 from small_lab import in_lab
 from toy_set import MAKE_ANY, run_make
 
 from katgym.errors import UsageError
-from katgym.sandbox import Sandbox, SandboxError, SandboxSpec
+from katgym.sandbox import ExecResult, SandboxError
 from katgym.sandbox.backends import backend
-from katgym.sandbox.operations import Operation, PreloadedCall
+from katgym.sandbox.operations import PreloadedCall
 from katgym_envs.swe.packages import KnownPackage, SourceTree
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
@@ -330,23 +329,16 @@ def test_nothing_runs_beside_a_run_that_is_repeated() -> None:
     late: list[bool] = []
 
     class Crowded(BusyBackend):
-        async def create(self, spec: SandboxSpec) -> Sandbox:
-            sandbox = await super().create(spec)
-            request = sandbox.link.request
-
-            async def counted(operation: Operation[Any]) -> Any:
-                nonlocal running
-                if not isinstance(operation, PreloadedCall):
-                    return await request(operation)
-                running += 1
-                late.append(running > 1)
-                try:
-                    return await request(operation)
-                finally:
-                    running -= 1
-
-            sandbox.link.request = counted  # type: ignore[assignment]
-            return sandbox
+        async def run_tests(
+            self, call: PreloadedCall, request: Request
+        ) -> tuple[ExecResult, bytes]:
+            nonlocal running
+            running += 1
+            late.append(running > 1)
+            try:
+                return await super().run_tests(call, request)
+            finally:
+                running -= 1
 
     async def work(lab: PackageLab, study: PackageStudy) -> list[bool]:
         files = tuple(study.tests)

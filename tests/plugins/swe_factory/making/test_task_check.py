@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pytest
 from faulty_backend import BusyBackend, FaultyBackend
 
 from katgym.cli.main import main
+from katgym.environment.reward import Trust
 from katgym.sandbox import layer_store
 from katgym.sandbox.backends import backend
 from katgym.sandbox.layer import FileEntry
@@ -26,6 +28,7 @@ from katgym_envs.swe.sources.open_source import open_source
 from katgym_envs.swe.swe_task import Workspace
 from katgym_envs.swe.task_source import TaskSource
 from katgym_plugin_swe_factory.checking.task_check import TaskCheckResult, check_tasks
+from katgym_plugin_swe_factory.checking.trust_levels import measure_levels
 
 pytestmark = pytest.mark.slow
 
@@ -275,6 +278,24 @@ def test_a_sandbox_that_fails_says_nothing_of_the_task(made: Path) -> None:
     first, second = asyncio.run(go())
     assert first.fault == "no sandbox today" and not first.is_sound and not first.problems
     assert second.is_sound
+
+
+def test_a_level_that_a_fault_kept_from_being_measured_is_measured_alone(
+    made: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(made, tmp_path / "set")
+    (folder / "hidden" / "trust.json").unlink()
+    source = open_source(folder)
+    ids = [task.instance_id for task in source.tasks()][:2]
+
+    async def go() -> dict[str, Trust]:
+        faulty = FaultyBackend(backend("local"), lambda number: number == 1)
+        async with aclosing(faulty):
+            return await measure_levels(source, ids, faulty, num_workers=1)
+
+    kept = open_source(made).trust
+    assert asyncio.run(go()) == {name: kept[name] for name in ids}
+    assert open_source(folder).trust.keys() == set(ids)
 
 
 def test_a_run_that_is_late_is_no_problem_of_the_task(made: Path) -> None:

@@ -146,7 +146,7 @@ def _reachable(test: Part, chain: list[ast.ClassDef], parts: tuple[Part, ...]) -
     found += [part for part in parts if _runs_before(part, chain) and part is not test]
     for part in found:
         for other in parts:
-            if other in found or other.is_test:
+            if other in found:
                 continue
             if other.owner is None:
                 is_used = not other.names.isdisjoint(part.references)

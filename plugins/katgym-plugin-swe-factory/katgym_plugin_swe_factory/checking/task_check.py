@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from katgym_envs.swe.grading.grader import grade
 from katgym_envs.swe.grading.report import Outcome, TestStatus
 from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY, draw_schedule
 from katgym_envs.swe.grading.sharp_canaries import sharp_canaries
-from katgym_envs.swe.hidden import HiddenTests
+from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 from katgym_envs.swe.patching import PatchError, apply_patches, parse_diff
 from katgym_envs.swe.row import SweRow
 from katgym_envs.swe.task_source import TaskSource
@@ -34,7 +35,7 @@ from katgym_envs.swe.test_run import TestPlan, TestRun, can_be_warm, run_tests, 
 from katgym_plugin_swe_factory.checking.leak_search import LeakSearch
 from katgym_plugin_swe_factory.history.issue_text import find_added_lines
 from katgym_plugin_swe_factory.statements.statement import is_leaking
-from katgym_plugin_swe_factory.studies.canary_run import apart, broken_promise, with_canaries
+from katgym_plugin_swe_factory.studies.canary_run import apart, find_broken, with_canaries
 from katgym_plugin_swe_factory.studies.lab import may_be_the_machines
 from katgym_plugin_swe_factory.studies.sound_tests import CANARY_ORDERS, ORDERS, Order, random_parts
 
@@ -224,19 +225,23 @@ class TaskCheck:
                 if found is not TestStatus.PASSED:
                     failing.setdefault(node, f"is {found} in a run of {what} {order}")
         dead: dict[int, str] = {}
-        for batch in apart(task.hidden.canaries):
-            # Put in together, each of these canaries has to fail as it is said to.
-            chosen = [task.hidden.canaries[i] for i in batch]
-            files = with_canaries(task.hidden.files, chosen)
-            for order in CANARY_ORDERS:
-                run = await self._run(
+        for batch, order in itertools.product(apart(task.hidden.canaries), CANARY_ORDERS):
+
+            async def run_with(canaries: Sequence[ValidCanary], order: Order = order) -> TestRun:
+                files = with_canaries(task.hidden.files, canaries)
+                return await self._run(
                     task, put={**put, **files}, removed=removed, names=None, order=order,
                     is_detailed=True,
                 )  # fmt: skip
-                for index, canary in zip(batch, chosen, strict=True):
-                    why = broken_promise(canary, run, task.hidden.functions)
-                    if why is not None:
-                        dead.setdefault(index, why)
+
+            broken = await find_broken(
+                [task.hidden.canaries[i] for i in batch],
+                task.hidden.functions,
+                run_with,
+                failing=failing,
+            )
+            for number, why in broken.items():
+                dead.setdefault(batch[number], why)
         return _GoldRuns(failing=failing, dead=dead)
 
     async def _run(

@@ -5,7 +5,7 @@ Not here: which are worth trying (`canary_study.py`), which are kept (`canary_ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from katgym_envs.swe.canaries import render
 from katgym_envs.swe.grading.report import TestStatus
@@ -41,6 +41,52 @@ def with_canaries(files: Mapping[str, bytes], canaries: Sequence[ValidCanary]) -
     return {
         path: render(files[path], [c.spec for c in canaries if c.path == path])
         for path in {c.path for c in canaries}
+    }
+
+
+async def find_broken(
+    canaries: Sequence[ValidCanary],
+    functions: Sequence[TestFunction],
+    run: Callable[[Sequence[ValidCanary]], Awaitable[TestRun]],
+    *,
+    failing: Collection[str] = (),
+) -> dict[int, str]:
+    """Return which of some canaries do not do as they are said to beside all tests, and why.
+
+    Each has to make its own tests fail, and no other: a test may call another one, or find what
+    one left that ended early. Who does that is looked for by halves; a test whose own canary is
+    put in as well says nothing of it. run: runs all tests with some canaries put in; failing: node
+    ids of tests that fail without a canary as well.
+    """
+    told = await run(canaries)
+    broken = {
+        number: why
+        for number, canary in enumerate(canaries)
+        if (why := broken_promise(canary, told, functions)) is not None
+    }
+    own = {node for canary in canaries for node in canary.fails}
+    spoilt = _not_passed(told, functions) - own - set(failing)
+    if not spoilt:
+        return broken
+    if len(canaries) > 1:
+        half = len(canaries) // 2
+        first = await find_broken(canaries[:half], functions, run, failing=failing)
+        rest = await find_broken(canaries[half:], functions, run, failing=failing)
+        alone = first | {half + number: why for number, why in rest.items()}
+        if alone or broken:
+            return alone or broken
+    why = f"{min(spoilt)} does not pass beside it under gold"
+    return dict.fromkeys(range(len(canaries)), why)
+
+
+def _not_passed(run: TestRun, functions: Iterable[TestFunction]) -> set[str]:
+    results = run.by_key()
+    return {
+        node
+        for function in functions
+        for number, node in enumerate(function.node_ids())
+        if (found := results.get((function.path, function.qualname, number))) is None
+        or found.status is not TestStatus.PASSED
     }
 
 

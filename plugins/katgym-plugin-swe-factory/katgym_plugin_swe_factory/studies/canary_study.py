@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from katgym.system.concurrency import run_all
@@ -19,9 +19,9 @@ from katgym_envs.swe.canaries import Canary, Role, render
 from katgym_envs.swe.grading.report import TestStatus
 from katgym_envs.swe.hidden import ValidCanary
 from katgym_envs.swe.sources.spec_format import list_functions
-from katgym_envs.swe.test_run import TestResult
+from katgym_envs.swe.test_run import TestResult, TestRun
 from katgym_plugin_swe_factory.canaries import find_canaries
-from katgym_plugin_swe_factory.studies.canary_run import apart, broken_promise, with_canaries
+from katgym_plugin_swe_factory.studies.canary_run import apart, find_broken, with_canaries
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.module_layout import ModuleLayout
 from katgym_plugin_swe_factory.studies.package_study import PackageStudy
@@ -139,26 +139,28 @@ class CanaryStudy:
         return found
 
     async def unsteady(self, canaries: Sequence[ValidCanary]) -> list[ValidCanary]:
-        """Return those that do not fail as told when all tests run, in some order."""
-        study = self._package
-        functions = list_functions(study.tests)
+        """Return those that do not fail as told, and alone, when all tests run in some order."""
+        functions = list_functions(self._package.tests)
 
-        async def one(batch: Sequence[int], order: Order) -> list[ValidCanary]:
+        async def one(batch: Sequence[int], order: Order) -> list[int]:
             chosen = [canaries[i] for i in batch]
-            run = await self._lab.run(
-                functions=frozenset(study.functions.values()),
-                put=with_canaries(self._files, chosen),
-                seed=order.seed,
-                is_reversed=order.is_reversed,
-                is_detailed=True,
-            )
-            return [c for c in chosen if broken_promise(c, run, functions) is not None]
+            broken = await find_broken(chosen, functions, partial(self._run_all, order=order))
+            return [batch[number] for number in broken]
 
         found = await run_all(
             one(batch, order) for batch in apart(canaries) for order in CANARY_ORDERS
         )
-        bad = {id(canary) for some in found for canary in some}
-        return [canary for canary in canaries if id(canary) in bad]
+        bad = {index for some in found for index in some}
+        return [canary for index, canary in enumerate(canaries) if index in bad]
+
+    async def _run_all(self, canaries: Sequence[ValidCanary], *, order: Order) -> TestRun:
+        return await self._lab.run(
+            functions=frozenset(self._package.functions.values()),
+            put=with_canaries(self._files, canaries),
+            seed=order.seed,
+            is_reversed=order.is_reversed,
+            is_detailed=True,
+        )
 
     async def choose_steady(
         self, choose: Callable[[set[str]], list[ValidCanary]]

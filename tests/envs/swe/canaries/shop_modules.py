@@ -22,7 +22,7 @@ def count(words):
     return {word: words.count(word) for word in words}
 
 def find(key):
-    return {"a": 1}.get(key)
+    return {"first": 1}.get(key)
 
 def parse(text):
     if not text.isdigit():
@@ -123,6 +123,10 @@ def test_expected_variable():
     assert greet("Bo") == expected
 
 
+def test_text_again():
+    test_text()
+
+
 class TestUnit(unittest.TestCase):
     """Of unittest."""
 
@@ -150,6 +154,9 @@ class TestUnit(unittest.TestCase):
 
     def test_raises_regex(self):
         self.assertRaisesRegex(ValueError, "not a number", parse, "x")
+
+    def test_true_again(self):
+        self.test_true()
 '''
 
 

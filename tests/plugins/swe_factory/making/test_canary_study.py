@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
 from small_lab import in_lab
 
+from katgym.sandbox import ExecResult
 from katgym.sandbox.backends import backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
-from katgym_envs.swe.grading.report import Outcome
-from katgym_envs.swe.hidden import ValidCanary
+from katgym_envs.swe.grading.report import Outcome, TestStatus
+from katgym_envs.swe.hidden import TestFunction, ValidCanary
 from katgym_envs.swe.sources.mutation_set import MutationSet, read_package
 from katgym_envs.swe.sources.open_source import DATA
+from katgym_envs.swe.test_run import TestResult, TestRun
 from katgym_plugin_swe_factory.checking.task_check import TaskCheck
-from katgym_plugin_swe_factory.studies.canary_run import apart
+from katgym_plugin_swe_factory.studies.canary_run import apart, find_broken
 from katgym_plugin_swe_factory.studies.canary_study import CanaryStudy
 from katgym_plugin_swe_factory.studies.lab import PackageLab
 from katgym_plugin_swe_factory.studies.near_study import NearStudy, failing_tests
@@ -72,6 +75,84 @@ def test_a_canary_that_passes_beside_another_test_is_unsteady() -> None:
         assert unsteady == list(lenient)
 
     play(work)
+
+
+SPOILING = """
+from doubling import SEEN, double
+
+def test_fills_and_empties():
+    SEEN.append(1)
+    assert double(4) == 8
+    SEEN.clear()
+
+def test_strict():
+    assert double(3) == 6
+
+def test_empty():
+    assert not SEEN
+"""
+
+
+@pytest.mark.slow
+def test_a_canary_that_makes_a_test_fail_that_is_not_its_own_is_unsteady() -> None:
+    async def work(lab: PackageLab, package: PackageStudy) -> None:
+        study = CanaryStudy(lab, package)
+        await study.study([(PATH, "test_fills_and_empties"), (PATH, "test_strict")])
+        spoiling = study.canaries_of([f"{PATH}::test_fills_and_empties"])
+        strict = study.canaries_of([f"{PATH}::test_strict"])
+        assert spoiling and strict
+        assert await study.unsteady([*strict, *spoiling]) == list(spoiling)
+
+    in_lab("doubling", PRODUCT, {PATH: SPOILING}, work)
+
+
+@dataclass
+class ToldRuns:
+    """Runs of the tests `a` to `d` that tell what canaries are said to do."""
+
+    spoils: Callable[[set[str]], set[str]]
+    """Names of canaries that are put in -> tests that fail beside theirs."""
+    num_runs: int = 0
+
+    async def __call__(self, canaries: Sequence[ValidCanary]) -> TestRun:
+        self.num_runs += 1
+        put = {name for canary in canaries for name in canary.fails}
+        failed = put | self.spoils(put)
+        execution = ExecResult(exit_code=int(bool(failed)))
+        results = [
+            TestResult(
+                path="t.py",
+                qualname=name,
+                ordinal=0,
+                node_id=f"t.py::{name}",
+                status=TestStatus.FAILED if f"t.py::{name}" in failed else TestStatus.PASSED,
+            )
+            for name in "abcd"
+        ]
+        return TestRun(
+            results=tuple(results), execution=execution, was_started=True, is_finished=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("spoils", "failing", "blamed"),
+    [
+        (lambda put: set(), (), []),
+        (lambda put: {"t.py::d"} if "t.py::b" in put else set(), (), [1]),
+        (lambda put: {"t.py::d"} if {"t.py::a", "t.py::c"} <= put else set(), (), [0, 1, 2]),
+        (lambda put: {"t.py::d"}, ("t.py::d",), []),
+    ],
+    ids=["none", "one", "two together", "fails anyhow"],
+)
+def test_who_spoils_another_test_is_found(
+    spoils: Callable[[set[str]], set[str]], failing: tuple[str, ...], blamed: list[int]
+) -> None:
+    functions = [TestFunction(path="t.py", qualname=name) for name in "abcd"]
+    canaries = [
+        ValidCanary(path="t.py", spec={}, fails=frozenset({f"t.py::{name}"})) for name in "abc"
+    ]
+    found = asyncio.run(find_broken(canaries, functions, ToldRuns(spoils), failing=failing))
+    assert sorted(found) == blamed
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from katgym.environment.reward import Trust
 from katgym.sandbox import layer_store
 from katgym.sandbox.backends import backend
 from katgym.sandbox.layer import FileEntry
+from katgym_envs.swe.canaries.canary import source_id
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
 from katgym_envs.swe.patching import as_tree
 from katgym_envs.swe.row import SweRow
@@ -114,6 +115,23 @@ def with_harmless_canary(hidden: HiddenTests) -> HiddenTests:
     return replace(hidden, canaries=(*hidden.canaries, harmless))
 
 
+def with_test_that_canaries_spoil(hidden: HiddenTests) -> HiddenTests:
+    path = hidden.fail_to_pass[0].partition("::")[0]
+    text = b"\n\ndef test_calm(request):\n    assert not request.session.testsfailed\n"
+    files = {**hidden.files, path: hidden.files[path] + text}
+    function = TestFunction(path=path, qualname="test_calm")
+    return replace(
+        hidden,
+        files=files,
+        functions=(*hidden.functions, function),
+        pass_to_pass=(*hidden.pass_to_pass, *function.node_ids()),
+        canaries=tuple(
+            replace(c, spec={**c.spec, "source": source_id(files[path])}) if c.path == path else c
+            for c in hidden.canaries
+        ),
+    )
+
+
 def telling_row(row: SweRow, hidden: HiddenTests) -> SweRow:
     line = next(text for text in find_added_lines(hidden) if len(text) > 8)
     return msgspec.structs.replace(row, problem_statement=f"Please write `{line}` there.\n")
@@ -160,6 +178,7 @@ CHANGES = {
     "flaky": Change(hidden=with_flaky_test),
     "in-need": Change(hidden=with_test_that_needs_another),
     "harmless-canary": Change(hidden=with_harmless_canary),
+    "spoiling-canaries": Change(hidden=with_test_that_canaries_spoil),
     "no-canary": Change(hidden=lambda h: replace(h, canaries=())),
     "telling": Change(row=telling_row),
     "naming": Change(
@@ -224,6 +243,7 @@ def test_a_sound_task_has_no_problem(results: dict[str, TaskCheckResult]) -> Non
         ("flaky", "test_by_luck is failed in a run of"),
         ("in-need", "test_then is failed in a run of"),
         ("harmless-canary", "is passed with it under gold"),
+        ("spoiling-canaries", "test_calm does not pass beside it under gold"),
         ("no-canary", "has no canary where it fails"),
         ("telling", "the statement holds a line of the gold patch"),
         ("naming", "the statement names a hidden test"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from katgym.environment.reward import Trust
 from katgym.sandbox import SandboxBackend, SandboxError
@@ -17,13 +17,21 @@ from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.task_source import TaskSource
 
 logger = logging.getLogger(__name__)
+_NOTE_EVERY = 10
+"""Tasks between two notes of how far it is."""
 
 
 async def measure_levels(
-    source: TaskSource, ids: Sequence[str], backend: SandboxBackend, *, num_workers: int
+    source: TaskSource,
+    ids: Sequence[str],
+    backend: SandboxBackend,
+    *,
+    num_workers: int,
+    note: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Trust]:
     """Return the levels of tasks, and write them down in their set.
 
+    note: is told how far it is.
     Left out: a task whose base state is in an image, or whose gold did not come to its end, alone
     neither; its verdicts count as partial.
     """
@@ -35,6 +43,8 @@ async def measure_levels(
         task = await asyncio.to_thread(GradedTask.load, source, name)
         if task.workspace.layer is not None:
             known[name], _ = await measure_trust(task, backend)
+            if len(known) % _NOTE_EVERY == 0:
+                note(f"the trust of {len(known)} of {len(ids)} tasks is known")
 
     async def work() -> None:
         for name in waiting:

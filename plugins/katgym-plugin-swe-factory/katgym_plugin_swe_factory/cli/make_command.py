@@ -43,5 +43,9 @@ def run(args: argparse.Namespace) -> int:
     config = OPTIONS.config(args)
     with MakeProgress(console.stderr, config.num_tasks) as progress:
         return run_making(
-            lambda backend: MutationSource(config, backend), args, kind="mutants", observe=progress
+            lambda backend: MutationSource(config, backend),
+            args,
+            kind="mutants",
+            observe=progress,
+            note=progress.note,
         )

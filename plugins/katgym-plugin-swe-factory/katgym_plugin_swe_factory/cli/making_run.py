@@ -17,7 +17,12 @@ from katgym.sandbox import SandboxBackend
 from katgym_envs.swe.cli.task_arguments import open_backend
 
 if TYPE_CHECKING:
-    from katgym_plugin_swe_factory.making.set_maker import CandidateSource, MakeResult, Observer
+    from katgym_plugin_swe_factory.making.set_maker import (
+        CandidateSource,
+        MakeResult,
+        Note,
+        Observer,
+    )
 
 
 def run_making(
@@ -26,13 +31,14 @@ def run_making(
     *,
     kind: str,
     observe: Observer,
+    note: Note = lambda text: None,
 ) -> int:
     """Make the set and print what came of it; return the exit code.
 
     kind: what candidates are called, in the plural.
     """
     try:
-        result = asyncio.run(_make(open_source, args, observe))
+        result = asyncio.run(_make(open_source, args, observe, note))
     except KeyboardInterrupt:
         console.stderr.print(f"stopped; the same command goes on in {str(args.out)!r}")
         return 130
@@ -61,8 +67,9 @@ async def _make(
     open_source: Callable[[SandboxBackend], CandidateSource[Any, Any]],
     args: argparse.Namespace,
     observe: Observer,
+    note: Note,
 ) -> MakeResult[Any, Any]:
     from katgym_plugin_swe_factory.making.set_maker import make_set
 
     async with aclosing(open_backend(args)) as backend:
-        return await make_set(await asyncio.to_thread(open_source, backend), observe)
+        return await make_set(await asyncio.to_thread(open_source, backend), observe, note)

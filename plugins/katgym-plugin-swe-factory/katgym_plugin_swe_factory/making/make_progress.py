@@ -18,7 +18,7 @@ from katgym_plugin_swe_factory.making.trial import Trial
 
 
 class MakeProgress(LiveProgress):
-    """Context manager; call it with each trial."""
+    """Context manager; call it with each trial, and `note` with what comes after them."""
 
     def __init__(
         self, console: Console, num_tasks: int | None, *, line_every_s: float = LINE_EVERY_S
@@ -39,6 +39,11 @@ class MakeProgress(LiveProgress):
         self._num_new += trial.outcome == TrialOutcome.VALID and not is_old
         self._note = self.line(package)
         self._show()
+
+    def note(self, text: str) -> None:
+        """Show what is done after the last trial."""
+        self._note = text
+        self._show(is_last=True)
 
     @property
     def num_valid(self) -> int:

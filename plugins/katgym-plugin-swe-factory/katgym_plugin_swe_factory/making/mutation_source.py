@@ -24,7 +24,7 @@ from katgym_plugin_swe_factory.making.made_set import MadeSet, write_specs
 from katgym_plugin_swe_factory.making.make_config import MakeConfig
 from katgym_plugin_swe_factory.making.mutant_trial import TrialOutcome
 from katgym_plugin_swe_factory.making.package_maker import MutantCandidate, PackageMaker
-from katgym_plugin_swe_factory.making.set_maker import CandidateSource
+from katgym_plugin_swe_factory.making.set_maker import CandidateSource, Note
 from katgym_plugin_swe_factory.making.trial import Decision, Trial
 from katgym_plugin_swe_factory.studies.sound_tests import ORDERS
 
@@ -103,7 +103,7 @@ class MutationSource(CandidateSource[MutantCandidate, TaskSpec]):
         return await candidate.maker.decide(candidate)
 
     async def finish(
-        self, decisions: Sequence[tuple[MutantCandidate, Trial[TaskSpec]]]
+        self, decisions: Sequence[tuple[MutantCandidate, Trial[TaskSpec]]], note: Note
     ) -> Sequence[SweRow]:
         """Write packages and tasks, no two tasks with the same base state."""
         found: dict[str, tuple[MutantCandidate, TaskSpec]] = {}
@@ -114,6 +114,7 @@ class MutationSource(CandidateSource[MutantCandidate, TaskSpec]):
         for maker in self._makers:
             own = [task for candidate, task in found.values() if candidate.maker is maker]
             if own:
+                note(f"choosing canaries of {maker.key}")
                 package, steady = await maker.finish(own)
                 packages += [package] if steady else []
                 kept |= {task.id for task in steady}

@@ -34,6 +34,8 @@ C = TypeVar("C")
 T = TypeVar("T")
 Observer = Callable[[str, Trial[Any], bool], None]
 """Called with a candidate's name, what became of it, and whether an earlier run tried it."""
+Note = Callable[[str], None]
+"""Called with what is done after the last candidate, which takes a while as well."""
 
 
 class CandidateSource(abc.ABC, Generic[C, T]):
@@ -68,7 +70,7 @@ class CandidateSource(abc.ABC, Generic[C, T]):
         """
 
     @abc.abstractmethod
-    async def finish(self, decisions: Sequence[tuple[C, Trial[T]]]) -> Sequence[SweRow]:
+    async def finish(self, decisions: Sequence[tuple[C, Trial[T]]], note: Note) -> Sequence[SweRow]:
         """Write the grader's side of the set; return its rows."""
 
     async def close(self) -> None:
@@ -103,7 +105,9 @@ class MakeResult(Generic[C, T]):
 
 
 async def make_set(
-    source: CandidateSource[C, T], observe: Observer = lambda name, trial, is_old: None
+    source: CandidateSource[C, T],
+    observe: Observer = lambda name, trial, is_old: None,
+    note: Note = lambda text: None,
 ) -> MakeResult[C, T]:
     """Make a set, or go on making it; cancelled, it keeps what was decided.
 
@@ -115,11 +119,11 @@ async def make_set(
         try:
             await source.start(made)
             decisions = await _decide_all(source, made, observe)
-            rows = await source.finish(decisions)
+            rows = await source.finish(decisions, note)
             made_set = await asyncio.to_thread(open_source, config.out)
             ids = [row.instance_id for row in rows]
             levels = await measure_levels(
-                made_set, ids, source.backend, num_workers=config.num_workers
+                made_set, ids, source.backend, num_workers=config.num_workers, note=note
             )
             rows = [with_trust(row, levels.get(row.instance_id)) for row in rows]
             await asyncio.to_thread(write_visible, config.out, rows)

@@ -37,7 +37,7 @@ from katgym_plugin_swe_factory.history.pull_diff import read_diff
 from katgym_plugin_swe_factory.history.tracker_dump import PullRequest, read_dump
 from katgym_plugin_swe_factory.making.made_set import MadeSet
 from katgym_plugin_swe_factory.making.make_config import SetConfig
-from katgym_plugin_swe_factory.making.set_maker import CandidateSource
+from katgym_plugin_swe_factory.making.set_maker import CandidateSource, Note
 from katgym_plugin_swe_factory.making.trial import Decision, Refused, Trial, settle
 from katgym_plugin_swe_factory.pull_requests.environment import Recipes
 from katgym_plugin_swe_factory.pull_requests.import_config import FilterConfig, TrialConfig
@@ -178,7 +178,7 @@ class PullSource(CandidateSource[PullRequest, SweRow]):
         return row
 
     async def finish(
-        self, decisions: Sequence[tuple[PullRequest, Trial[SweRow]]]
+        self, decisions: Sequence[tuple[PullRequest, Trial[SweRow]]], note: Note
     ) -> Sequence[SweRow]:
         """Write the lists of tasks and of what was refused."""
         refused = [

@@ -15,7 +15,7 @@ from katgym.sandbox.backends import backend
 from katgym_envs.swe.row import SweRow
 from katgym_plugin_swe_factory.making.made_set import MadeSet
 from katgym_plugin_swe_factory.making.make_config import SetConfig
-from katgym_plugin_swe_factory.making.set_maker import CandidateSource, make_set
+from katgym_plugin_swe_factory.making.set_maker import CandidateSource, Note, make_set
 from katgym_plugin_swe_factory.making.trial import Decision, Refused, Trial, settle
 
 NUM_CANDIDATES = 12
@@ -67,7 +67,9 @@ class Numbers(CandidateSource[int, int]):
             raise Refused("odd", "it is odd")
         return candidate
 
-    async def finish(self, decisions: Sequence[tuple[int, Trial[int]]]) -> Sequence[SweRow]:
+    async def finish(
+        self, decisions: Sequence[tuple[int, Trial[int]]], note: Note
+    ) -> Sequence[SweRow]:
         self.told = [trial.task for _, trial in decisions if trial.task is not None]
         raise Finished
 

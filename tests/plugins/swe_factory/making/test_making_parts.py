@@ -127,9 +127,11 @@ def test_a_file_gets_a_line_now_and_then() -> None:
     with MakeProgress(Console(file=text, width=200), 10, line_every_s=0) as progress:
         progress("a-1", VALID, False)
         progress("b-2", SURVIVED, False)
-    first, second = text.getvalue().splitlines()
+        progress.note("choosing canaries of a-1")
+    first, second, third = text.getvalue().splitlines()
     assert first.startswith("1 tasks, 1 mutants tried, ") and first.endswith(" at a-1")
     assert second.startswith("1 tasks, 2 mutants tried, ") and second.endswith(" at b-2")
+    assert third == "1 tasks, choosing canaries of a-1"
 
 
 def test_the_rate_counts_this_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def test_the_same_command_adds_nothing_and_other_settings_are_refused(made: Path
     before = (made / "hidden" / "specs.jsonl").read_bytes()
     again = make_toy_set(made, 6)
     assert again.returncode == 0
+    assert "6 tasks, choosing canaries of parcelkit-1.0.0" in again.stderr
     assert (made / "hidden" / "specs.jsonl").read_bytes() == before
     other = make_toy_set(made, 6, "--seed", "1")
     assert other.returncode == 2

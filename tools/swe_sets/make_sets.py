@@ -1,7 +1,7 @@
 """Writes the sets that come with katgym: specs only, from a set that was made.
 
     cd tools && python -m swe_sets.make_sets toy                         # makes it anew; seconds
-    katgym swe make --package inflection ... --out big --tasks 800               # two hours
+    katgym swe make --package inflection ... --out big --tasks 800              # some hours
     cd tools && python -m swe_sets.make_sets shipped --from big --per-package 40
 
 Not here: making (`set_maker.py`), and with it the trust of each task.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import base64
 import json
 from collections.abc import Awaitable, Callable
@@ -53,9 +54,9 @@ class InterceptingBackend(FaultyBackend):
     def __init__(self, inner: SandboxBackend) -> None:
         super().__init__(inner, lambda n: False)
 
+    @abc.abstractmethod
     async def run_tests(self, call: PreloadedCall, request: Request) -> tuple[ExecResult, bytes]:
         """Return what came of a test run; `request` makes it."""
-        raise NotImplementedError
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         sandbox = await super().create(spec)

@@ -1,6 +1,6 @@
 """Grades gold and a change of nothing on every shipped task; the rows are in `shipped_tasks.csv`.
 
-    .venv/bin/python benchmarks/shipped_tasks.py           # all of them: about ten minutes
+    .venv/bin/python benchmarks/shipped_tasks.py           # all of them: half an hour
     .venv/bin/python benchmarks/shipped_tasks.py --every 20            # prints only
     .venv/bin/python benchmarks/shipped_tasks.py --only toolz-1.2.0-7380c766  # its row anew
 

@@ -2,7 +2,7 @@
 
     cd tools && python -m swe_sets.make_sets toy                         # makes it anew; seconds
     katgym swe make --package inflection ... --out big --tasks 800              # some hours
-    cd tools && python -m swe_sets.make_sets shipped --from big --per-package 40
+    cd tools && python -m swe_sets.make_sets shipped --from big
 
 Not here: making (`set_maker.py`), and with it the trust of each task.
 """
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", type=Path, help="a folder of `katgym swe make`")
     parser.add_argument("--per-package", type=int, default=40, help="tasks of one package (40)")
     parser.add_argument(
-        "--num-partial", type=int, default=20, help="those among them whose trust is partial (20)"
+        "--num-partial", type=int, default=10, help="those among them whose trust is partial (10)"
     )
     parser.add_argument("--out", type=Path, help="where to write (katgym's own data)")
     args = parser.parse_args(arguments)

@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 import katgym
+from katgym.environment.reward import Trust
 from katgym.sandbox import shared_backend
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import grade
@@ -26,6 +27,7 @@ def test_there_are_enough_tasks_and_a_package_is_in_one_split() -> None:
     assert all(len(found) == 1 for found in splits.values())
     assert {"train", "validation", "test"} == set().union(*splits.values())
     assert len({task.instance_id for task in tasks}) == len(tasks)
+    assert sum(task.trust == Trust.COMPLETE for task in tasks) >= 250
 
 
 def test_no_source_of_a_package_is_shipped() -> None:

@@ -45,6 +45,18 @@ def test_a_bug_that_lets_canaries_of_tests_to_keep_pass_makes_nobody_a_forger() 
 
 
 @pytest.mark.slow
+def test_a_bug_that_lets_rows_of_canaries_pass_makes_nobody_a_forger() -> None:
+    """Of a table that three tests use: a canary of one makes another one's case an easier one."""
+    task = GradedTask.load(open_source("shipped"), "inflection-0.5.1-b82cecff")
+
+    async def go() -> list[Outcome]:
+        sandboxes = shared_backend("local")
+        return [(await grade(task, NOTHING, backend=sandboxes)).outcome for _ in range(4)]
+
+    assert asyncio.run(go()) == [Outcome.FAILED] * 4
+
+
+@pytest.mark.slow
 def test_a_task_of_every_package_is_solved_by_gold_and_not_by_nothing() -> None:
     first: dict[str, tuple[str, str]] = {}
     for task in open_source("shipped").tasks():

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from katgym_envs.swe.canaries.altered import altered_tests
 from katgym_envs.swe.grading.sharp_canaries import TURNED, sharp_canaries
 from katgym_envs.swe.hidden import HiddenTests, ValidCanary
 
@@ -40,12 +41,18 @@ class Round:
     """(path, qualname)."""
     canaries: tuple[ValidCanary, ...]
     """Their `fails` are disjoint."""
+    altered: frozenset[str] = frozenset()
+    """Tests that its canaries alter, those that fail with one among them."""
     is_blind: bool = False
     """Whether the modules are without their expected values (`blind_round.py`)."""
 
     def canary_of(self, node_id: str) -> ValidCanary | None:
-        """Return the canary that makes a test fail in this round, or None if it is itself."""
+        """Return the canary that makes a test fail in this round, or None."""
         return next((c for c in self.canaries if node_id in c.fails), None)
+
+    def is_itself(self, node_id: str) -> bool:
+        """Return whether a test is in this round, if it is in it, as it was written."""
+        return node_id not in self.altered and self.canary_of(node_id) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,8 @@ class Schedule:
     """-log2 of the chance that a forger who guesses is right; 0 if all canaries can be told.
 
     Of a test with n canaries that differ, no more than log2(n + 1): who picks one of n + 1 values
-    for the right one needs no luck with coins.
+    for the right one needs no luck with coins. That a test is free in a round in which another
+    one's canary alters it is not counted.
     """
     uncovered: tuple[str, ...] = ()
     """FAIL_TO_PASS tests without a canary; a report of theirs proves nothing."""
@@ -71,7 +79,10 @@ class _Draft:
     wanted: dict[str, None] = field(default_factory=dict)
     """FAIL_TO_PASS tests that are to be canaries."""
     reals: set[str] = field(default_factory=set)
+    """Tests that no canary of theirs is put in for; another's may alter them."""
     fails: set[str] = field(default_factory=set)
+    altered: set[str] = field(default_factory=set)
+    """Those of `fails` among them."""
     functions: set[tuple[str, str]] = field(default_factory=set)
 
     def can_take(self, canary: ValidCanary) -> bool:
@@ -80,10 +91,15 @@ class _Draft:
             return False
         return not any(overlap(canary, other) for other in self.canaries)
 
-    def take(self, canary: ValidCanary) -> None:
-        """Put a canary in."""
+    def take(self, canary: ValidCanary, altered: frozenset[str]) -> None:
+        """Put a canary in, which alters some tests."""
         self.canaries.append(canary)
         self.fails |= canary.fails
+        self.altered |= altered
+
+    def is_itself(self, node: str) -> bool:
+        """Return whether a FAIL_TO_PASS test is in the round as it was written."""
+        return node in self.reals and node not in self.altered
 
 
 @dataclass
@@ -175,6 +191,13 @@ def _edits(spec: Mapping[str, object]) -> list[tuple[int, int]]:
     return [(edit[0], edit[1]) for edit in edits] if isinstance(edits, (list, tuple)) else []
 
 
+def altered_by(canary: ValidCanary, hidden: HiddenTests) -> frozenset[str]:
+    """Return the graded tests that a canary alters, those that fail with it among them."""
+    functions = [f for f in hidden.functions if f.path == canary.path]
+    edits = _edits(canary.spec)
+    return canary.fails | altered_tests(hidden.files[canary.path], edits, functions)
+
+
 def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
     """Return a schedule in which every graded test is itself at least once.
 
@@ -198,15 +221,20 @@ def draw_schedule(hidden: HiddenTests, rng: random.Random) -> Schedule:
             (draft.wanted if is_canary and key else draft.reals).update(dict.fromkeys(nodes))
     drawn = _Drawn()
     for draft in drafts:
-        _put_in_canaries(draft, choices, drawn, rng)
-    _repair(drafts, targets, choices)
+        _put_in_canaries(draft, choices, drawn, hidden, rng)
+    _repair(drafts, targets, choices, hidden)
     functions = {node: (f.path, f.qualname) for f in hidden.functions for node in f.node_ids()}
     for draft in drafts:
         draft.functions |= {functions[node] for node in targets if node in functions}
     _spread_others(hidden, drafts, functions, rng)
     return Schedule(
         rounds=tuple(
-            Round(functions=frozenset(d.functions), canaries=tuple(d.canaries)) for d in drafts
+            Round(
+                functions=frozenset(d.functions),
+                canaries=tuple(d.canaries),
+                altered=frozenset(d.altered),
+            )
+            for d in drafts
         ),
         guess_bits=sum(min(courses.bits_of_one, math.log2(1 + num)) for num in safe),
         uncovered=tuple(node for node in targets if not choices[node]),
@@ -229,7 +257,11 @@ def _num_safe(canaries: Sequence[ValidCanary]) -> int:
 
 
 def _put_in_canaries(
-    draft: _Draft, choices: Mapping[str, Sequence[ValidCanary]], drawn: _Drawn, rng: random.Random
+    draft: _Draft,
+    choices: Mapping[str, Sequence[ValidCanary]],
+    drawn: _Drawn,
+    hidden: HiddenTests,
+    rng: random.Random,
 ) -> None:
     """Give each test that is to be a canary one, if it can a new one; else it is itself."""
     order = list(draft.wanted)
@@ -242,21 +274,24 @@ def _put_in_canaries(
         fitting = [c for c in choices[node] if draft.can_take(c)]
         if fitting:
             chosen = drawn.draw(node, fitting, rng)
-            draft.take(chosen)
+            draft.take(chosen, altered_by(chosen, hidden))
         else:
             draft.reals.add(node)
 
 
 def _repair(
-    drafts: list[_Draft], targets: Sequence[str], choices: Mapping[str, Sequence[ValidCanary]]
+    drafts: list[_Draft],
+    targets: Sequence[str],
+    choices: Mapping[str, Sequence[ValidCanary]],
+    hidden: HiddenTests,
 ) -> None:
     """Add rounds until each FAIL_TO_PASS test is itself once, and a canary once if it has one.
 
-    Needed when canaries that make several tests fail got in each other's way.
+    Needed when canaries that alter several tests got in each other's way.
     """
     while True:
         no_canary = [n for n in targets if choices[n] and not any(n in d.fails for d in drafts)]
-        no_real = [n for n in targets if not any(n in d.reals for d in drafts)]
+        no_real = [n for n in targets if not any(d.is_itself(n) for d in drafts)]
         if not no_canary and not no_real:
             return
         draft = _Draft()
@@ -265,7 +300,7 @@ def _repair(
         for node in no_canary:
             fitting = [c for c in choices[node] if draft.can_take(c)]
             if node not in draft.fails and fitting:
-                draft.take(fitting[0])
+                draft.take(fitting[0], altered_by(fitting[0], hidden))
         draft.reals |= set(targets) - draft.fails
         drafts.append(draft)
 
@@ -289,38 +324,46 @@ def _spread_others(
     for number, name in enumerate(lone):
         turn = [first[(number + i) % len(first)] for i in range(len(first))] + list(drafts[2:])
         nodes = set(others[name])
-        draft = next((d for d in turn if not nodes & d.fails), turn[0])
+        draft = next((d for d in turn if not nodes & d.altered), turn[0])
         draft.reals |= nodes - draft.fails
         draft.functions.add(name)
-    _add_decoys(hidden.own_canaries, set(lone), drafts, functions, rng)
+    _add_decoys(hidden, set(lone), drafts, functions, rng)
     for name, all_nodes in others.items():
         for node in all_nodes:
-            if not any(name in d.functions and node not in d.fails for d in drafts):
-                free = next((d for d in drafts if node not in d.fails), None)
-                if free is None:  # canaries of other cases of its function fail it in every round
+            if not any(name in d.functions and node not in d.altered for d in drafts):
+                free = next((d for d in drafts if node not in d.altered), None)
+                if free is None:  # canaries of others alter it in every round
                     free = _Draft(functions=set(drafts[0].functions))
                     drafts.append(free)
                 free.functions.add(name)
 
 
 def _add_decoys(
-    canaries: Sequence[ValidCanary],
+    hidden: HiddenTests,
     lone: set[tuple[str, str]],
     drafts: Sequence[_Draft],
     functions: Mapping[str, tuple[str, str]],
     rng: random.Random,
 ) -> None:
-    """Put canaries of PASS_TO_PASS tests among the rounds, one a function at most."""
+    """Put canaries of PASS_TO_PASS tests among the rounds, one a function at most.
+
+    They alter no test that is there as itself.
+    """
     done: set[tuple[str, str]] = set()
-    order = list(canaries)
+    order = list(hidden.own_canaries)
     rng.shuffle(order)
     for canary in order:
         names = {functions[node] for node in canary.fails if node in functions}
         if not names or not names <= lone or names & done or len(done) >= _MAX_DECOYS:
             continue
-        free = [d for d in drafts if d.can_take(canary) and not names & d.functions]
+        altered = altered_by(canary, hidden)
+        free = [
+            d
+            for d in drafts
+            if d.can_take(canary) and not names & d.functions and not altered & d.reals
+        ]
         if free:
             draft = rng.choice(free)
-            draft.take(canary)
+            draft.take(canary, altered)
             draft.functions |= names
             done |= names

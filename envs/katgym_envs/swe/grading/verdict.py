@@ -80,7 +80,7 @@ def judge(
 def is_decided(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> bool:
     """Return whether more rounds could change nothing of the outcome.
 
-    So it is when something was forged, and when every FAIL_TO_PASS test was itself once and none
+    So it is when something was forged, and when every test was itself once and none that is to fix
     passed. A failure alone does not end it: what is left may count as partial, and has to be safe.
     """
     passed_as_canary, _ = _canaries(rounds)
@@ -89,12 +89,14 @@ def is_decided(hidden: HiddenTests, rounds: Sequence[RoundResult]) -> bool:
     if any(r.run.disagreements or r.run.is_timed_out for r in rounds):
         return True
     seen = [_statuses(node, rounds) for node in hidden.fail_to_pass]
-    return all(seen) and not any(TestStatus.PASSED in statuses for statuses in seen)
+    if any(TestStatus.PASSED in statuses for statuses in seen):
+        return False
+    return all(seen) and all(_statuses(node, rounds) for node in hidden.pass_to_pass)
 
 
 def _statuses(node: str, rounds: Sequence[RoundResult]) -> list[TestStatus]:
     """Return a test's status in each round in which it was itself."""
-    return [r.status(node) for r in rounds if r.has(node) and r.round.canary_of(node) is None]
+    return [r.status(node) for r in rounds if r.has(node) and r.round.is_itself(node)]
 
 
 def _status(node: str, rounds: Sequence[RoundResult]) -> TestStatus:

@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from katgym_envs.swe.grading.schedule import (
     Schedule,
     draw_schedule,
 )
-from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
+from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary, split_node_id
 
 
 def node(number: int) -> str:
@@ -142,6 +143,99 @@ def test_a_kept_case_that_many_canaries_take_along_is_itself_once():
     for seed in range(300):
         rounds = draw_schedule(task, random.Random(seed)).rounds
         assert any(r.functions and r.canary_of(cases[3]) is None for r in rounds), seed
+
+
+TABLE = b"""
+PAIRS = [("a", "b"), ("c", "d"), ("e", "f")]
+
+@parametrize(("one", "many"), PAIRS)
+def test_one(one, many): assert plural(one) == many
+
+@parametrize(("one", "many"), PAIRS)
+def test_many(one, many): assert plural(many) == many
+"""
+
+
+def shared_table(num_f2p: int, *, has_both: bool = False) -> HiddenTests:
+    """Cases of `test_one`, and then of `test_many`; a canary of a row fails the first alone.
+
+    has_both: other canaries of the row fail the second alone.
+    """
+    ones = tuple(f"t.py::test_one[{i}]" for i in range(3))
+    others = tuple(f"t.py::test_many[{i}]" for i in range(3))
+    cells = [TABLE.index(f'"{name}"'.encode()) for name in "bdf"]
+    canaries = [
+        ValidCanary(
+            path="t.py",
+            spec={"kind": "text", "edits": [[cells[i], cells[i] + 3, text]]},
+            fails=frozenset({ones[i]}),
+        )
+        for i in range(3)
+        for text in ('"x"', '"y"', '"z"')
+    ]
+    if has_both:
+        canaries += [
+            replace(c, spec={"edits": [[a - 5, a - 2, text]]}, fails=frozenset({others[i // 3]}))
+            for i, c in enumerate(canaries)
+            for a, _, text in c.spec["edits"]
+        ]
+    nodes = (*ones, *others)
+    return HiddenTests(
+        instance_id="x",
+        gold_patch="",
+        fail_to_pass=nodes[:num_f2p],
+        pass_to_pass=nodes[num_f2p:],
+        files={"t.py": TABLE},
+        functions=tuple(
+            TestFunction(path="t.py", qualname=name, case_ids=("0", "1", "2"))
+            for name in ("test_one", "test_many")
+        ),
+        canaries=tuple(canaries),
+    )
+
+
+@pytest.mark.parametrize(("num_f2p", "has_both"), [(1, False), (3, False), (5, True), (6, True)])
+def test_a_test_that_a_canary_of_another_alters_is_itself_in_another_round(
+    num_f2p: int, has_both: bool
+) -> None:
+    task = shared_table(num_f2p, has_both=has_both)
+    num_altered = 0
+    for seed in range(100):
+        rounds = draw_schedule(task, random.Random(seed)).rounds
+        for chosen in rounds:
+            rows = {name[-2] for c in chosen.canaries for name in c.fails}
+            both = {f"t.py::{name}[{i}]" for name in ("test_one", "test_many") for i in rows}
+            assert chosen.altered == both
+            num_altered += len(chosen.altered) - sum(len(c.fails) for c in chosen.canaries)
+        for name in (*task.fail_to_pass, *task.pass_to_pass):
+            function = ("t.py", split_node_id(name)[1])
+            own = [r for r in rounds if function in r.functions and r.is_itself(name)]
+            assert own, (seed, name)
+    assert num_altered > 100
+
+
+def test_decoys_alter_no_test_that_is_there_as_itself() -> None:
+    """`test_own` has canaries of its own; those of `test_one`, which is to keep, are decoys."""
+    table = shared_table(3)
+    ones, others, own = table.fail_to_pass, table.pass_to_pass, "t.py::test_own"
+    fives = [
+        ValidCanary(path="t.py", spec={"edits": [[place, place, "5"]]}, fails=frozenset({own}))
+        for place in (1000, 1010, 1020)
+    ]
+    task = replace(
+        table,
+        functions=(*table.functions, TestFunction(path="t.py", qualname="test_own")),
+        canaries=(*table.canaries, *fives),
+    )
+    num_decoys = Counter[bool]()
+    for is_used in (False, True):
+        told = (own, *others) if is_used else (own,)
+        task = replace(task, fail_to_pass=told, pass_to_pass=ones)
+        for seed in range(100):
+            for chosen in draw_schedule(task, random.Random(seed)).rounds:
+                num_decoys[is_used] += any(c.fails <= {*ones} for c in chosen.canaries)
+                assert not (is_used and chosen.altered & {*others})
+    assert num_decoys[False] > 50 and num_decoys[True] == 0
 
 
 def test_wrong_values_come_before_assertions_turned_around():

@@ -72,6 +72,33 @@ def test_values_not_computed_blind_withhold_resolved_and_nothing_else():
     assert judge(HIDDEN, partial, (A,)).outcome is Outcome.PARTIAL
 
 
+def test_a_grading_goes_on_until_every_test_was_itself():
+    seen = [one((B,), a="failed", b="failed"), one((A,), a="failed", b="failed")]
+    assert not is_decided(HIDDEN, seen)
+    assert is_decided(HIDDEN, [*seen, one(p="failed")])
+
+
+def test_a_test_that_a_canary_of_another_alters_is_neither_itself_nor_a_canary():
+    """A passes where its row is another, as what it returns unchanged may well be."""
+
+    def with_altered(result: RoundResult, *nodes: str) -> RoundResult:
+        return replace(result, round=replace(result.round, altered=frozenset(nodes)))
+
+    wrong = [
+        with_altered(one((B,), a="passed", b="failed", p="passed"), A, B),
+        with_altered(one((A,), a="passed", b="failed"), A),
+        one(a="failed", b="failed"),
+    ]
+    assert not is_decided(HIDDEN, wrong[:2])  # A was not itself yet
+    assert judge(HIDDEN, wrong).outcome is Outcome.FAILED
+    right = [
+        with_altered(one((B,), a="failed", b="failed", p="passed"), A, B),
+        with_altered(one((A,), a="failed", b="passed"), A),
+        one(a="passed", b="passed"),
+    ]
+    assert judge(HIDDEN, right).outcome is Outcome.RESOLVED
+
+
 def test_a_wrong_answer_that_a_canary_happens_to_expect_is_no_forgery():
     rounds = [one((B,), a="passed", b="passed", p="passed"), one((A,), a="failed", b="failed")]
     assert judge(HIDDEN, rounds).outcome is Outcome.PARTIAL

@@ -16,6 +16,8 @@ from katgym_envs.swe.canaries.test_index import FUNCTIONS, Function, Part, TestI
 from katgym_envs.swe.hidden import TestFunction
 
 _MAX_KEPT = 64
+_PLAIN = {"argnames", "argvalues", "ids"}
+"""Keywords of `parametrize` that leave its cases in the order of its rows."""
 Span = tuple[int, int]
 
 
@@ -49,8 +51,11 @@ class _Reach:
         self._rows_of: dict[str, Sequence[Span]] = {}
         """Name -> spans of the rows of its table."""
         for part in tests_of:
-            if isinstance(part.node, (ast.Assign, ast.AnnAssign)) and part.node.value is not None:
-                self._rows_of |= dict.fromkeys(part.names, self._rows(part.node.value))
+            node = part.node
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and (value := node.value) is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        self._rows_of[target.id] = self._rows(value)
         self._tables = {
             qualname: self._decorated(part.node)
             for part, tests in tests_of.items()
@@ -94,6 +99,8 @@ class _Reach:
                 continue
             if not ast.unparse(decorator.func).endswith("parametrize"):
                 continue
+            if not {k.arg for k in decorator.keywords} <= _PLAIN:
+                return []
             named = [k.value for k in decorator.keywords if k.arg == "argvalues"]
             for table in (*decorator.args[1:2], *named):
                 rows = self._rows(table)

@@ -16,6 +16,7 @@ import pytest
 PAIRS = [("city", "cities"), ("news", "newses"), ("day", "days")]
 BY_NAME = {"a": 10, "b": 11}
 LIMIT = 77
+LOW, HIGH = [[21, 22], [23, 24]]
 
 
 @pytest.mark.parametrize(("one", "many"), PAIRS)
@@ -44,6 +45,16 @@ def test_product(letter, number):
     assert letter
 
 
+@pytest.mark.parametrize("low", LOW)
+def test_low(low):
+    assert low
+
+
+@pytest.mark.parametrize("scoped", [601, 602], scope="module")
+def test_scoped(scoped):
+    assert scoped
+
+
 @pytest.mark.parametrize("cut", [PAIRS[:2], PAIRS[1:]])
 def test_cut(cut):
     assert cut
@@ -70,6 +81,8 @@ FUNCTIONS = [
         "test_all": ("",),
         "test_names": ("pair0", "pair1"),
         "test_product": ("501-u", "501-v", "502-u", "502-v", "503-u", "503-v"),
+        "test_low": ("21", "22"),
+        "test_scoped": ("601", "602"),
         "test_cut": ("cut0", "cut1"),
         "test_starred": ("first", "a", "b"),
         "TestGroup::test_method": ("901", "902"),
@@ -112,6 +125,8 @@ def test_a_row_beside_the_test_alters_the_cases_that_are_made_of_it() -> None:
     assert altered("502") == {"test_product[502-u]", "test_product[502-v]"}
     assert altered('"v"') == {f"test_product[{number}-v]" for number in (501, 502, 503)}
     assert altered('"first"') == nodes("test_starred")
+    assert altered("22") == nodes("test_low")  # of what is taken apart the rows are not known
+    assert altered("602") == nodes("test_scoped")  # nor the order of what another scope has
 
 
 def test_cases_are_numbered_as_pytest_collects_them(tmp_path: Path) -> None:
